@@ -1,0 +1,29 @@
+"""The only door to time: tests swap it, everything else waits and stamps through it."""
+
+from __future__ import annotations
+
+import time
+
+
+class Clock:
+    """Wall time for stamps, monotonic time for waits.
+
+    `wall_ms` is milliseconds since the epoch and may jump; nothing decides by it but retention and time look-ups.
+    `monotonic_ns` never goes back and is what every interval and deadline is measured with.
+    """
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def boot_ns(self) -> int:
+        """Nanoseconds since boot, suspended time included (CLOCK_BOOTTIME): tells a clock jump from time passed."""
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+SYSTEM_CLOCK = Clock()

@@ -1,0 +1,230 @@
+"""Every error of the project, by name, each with a hint what to do.
+
+All of them are subclasses of `CommitLogError`, so one `except` catches the project's own and nothing else. The text
+of an error is one line: what is wrong, then the way out. `error.code` is a small number that fits into a word of
+shared memory: a stage publishes it there (a *fault*) and a producer that waits raises the same class.
+"""
+
+from __future__ import annotations
+
+import errno
+
+
+class CommitLogError(Exception):
+    """Base of every error here."""
+
+
+# ---- the store -------------------------------------------------------------------------------------------------
+
+
+class StoreNotFound(CommitLogError):
+    """There is no store at the path."""
+
+
+class StoreDamaged(CommitLogError):
+    """`store.json`, or the layout of the directory, is not what a store of ours looks like."""
+
+
+class StoreTooNew(CommitLogError):
+    """The store was written by a newer version of this package."""
+
+
+class StoreRefused(CommitLogError):
+    """The path can't be used as a store: a file, a symbolic link, another user's, no permission."""
+
+
+class StoreRunning(CommitLogError):
+    """The stages of this store are running already, under another owner."""
+
+
+class StoreNotRunning(CommitLogError):
+    """The stages of this store are not running, so nothing can be sent."""
+
+
+class StoreStopped(CommitLogError):
+    """The store was closed under an attached producer. What it had sent before is drained first."""
+
+
+class StageFailed(CommitLogError):
+    """A stage process did not start, or was given up after too many restarts."""
+
+
+class RecoveryError(CommitLogError):
+    """A lane can't be opened without losing data; it was left as it is."""
+
+
+class PoolNotAdopted(CommitLogError):
+    """A pool that may hold unflushed data does not belong to this store's last run. It was left alone."""
+
+
+class NotEnoughSharedMemory(CommitLogError):
+    """The shared-memory file system can't hold what is asked of it."""
+
+
+class UnsafePath(CommitLogError):
+    """A directory, pool or socket that is a symbolic link or belongs to somebody else."""
+
+
+class NeighbourMismatch(CommitLogError):
+    """The `shm` or `stages` package that was imported is not this package's own neighbour."""
+
+
+class ConfigError(CommitLogError):
+    """A configuration file or value is wrong: names key, value, file and what is allowed."""
+
+
+# ---- producers ---------------------------------------------------------------------------------------------------
+
+
+class ProducerError(CommitLogError):
+    """Base of what `Producer` raises."""
+
+
+class NoFreeLane(ProducerError):
+    """All lanes are leased, and the store may have no more of them."""
+
+
+class NoBufferAvailable(ProducerError):
+    """Back-pressure: no write buffer came free within the limit. The message was not accepted."""
+
+
+class ProducerClosed(ProducerError):
+    """The producer was closed before."""
+
+
+class ForkedProducer(ProducerError):
+    """The producer was made before a fork; only the parent may use it."""
+
+
+class ConcurrentUse(ProducerError):
+    """Two threads are inside one producer. Give each thread a producer (a lane) of its own."""
+
+
+class LaneRetired(ProducerError):
+    """The lane's stages gave up on it (see the store's logs); its data is safe in the pool."""
+
+
+class WaitTimeout(ProducerError):
+    """`flush()` did not come through in time. Nothing is lost: the messages are in the log and not yet flushed."""
+
+
+# ---- messages ----------------------------------------------------------------------------------------------------
+
+
+class RecordError(CommitLogError):
+    """Base of what is wrong with a single message."""
+
+
+class IllegalTopic(RecordError):
+    """A topic outside RocketMQ's rule: `[%|A-Za-z0-9_.-]+`, 1 to 255 bytes, not `.` or `..`."""
+
+
+class IllegalProperty(RecordError):
+    """A key, tag or property that can't be stored."""
+
+
+class MessageTooLarge(RecordError):
+    """MESSAGE_SIZE_EXCEEDED: the record is larger than the store's largest message."""
+
+
+class PropertiesTooLarge(RecordError):
+    """PROPERTIES_SIZE_EXCEEDED: the properties take more than 32,767 bytes."""
+
+
+class MissingCodec(RecordError):
+    """A compressed body needs a library that is not installed."""
+
+
+class CorruptRecord(RecordError):
+    """Bytes that are no record of their place.
+
+    Attributes: `file` (path or None), `offset` (bytes, physical), `reason`.
+    """
+
+    def __init__(self, reason: str, offset: int = -1, file: str | None = None) -> None:
+        self.reason, self.offset, self.file = reason, offset, file
+        place = f" at offset {offset}" if offset >= 0 else ""
+        super().__init__(f"{file or 'record'}{place}: {reason}")
+
+
+class DamagedFile(CommitLogError):
+    """A segment, consume queue or checkpoint file has a size or a name it can't have."""
+
+
+# ---- the disk ----------------------------------------------------------------------------------------------------
+
+
+class DiskError(CommitLogError):
+    """The operating system refused to read, write or sync."""
+
+
+class DiskFull(DiskError):
+    """ENOSPC. Heals by itself as soon as there is space; what was accepted stays in the pool."""
+
+
+class QuotaExceeded(DiskError):
+    """EDQUOT. Heals by itself as soon as the quota allows."""
+
+
+class DiskInputOutput(DiskError):
+    """EIO: the device failed to write or to sync. The data is still in the pool and is written again."""
+
+
+class AllocateTimeout(DiskError):
+    """CREATE_MAPPED_FILE_FAILED: the allocator did not make the next segment in time."""
+
+
+class PoolUnlinked(DiskError):
+    """The pool's files were removed under the running store (RemoveIPC at logout, or a cleaner)."""
+
+
+# ---- readers -----------------------------------------------------------------------------------------------------
+
+
+class ReaderError(CommitLogError):
+    """Base of what readers raise."""
+
+
+class UnknownTopic(ReaderError):
+    """The topic is not in the store."""
+
+
+class BadStart(ReaderError):
+    """A start that is none of earliest, latest, last N, a time or an offset."""
+
+
+class OffsetOutOfRange(ReaderError):
+    """The offset is before the first message kept, or beyond the last."""
+
+
+class OptionError(ReaderError):
+    """An option of the Spark source or sink is unknown or has a bad value."""
+
+
+class DataLoss(ReaderError):
+    """Messages that were asked for are gone (retention, another store at the same path)."""
+
+
+class JavaNotFound(CommitLogError):
+    """PySpark needs Java 17 or newer and none was found."""
+
+
+class IngestError(CommitLogError):
+    """The main job can't start or go on: names what and the way out."""
+
+
+FAULT_BY_ERRNO: dict[int, type[DiskError]] = {
+    errno.ENOSPC: DiskFull,
+    errno.EDQUOT: QuotaExceeded,
+    errno.EIO: DiskInputOutput,
+    errno.ETIMEDOUT: AllocateTimeout,
+    errno.ENOENT: PoolUnlinked,
+}
+
+
+def disk_error(code: int, doing: str) -> DiskError:
+    """The named error for an errno that a stage met while `doing` something (also read back from a fault word)."""
+    kind = FAULT_BY_ERRNO.get(code, DiskError)
+    name = errno.errorcode.get(code, str(code))
+    hint = (kind.__doc__ or "").strip().splitlines()[0].rstrip(".")
+    return kind(f"{doing}: {name} ({hint})")

@@ -1,0 +1,183 @@
+"""The only door to the disk: every open, write, sync, rename and lock of the project goes through `FileChannel`.
+
+RocketMQ's `FileChannel` is Java's; ours is the handful of calls that a log needs, each doing the whole of what its
+name says: `pwrite` loops over short writes, `create_directory` makes the new name durable. Tests put a subclass with
+planted faults in its place. Methods raise `OSError` as the system gives it; the callers turn that into named errors.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+Buffer = bytes | bytearray | memoryview
+
+_FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, length, pid
+
+
+class FileChannel:
+    """Stateless: descriptors are plain ints, so one object serves a whole process."""
+
+    # ---- descriptors ---------------------------------------------------------------------------------------------
+
+    def open(self, path: str | Path, *, write: bool = False, create: bool = False, exclusive: bool = False) -> int:
+        """A descriptor, close-on-exec; symbolic links at the last step are refused (ELOOP). New files are 0600."""
+        flags = os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_RDWR if write else os.O_RDONLY)
+        if create:
+            flags |= os.O_CREAT
+        if exclusive:
+            flags |= os.O_EXCL
+        return os.open(path, flags, 0o600)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    @contextmanager
+    def opened(self, path: str | Path, *, write: bool = False, create: bool = False) -> Iterator[int]:
+        """`open` for the length of a with-block."""
+        fd = self.open(path, write=write, create=create)
+        try:
+            yield fd
+        finally:
+            self.close(fd)
+
+    def size(self, fd: int) -> int:
+        """Length of the file in bytes."""
+        return os.fstat(fd).st_size
+
+    # ---- bytes ---------------------------------------------------------------------------------------------------
+
+    def write_once(self, fd: int, data: Buffer, offset: int) -> int:
+        """One pwrite; may be short. Only `pwrite` calls it: tests make it short or fail."""
+        return os.pwrite(fd, data, offset)
+
+    def pwrite(self, fd: int, data: Buffer, offset: int) -> None:
+        """Writes all of `data` at `offset` (bytes), however many short writes it takes."""
+        view = memoryview(data)
+        while view:
+            count = self.write_once(fd, view, offset)
+            view = view[count:]
+            offset += count
+
+    def pread(self, fd: int, count: int, offset: int) -> bytes:
+        """Up to `count` bytes from `offset`; fewer only at the end of the file."""
+        data = os.pread(fd, count, offset)
+        while 0 < len(data) < count:
+            more = os.pread(fd, count - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def map_read(self, fd: int, length: int) -> mmap.mmap:
+        """A read-only shared mapping of the first `length` bytes. The descriptor may be closed afterwards."""
+        return mmap.mmap(fd, length, prot=mmap.PROT_READ)
+
+    # ---- durability ----------------------------------------------------------------------------------------------
+
+    def fdatasync(self, fd: int) -> None:
+        """Returns once the data is on the device. After an error the pages count as clean: see DESIGN's rule 8."""
+        os.fdatasync(fd)
+
+    def allocate(self, fd: int, length: int) -> None:
+        """Reserves `length` bytes (posix_fallocate): a full disk is an error here and never later."""
+        os.posix_fallocate(fd, 0, length)
+
+    def truncate(self, fd: int, length: int) -> None:
+        os.ftruncate(fd, length)
+
+    def sync_directory(self, path: str | Path) -> None:
+        """Makes names created, renamed or removed in the directory durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    # ---- names ---------------------------------------------------------------------------------------------------
+
+    def rename(self, source: str | Path, target: str | Path) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: str | Path) -> None:
+        os.unlink(path)
+
+    def remove_directory(self, path: str | Path) -> None:
+        os.rmdir(path)
+
+    def list(self, path: str | Path) -> list[str]:
+        """Names in the directory, sorted; an absent directory has none."""
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def create_directory(self, path: str | Path) -> None:
+        """Makes the directory (0700) with its missing parents, each synced into the first ancestor that was there."""
+        path = Path(path)
+        missing = []
+        while not path.is_dir():
+            missing.append(path)
+            path = path.parent
+        for directory in reversed(missing):
+            try:
+                os.mkdir(directory, 0o700)
+            except FileExistsError:
+                if not directory.is_dir():
+                    raise
+            self.sync_directory(directory.parent)
+
+    def read_file(self, path: str | Path, limit: int = 1 << 20) -> bytes:
+        """The whole of a small file, at most `limit` bytes."""
+        with self.opened(path) as fd:
+            return self.pread(fd, limit, 0)
+
+    def replace_file(self, path: str | Path, data: bytes) -> None:
+        """Writes a small file so that a reader, or a crash, sees the old content or the new, never a mixture."""
+        path = Path(path)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        fd = self.open(temporary, write=True, create=True)
+        try:
+            self.truncate(fd, 0)
+            self.pwrite(fd, data, 0)
+            self.fdatasync(fd)
+        finally:
+            self.close(fd)
+        self.rename(temporary, path)
+        self.sync_directory(path.parent)
+
+    # ---- locks ---------------------------------------------------------------------------------------------------
+
+    def try_lock(self, fd: int) -> bool:
+        """Takes the whole file's write lock for this open file description (OFD): freed when its last copy closes.
+
+        False where somebody else holds it, be it a process of ours or a RocketMQ (its POSIX lock conflicts with ours).
+        """
+        try:
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def unlock(self, fd: int) -> None:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
+
+    def is_locked(self, path: str | Path) -> bool:
+        """Whether anybody holds the file's lock; a file that is not there is not locked."""
+        try:
+            fd = self.open(path)
+        except FileNotFoundError:
+            return False
+        try:
+            answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        finally:
+            self.close(fd)
+        return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+
+
+DISK = FileChannel()
