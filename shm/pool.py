@@ -1,0 +1,88 @@
+"""The write buffers of a lane: RocketMQ's TransientStorePool, with the borrowing derived instead of recorded.
+
+A lane's buffers are one region of N slots, each as large as a segment. Segment number S is written in slot S mod N. A
+buffer is *borrowed* when the producer rolls into it and *returned* when everything in it is flushed; both follow from
+the positions, so there is no list of free buffers that a kill could leave wrong.
+
+    wrote ────────────────────────────────┐
+    flushed ──────────┐                   │
+    segment    │  3   ▼   │      4      │ ▼   5      │      6
+    slot (N=3) │    0     │      1      │     2      │      0     free once flushed has passed the end of segment 3
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from shm.layout import MAX_SLOTS
+from shm.region import Region, RegionError
+
+MIN_SLOTS = 3
+
+
+def buffers_path(directory: Path, lane: int) -> Path:
+    """The region of a lane's buffers in the pool directory."""
+    return directory / f"lane-{lane}"
+
+
+def available_buffers(wrote: int, flushed: int, segment_size: int, slots: int) -> int:
+    """How many buffers are free: the slots less those from the first unflushed segment to the one being written."""
+    return slots - (wrote // segment_size - flushed // segment_size + 1)
+
+
+def slot_is_free(segment: int, flushed: int, segment_size: int, slots: int) -> bool:
+    """Whether the slot of a segment number may be written for it: its last user must be flushed to its end."""
+    return flushed >= (segment - slots + 1) * segment_size
+
+
+class WriteBuffers:
+    """The mapped slots of one lane.
+
+    `slot(segment)` is a writable view of `segment_size` bytes. The same view is handed out each time.
+    """
+
+    def __init__(self, region: Region, segment_size: int, slots: int) -> None:
+        if not MIN_SLOTS <= slots <= MAX_SLOTS or region.size != segment_size * slots:
+            raise RegionError(f"{region.path}: {region.size} bytes are not {slots} buffers of {segment_size}")
+        self.region = region
+        self.segment_size = segment_size
+        self.slots = slots
+        self._views = [region.bytes[i * segment_size : (i + 1) * segment_size] for i in range(slots)]
+
+    @classmethod
+    def create(cls, directory: Path, lane: int, segment_size: int, slots: int) -> WriteBuffers:
+        """Makes the lane's buffers, allocated in full. The caller holds the lane's lock. Raises RegionFull."""
+        path = buffers_path(directory, lane)
+        path.unlink(missing_ok=True)  # a half-made one: BUFFERS in the lane's row was even
+        return cls(Region.create(path, segment_size * slots), segment_size, slots)
+
+    @classmethod
+    def attach(cls, directory: Path, lane: int, segment_size: int, slots: int, *, writable: bool) -> WriteBuffers:
+        """Maps the lane's buffers. Raises FileNotFoundError, RegionError."""
+        region = Region.attach(buffers_path(directory, lane), writable=writable)
+        try:
+            return cls(region, segment_size, slots)
+        except RegionError:
+            region.close()
+            raise
+
+    def slot(self, segment: int) -> memoryview:
+        """The buffer of a segment number."""
+        return self._views[segment % self.slots]
+
+    def close(self) -> None:
+        for view in self._views:
+            view.release()
+        self.region.close()
+
+
+def remove_buffers(directory: Path, lane: int) -> None:
+    """Gives a lane's shared memory back. The caller holds the lane's lock and knows that the lane is drained."""
+    buffers_path(directory, lane).unlink(missing_ok=True)
+
+
+def free_bytes(directory: Path) -> int:
+    """Bytes that the shared-memory file system has left."""
+    facts = os.statvfs(directory)
+    return facts.f_bavail * facts.f_frsize

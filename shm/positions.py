@@ -1,0 +1,109 @@
+"""The control region as an object: who may store which word, and in what order stores are seen.
+
+**The memory order, said once.** A position publishes the bytes below it: they are stored first, then the position, as
+one aligned 8-byte store through a `memoryview.cast("Q")`. x86-64 makes stores visible in program order, and loads are
+not reordered with loads, so a reader that sees the position sees the bytes. `struct.pack_into` is never used on these
+words: it clears them first. On a machine with a weaker order the store has to be a release and the load an acquire;
+`attach` refuses to run there instead of being wrong now and then.
+
+What x86-64 does not give is store-then-load order: a producer that stores `wrote` and then looks whether the committer
+sleeps may look before its store is seen. The sleeper pays for that (stages/service_thread.py), the producer does not.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from shm.layout import (
+    CONTROL_BYTES,
+    LANE_ROW_WORDS,
+    LANE_ROWS,
+    LANES_AT,
+    LAYOUT_VERSION,
+    MAGIC,
+    STAGE_ROW_WORDS,
+    STAGES,
+    STAGES_AT,
+    Header,
+)
+from shm.region import Region, RegionError
+
+CONTROL_NAME = "control"
+
+
+class ControlRegion:
+    """The `control` file of a pool, mapped. `words` is all of it; rows are found by `lane_base` and `stage_base`."""
+
+    def __init__(self, region: Region) -> None:
+        if platform.machine() not in ("x86_64", "AMD64"):
+            raise RegionError(f"shared positions are implemented for x86-64 only, this is {platform.machine()}")
+        if region.size != CONTROL_BYTES or region.words[Header.MAGIC] != MAGIC:
+            raise RegionError(f"{region.path} is not a control region of this version; remove the pool it is in")
+        if region.words[Header.LAYOUT_VERSION] != LAYOUT_VERSION:
+            raise RegionError(f"{region.path} has layout {region.words[Header.LAYOUT_VERSION]}, not {LAYOUT_VERSION}")
+        self.region = region
+        self.words = region.words
+
+    @classmethod
+    def create(cls, directory: Path, store_id: str) -> ControlRegion:
+        """Makes the control region of a new pool, all words zero but its identity. Raises FileExistsError, RegionFull."""
+        path = directory / CONTROL_NAME
+        temporary = directory / f".{CONTROL_NAME}.tmp"
+        temporary.unlink(missing_ok=True)
+        region = Region.create(temporary, CONTROL_BYTES)
+        region.words[Header.LAYOUT_VERSION] = LAYOUT_VERSION
+        region.words[Header.STORE_ID_HIGH], region.words[Header.STORE_ID_LOW] = _halves(store_id)
+        region.words[Header.MAGIC] = MAGIC
+        os.link(temporary, path)  # fails where `control` exists, and never shows a half-made one
+        os.unlink(temporary)
+        region.path = path
+        return cls(region)
+
+    @classmethod
+    def attach(cls, directory: Path, *, writable: bool = False) -> ControlRegion:
+        """Maps the control region of a pool. Raises FileNotFoundError, PermissionError, RegionError."""
+        region = Region.attach(directory / CONTROL_NAME, writable=writable)
+        try:
+            return cls(region)
+        except RegionError:
+            region.close()
+            raise
+
+    def belongs_to(self, store_id: str, generation: int) -> bool:
+        """Whether this is the pool of that store's last start."""
+        words = self.words
+        identity = words[Header.STORE_ID_HIGH], words[Header.STORE_ID_LOW]
+        return identity == _halves(store_id) and words[Header.GENERATION] == generation
+
+    @staticmethod
+    def lane_base(lane: int) -> int:
+        """Index of the first word of a lane's row."""
+        if not 0 <= lane < LANE_ROWS:
+            raise ValueError(f"lane {lane} is not in 0…{LANE_ROWS - 1}")
+        return LANES_AT + lane * LANE_ROW_WORDS
+
+    @staticmethod
+    def stage_base(stage: str) -> int:
+        """Index of the first word of a stage's row."""
+        return STAGES_AT + STAGES.index(stage) * STAGE_ROW_WORDS
+
+    def lane_table(self) -> npt.NDArray[np.uint64]:
+        """All lane rows as a live array of shape (128, 128), words; `table[:, Lane.WROTE]` is every lane's position.
+
+        It shares the memory: drop it before `close`.
+        """
+        words = np.frombuffer(self.words, dtype=np.uint64, count=LANE_ROWS * LANE_ROW_WORDS, offset=LANES_AT * 8)
+        return words.reshape(LANE_ROWS, LANE_ROW_WORDS)
+
+    def close(self) -> None:
+        self.region.close()
+
+
+def _halves(store_id: str) -> tuple[int, int]:
+    """A store id (32 hex digits) as two words."""
+    return int(store_id[:16], 16), int(store_id[16:], 16)

@@ -1,0 +1,108 @@
+"""Named regions of shared memory: create, attach, permissions.
+
+A region is a file of fixed size in a private directory of /dev/shm (or of the directory that the environment variable
+COMMITLOG_SHM_DIR names). It lives until it is unlinked, whoever dies: `multiprocessing.shared_memory` is not used because
+its resource tracker unlinks what other processes still use.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from pathlib import Path
+
+
+class RegionError(Exception):
+    """A region or its directory can't be used: another's, a symbolic link, of the wrong size."""
+
+
+class RegionFull(RegionError):
+    """The shared-memory file system has no room for the region."""
+
+
+def base_directory() -> Path:
+    """Where pools are made: /dev/shm unless COMMITLOG_SHM_DIR says otherwise."""
+    return Path(os.environ.get("COMMITLOG_SHM_DIR") or "/dev/shm")
+
+
+def private_directory(path: Path, *, create: bool) -> None:
+    """Checks (and makes, 0700 whatever the umask) a directory that only this user can enter.
+
+    Raises RegionError for a symbolic link, a foreign owner or a mode that lets others in; FileNotFoundError if it is
+    not there and not to be made.
+    """
+    if create:
+        try:
+            os.mkdir(path, 0o700)
+            os.chmod(path, 0o700, follow_symlinks=True)
+        except FileExistsError:
+            pass  # somebody's, maybe not ours: looked at below
+    facts = os.lstat(path)
+    if not stat.S_ISDIR(facts.st_mode):
+        raise RegionError(f"{path} is not a directory of its own; remove it")
+    if facts.st_uid != os.geteuid():
+        raise RegionError(f"{path} belongs to user {facts.st_uid}, not to user {os.geteuid()}")
+    if facts.st_mode & 0o077:
+        raise RegionError(f"{path} lets other users in (mode {facts.st_mode & 0o777:o}); chmod 700 it")
+
+
+class Region:
+    """A mapped region. `words` is its memory as unsigned 64-bit words, `bytes` as bytes.
+
+    Stores through `words[i] = value` are single aligned machine stores; see positions.py for the memory order.
+    """
+
+    def __init__(self, path: Path, fd: int, *, writable: bool) -> None:
+        self.path = path
+        self.fd = fd
+        self.size = os.fstat(fd).st_size
+        access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        self._mapping = mmap.mmap(fd, self.size, prot=access)
+        self.bytes = memoryview(self._mapping)
+        self.words = self.bytes[: self.size // 8 * 8].cast("Q")
+
+    @classmethod
+    def create(cls, path: Path, size: int) -> Region:
+        """Makes a region of `size` zero bytes, all of it allocated now: a full file system is an error here, not a
+        SIGBUS later. Raises FileExistsError, RegionFull."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.fchmod(fd, 0o600)
+            os.posix_fallocate(fd, 0, size)
+            return cls(path, fd, writable=True)
+        except OSError as error:
+            os.close(fd)
+            os.unlink(path)
+            raise RegionFull(f"{path}: no room for {size:,} bytes of shared memory ({error.strerror})") from error
+
+    @classmethod
+    def attach(cls, path: Path, *, writable: bool = False) -> Region:
+        """Maps a region made by another process of this user. Raises FileNotFoundError, PermissionError, RegionError."""
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(path, flags)
+        try:
+            facts = os.fstat(fd)
+            if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid():
+                raise RegionError(f"{path} is not a plain file of this user")
+            if facts.st_size == 0:
+                raise RegionError(f"{path} is empty: its maker died while making it")
+            return cls(path, fd, writable=writable)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    @property
+    def unlinked(self) -> bool:
+        """Whether the region's name was removed: the memory stays usable, but nobody can find it any more."""
+        return os.fstat(self.fd).st_nlink == 0
+
+    def close(self) -> None:
+        """Unmaps; the region itself stays. Views that were handed out must be released before (BufferError)."""
+        if self.fd < 0:
+            return
+        self.words.release()
+        self.bytes.release()
+        self._mapping.close()
+        os.close(self.fd)
+        self.fd = -1
