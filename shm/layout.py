@@ -53,6 +53,8 @@ class Header:
     GENERATION = 2  # raised by every start; the same number stands in store.json
     STORE_ID_HIGH = 3
     STORE_ID_LOW = 4
+    STORE_DEVICE = 5  # and inode of the store's directory: a copy of a store must not adopt the original's pool
+    STORE_INODE = 6
     # line 1, supervisor: what it is doing
     CLOSING = 8  # 1 while stopping: producers raise StoreStopped
     SUPERVISOR_PID = 9
@@ -130,7 +132,8 @@ class Lane:
 _WRITERS: dict[type, dict[str, tuple[str, int]]] = {
     Header: {
         "supervisor": (
-            "MAGIC LAYOUT_VERSION GENERATION STORE_ID_HIGH STORE_ID_LOW CLOSING SUPERVISOR_PID SUPERVISOR_HEARTBEAT",
+            "MAGIC LAYOUT_VERSION GENERATION STORE_ID_HIGH STORE_ID_LOW STORE_DEVICE STORE_INODE "
+            "CLOSING SUPERVISOR_PID SUPERVISOR_HEARTBEAT",
             HEADER_WORDS,
         ),
     },

@@ -50,14 +50,18 @@ class ControlRegion:
         self.words = region.words
 
     @classmethod
-    def create(cls, directory: Path, store_id: str) -> ControlRegion:
-        """Makes the control region of a new pool, all words zero but its identity. Raises FileExistsError, RegionFull."""
+    def create(cls, directory: Path, store_id: str, store_path: Path) -> ControlRegion:
+        """Makes the control region of a new pool: its identity, generation 0, all other words zero.
+
+        Raises FileExistsError, RegionFull.
+        """
         path = directory / CONTROL_NAME
         temporary = directory / f".{CONTROL_NAME}.tmp"
         temporary.unlink(missing_ok=True)
         region = Region.create(temporary, CONTROL_BYTES)
         region.words[Header.LAYOUT_VERSION] = LAYOUT_VERSION
-        region.words[Header.STORE_ID_HIGH], region.words[Header.STORE_ID_LOW] = _halves(store_id)
+        for index, word in zip(_IDENTITY, _identity(store_id, store_path), strict=True):
+            region.words[index] = word
         region.words[Header.MAGIC] = MAGIC
         os.link(temporary, path)  # fails where `control` exists, and never shows a half-made one
         os.unlink(temporary)
@@ -74,11 +78,17 @@ class ControlRegion:
             region.close()
             raise
 
-    def belongs_to(self, store_id: str, generation: int) -> bool:
-        """Whether this is the pool of that store's last start."""
-        words = self.words
-        identity = words[Header.STORE_ID_HIGH], words[Header.STORE_ID_LOW]
-        return identity == _halves(store_id) and words[Header.GENERATION] == generation
+    def belongs_to(self, store_id: str, store_path: Path, generation: int) -> bool:
+        """Whether this is the pool of the last start of that store, and of this copy of it.
+
+        A start raises the generation here first and in `store.json` next, so one killed in between leaves it one ahead.
+        """
+        identity = tuple(self.words[index] for index in _IDENTITY)
+        return identity == _identity(store_id, store_path) and 0 <= self.generation - generation <= 1 and generation > 0
+
+    @property
+    def generation(self) -> int:
+        return self.words[Header.GENERATION]
 
     @staticmethod
     def lane_base(lane: int) -> int:
@@ -104,6 +114,10 @@ class ControlRegion:
         self.region.close()
 
 
-def _halves(store_id: str) -> tuple[int, int]:
-    """A store id (32 hex digits) as two words."""
-    return int(store_id[:16], 16), int(store_id[16:], 16)
+_IDENTITY = (Header.STORE_ID_HIGH, Header.STORE_ID_LOW, Header.STORE_DEVICE, Header.STORE_INODE)
+
+
+def _identity(store_id: str, store_path: Path) -> tuple[int, ...]:
+    """A store id (32 hex digits) as two words, and which directory it is."""
+    facts = os.stat(store_path)
+    return int(store_id[:16], 16), int(store_id[16:], 16), facts.st_dev, facts.st_ino

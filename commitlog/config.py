@@ -1,0 +1,118 @@
+"""Every knob, as frozen dataclasses: its default, its unit in its name, and what is allowed.
+
+`configs/default.toml` documents them one by one with RocketMQ's names; `config_file.py` reads such files (through
+pydantic, which is not imported here: stages and producers get the resolved values from `store.json`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Interval
+
+MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES = 1 << 16, 1 << 30
+AUTO_SEGMENT_BYTES_MAX = 1 << 26
+
+Milliseconds = Annotated[int, Interval(ge=0, le=86_400_000)]
+Pages = Annotated[int, Interval(ge=0, le=65_536)]
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    """`[store]`. The segment size is used once, when the store is made."""
+
+    segment_bytes: Annotated[int, Interval(ge=0, le=MAX_SEGMENT_BYTES)] = 0
+    buffers_per_lane: Annotated[int, Interval(ge=3, le=8)] = 3
+    max_lanes: Annotated[int, Interval(ge=1, le=128)] = 16
+    flush_disk_type: Literal["ASYNC_FLUSH", "SYNC_FLUSH"] = "ASYNC_FLUSH"
+    record_crc: bool = True
+
+
+@dataclass(frozen=True)
+class ProducerConfig:
+    """`[producer]`."""
+
+    buffer_wait_ms: Milliseconds = 5_000
+    lane_wait_ms: Milliseconds = 1_000
+    sync_flush_timeout_ms: Milliseconds = 5_000
+
+
+@dataclass(frozen=True)
+class CommitterConfig:
+    """`[committer]`, RocketMQ's CommitRealTimeService."""
+
+    interval_ms: Annotated[int, Interval(ge=1, le=60_000)] = 200
+    least_pages: Pages = 0
+    thorough_interval_ms: Milliseconds = 200
+    linger_ms: Milliseconds = 2
+    slice_bytes: Annotated[int, Interval(ge=4_096, le=MAX_SEGMENT_BYTES)] = 1 << 22
+
+
+@dataclass(frozen=True)
+class FlusherConfig:
+    """`[flusher]`, RocketMQ's FlushRealTimeService and GroupCommitService."""
+
+    interval_ms: Annotated[int, Interval(ge=1, le=60_000)] = 500
+    least_pages: Pages = 0
+    thorough_interval_ms: Milliseconds = 10_000
+    linger_ms: Milliseconds = 5
+    positions_interval_ms: Annotated[int, Interval(ge=10, le=600_000)] = 1_000
+    retry_ms: Annotated[int, Interval(ge=1, le=60_000)] = 100
+
+
+@dataclass(frozen=True)
+class AllocatorConfig:
+    """`[allocator]`, RocketMQ's AllocateMappedFileService."""
+
+    interval_ms: Annotated[int, Interval(ge=1, le=60_000)] = 1_000
+    segments_ahead: Annotated[int, Interval(ge=1, le=8)] = 2
+    lane_idle_ms: Milliseconds = 2_000
+
+
+@dataclass(frozen=True)
+class DispatcherConfig:
+    """`[dispatcher]`, RocketMQ's ReputMessageService."""
+
+    interval_ms: Annotated[int, Interval(ge=1, le=60_000)] = 1_000
+    linger_ms: Milliseconds = 20
+    queue_file_entries: Annotated[int, Interval(ge=1_000, le=100_000_000)] = 300_000
+
+
+@dataclass(frozen=True)
+class SupervisorConfig:
+    """`[supervisor]`."""
+
+    start_wait_ms: Milliseconds = 5_000
+    stop_timeout_ms: Milliseconds = 30_000
+    hung_after_ms: Annotated[int, Interval(ge=1_000, le=600_000)] = 30_000
+    restarts_max: Annotated[int, Ge(1)] = 20
+    restarts_window_ms: Annotated[int, Interval(ge=1_000, le=3_600_000)] = 60_000
+
+
+@dataclass(frozen=True)
+class Config:
+    """All sections. `Config()` is what `configs/default.toml` says."""
+
+    store: StoreConfig = field(default_factory=StoreConfig)
+    producer: ProducerConfig = field(default_factory=ProducerConfig)
+    committer: CommitterConfig = field(default_factory=CommitterConfig)
+    flusher: FlusherConfig = field(default_factory=FlusherConfig)
+    allocator: AllocatorConfig = field(default_factory=AllocatorConfig)
+    dispatcher: DispatcherConfig = field(default_factory=DispatcherConfig)
+    supervisor: SupervisorConfig = field(default_factory=SupervisorConfig)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, as they stand in `store.json`."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Mapping[str, Any]]) -> Config:
+        """The values of a `store.json`, which were checked when they were written; unknown ones are skipped."""
+        sections: dict[str, Any] = {}
+        for name, section in cls.__dataclass_fields__.items():
+            kind: Any = section.default_factory
+            known = kind.__dataclass_fields__
+            sections[name] = kind(**{key: value for key, value in values.get(name, {}).items() if key in known})
+        return cls(**sections)

@@ -1,0 +1,62 @@
+"""TOML files and dictionaries → `Config`, checked by pydantic: an error names key, value, file and the allowed range."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from commitlog.config import Config
+from commitlog.errors import ConfigError
+
+for _section in (Config, *(section.default_factory for section in dataclasses.fields(Config))):
+    _section.__pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[union-attr]
+
+_ADAPTER = TypeAdapter(Config)
+
+
+def load_config(source: str | Path | Mapping[str, Any] | Config | None) -> Config:
+    """A `Config` from a TOML file, a dictionary of sections, or the defaults for None. Raises ConfigError."""
+    if source is None:
+        return Config()
+    if isinstance(source, Config):
+        return source
+    if isinstance(source, Mapping):
+        return _validated(dict(source), "config")
+    try:
+        text = Path(source).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{source}: can't be read: {error}") from error
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source}: is no valid TOML: {error}") from error
+    return _validated(values, str(source))
+
+
+def _validated(values: dict[str, Any], where: str) -> Config:
+    try:
+        config = _ADAPTER.validate_json(orjson.dumps(values))  # JSON: strict, and still dataclasses from objects
+    except ValidationError as error:
+        raise ConfigError("; ".join(_describe(problem, where) for problem in error.errors())) from error
+    size = config.store.segment_bytes
+    if size and (size & (size - 1) or size < 1 << 16):
+        raise ConfigError(f"{where}: store.segment_bytes = {size}: allowed are 0 (chosen by free memory) and "
+                          f"powers of two from 65536 to 1073741824")
+    return config
+
+
+def _describe(problem: Any, where: str) -> str:
+    key = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        *path, _ = problem["loc"]
+        section: Any = Config
+        for part in path:
+            section = section.__dataclass_fields__[part].default_factory
+        return f"{where}: unknown key {key} (there are {', '.join(section.__dataclass_fields__)})"
+    return f"{where}: {key} = {problem['input']!r}: {problem['msg']}"

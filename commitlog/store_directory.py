@@ -1,0 +1,197 @@
+"""Where everything of a store lies, and `store.json`, which says whose pool and which configuration it has.
+
+    STORE/
+      store.json              format version, random id, generation, segment size, pool, configuration
+      lock, locks/<stage>     held by the supervisor and the stages
+      lanes/<number>/         a RocketMQ store root each, and our `positions`, `tmp/`, `quarantine/`
+      logs/<stage>.log        what the stages say
+      readers/<name>.json     registered Spark readers
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from commitlog.errors import StoreDamaged, StoreNotFound, StoreRefused, StoreTooNew
+from commitlog.file_channel import DISK, FileChannel
+
+FORMAT_VERSION = 1
+STORE_FILE = "store.json"
+
+
+@dataclass(frozen=True)
+class PoolPlace:
+    """Which shared memory a run of the store used. All of it must match before a pool is adopted."""
+
+    directory: str
+    device: int
+    boot_id: str
+    uid: int
+
+
+@dataclass(frozen=True)
+class StoreFacts:
+    """The content of `store.json`. `config` is the configuration of the last start, resolved."""
+
+    id: str
+    segment_bytes: int
+    generation: int = 0
+    pool: PoolPlace | None = None
+    config: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        return orjson.dumps({"format": FORMAT_VERSION, **asdict(self)}, option=orjson.OPT_INDENT_2) + b"\n"
+
+    @classmethod
+    def from_bytes(cls, data: bytes, file: Path) -> StoreFacts:
+        """Raises StoreTooNew, StoreDamaged."""
+        try:
+            values = orjson.loads(data)
+            version = values.pop("format")
+            if isinstance(version, int) and version > FORMAT_VERSION:
+                raise StoreTooNew(f"{file}: format {version}, this package knows {FORMAT_VERSION}: upgrade commitlog")
+            pool = values.pop("pool")
+            facts = cls(pool=PoolPlace(**pool) if pool else None, **values)
+            facts._check()
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StoreDamaged(
+                f"{file}: not a store.json of ours ({error}); the messages under lanes/ are readable without it: "
+                f"commitlog dump {file.parent}/lanes/0"
+            ) from error
+        return facts
+
+    def _check(self) -> None:
+        size, pool = self.segment_bytes, self.pool
+        if not (isinstance(self.id, str) and len(self.id) == 32 and int(self.id, 16) >= 0):
+            raise ValueError("id")
+        if not (isinstance(size, int) and 1 << 12 <= size <= 1 << 30 and size & (size - 1) == 0):
+            raise ValueError("segment_bytes")
+        if not (isinstance(self.generation, int) and 0 <= self.generation < 1 << 63):
+            raise ValueError("generation")
+        if not isinstance(self.config, dict) or not all(isinstance(part, dict) for part in self.config.values()):
+            raise ValueError("config")
+        if pool and not (isinstance(pool.directory, str) and isinstance(pool.boot_id, str)):
+            raise ValueError("pool")
+
+
+def boot_id() -> str:
+    """This boot's random id: a pool of another boot can't be there any more."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def new_store_id() -> str:
+    return secrets.token_hex(16)
+
+
+class StoreDirectory:
+    """Paths and small files of one store; holds nothing open."""
+
+    def __init__(self, path: str | os.PathLike[str], channel: FileChannel = DISK) -> None:
+        self.path = Path(path).absolute()
+        self.channel = channel
+        self.file = self.path / STORE_FILE
+        self.lock_file = self.path / "lock"
+        self.lanes_directory = self.path / "lanes"
+        self.logs_directory = self.path / "logs"
+        self.readers_directory = self.path / "readers"
+
+    def stage_lock_file(self, stage: str) -> Path:
+        return self.path / "locks" / stage
+
+    def lane(self, number: int) -> LaneDirectory:
+        return LaneDirectory(self.lanes_directory / str(number), number)
+
+    def lane_numbers(self) -> list[int]:
+        """The lanes on disk, ascending. Foreign names are passed over."""
+        names = self.channel.list(self.lanes_directory)
+        return sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)
+
+    def load(self) -> StoreFacts:
+        """Reads `store.json`. Raises StoreNotFound, StoreRefused, StoreDamaged, StoreTooNew."""
+        self.check_path()
+        try:
+            data = self.channel.read_file(self.file)
+        except FileNotFoundError as error:
+            raise StoreNotFound(
+                f"{self.path}: there is no store here; commitlog.Store.open(path) or `commitlog run {self.path}` makes one"
+            ) from error
+        except OSError as error:
+            raise StoreRefused(f"{self.file}: {error.strerror}; check owner and permissions") from error
+        return StoreFacts.from_bytes(data, self.file)
+
+    def save(self, facts: StoreFacts) -> None:
+        """Replaces `store.json`, durably."""
+        self.channel.replace_file(self.file, facts.to_bytes())
+
+    def check_path(self) -> None:
+        """Refuses a path that is a file, a symbolic link at its last step, or another user's. Raises StoreRefused."""
+        try:
+            facts = os.lstat(self.path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StoreRefused(f"{self.path}: {error.strerror}; choose another path or fix its permissions") from error
+        if stat.S_ISLNK(facts.st_mode):
+            raise StoreRefused(f"{self.path} is a symbolic link; give the directory it points to")
+        if not stat.S_ISDIR(facts.st_mode):
+            raise StoreRefused(f"{self.path} is a file; a store is a directory: choose another path")
+
+
+@dataclass(frozen=True)
+class LaneDirectory:
+    """Paths of one lane: a RocketMQ store root with our own files beside RocketMQ's."""
+
+    path: Path
+    number: int
+
+    @property
+    def commitlog(self) -> Path:
+        return self.path / "commitlog"
+
+    @property
+    def consumequeue(self) -> Path:
+        return self.path / "consumequeue"
+
+    def queue(self, topic: str) -> Path:
+        """The consume queue of a topic: `consumequeue/<topic>/<lane>`."""
+        return self.consumequeue / topic / str(self.number)
+
+    @property
+    def lock_file(self) -> Path:
+        return self.path / "lock"
+
+    @property
+    def positions_file(self) -> Path:
+        return self.path / "positions"
+
+    @property
+    def checkpoint_file(self) -> Path:
+        return self.path / "checkpoint"
+
+    @property
+    def abort_file(self) -> Path:
+        return self.path / "abort"
+
+    @property
+    def tmp(self) -> Path:
+        return self.path / "tmp"
+
+    @property
+    def quarantine(self) -> Path:
+        return self.path / "quarantine"
+
+    def segment(self, start: int) -> Path:
+        """The segment file that begins at a log offset."""
+        return self.commitlog / segment_name(start)
+
+
+def segment_name(start: int) -> str:
+    """20 digits: the offset of a file's first byte, as RocketMQ names its mapped files."""
+    return f"{start:020d}"
