@@ -1,0 +1,108 @@
+"""The socket between the job and one of its processes: JSON, one message a line, both ways.
+
+It is also how a process notices that the other one has died: the socket ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import subprocess
+import sys
+import threading
+from typing import IO, Any
+
+import orjson
+
+Message = dict[str, Any]
+_CHUNK_BYTES = 1 << 16
+
+
+class Link:
+    """One end. `receive` is for one thread, `send` for any."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.socket = end
+        self.closed = False
+        self._pending = b""
+        self._lock = threading.Lock()
+
+    @classmethod
+    def inherited(cls) -> Link:
+        """The child's end, whose descriptor is the program's only argument."""
+        return cls(socket.socket(fileno=int(sys.argv[1])))
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
+    def send(self, message: Message) -> None:
+        """Sends one message; where the other end is gone, marks the link as closed instead."""
+        with self._lock:
+            try:
+                self.socket.sendall(orjson.dumps(message, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
+            except OSError:
+                self.closed = True
+
+    def receive(self, timeout_s: float | None = 0) -> list[Message]:
+        """What has arrived, after waiting for something up to the timeout (None: as long as it takes)."""
+        if self.closed or not select.select([self.socket], [], [], timeout_s)[0]:
+            return []
+        try:
+            data = self.socket.recv(_CHUNK_BYTES)
+        except OSError:
+            data = b""
+        if not data:
+            self.closed = True
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        return [orjson.loads(line) for line in lines]
+
+    def receive_first(self) -> Message:
+        """Waits for the first message, which is the settings. Raises EOFError when the other end is gone."""
+        while not self.closed:
+            messages = self.receive(None)
+            if messages:
+                return messages[0]
+        raise EOFError
+
+    def close(self) -> None:
+        self.closed = True
+        self.socket.close()
+
+
+class Child:
+    """A process of the job, in a session of its own: a Ctrl-C in the terminal reaches the job alone."""
+
+    def __init__(
+        self, name: str, module: str, settings: Message, *, output: IO[bytes] | int, stdin: int | None = None
+    ) -> None:
+        self.name = name
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", module, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL if stdin is None else stdin,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        self.link = Link(ours)
+        self.link.send(settings)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether the process ended within the time."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout_s)
+        return self.process.poll() is not None
+
+    def end(self, timeout_s: float) -> None:
+        """Closes the link, which asks the process to go; kills it when it does not."""
+        self.link.close()
+        if not self.wait(timeout_s):
+            self.process.kill()
+            self.process.wait()

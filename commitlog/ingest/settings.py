@@ -1,0 +1,167 @@
+"""What one run of the main job is asked to do, and the directories it makes. All refusals come before any start."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from commitlog.errors import IngestError
+
+STDIN = "-"
+RUNS_DIRECTORY = "commitlog-runs"
+LIVE_SECONDS, LIVE_RATE = 60.0, 2_000
+PRODUCERS_MAX = 64
+SPARK_LOG = "spark.log"
+CHECKPOINT = "_checkpoint"
+_MARKS_OF_A_RUN = ("batch=*", CHECKPOINT, SPARK_LOG)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A run. `seconds` None means until the input is done or Ctrl-C; `rate` 0 as fast as it goes."""
+
+    run: str
+    topic: str
+    seconds: float | None
+    producers: int
+    rate: float
+    inputs: tuple[str, ...]
+    follow: bool
+    store: Path
+    out: Path
+    report: Path
+    config: str | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether the machine itself is the input."""
+        return not self.inputs
+
+    @property
+    def picture(self) -> Path:
+        return self.report.with_suffix(".png")
+
+    @property
+    def spark_log(self) -> Path:
+        return self.out / SPARK_LOG
+
+
+def choose(
+    *,
+    inputs: list[str],
+    follow: bool = False,
+    seconds: float | None = None,
+    producers: int = 2,
+    rate: float | None = None,
+    store: Path | None = None,
+    out: Path | None = None,
+    report: Path | None = None,
+    config: Path | None = None,
+) -> Settings:
+    """Fills in the defaults. Raises IngestError for what can't work, having touched nothing."""
+    if not 1 <= producers <= PRODUCERS_MAX:
+        raise IngestError(f"--producers {producers}: give 1 to {PRODUCERS_MAX}")
+    if rate is not None and not 0 <= rate <= 100_000_000:
+        raise IngestError(f"--rate {rate:g}: give messages a second, or 0 for as fast as it goes")
+    if seconds is not None and not 0 < seconds <= 10_000_000:
+        raise IngestError(f"--seconds {seconds:g}: give more than 0")
+    if follow and not inputs:
+        raise IngestError("--follow keeps reading files: name them with --input FILE")
+    if inputs.count(STDIN) > 1:
+        raise IngestError("--input -: stdin can be read once only")
+    for name in inputs:
+        check_input(name)
+    if inputs:
+        inputs = [name if name == STDIN else os.path.abspath(name) for name in inputs]
+        producers = min(producers, len(inputs))  # one file's lines stay in one lane, and so in order
+    base = _free_directory() if store is None or out is None else Path()
+    out = (out or base / "out").absolute()
+    report = report.absolute() if report else out / "report.json"
+    if report.suffix == ".png":
+        raise IngestError(f"--report {report}: the picture is written beside it; name a .json file")
+    return Settings(
+        run=secrets.token_hex(4),
+        topic="lines" if inputs else "machine",
+        seconds=LIVE_SECONDS if seconds is None and not inputs else seconds,
+        producers=producers,
+        rate=rate if rate is not None else (0 if inputs else LIVE_RATE),
+        inputs=tuple(inputs),
+        follow=follow,
+        store=(store or base / "store").absolute(),
+        out=out,
+        report=report,
+        config=str(config.absolute()) if config else None,
+    )
+
+
+def check_input(name: str) -> None:
+    """Raises IngestError unless the file can be opened for reading."""
+    if name == STDIN:
+        return
+    if os.path.isdir(name):
+        raise IngestError(f"--input {name}: is a directory; name the files in it ({name.rstrip('/')}/*)")
+    try:
+        os.close(os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError as error:
+        raise IngestError(f"--input {name}: {error.strerror}; check the name and its permissions") from error
+
+
+def check_packages() -> None:
+    """Raises IngestError where an extra is not installed: better now than after everything has been started."""
+    missing = [name for name in ("pyspark", "pyarrow", "rich", "matplotlib") if not importlib.util.find_spec(name)]
+    if missing:
+        raise IngestError(f"{', '.join(missing)} not installed; type: pip install 'commitlog[ingest]'")
+
+
+def _free_directory() -> Path:
+    stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
+    base = Path(RUNS_DIRECTORY).absolute()
+    candidates = (base / f"{stamp}{f'_{n}' if n > 1 else ''}" for n in range(1, 1000))
+    return next(path for path in candidates if not path.exists())
+
+
+class Places:
+    """The directories of a run. `undo` removes those that this run made, as long as they are empty."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.made: list[Path] = []
+
+    def make(self) -> None:
+        """Raises IngestError: another run's output, no permission, a file in the way."""
+        out, report = self.settings.out, self.settings.report
+        if out.exists() and not out.is_dir():
+            raise IngestError(f"--out {out}: is a file; name a directory")
+        for mark in _MARKS_OF_A_RUN:
+            found = next(iter(out.glob(mark)), None)
+            if found:
+                raise IngestError(f"--out {out} holds another run ({found.name}); name a new directory or remove it")
+        self._make_directory(out, "--out")
+        self._make_directory(self.settings.store.parent, "--store")
+        self._make_directory(report.parent, "--report")
+        for directory, option in ((out, "--out"), (report.parent, "--report")):
+            if not os.access(directory, os.W_OK | os.X_OK):
+                self.undo()
+                raise IngestError(f"{option}: no permission to write into {directory}")
+
+    def _make_directory(self, path: Path, option: str) -> None:
+        missing = [parent for parent in (path, *path.parents) if not parent.exists()]
+        for directory in reversed(missing):
+            try:
+                directory.mkdir()
+            except OSError as error:
+                self.undo()
+                raise IngestError(f"{option}: can't make {directory}: {error.strerror}; choose another place") from error
+            self.made.append(directory)
+
+    def undo(self) -> None:
+        for directory in reversed(self.made):
+            try:
+                directory.rmdir()
+            except OSError:
+                continue  # something is in it: not ours to remove
+        self.made.clear()
