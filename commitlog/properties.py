@@ -1,0 +1,140 @@
+"""Topics, properties and tags: the parts of a record that are text.
+
+Properties are one UTF-8 string on disk, `name 0x01 value 0x02` repeated (RocketMQ's MessageDecoder); the
+names that RocketMQ gives a meaning of its own are those of its MessageConst.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+import numpy as np
+
+from commitlog.errors import IllegalProperty, IllegalTopic, PropertiesTooLarge
+
+NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR = "\x01", "\x02"
+TOPIC_BYTES_MAX = 255
+"""A topic is a directory's name in the consume queue, and file systems end names there."""
+PROPERTIES_BYTES_MAX = 32767
+"""PROPSLEN is a signed 16-bit number."""
+CRC_PROPERTY_BYTES = 20
+"""`__CRC32#` 0x01, ten digits, 0x02: the whole-record CRC, always the last property."""
+
+RESERVED_NAMES = frozenset(
+    # MessageConst.STRING_HASH_SET, and what else RocketMQ reads or writes
+    {
+        "KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP",
+        "MIN_OFFSET", "MAX_OFFSET", "BUYER_ID", "ORIGIN_MESSAGE_ID", "TRANSFER_FLAG", "CORRECTION_FLAG",
+        "MQ2_FLAG", "RECONSUME_TIME", "MSG_REGION", "TRACE_ON", "UNIQ_KEY", "EXTEND_UNIQ_INFO",
+        "MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "INNER_NUM", "INNER_BASE", "DUP_INFO",
+        "CHECK_IMMUNITY_TIME_IN_SECONDS", "TRAN_PREPARED_QUEUE_OFFSET", "__transactionId__",
+        "TRANSACTION_CHECK_TIMES", "INSTANCE_ID", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL",
+        "ARRIVE_TIME", "PUSH_REPLY_TIME", "CLUSTER", "MSG_TYPE", "POP_CK", "POP_CK_OFFSET",
+        "1ST_POP_TIME", "__SHARDINGKEY", "__STARTDELIVERTIME", "INNER_MULTI_DISPATCH",
+        "INNER_MULTI_QUEUE_OFFSET", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_ENQUEUE_MS",
+        "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY",
+        "TIMER_DELAY_LEVEL", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "__BORNHOST",
+        "BORN_TIMESTAMP", "__CRC32#",
+    }
+)  # fmt: skip
+RESERVED_PREFIX = "__RMQ."
+
+_TOPIC = re.compile(r"[%|A-Za-z0-9_.-]+")
+
+
+def check_topic(topic: str) -> bytes:
+    """The topic's bytes, if RocketMQ's TopicValidator takes it: `[%|A-Za-z0-9_.-]+`, 1 to 255 of them.
+
+    Raises IllegalTopic; `.` and `..` are refused as well, because a topic is also a directory's name.
+    """
+    if not isinstance(topic, str):
+        raise IllegalTopic(f"a topic is a str, not {type(topic).__name__}")
+    if not topic:
+        raise IllegalTopic("the topic is empty; give it a name such as 'orders'")
+    if _TOPIC.fullmatch(topic) is None:
+        raise IllegalTopic(f"topic {topic[:80]!r}: only letters, digits and % | _ . - are allowed")
+    if topic in (".", ".."):
+        raise IllegalTopic(f"topic {topic!r} would be a directory that exists already; choose another name")
+    if len(topic) > TOPIC_BYTES_MAX:
+        raise IllegalTopic(f"topic of {len(topic)} bytes; at most {TOPIC_BYTES_MAX} are allowed")
+    return topic.encode("ascii")
+
+
+def _check_pair(name: str, value: str, what: str) -> None:
+    if not isinstance(name, str) or not isinstance(value, str):
+        kinds = f"{type(name).__name__} and {type(value).__name__}"
+        raise IllegalProperty(f"{what}: name and value are both str, not {kinds}")
+    if not name or not value:
+        raise IllegalProperty(f"{what}: readers drop an empty name or value; leave it out")
+    if "\x01" in name or "\x02" in name or "\x01" in value or "\x02" in value:
+        raise IllegalProperty(f"{what}: 0x01 and 0x02 separate properties and can't be part of one")
+
+
+def encode_properties(
+    keys: str | None,
+    tags: str | None,
+    properties: Mapping[str, str] | None,
+    wait: bool = True,
+    *,
+    append_crc: bool = True,
+) -> bytes:
+    """The property string: KEYS, TAGS, WAIT=false unless `wait`, then the user's; each ends with 0x02.
+
+    An empty `keys` or `tags` is the same as none. Raises IllegalProperty for what can't be stored or has one
+    of RocketMQ's own names, PropertiesTooLarge above 32,767 bytes (with the CRC, where `append_crc`).
+    """
+    text = ""
+    if keys:
+        _check_pair("KEYS", keys, "key")
+        text = f"KEYS\x01{keys}\x02"
+    if tags:
+        _check_pair("TAGS", tags, "tags")
+        text += f"TAGS\x01{tags}\x02"
+    if not wait:
+        text += "WAIT\x01false\x02"
+    if properties:
+        for name, value in properties.items():
+            what = f"property {name!r}"
+            _check_pair(name, value, what)
+            if name in RESERVED_NAMES or name.startswith(RESERVED_PREFIX):
+                raise IllegalProperty(f"{what} is a name of RocketMQ's own; choose another, as my-{name}")
+            text += f"{name}\x01{value}\x02"
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError as error:
+        raise IllegalProperty(f"a key, tag or property can't be written as UTF-8: {error}") from None
+    most = PROPERTIES_BYTES_MAX - (CRC_PROPERTY_BYTES if append_crc else 0)
+    if len(encoded) > most:
+        raise PropertiesTooLarge(f"properties of {len(encoded):,} bytes; at most {most:,} fit into a record")
+    return encoded
+
+
+def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:
+    """Names and values as RocketMQ's parser sees them, in their order.
+
+    It accepts a missing last separator, drops pairs with an empty name or value (or none at all), keeps the
+    last of two with one name, and puts U+FFFD where bytes are no UTF-8. Nothing is an error here.
+    """
+    found: dict[str, str] = {}
+    for pair in str(data, "utf-8", "replace").split(PROPERTY_SEPARATOR):
+        name, _, value = pair.partition(NAME_VALUE_SEPARATOR)
+        if name and value:
+            found[name] = value
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _java_hash(text: str) -> int:
+    """Java's String.hashCode: sum of unit[i] * 31^(n-1-i) over UTF-16 units, wrapping at 32 bits, signed."""
+    units = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), "<u2").astype(np.uint32)
+    powers = np.full(len(units), 31, np.uint32)
+    powers[-1] = 1
+    weights = np.multiply.accumulate(powers[::-1], dtype=np.uint32)[::-1]
+    return int(np.sum(units * weights, dtype=np.uint32).astype(np.int32))
+
+
+def tags_code(tags: str | None) -> int:
+    """The consume queue's tags code, a signed 32-bit number: Java's hashCode; none and empty give 0."""
+    return _java_hash(tags) if tags else 0
