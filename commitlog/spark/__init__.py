@@ -1,0 +1,30 @@
+"""PySpark and the commit log: a session that suits it, the lag of a query, and the format `commitlog` itself.
+
+    spark = commitlog.spark.session("my app")
+    rows = spark.readStream.format("commitlog").option("path", "data/events").option("subscribe", "orders").load()
+
+Nothing here imports pyspark before it is needed. The format works in anybody's own session as well.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from commitlog.spark.progress import lag
+    from commitlog.spark.sessions import session
+
+__all__ = ["lag", "session"]
+
+_HOMES = {"lag": "commitlog.spark.progress", "session": "commitlog.spark.sessions"}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'commitlog.spark' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value

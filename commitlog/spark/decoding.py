@@ -1,0 +1,245 @@
+"""From places in a mapped segment to an Arrow RecordBatch, with no Python loop over records.
+
+A field of many records is gathered by one fancy index over a view with a stride of one byte (segments.py), bytes of
+varying length by one `take` (arrays.py). Only the columns asked for are built. Before anything is given out every
+record is checked against its place: magic, size, queue id, queue offset, physical offset, the topic and all lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from commitlog.body import plain_body
+from commitlog.errors import CorruptRecord
+from commitlog.record import MAGIC_V1, MAGIC_V2, SysFlag, decode
+from commitlog.spark import arrays
+from commitlog.spark.arrays import Spans
+from commitlog.spark.pairs import CRC_BYTES, CRC_WORD, Pairs, parse_pairs
+from commitlog.spark.segments import HEAD_BYTES, Segment
+
+Ints = npt.NDArray[np.int64]
+
+ROWS_MAX = 50_000
+BATCH_BYTES_MAX = 32 << 20
+"""A batch is cut before it passes either, but has at least one row."""
+CREATE_TIME_TYPE = 1
+"""timestampType: what Kafka calls LogAppendTime, the time of the store."""
+
+_HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
+
+
+@dataclass(frozen=True)
+class Queue:
+    """What all records of one consume queue have in common."""
+
+    topic: bytes
+    lane: int
+    offset_is_stored: bool = True  # False for queues that point at records of other topics (RocketMQ's %LMQ%)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where records are: `at` (bytes from the segment's start) and `size` (bytes) of each, `offset` of the first."""
+
+    at: Ints
+    size: Ints
+    offset: int
+
+    def cut(self, start: int, end: int) -> Places:
+        return Places(self.at[start:end], self.size[start:end], self.offset + start)
+
+
+def batches(segment: Segment, queue: Queue, places: Places, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The records as batches of at most 50,000 rows and 32 MiB. Raises CorruptRecord, MissingCodec."""
+    total = np.cumsum(places.size)
+    start, count = 0, len(places.at)
+    while start < count:
+        before = int(total[start - 1]) if start else 0
+        end = int(np.searchsorted(total, before + BATCH_BYTES_MAX, side="right"))
+        end = max(min(end, start + ROWS_MAX), start + 1)
+        yield Decoder(segment, queue, places.cut(start, end)).batch(schema)
+        start = end
+
+
+class Decoder:
+    """The records of one batch. Parts that several columns need are made once, when the first one asks."""
+
+    def __init__(self, segment: Segment, queue: Queue, places: Places) -> None:
+        self.segment, self.queue, self.places = segment, queue, places
+        self.count = len(places.at)
+        self._check_bounds()
+        self.heads = segment.heads[places.at]
+        self.sys_flag = self.heads["sys_flag"].astype(np.int32)
+        self._check_heads()
+        self._find_body()
+        self._check_tails()
+
+    # ---- finding and checking ------------------------------------------------------------------------------------
+
+    def _fail(self, wrong: npt.NDArray[np.bool_], reason: str) -> None:
+        """Raises CorruptRecord for the first record for which `wrong` holds, if there is one."""
+        if wrong.any():
+            index = int(np.argmax(wrong))
+            offset = self.segment.base + int(self.places.at[index])
+            row = f"topic {self.queue.topic.decode()}, lane {self.queue.lane}, offset {self.places.offset + index}"
+            raise CorruptRecord(f"{row}: {reason}", offset, str(self.segment.path))
+
+    def _check_bounds(self) -> None:
+        at, size = self.places.at, self.places.size
+        self._fail((at < 0) | (size < HEAD_BYTES) | (at + size > self.segment.size), "the record is not in its segment")
+        self._fail(np.concatenate((at[1:] < (at + size)[:-1], [False])), "the next record lies within this one")
+
+    def _check_heads(self) -> None:
+        heads, places = self.heads, self.places
+        magic = heads["magic"]
+        self._is_v2 = magic == MAGIC_V2
+        self._fail(~self._is_v2 & (magic != MAGIC_V1), "no record begins here")
+        self._fail(heads["total"] != places.size, "the size in the record is not the one in the consume queue")
+        self._fail(heads["physical_offset"] != places.at + self.segment.base, "a record of another place")
+        if self.queue.offset_is_stored:
+            self._fail(heads["queue_id"] != self.queue.lane, "a record of another lane")
+            expected = np.arange(places.offset, places.offset + self.count)
+            self._fail(heads["queue_offset"] != expected, "a record with another queue offset")
+
+    def _find_body(self) -> None:
+        at = self.places.at
+        hosts = self.sys_flag & (SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+        self.has_ipv6 = bool(hosts.any())
+        if self.has_ipv6:
+            self._fail(self.places.size < HEAD_BYTES + 24 + 3, "the record is too short for its addresses")
+            self.stored_at = at + 56 + 12 * ((hosts & SysFlag.BORN_HOST_V6) != 0)
+            after = self.stored_at + 32 + 12 * ((hosts & SysFlag.STORE_HOST_V6) != 0)
+            body_bytes = self.segment.be32[after - 4].astype(np.int64)
+        else:
+            self.stored_at = at + 56
+            after = at + HEAD_BYTES
+            body_bytes = self.heads["body_bytes"].astype(np.int64)
+        self.body = Spans(after, after + body_bytes)
+        ends = at + self.places.size
+        self._fail((body_bytes < 0) | (self.body.end + 3 + self._is_v2 > ends), "the body is longer than its record")
+
+    def _check_tails(self) -> None:
+        topic_bytes = len(self.queue.topic)
+        ends = self.places.at + self.places.size
+        topic_at = self.body.end + 1 + self._is_v2
+        if not self.queue.offset_is_stored:
+            stored = self.segment.u8[topic_at - 1].astype(np.int64)  # V1, or the low byte of V2
+            stored += np.where(self._is_v2, self.segment.u8[topic_at - 2].astype(np.int64) << 8, 0)
+            properties_at = topic_at + stored + 2
+        else:
+            properties_at = topic_at + topic_bytes + 2
+        self._fail(properties_at > ends, "the topic is longer than its record")
+        if self.queue.offset_is_stored:
+            name = self.segment.at_every_byte(np.dtype(("S", topic_bytes)))
+            self._fail(name[topic_at] != self.queue.topic, "a record of another topic")
+        length = self.segment.be16[properties_at - 2]
+        self._fail(length != ends - properties_at, "the properties are not as long as the record says")
+        self.properties = Spans(properties_at, ends)
+
+    # ---- columns -------------------------------------------------------------------------------------------------
+
+    def batch(self, schema: pa.Schema) -> pa.RecordBatch:
+        """All columns of the schema, which has names and types of columns.py."""
+        columns = [_BUILDERS[field.name](self, field.type) for field in schema]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    @cached_property
+    def pairs(self) -> Pairs | None:
+        """All properties; None where no record has any but the appended CRC."""
+        spans, be64 = self.properties, self.segment.be64
+        lengths = spans.end - spans.start
+        if not ((lengths == 0) | (lengths == CRC_BYTES)).all():
+            return parse_pairs(self.segment, spans.start, spans.end)
+        where = spans.start[lengths == CRC_BYTES]
+        if len(where) and not (be64[where] == CRC_WORD).all():
+            return parse_pairs(self.segment, spans.start, spans.end)
+        return None
+
+    def property_values(self, name: bytes, kind: pa.DataType) -> pa.Array:
+        if self.pairs is None:
+            return arrays.nulls(kind, self.count)
+        spans, which = self.pairs.value_by_row(name)
+        return arrays.take_spans(pa.py_buffer(self.pairs.data), spans, kind, which)
+
+    def pair_lists(self, kind: pa.DataType, *, headers: bool) -> pa.Array:
+        pairs = self.pairs or parse_pairs(self.segment, self.properties.start, self.properties.start)
+        if headers:
+            pairs = pairs.select(~pairs.reserved())
+            key_kind, value_kind = kind.value_type.field(0).type, kind.value_type.field(1).type
+        else:
+            key_kind, value_kind = kind.key_type, kind.item_type
+        data = pa.py_buffer(pairs.data)
+        keys = arrays.take_spans(data, Spans(pairs.name_at, pairs.name_end), key_kind)
+        values = arrays.take_spans(data, Spans(pairs.name_end + 1, pairs.value_end), value_kind)
+        return arrays.lists(kind, pairs.counts(), [keys, values], empty_is_null=headers)
+
+    def values(self, kind: pa.DataType) -> pa.Array:
+        if not (self.sys_flag & SysFlag.COMPRESSED).any():
+            return arrays.take_spans(self.segment.buffer, self.body, kind)
+        unpacked = []
+        for at, size in zip(self.places.at.tolist(), self.places.size.tolist(), strict=True):
+            record = decode(self.segment.map, at, limit=at + size, physical_offset=self.segment.base + at, check_crc=False)
+            unpacked.append(plain_body(record))
+        return arrays.binaries(unpacked)
+
+    def timestamps(self, ms: npt.NDArray, kind: pa.DataType) -> pa.Array:
+        return arrays.fixed(ms.astype(np.int64) * 1000, kind)
+
+    def stored(self, kind: pa.DataType) -> pa.Array:
+        stored = self.segment.be64[self.stored_at] if self.has_ipv6 else self.heads["stored"]
+        return self.timestamps(stored, kind)
+
+    def message_ids(self) -> pa.Array:
+        if self.has_ipv6:
+            return self._message_ids_ipv6()
+        raw = np.empty((self.count, 16), np.uint8)
+        raw[:, :8] = np.ascontiguousarray(self.heads["store_host"]).view(np.uint8).reshape(-1, 8)
+        raw[:, 8:] = np.ascontiguousarray(self.heads["physical_offset"]).view(np.uint8).reshape(-1, 8)
+        return arrays.fixed_strings(_HEX[np.stack((raw >> 4, raw & 15), axis=2).reshape(self.count, 32)])
+
+    def _message_ids_ipv6(self) -> pa.Array:
+        found = []
+        for at in zip(self.stored_at.tolist(), self.sys_flag.tolist(), self.places.at.tolist(), strict=True):
+            host_bytes = 20 if at[1] & SysFlag.STORE_HOST_V6 else 8
+            host = self.segment.map[at[0] + 8 : at[0] + 8 + host_bytes]
+            found.append((host + self.segment.map[at[2] + 28 : at[2] + 36]).hex().upper().encode())
+        return pa.Array.from_buffers(pa.string(), self.count, arrays.binaries(found).buffers())
+
+    def numbers(self, values: npt.NDArray, dtype: type[np.generic], kind: pa.DataType) -> pa.Array:
+        return arrays.fixed(np.ascontiguousarray(values.astype(dtype)), kind)
+
+    def constant(self, value: int, kind: pa.DataType) -> pa.Array:
+        return arrays.fixed(np.full(self.count, value, np.int32), kind)
+
+    def offsets(self, kind: pa.DataType) -> pa.Array:
+        return arrays.fixed(np.arange(self.places.offset, self.places.offset + self.count, dtype=np.int64), kind)
+
+
+_BUILDERS: dict[str, Callable[[Decoder, pa.DataType], pa.Array]] = {
+    "key": lambda rows, kind: rows.property_values(b"KEYS", kind),
+    "value": Decoder.values,
+    "topic": lambda rows, kind: arrays.constant_strings(rows.queue.topic, rows.count),
+    "partition": lambda rows, kind: rows.constant(rows.queue.lane, kind),
+    "offset": Decoder.offsets,
+    "timestamp": Decoder.stored,
+    "timestampType": lambda rows, kind: rows.constant(CREATE_TIME_TYPE, kind),
+    "headers": lambda rows, kind: rows.pair_lists(kind, headers=True),
+    "tags": lambda rows, kind: rows.property_values(b"TAGS", kind),
+    "bornTimestamp": lambda rows, kind: rows.timestamps(rows.heads["born"], kind),
+    "properties": lambda rows, kind: rows.pair_lists(kind, headers=False),
+    "physicalOffset": lambda rows, kind: rows.numbers(rows.heads["physical_offset"], np.int64, kind),
+    "messageId": lambda rows, kind: rows.message_ids(),
+    "size": lambda rows, kind: rows.numbers(rows.places.size, np.int32, kind),
+    "sysFlag": lambda rows, kind: rows.numbers(rows.sys_flag, np.int32, kind),
+}
+
+
+def column_names() -> Sequence[str]:
+    """The columns that can be built; columns.py gives each its type."""
+    return tuple(_BUILDERS)

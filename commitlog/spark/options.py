@@ -1,0 +1,337 @@
+"""Every option of the source and the sink, read and checked when the DataFrame is made.
+
+Spark hands the names over in lower case; errors give them back in their documented spelling, with the value and what is
+allowed. Names, meanings and defaults are those of Spark's Kafka source wherever it has the option.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from commitlog.errors import BadStart, IllegalTopic, OptionError
+from commitlog.properties import check_topic
+from commitlog.spark.columns import ALL_COLUMNS, KAFKA_COLUMNS
+from commitlog.start import EARLIEST, LATEST, Start, parse_start
+
+READ_OPTIONS = (
+    "path subscribe subscribePattern assign startingOffsets endingOffsets startingTimestamp endingTimestamp "
+    "startingOffsetsByTimestamp endingOffsetsByTimestamp startingOffsetsByTimestampStrategy failOnDataLoss "
+    "maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition "
+    "includeHeaders columns isolation"
+).split()
+SPELLING = {name.lower(): name for name in READ_OPTIONS}
+
+LATEST_OFFSET, EARLIEST_OFFSET = -1, -2
+"""In JSON offsets, as Kafka has them."""
+
+_KAFKA = {
+    "kafka.bootstrap.servers": "give the store's directory as option path",
+    "kafka.isolation.level": "use option isolation (flushed or committed)",
+    "kafka.group.id": "a query's position is kept in its checkpoint",
+}
+_DELAY_MS = {"ms": 1, "": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+Offsets = dict[str, dict[int, int]]
+"""topic → lane → number."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Where a read begins or ends: a start for all queues, or offsets or times (ms) for single ones.
+
+    Queues that `offsets` or `times` do not name get `start`. `strict`: a time after the last message is an error.
+    """
+
+    option: str
+    start: Start
+    offsets: Offsets | None = None
+    times: Offsets | None = None
+    strict: bool = False
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """Which topics, and which lanes of them; exactly one of the three is given."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: dict[str, tuple[int, ...]] | None = None
+
+    def chosen(self, present: list[str]) -> list[str]:
+        """The topics to read, sorted: those that match the pattern, or those named, present or not."""
+        if self.pattern is not None:
+            return sorted(topic for topic in present if re.fullmatch(self.pattern, topic))
+        return sorted(self.assigned if self.assigned is not None else set(self.topics))
+
+    def has_lane(self, topic: str, lane: int) -> bool:
+        return self.assigned is None or lane in self.assigned.get(topic, ())
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """The options of a read. None stands for an option that was not given, where that makes a difference."""
+
+    path: str
+    given: frozenset[str]
+    subscription: Subscription
+    starting: Bound | None
+    ending: Bound | None
+    fail_on_data_loss: bool
+    max_offsets: int | None
+    min_offsets: int | None
+    max_delay_ms: int
+    min_partitions: int | None
+    max_records: int | None
+    columns: tuple[str, ...]
+    isolation: str
+
+
+def bad(option: str, value: object, allowed: str) -> OptionError:
+    """The error of an option's value."""
+    return OptionError(f"option {option}: {str(value)[:200]!r} is not allowed; {allowed}")
+
+
+def check_names(options: Mapping[str, str], known: Mapping[str, str]) -> None:
+    """`known`: lower-case name → spelling. Raises OptionError for any other, and tells Kafka's what we have instead."""
+    for name in options:
+        lower = name.lower()
+        if lower in known:
+            continue
+        if lower.startswith("kafka."):
+            hint = _KAFKA.get(lower, "there is no broker to configure; remove it")
+            raise OptionError(f"option {name}: this source reads a store on disk; {hint}")
+        if lower == "paths":
+            raise OptionError("option path: one store at a time; read several and union them")
+        raise OptionError(f"option {name}: there is none of this name; allowed are {', '.join(known.values())}")
+
+
+def parse_options(options: Mapping[str, str]) -> SourceOptions:
+    """Reads the options of a source, names checked before. Raises OptionError."""
+    values = {SPELLING[name.lower()]: value for name, value in options.items() if name.lower() in SPELLING}
+    values = {name: value for name, value in values.items() if value is not None}
+    smallest, most = _number(values, "minOffsetsPerTrigger"), _number(values, "maxOffsetsPerTrigger")
+    if smallest is not None and most is not None and smallest > most:
+        raise bad("minOffsetsPerTrigger", smallest, f"it is at most maxOffsetsPerTrigger ({most})")
+    return SourceOptions(
+        path=absolute_path(values),
+        given=frozenset(values),
+        subscription=_subscription(values),
+        starting=_starting(values),
+        ending=_ending(values),
+        fail_on_data_loss=_boolean(values, "failOnDataLoss", True),
+        max_offsets=most,
+        min_offsets=smallest,
+        max_delay_ms=_delay(values),
+        min_partitions=_number(values, "minPartitions"),
+        max_records=_number(values, "maxRecordsPerPartition"),
+        columns=_columns(values),
+        isolation=_choice(values, "isolation", ("flushed", "committed")),
+    )
+
+
+def absolute_path(values: Mapping[str, str]) -> str:
+    """Made absolute where the driver's Spark runs: executors may have another working directory."""
+    path = values.get("path", "")
+    if not path:
+        raise OptionError("option path is missing; give the store's directory: .option('path', 'data/events')")
+    return os.path.abspath(os.path.expanduser(path.removeprefix("file://")))
+
+
+def _number(values: Mapping[str, str], option: str) -> int | None:
+    text = values.get(option)
+    if text is None:
+        return None
+    if not re.fullmatch(r"\+?\d{1,18}", text.strip()) or int(text) < 1:
+        raise bad(option, text, "give a whole number from 1 on")
+    return int(text)
+
+
+def _boolean(values: Mapping[str, str], option: str, default: bool) -> bool:
+    text = values.get(option, str(default)).strip().lower()
+    if text not in ("true", "false"):
+        raise bad(option, values[option], "give true or false")
+    return text == "true"
+
+
+def _choice(values: Mapping[str, str], option: str, allowed: tuple[str, ...]) -> str:
+    text = values.get(option, allowed[0]).strip().lower()
+    if text not in allowed:
+        raise bad(option, values[option], f"give {' or '.join(allowed)}")
+    return text
+
+
+def _delay(values: Mapping[str, str]) -> int:
+    text = values.get("maxTriggerDelay", "15m")
+    found = re.fullmatch(r"\s*(\d{1,12})\s*([a-z]*)\s*", text.lower())
+    if not found or found[2] not in _DELAY_MS:
+        raise bad("maxTriggerDelay", text, "give a time such as 500ms, 30s, 15m, 1h")
+    return int(found[1]) * _DELAY_MS[found[2]]
+
+
+def _columns(values: Mapping[str, str]) -> tuple[str, ...]:
+    headers = _boolean(values, "includeHeaders", False)
+    text = values.get("columns")
+    if text is None:
+        return (*KAFKA_COLUMNS, "headers") if headers else tuple(KAFKA_COLUMNS)
+    names = tuple(name.strip() for name in text.split(","))
+    if not set(names) <= set(ALL_COLUMNS) or len(set(names)) != len(names):
+        raise bad("columns", text, f"give some of {', '.join(ALL_COLUMNS)}, each once")
+    if headers and "headers" not in names:
+        raise bad("includeHeaders", "true", "with option columns, name headers there")
+    return names
+
+
+# ---- which topics ------------------------------------------------------------------------------------------------
+
+
+def _subscription(values: Mapping[str, str]) -> Subscription:
+    """Which topics; none given is no error yet: a sink has the same options and no subscription."""
+    given = [option for option in ("subscribe", "subscribePattern", "assign") if option in values]
+    if len(given) > 1:
+        raise OptionError(f"options {' and '.join(given)}: give only one of subscribe, subscribePattern, assign")
+    if "subscribe" in values:
+        topics = [topic.strip() for topic in values["subscribe"].split(",") if topic.strip()]
+        if not topics:
+            raise bad("subscribe", values["subscribe"], "give topics separated by commas")
+        return Subscription(topics=tuple(_topic("subscribe", topic) for topic in topics))
+    if "subscribePattern" in values:
+        try:
+            re.compile(values["subscribePattern"])
+        except re.error as error:
+            raise bad("subscribePattern", values["subscribePattern"], f"give a regular expression ({error})") from None
+        return Subscription(pattern=values["subscribePattern"])
+    if "assign" in values:
+        shape = 'give JSON such as {"orders": [0, 1]}'
+        parsed = _json("assign", values["assign"], shape)
+        for lanes in parsed.values():
+            if not isinstance(lanes, list) or not all(type(lane) is int and lane >= 0 for lane in lanes):
+                raise bad("assign", values["assign"], shape)
+        return Subscription(assigned={_topic("assign", topic): tuple(lanes) for topic, lanes in parsed.items()})
+    return Subscription()
+
+
+def _topic(option: str, topic: str) -> str:
+    try:
+        check_topic(topic)
+    except IllegalTopic as error:
+        raise bad(option, topic, str(error)) from None
+    return topic
+
+
+# ---- where to begin and end --------------------------------------------------------------------------------------
+
+
+def _starting(values: Mapping[str, str]) -> Bound | None:
+    strategy = _choice(values, "startingOffsetsByTimestampStrategy", ("error", "latest"))
+    strict = strategy == "error"
+    if "startingTimestamp" in values:
+        return Bound("startingTimestamp", _timestamp(values, "startingTimestamp"), strict=strict)
+    if "startingOffsetsByTimestamp" in values:
+        times = _by_queue(values, "startingOffsetsByTimestamp", smallest=0)
+        return Bound("startingOffsetsByTimestamp", EARLIEST, times=times, strict=strict)
+    if "startingOffsets" in values:
+        return _start_or_json(values, "startingOffsets", EARLIEST)
+    return None
+
+
+def _ending(values: Mapping[str, str]) -> Bound | None:
+    if "endingTimestamp" in values:
+        return Bound("endingTimestamp", _timestamp(values, "endingTimestamp"))
+    if "endingOffsetsByTimestamp" in values:
+        return Bound("endingOffsetsByTimestamp", LATEST, times=_by_queue(values, "endingOffsetsByTimestamp", smallest=0))
+    if "endingOffsets" in values:
+        return _start_or_json(values, "endingOffsets", LATEST)
+    return None
+
+
+def _timestamp(values: Mapping[str, str], option: str) -> Start:
+    text = values[option].strip()
+    if not re.fullmatch(r"\d{1,15}", text):
+        raise bad(option, text, "give milliseconds since 1970")
+    return Start("time", int(text))
+
+
+def _start_or_json(values: Mapping[str, str], option: str, default: Start) -> Bound:
+    text = values[option].strip()
+    if text.startswith("{"):
+        return Bound(option, default, offsets=_by_queue(values, option, smallest=EARLIEST_OFFSET))
+    try:
+        return Bound(option, parse_start(text, offsets=False))
+    except BadStart as error:
+        raise OptionError(f"option {option}: {error}") from None
+
+
+def _by_queue(values: Mapping[str, str], option: str, smallest: int) -> Offsets:
+    example = '{"orders": {"0": 42, "1": -2}}' if smallest < 0 else '{"orders": {"0": 1700000000000}}'
+    shape = f"give JSON such as {example}" + (" (−1 latest, −2 earliest)" if smallest < 0 else " (ms since 1970)")
+    found: Offsets = {}
+    for topic, lanes in _json(option, values[option], shape).items():
+        if not isinstance(lanes, dict):
+            raise bad(option, values[option], shape)
+        queue = found[_topic(option, topic)] = {}
+        for lane, number in lanes.items():
+            if not re.fullmatch(r"\d{1,9}", lane) or type(number) is not int or not smallest <= number < 1 << 62:
+                raise bad(option, values[option], shape)
+            queue[int(lane)] = number
+    return found
+
+
+def _json(option: str, text: str, shape: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text)
+    except ValueError as error:
+        raise bad(option, text, f"{shape} ({error})") from None
+    if not isinstance(parsed, dict) or not parsed:
+        raise bad(option, text, shape)
+    return parsed
+
+
+# ---- batch or stream ---------------------------------------------------------------------------------------------
+
+
+def check_read(options: SourceOptions) -> None:
+    """What every read needs. Raises OptionError."""
+    chosen = options.subscription
+    if not chosen.topics and chosen.pattern is None and chosen.assigned is None:
+        raise OptionError(
+            "option subscribe is missing; give topics, or subscribePattern, or assign: .option('subscribe', 'orders')"
+        )
+    for bound in (options.starting, options.ending):
+        named = (bound.offsets or bound.times) if bound else None
+        strange = {topic for topic in named or () if not _subscribed(chosen, topic)}
+        if bound and strange:
+            raise bad(bound.option, ", ".join(sorted(strange)), "name only topics that are subscribed to")
+
+
+def _subscribed(chosen: Subscription, topic: str) -> bool:
+    return topic in chosen.chosen([topic])
+
+
+def check_batch(options: SourceOptions) -> None:
+    """What only a batch can't have. Raises OptionError."""
+    starting, ending = options.starting, options.ending
+    if starting and starting.start == LATEST:
+        raise bad(starting.option, "latest", "a batch begins at earliest, at offsets, a time or 'last 100'")
+    if ending and ending.start.kind in ("earliest", "last"):
+        raise bad(ending.option, ending.start.kind, "a batch ends at latest, at offsets or a time")
+    if starting and LATEST_OFFSET in _numbers(starting.offsets):
+        raise bad(starting.option, LATEST_OFFSET, "a batch can't begin at latest (−1)")
+    if ending and EARLIEST_OFFSET in _numbers(ending.offsets):
+        raise bad(ending.option, EARLIEST_OFFSET, "a batch can't end at earliest (−2)")
+
+
+def _numbers(offsets: Offsets | None) -> set[int]:
+    return {number for lanes in (offsets or {}).values() for number in lanes.values()}
+
+
+def check_stream(options: SourceOptions) -> None:
+    """What only a stream can't have. Raises OptionError."""
+    if options.ending:
+        raise OptionError(f"option {options.ending.option}: a stream has no end; use it with spark.read")
+    if options.isolation != "flushed":
+        raise bad("isolation", options.isolation, "a stream reads flushed data only; committed is for spark.read")

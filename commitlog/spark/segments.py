@@ -1,0 +1,98 @@
+"""Segment files, mapped read-only and kept mapped in the process that reads them.
+
+A Spark worker lives through many tasks, so the mappings are kept between them, by device and inode: a path that was
+given to a new file (a store made again) never shows the old bytes. Segments are never truncated or recycled, so a
+mapping stays valid even after retention has unlinked its file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from commitlog.errors import DamagedFile
+from commitlog.file_channel import DISK, FileChannel
+
+HEAD_BYTES = 88
+"""A record up to its body, both hosts IPv4."""
+MAPPINGS_MAX = 256
+"""Mapped files kept; address space only, the page cache is shared."""
+
+HEAD = np.dtype(
+    [
+        ("total", ">i4"),  # 0
+        ("magic", ">u4"),  # 4
+        ("body_crc", ">i4"),  # 8
+        ("queue_id", ">i4"),  # 12
+        ("flag", ">i4"),  # 16
+        ("queue_offset", ">i8"),  # 20
+        ("physical_offset", ">i8"),  # 28
+        ("sys_flag", ">i4"),  # 36
+        ("born", ">i8"),  # 40
+        ("born_host", "V8"),  # 48
+        ("stored", ">i8"),  # 56
+        ("store_host", "V8"),  # 64
+        ("reconsume_times", ">i4"),  # 72
+        ("prepared", ">i8"),  # 76
+        ("body_bytes", ">i4"),  # 84
+    ]
+)
+assert HEAD.itemsize == HEAD_BYTES and HEAD.fields is not None and HEAD.fields["body_bytes"][1] == 84
+
+
+class Segment:
+    """One mapped segment file. `base` is the log offset of its first byte.
+
+    `heads`, `be64`, `be32`, `be16` are views with a stride of one byte: item i is what begins at byte i, so that
+    one fancy index gathers a field of many records wherever they lie.
+    """
+
+    def __init__(self, path: Path, base: int, fd: int, size: int, channel: FileChannel) -> None:
+        self.path, self.base, self.size = path, base, size
+        self.map = channel.map_read(fd, size)
+        self.buffer = pa.py_buffer(self.map)
+        self.u8: npt.NDArray[np.uint8] = np.frombuffer(self.map, np.uint8)
+        self.heads = self.at_every_byte(HEAD)
+        self.be64 = self.at_every_byte(np.dtype(">i8"))
+        self.be32 = self.at_every_byte(np.dtype(">i4"))
+        self.be16 = self.at_every_byte(np.dtype(">i2"))
+
+    def at_every_byte(self, dtype: np.dtype) -> npt.NDArray[np.void]:
+        """The file as an array of `dtype` that begins anew at each byte."""
+        return np.ndarray(
+            shape=(max(self.size - dtype.itemsize + 1, 0),), dtype=dtype, buffer=self.map, strides=(1,)
+        )
+
+
+class SegmentCache:
+    """Mapped segments by device and inode, the last used ones. One object serves a process; not for threads."""
+
+    def __init__(self, channel: FileChannel = DISK, limit: int = MAPPINGS_MAX) -> None:
+        self.channel, self.limit = channel, limit
+        self._mapped: OrderedDict[tuple[int, int], Segment] = OrderedDict()
+
+    def get(self, path: Path, base: int, segment_bytes: int) -> Segment:
+        """The mapped segment file. Raises FileNotFoundError (retention took it), DamagedFile (another size)."""
+        fd = self.channel.open(path)
+        try:
+            facts = os.fstat(fd)
+            key = facts.st_dev, facts.st_ino
+            segment = self._mapped.get(key)
+            if segment is None or segment.path != path:
+                if facts.st_size != segment_bytes:
+                    raise DamagedFile(f"{path}: {facts.st_size:,} bytes, a segment of this log has {segment_bytes:,}")
+                segment = self._mapped[key] = Segment(path, base, fd, facts.st_size, self.channel)
+                while len(self._mapped) > self.limit:
+                    self._mapped.popitem(last=False)
+        finally:
+            self.channel.close(fd)
+        self._mapped.move_to_end(key)
+        return segment
+
+
+SEGMENTS = SegmentCache()
