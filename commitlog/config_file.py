@@ -1,4 +1,4 @@
-"""TOML files and dictionaries → `Config`, checked by pydantic: an error names key, value, file and the allowed range."""
+"""TOML files and dictionaries → `Config`, checked by pydantic: an error names key, value, file and what is allowed."""
 
 from __future__ import annotations
 
@@ -46,8 +46,10 @@ def _validated(values: dict[str, Any], where: str) -> Config:
         raise ConfigError("; ".join(_describe(problem, where) for problem in error.errors())) from error
     size = config.store.segment_bytes
     if size and (size & (size - 1) or size < 1 << 16):
-        raise ConfigError(f"{where}: store.segment_bytes = {size}: allowed are 0 (chosen by free memory) and "
-                          f"powers of two from 65536 to 1073741824")
+        raise ConfigError(
+            f"{where}: store.segment_bytes = {size}: allowed are 0 (chosen by free memory) and "
+            f"powers of two from 65536 to 1073741824"
+        )
     return config
 
 

@@ -1,11 +1,11 @@
 """Where everything of a store lies, and `store.json`, which says whose pool and which configuration it has.
 
-    STORE/
-      store.json              format version, random id, generation, segment size, pool, configuration
-      lock, locks/<stage>     held by the supervisor and the stages
-      lanes/<number>/         a RocketMQ store root each, and our `positions`, `tmp/`, `quarantine/`
-      logs/<stage>.log        what the stages say
-      readers/<name>.json     registered Spark readers
+STORE/
+  store.json              format version, random id, generation, segment size, pool, configuration
+  lock, locks/<stage>     held by the supervisor and the stages
+  lanes/<number>/         a RocketMQ store root each, and our `positions`, `tmp/`, `quarantine/`
+  logs/<stage>.log        what the stages say
+  readers/<name>.json     registered Spark readers
 """
 
 from __future__ import annotations

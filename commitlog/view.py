@@ -33,9 +33,7 @@ class LaneLimits:
     committed: int
 
 
-def attach_control(
-    directory: StoreDirectory, facts: StoreFacts, *, writable: bool = False
-) -> ControlRegion | None:
+def attach_control(directory: StoreDirectory, facts: StoreFacts, *, writable: bool = False) -> ControlRegion | None:
     """The control region of the store's pool; None where there is none that belongs to it and may be opened."""
     pool = facts.pool
     if pool is None or not _same_place(pool):

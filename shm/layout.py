@@ -96,12 +96,10 @@ class Lane:
     DISPATCHED_TIMESTAMP = 26  # store timestamp (ms) of the last record dispatched
     # line 4, lessee
     FLUSH_REQUESTED = 32  # somebody waits for this position to be flushed (group commit)
-    STORE_TIMESTAMP = 33  # of the last record, ms
     LESSEE_PID = 34  # 0 after a proper close
     BLOCKED = 35  # CLOCK_MONOTONIC ns since when the lessee waits for a buffer, 0 if it does not
     # line 5, lessee: statistics
     MESSAGES = 40
-    BODY_BYTES = 41
     BUFFER_WAITS = 42
     BUFFER_WAIT_NS = 43
     BUFFER_TIMEOUTS = 44
@@ -146,8 +144,7 @@ _WRITERS: dict[type, dict[str, tuple[str, int]]] = {
     },
     Lane: {
         "lessee": (
-            "WROTE FLUSH_REQUESTED STORE_TIMESTAMP LESSEE_PID BLOCKED "
-            "MESSAGES BODY_BYTES BUFFER_WAITS BUFFER_WAIT_NS BUFFER_TIMEOUTS DATA_END",
+            "WROTE FLUSH_REQUESTED LESSEE_PID BLOCKED MESSAGES BUFFER_WAITS BUFFER_WAIT_NS BUFFER_TIMEOUTS DATA_END",
             LANE_ROW_WORDS,
         ),
         "committer": ("COMMITTED REWRITTEN COMMITTER_FAULT COMMITS", LANE_ROW_WORDS),

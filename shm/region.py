@@ -7,6 +7,7 @@ its resource tracker unlinks what other processes still use.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import stat
@@ -33,11 +34,9 @@ def private_directory(path: Path, *, create: bool) -> None:
     not there and not to be made.
     """
     if create:
-        try:
+        with contextlib.suppress(FileExistsError):  # somebody's, maybe not ours: looked at below
             os.mkdir(path, 0o700)
-            os.chmod(path, 0o700, follow_symlinks=True)
-        except FileExistsError:
-            pass  # somebody's, maybe not ours: looked at below
+            os.chmod(path, 0o700)
     facts = os.lstat(path)
     if not stat.S_ISDIR(facts.st_mode):
         raise RegionError(f"{path} is not a directory of its own; remove it")
@@ -54,11 +53,13 @@ class Region:
     """
 
     def __init__(self, path: Path, fd: int, *, writable: bool) -> None:
+        """Takes a descriptor over: the mapping keeps a copy of it, the descriptor itself is closed."""
         self.path = path
-        self.fd = fd
-        self.size = os.fstat(fd).st_size
+        facts = os.fstat(fd)
+        self.size, self._inode = facts.st_size, facts.st_ino
         access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         self._mapping = mmap.mmap(fd, self.size, prot=access)
+        os.close(fd)
         self.bytes = memoryview(self._mapping)
         self.words = self.bytes[: self.size // 8 * 8].cast("Q")
 
@@ -70,11 +71,11 @@ class Region:
         try:
             os.fchmod(fd, 0o600)
             os.posix_fallocate(fd, 0, size)
-            return cls(path, fd, writable=True)
         except OSError as error:
             os.close(fd)
             os.unlink(path)
             raise RegionFull(f"{path}: no room for {size:,} bytes of shared memory ({error.strerror})") from error
+        return cls(path, fd, writable=True)
 
     @classmethod
     def attach(cls, path: Path, *, writable: bool = False) -> Region:
@@ -87,22 +88,21 @@ class Region:
                 raise RegionError(f"{path} is not a plain file of this user")
             if facts.st_size == 0:
                 raise RegionError(f"{path} is empty: its maker died while making it")
-            return cls(path, fd, writable=writable)
-        except BaseException:
+        except RegionError:
             os.close(fd)
             raise
+        return cls(path, fd, writable=writable)
 
     @property
     def unlinked(self) -> bool:
         """Whether the region's name was removed: the memory stays usable, but nobody can find it any more."""
-        return os.fstat(self.fd).st_nlink == 0
+        try:
+            return os.stat(self.path, follow_symlinks=False).st_ino != self._inode
+        except FileNotFoundError:
+            return True
 
     def close(self) -> None:
         """Unmaps; the region itself stays. Views that were handed out must be released before (BufferError)."""
-        if self.fd < 0:
-            return
         self.words.release()
         self.bytes.release()
         self._mapping.close()
-        os.close(self.fd)
-        self.fd = -1

@@ -1,0 +1,54 @@
+"""A commit log fed through shared memory: RocketMQ's storage write path for local Python processes, read by PySpark.
+
+    store = commitlog.Store.open("data/events")      # makes it if missing, starts the stages
+    producer = store.producer()                       # any other process: commitlog.Producer("data/events")
+    receipt = producer.send("orders", b"...", key="42")
+    receipt.wait("flushed")
+
+Everything a user touches is here, in `commitlog.errors` and in `commitlog.spark`; the rest may change any day.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import shm
+from commitlog import errors
+
+if TYPE_CHECKING:
+    from commitlog.config import Config
+    from commitlog.producer import Producer
+    from commitlog.receipt import Receipt
+    from commitlog.status import PutMessageStatus
+    from commitlog.store import StopReport, Store
+
+__all__ = ["Config", "Producer", "PutMessageStatus", "Receipt", "StopReport", "Store", "errors"]
+
+if shm.__file__ is None or Path(shm.__file__).parent.parent != Path(__file__).parent.parent:
+    raise errors.NeighbourMismatch(
+        f"commitlog found another package named shm ({shm.__file__ or list(shm.__path__)}): rename it, or move it "
+        f"off sys.path"
+    )
+
+_HOMES = {
+    "Config": "commitlog.config",
+    "Producer": "commitlog.producer",
+    "PutMessageStatus": "commitlog.status",
+    "Receipt": "commitlog.receipt",
+    "StopReport": "commitlog.store",
+    "Store": "commitlog.store",
+    "spark": "commitlog.spark",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a name when it is first asked for: a Spark worker that reads imports neither ZeroMQ nor pydantic."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'commitlog' has no attribute {name!r}")
+    module = importlib.import_module(home)
+    value = module if home == f"commitlog.{name}" else getattr(module, name)
+    globals()[name] = value
+    return value

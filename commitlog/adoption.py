@@ -1,0 +1,184 @@
+"""The pool of a start: the last one's, if it is this store's own, else a new one with the positions recovery found.
+
+Called by the supervisor only, which holds the store's lock and all stage locks meanwhile. A pool that does not belong to
+the store is left alone and named; no old buffer is ever written over newer data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from commitlog.errors import NotEnoughSharedMemory, PoolNotAdopted, UnsafePath
+from commitlog.file_channel import FileChannel
+from commitlog.recovery import LaneEnd, recover_lane
+from commitlog.store_directory import LaneDirectory, PoolPlace, StoreDirectory, StoreFacts, boot_id
+from commitlog.view import attach_control
+from shm.layout import LANE_ROWS, Header, Lane
+from shm.pool import WriteBuffers, free_bytes
+from shm.positions import ControlRegion
+from shm.region import RegionError, RegionFull, base_directory, private_directory
+
+Report = Callable[[str], None]
+
+_SHARE_OF_FREE = 0.75
+_LANES_AT_LEAST = 4
+
+
+def choose_segment_bytes(buffers_per_lane: int, largest: int, smallest: int) -> int:
+    """The largest power of two with which four lanes' buffers fit into three quarters of the free shared memory.
+
+    Raises NotEnoughSharedMemory where not even one lane of the smallest segments fits.
+    """
+    free = free_bytes(base_directory())
+    size = largest
+    while size > smallest and size * buffers_per_lane * _LANES_AT_LEAST > free * _SHARE_OF_FREE:
+        size //= 2
+    if size * buffers_per_lane > free:
+        raise NotEnoughSharedMemory(
+            f"{base_directory()} has {free:,} bytes free, a lane takes at least {size * buffers_per_lane:,}: free "
+            f"some, or "
+            f"enlarge it (mount -o remount,size=1g /dev/shm, docker run --shm-size=1g)"
+        )
+    return size
+
+
+def open_pool(
+    directory: StoreDirectory, facts: StoreFacts, channel: FileChannel, report: Report
+) -> tuple[ControlRegion, StoreFacts]:
+    """The control region of this start, its positions set, and the facts to be saved with it.
+
+    The generation is raised here; the caller saves the facts before the first append. Raises PoolNotAdopted,
+    NotEnoughSharedMemory, RecoveryError, UnsafePath.
+    """
+    control = attach_control(directory, facts, writable=True)
+    if control is not None:
+        _adopt(control, directory, facts, channel, report)
+    else:
+        _explain_missing_pool(directory, facts, report)
+        control, place = _new_pool(directory, facts)
+        facts = replace(facts, pool=place)
+        for number in directory.lane_numbers():
+            _set_lane(control, number, recover_lane(directory.lane(number), facts.segment_bytes, channel, report))
+    words = control.words
+    generation = max(facts.generation, words[Header.GENERATION]) + 1
+    words[Header.CLOSING] = 0
+    words[Header.GENERATION] = generation
+    return control, replace(facts, generation=generation)
+
+
+def _new_pool(directory: StoreDirectory, facts: StoreFacts) -> tuple[ControlRegion, PoolPlace]:
+    pool = base_directory() / f"commitlog-{os.geteuid()}-{secrets.token_hex(6)}"
+    try:
+        private_directory(pool, create=True)
+        control = ControlRegion.create(pool, facts.id, directory.path)
+    except RegionFull as error:
+        with contextlib.suppress(OSError):
+            os.rmdir(pool)
+        raise NotEnoughSharedMemory(f"{error}; free or enlarge shared memory") from error
+    except (RegionError, OSError) as error:
+        raise UnsafePath(f"{pool}: the pool can't be made: {error}") from error
+    return control, PoolPlace(str(pool), os.stat(pool).st_dev, boot_id(), os.geteuid())
+
+
+def _explain_missing_pool(directory: StoreDirectory, facts: StoreFacts, report: Report) -> None:
+    """Says why the last pool is not adopted, where there was one."""
+    pool = facts.pool
+    if pool is None:
+        return
+    if pool.boot_id != boot_id():
+        report("the machine was started again: what was accepted and not committed before is gone with its memory")
+    elif not os.path.isdir(pool.directory):
+        report(
+            f"the pool {pool.directory} is gone (a cleaner, systemd's RemoveIPC at logout, or the container's end): "
+            f"what "
+            f"was accepted and not committed is gone with it"
+        )
+    else:
+        report(f"the pool {pool.directory} does not belong to this copy of the store: it is left alone")
+
+
+def _adopt(
+    control: ControlRegion, directory: StoreDirectory, facts: StoreFacts, channel: FileChannel, report: Report
+) -> None:
+    """Takes the last run's positions over: the committer and flusher do the rest, whatever the log's size."""
+    words = control.words
+    on_disk = set(directory.lane_numbers())
+    for number in range(LANE_ROWS):
+        base = control.lane_base(number)
+        for word in (
+            Lane.COMMITTER_FAULT,
+            Lane.FLUSHER_FAULT,
+            Lane.ALLOCATOR_FAULT,
+            Lane.DISPATCHER_FAULT,
+            Lane.BLOCKED,
+        ):
+            words[base + word] = 0
+        if not words[base + Lane.BUFFERS] & 1:
+            continue
+        if number not in on_disk:
+            raise PoolNotAdopted(
+                f"lane {number} has buffers in {control.region.path.parent} and no directory under {directory.path}: "
+                f"put the directory back, or remove the pool to give its messages up"
+            )
+        try:
+            _check_buffers(control, directory.lane(number), Path(facts.pool.directory if facts.pool else ""), channel)
+        except FileNotFoundError:
+            lost = words[base + Lane.WROTE] - words[base + Lane.COMMITTED]
+            report(f"lane {number}: its buffers are gone; {lost} bytes that were accepted and not committed are lost")
+            words[base + Lane.BUFFERS] += 1
+            _set_lane(control, number, recover_lane(directory.lane(number), facts.segment_bytes, channel, report))
+
+
+def _check_buffers(control: ControlRegion, lane: LaneDirectory, pool: Path, channel: FileChannel) -> None:
+    """Above flushed every byte of the segment files must equal the buffer or be zero. Raises PoolNotAdopted."""
+    words, base = control.words, control.lane_base(lane.number)
+    size, slots = words[base + Lane.SEGMENT_SIZE], words[base + Lane.SLOTS]
+    buffers = WriteBuffers.attach(pool, lane.number, size, slots, writable=False)
+    try:
+        where, wrote = words[base + Lane.FLUSHED], words[base + Lane.WROTE]
+        while where < wrote:
+            start = where - where % size
+            end = min(start + size, wrote)
+            if end == start + size:
+                end = words[base + Lane.DATA_END + start // size % slots]
+            _compare(lane, buffers.slot(start // size), start, where, end, channel)
+            where = start + size
+    finally:
+        buffers.close()
+
+
+def _compare(lane: LaneDirectory, buffer: memoryview, start: int, where: int, end: int, channel: FileChannel) -> None:
+    try:
+        with channel.opened(lane.segment(start)) as fd:
+            data = channel.pread(fd, end - where, where - start)
+    except FileNotFoundError:
+        return  # not made yet: all of it is still in the buffer
+    on_disk = np.frombuffer(data, dtype=np.uint8)
+    in_memory = np.frombuffer(buffer, dtype=np.uint8)[where - start : where - start + len(data)]
+    differs = bool(np.any((on_disk != in_memory) & (on_disk != 0)))
+    del in_memory  # a traceback would keep the buffer from being unmapped
+    if differs:
+        raise PoolNotAdopted(
+            f"{lane.segment(start)} differs from the pool above what was flushed ({where}): something else wrote to it."
+            f" "
+            f"Keep a copy of both, then remove the pool to go on with what the file says"
+        )
+
+
+def _set_lane(control: ControlRegion, number: int, end: LaneEnd) -> None:
+    """Everything that recovery kept is durable, so all positions are the end; dispatch goes on where it has to."""
+    words, base = control.words, control.lane_base(number)
+    for word in (Lane.WROTE, Lane.COMMITTED, Lane.FLUSHED):
+        words[base + word] = end.end
+    words[base + Lane.DISPATCHED] = words[base + Lane.DISPATCH_SYNCED] = end.dispatched
+    words[base + Lane.DISPATCHED_TIMESTAMP] = end.last_store_timestamp
+    words[base + Lane.FIRST] = end.first
+    words[base + Lane.ALLOCATED] = end.allocated
+    words[base + Lane.REWRITTEN] = words[base + Lane.REWRITE_WANTED]

@@ -1,0 +1,162 @@
+"""A process's tie to a running store: its control region, its bells and notices, and what its stages complain about."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import zmq
+
+from commitlog.clock import Clock
+from commitlog.config import Config
+from commitlog.errors import NoFreeLane, StoreNotRunning, StoreStopped, disk_error
+from commitlog.file_channel import DISK, FileChannel
+from commitlog.lane import Lease, try_lease
+from commitlog.store_directory import StoreDirectory
+from commitlog.view import attach_control
+from commitlog.wire import NoticeSubscriber, WakeupSender
+from shm.layout import Header, Lane, Stage
+
+_SUPERVISOR_SILENT_NS = 5_000_000_000
+_LEASE_POLL_SECONDS = 0.01
+_FAULT_WORDS = (
+    (Lane.COMMITTER_FAULT, "committing"),
+    (Lane.FLUSHER_FAULT, "syncing"),
+    (Lane.ALLOCATOR_FAULT, "making the next segment"),
+)
+
+
+class Attachment:
+    """Raises StoreNotFound, StoreNotRunning. One for each producer; its sockets are made when first needed."""
+
+    def __init__(self, path: str | os.PathLike[str], clock: Clock, channel: FileChannel = DISK) -> None:
+        self.directory = StoreDirectory(path, channel)
+        self.channel, self.clock = channel, clock
+        self.facts = self.directory.load()
+        self.config = Config.from_json(self.facts.config)
+        control = attach_control(self.directory, self.facts, writable=True)
+        if control is None or self.facts.pool is None or not channel.is_locked(self.directory.lock_file):
+            if control:
+                control.close()
+            raise StoreNotRunning(
+                f"{self.directory.path}: its stages are not running: start them with `commitlog run "
+                f"{self.directory.path}`, or use commitlog.Store.open(path)"
+            )
+        self.control, self.words = control, control.words
+        self.pool = Path(self.facts.pool.directory)
+        self.sleep_at = control.stage_base("committer") + Stage.SLEEP
+        self._lock = threading.Lock()  # ZeroMQ sockets are for one thread at a time
+        self._notice_lock = threading.Lock()  # held while waiting: whoever finds it taken just sleeps a little
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._bells: dict[str, WakeupSender] = {}
+        self._notices: NoticeSubscriber | None = None
+        self._lane: int | None = None
+        self._closed = False
+
+    def lease(self) -> Lease:
+        """The first free lane, prepared for appending. Raises NoFreeLane, NotEnoughSharedMemory."""
+        config = self.config
+        deadline = self.clock.monotonic_ns() + config.producer.lane_wait_ms * 1_000_000
+        while (lease := try_lease(self.directory, self.control, self.channel, config.store.max_lanes)) is None:
+            self.check_open()
+            if self.clock.monotonic_ns() > deadline:
+                raise NoFreeLane(
+                    f"{self.directory.path}: all {config.store.max_lanes} lanes are leased: close a producer, or raise "
+                    f"store.max_lanes"
+                )
+            self.clock.sleep(_LEASE_POLL_SECONDS)
+        try:
+            self.check_open()  # again: a stop that began before the lock was taken has not seen it
+            lease.prepare(self.pool, self.facts, config.store.buffers_per_lane)
+            self.wake("allocator")
+            self.wake("committer")
+            lease.wait_drained(self.clock)
+        except BaseException:
+            lease.release()
+            raise
+        self._lane = lease.lane
+        return lease
+
+    # ---- what the stages say -------------------------------------------------------------------------------------
+
+    @property
+    def closing(self) -> bool:
+        return self.words[Header.CLOSING] != 0
+
+    def check_open(self) -> None:
+        """Raises StoreStopped once the store is closing."""
+        if self.closing:
+            raise StoreStopped(f"{self.directory.path} was closed; start it again and make a new producer")
+
+    def check_stages(self) -> None:
+        """Raises StoreStopped or StoreNotRunning where nobody is left to do the work."""
+        silent = self.clock.monotonic_ns() - self.words[Header.SUPERVISOR_HEARTBEAT]
+        if silent > _SUPERVISOR_SILENT_NS and not self.channel.is_locked(self.directory.lock_file):
+            self.check_open()
+            raise StoreNotRunning(
+                f"{self.directory.path}: its stages are gone (no sign for {silent // 10**9} s). What was accepted is "
+                f"safe in "
+                f"the pool; the next `commitlog run` writes it to disk"
+            )
+
+    def raise_fault(self, base: int) -> None:
+        """Raises the named error of what keeps the lane at words index `base` from moving, if anything does."""
+        for word, doing in _FAULT_WORDS:
+            code = self.words[base + word]
+            if code:
+                raise disk_error(code, f"{self.directory.path}: {doing} fails")
+
+    # ---- sockets -------------------------------------------------------------------------------------------------
+
+    def _zmq_context(self) -> zmq.Context[zmq.Socket[bytes]]:
+        if self._context is None:
+            self._context = zmq.Context()
+        return self._context
+
+    def _bell(self, stage: str) -> WakeupSender:
+        bell = self._bells.get(stage)
+        if bell is None:
+            sleep_at = self.control.stage_base(stage) + Stage.SLEEP
+            bell = self._bells[stage] = WakeupSender(self._zmq_context(), self.pool, stage, self.words, sleep_at)
+        return bell
+
+    def wake(self, stage: str) -> None:
+        """Wakes a stage that sleeps. After the close the stages find out by themselves."""
+        with self._lock:
+            if not self._closed:
+                self._bell(stage).wake()
+
+    def ring(self, stage: str) -> None:
+        """Wakes a stage also from its linger."""
+        with self._lock:
+            if not self._closed:
+                self._bell(stage).ring()
+
+    def await_notice(self, milliseconds: int) -> None:
+        """Sleeps until the flusher says something about this lane, `milliseconds` at most."""
+        if self._lane is None or not self._notice_lock.acquire(blocking=False):
+            self.clock.sleep(min(milliseconds, 1) / 1000)
+            return
+        try:
+            if self._notices is None:
+                with self._lock:
+                    self._notices = NoticeSubscriber(self._zmq_context(), self.pool, self._lane)
+            self._notices.wait(milliseconds)
+        finally:
+            self._notice_lock.release()
+
+    def close_sockets(self) -> None:
+        """The control region stays mapped as long as a receipt may look at it."""
+        with self._notice_lock, self._lock:
+            self._closed, self._lane = True, None
+            for bell in self._bells.values():
+                bell.close()
+            if self._notices:
+                self._notices.close()
+            if self._context:
+                self._context.destroy(linger=0)
+
+    def close(self) -> None:
+        self.close_sockets()
+        self.control.close()

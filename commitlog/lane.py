@@ -1,0 +1,154 @@
+"""Leasing a lane: one writer's own commit log, held by an OFD lock that the kernel frees when its holder dies.
+
+A producer takes the first free lane that exists and makes a new one only up to the store's limit. The lease comes with
+the lane's write buffers in shared memory, made and filled here when nobody made them before.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from commitlog.batch import scan
+from commitlog.clock import Clock
+from commitlog.consume_queue import ConsumeQueue
+from commitlog.errors import NotEnoughSharedMemory, StoreNotRunning
+from commitlog.file_channel import FileChannel
+from commitlog.store_directory import LaneDirectory, StoreDirectory, StoreFacts
+from shm.layout import Lane
+from shm.pool import WriteBuffers
+from shm.positions import ControlRegion
+from shm.region import RegionFull
+
+ROCKETMQ_LOCK_TEXT = b"lock"
+
+_POLL_SECONDS = 0.002
+_DRAIN_LIMIT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """What a new lessee has to know about the records before it."""
+
+    queue_offsets: dict[str, int]  # topic → next queue offset, of the topics found above `dispatched`
+    store_timestamp: int  # of the last record, ms; 0 where there is none
+
+
+def try_lease(directory: StoreDirectory, control: ControlRegion, channel: FileChannel, max_lanes: int) -> Lease | None:
+    """Locks the first free lane: those that exist first, then a new one. None when all are leased."""
+    existing = directory.lane_numbers()
+    for number in [*existing, *(n for n in range(max_lanes) if n not in existing)][:max_lanes]:
+        lane = directory.lane(number)
+        for part in (lane.commitlog, lane.consumequeue, lane.tmp):
+            channel.create_directory(part)
+        fd = channel.open(lane.lock_file, write=True, create=True)
+        if not channel.try_lock(fd):
+            channel.close(fd)
+            continue
+        if channel.size(fd) == 0:
+            channel.pwrite(fd, ROCKETMQ_LOCK_TEXT, 0)
+            channel.replace_file(lane.abort_file, str(os.getpid()).encode())
+        return Lease(lane, control, channel, fd)
+    return None
+
+
+class Lease:
+    """A locked lane with its buffers. `words[base + Lane.X]` are the lane's words.
+
+    Attributes: `lane` (number), `directory` (LaneDirectory), `buffers` (WriteBuffers once prepared), `words`, `base`.
+    """
+
+    def __init__(self, directory: LaneDirectory, control: ControlRegion, channel: FileChannel, lock_fd: int) -> None:
+        self.lane = directory.number
+        self.directory = directory
+        self.words = control.words
+        self.base = control.lane_base(self.lane)
+        self.channel = channel
+        self._lock_fd = lock_fd
+        self.buffers: WriteBuffers | None = None
+
+    def prepare(self, pool: Path, facts: StoreFacts, slots: int) -> None:
+        """Attaches the lane's buffers, or makes them. Raises NotEnoughSharedMemory."""
+        words, base = self.words, self.base
+        if words[base + Lane.BUFFERS] & 1:
+            size, slots = words[base + Lane.SEGMENT_SIZE], words[base + Lane.SLOTS]
+            self.buffers = WriteBuffers.attach(pool, self.lane, size, slots, writable=True)
+        else:
+            try:
+                self.buffers = WriteBuffers.create(pool, self.lane, facts.segment_bytes, slots)
+            except RegionFull as error:
+                raise NotEnoughSharedMemory(
+                    f"{error}; a lane takes {facts.segment_bytes * slots:,} bytes: free shared memory, or enlarge it "
+                    f"(mount -o remount,size=… /dev/shm, docker run --shm-size=…)"
+                ) from error
+            self._fill_from_file(self.buffers, facts.segment_bytes)
+            words[base + Lane.SEGMENT_SIZE], words[base + Lane.SLOTS] = facts.segment_bytes, slots
+            words[base + Lane.BUFFERS] += 1
+        words[base + Lane.LESSEE_PID] = os.getpid()
+
+    def _fill_from_file(self, buffers: WriteBuffers, segment_bytes: int) -> None:
+        """A half-filled segment that goes on needs its old bytes too: a rewrite starts at a page's first byte."""
+        wrote = self.words[self.base + Lane.WROTE]
+        start = wrote - wrote % segment_bytes
+        if wrote > start:
+            with self.channel.opened(self.directory.segment(start)) as fd:
+                data = self.channel.pread(fd, wrote - start, 0)
+            buffers.slot(start // segment_bytes)[: len(data)] = data
+
+    def wait_drained(self, clock: Clock) -> None:
+        """Waits until all that the lane's last lessee wrote is committed. Raises StoreNotRunning after ten seconds."""
+        words, base = self.words, self.base
+        deadline = clock.monotonic_ns() + int(_DRAIN_LIMIT_SECONDS * 1e9)
+        while words[base + Lane.COMMITTED] < words[base + Lane.WROTE]:
+            if clock.monotonic_ns() > deadline:
+                raise StoreNotRunning(
+                    f"lane {self.lane}: what its last producer wrote is not committed; see the store's "
+                    f"logs/committer.log"
+                )
+            clock.sleep(_POLL_SECONDS)
+
+    def log_end(self) -> LogEnd:
+        """Walks [dispatched, wrote), which the consume queues may not have yet. Raises RecoveryError."""
+        words, base = self.words, self.base
+        timestamp = words[base + Lane.DISPATCHED_TIMESTAMP]
+        where, wrote = words[base + Lane.DISPATCHED], words[base + Lane.WROTE]
+        size = words[base + Lane.SEGMENT_SIZE]
+        next_offsets: dict[str, int] = {}
+        while where < wrote:
+            start = where - where % size
+            with self.channel.opened(self.directory.segment(start)) as fd:
+                data = self.channel.pread(fd, min(wrote, start + size) - where, where - start)
+            table = scan(data, 0, len(data), where, self.lane, check_crc=False)
+            for index, topic in enumerate(table.topics):
+                offsets = table.queue_offsets[table.topic_indices == index]
+                if len(offsets):
+                    next_offsets[topic] = int(offsets[-1]) + 1
+            if len(table.positions):
+                timestamp = max(timestamp, int(table.store_timestamps[-1]))
+            where = self._next(where, start, size, table)
+        return LogEnd(next_offsets, timestamp)
+
+    def queue_end(self, topic: str, entries: int) -> int:
+        """The next queue offset of a topic whose records are all dispatched."""
+        queue = ConsumeQueue(self.directory.queue(topic), file_bytes=entries * 20, channel=self.channel)
+        try:
+            return queue.end()
+        finally:
+            queue.close()
+
+    def release(self) -> None:
+        """Gives the lane back. The buffers stay until the allocator finds the lane drained."""
+        if self._lock_fd < 0:
+            return
+        self.words[self.base + Lane.LESSEE_PID] = 0
+        if self.buffers is not None:
+            self.buffers.close()
+        self.channel.close(self._lock_fd)
+        self._lock_fd = -1
+
+    def abandon_after_fork(self) -> None:
+        """In a child: closes the inherited lock descriptor, so that the lane is free as soon as the parent dies."""
+        if self._lock_fd >= 0:
+            self.channel.close(self._lock_fd)
+            self._lock_fd = -1

@@ -1,0 +1,166 @@
+"""A running store: its stages, started with it and stopped with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import orjson
+
+import commitlog.errors as errors
+from commitlog.config import Config
+from commitlog.config_file import load_config
+from commitlog.errors import CommitLogError, StageFailed
+from commitlog.producer import Producer
+from commitlog.store_directory import StoreDirectory
+
+_CLOSE_LIMIT_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class StopReport:
+    """How a stop ended. `drained`: everything sent is on disk and the pool is gone; else `kept` says why not."""
+
+    drained: bool
+    kept: tuple[str, ...] = ()
+
+
+class Store:
+    """The stages of one store, as child processes of a supervisor that leaves with this object.
+
+    `Store.open` starts them and `close` drains and stops them; should this process die instead, they notice, drain and
+    leave by themselves. Attributes: `path`, `segment_bytes`.
+    """
+
+    def __init__(self, path: Path, process: subprocess.Popen[bytes], ready: Mapping[str, Any]) -> None:
+        self.path = path
+        self.segment_bytes: int = ready["segment_bytes"]
+        self._process = process
+        self._producers: list[Producer] = []
+        self._stopped: dict[str, Any] = {}
+        self._error: dict[str, Any] = {}
+        self._listener = threading.Thread(target=self._listen, name="commitlog-supervisor", daemon=True)
+        self._listener.start()
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], config: str | Path | Mapping[str, Any] | Config | None = None) -> Store:
+        """Makes the store if it is missing, recovers it if it was killed, and starts its stages.
+
+        `config` is a TOML file, a dictionary of sections ({"store": {"flush_disk_type": "SYNC_FLUSH"}}) or a Config.
+        Raises StoreRunning, StoreRefused, StoreDamaged, StoreTooNew, NotEnoughSharedMemory, PoolNotAdopted,
+        RecoveryError, StageFailed, ConfigError.
+        """
+        directory = StoreDirectory(path)
+        settings = load_config(config)
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "stages.supervisor"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        request = {"path": str(directory.path), "config": settings.to_json()}
+        try:
+            process.stdin.write(orjson.dumps(request) + b"\n")
+            process.stdin.flush()
+            ready = _await_ready(process)
+        except BaseException:
+            process.stdin.close()
+            process.wait()
+            process.stdout.close()
+            raise
+        return cls(directory.path, process, ready)
+
+    def _listen(self) -> None:
+        """What the supervisor says while it runs: warnings are passed on, the end is kept for `close`."""
+        assert self._process.stdout
+        for line in self._process.stdout:
+            message = orjson.loads(line)
+            if "warning" in message:
+                warnings.warn(f"{self.path}: {message['warning']}", RuntimeWarning, stacklevel=1)
+            elif "error" in message:
+                self._error = message
+            else:
+                self._stopped = message
+
+    @property
+    def running(self) -> bool:
+        """Whether the supervisor lives."""
+        return self._process.poll() is None
+
+    def producer(self) -> Producer:
+        """A producer of this store, closed with it at the latest. Raises what Producer raises."""
+        producer = Producer(self.path)
+        self._producers.append(producer)
+        return producer
+
+    def close(self) -> StopReport:
+        """Closes this store's producers, drains the stages, stops them. Raises StageFailed when they were given up.
+
+        What other processes' producers had sent is drained too; while one of them still holds its lane, the pool stays
+        and the report says so.
+        """
+        process = self._process
+        if process.stdin is None or process.stdin.closed:
+            return self._report()
+        for producer in self._producers:
+            producer.close()
+        with contextlib.suppress(BrokenPipeError):  # the supervisor is gone already: its stages drain by themselves
+            process.stdin.close()
+        try:
+            process.wait(_CLOSE_LIMIT_SECONDS)
+        finally:
+            self._listener.join(1.0)
+            if process.stdout:
+                process.stdout.close()
+        if self._error:
+            raise _named(self._error)
+        return self._report()
+
+    def _report(self) -> StopReport:
+        if not self._stopped:
+            raise StageFailed(
+                f"{self.path}: the supervisor died (exit code {self._process.returncode}); its stages drain and leave by "
+                f"themselves, and the next start finds what they left"
+            )
+        return StopReport(bool(self._stopped["drained"]), tuple(self._stopped["kept"]))
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.path)!r})"
+
+
+def _await_ready(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    assert process.stdout
+    for line in process.stdout:
+        message: dict[str, Any] = orjson.loads(line)
+        if "warning" in message:
+            warnings.warn(message["warning"], RuntimeWarning, stacklevel=3)
+        elif "error" in message:
+            raise _named(message)
+        elif message.get("ready"):
+            return message
+    raise StageFailed(f"the supervisor ended before it was ready (exit code {process.wait()})")
+
+
+def _named(message: Mapping[str, Any]) -> CommitLogError:
+    """The error of the supervisor, by its name, in this process."""
+    kind = getattr(errors, str(message["error"]), StageFailed)
+    error: CommitLogError = kind(message["message"])
+    return error

@@ -1,0 +1,154 @@
+"""Makes segment files ahead of need and gives drained lanes' memory back: RocketMQ's AllocateMappedFileService.
+
+A segment is made in the lane's `tmp/`, allocated in full, synced, renamed into `commitlog/`, its directory synced, and only
+then announced (`allocated`): a full disk is an error here, never in the middle of a commit, and a half-made file is never
+seen. What somebody waits for comes first, then the next segments of the other lanes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+from pathlib import Path
+
+import numpy as np
+
+from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.file_channel import DISK, FileChannel
+from commitlog.store_directory import segment_name
+from shm.layout import Lane
+from shm.pool import remove_buffers
+from stages.service_thread import ServiceThread, main
+
+log = logging.getLogger(__name__)
+
+
+class AllocateMappedFileService(ServiceThread):
+    """The allocator stage."""
+
+    name = "allocator"
+    watched = (Lane.BUFFERS, Lane.WROTE, Lane.LESSEE_PID)
+    linger_ms = 0
+
+    def __init__(self, path: Path, channel: FileChannel = DISK, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__(path, channel, clock)
+        config = self.config.allocator
+        self.interval_ms = config.interval_ms
+        self._ahead = config.segments_ahead
+        self._idle_ns = config.lane_idle_ms * 1_000_000
+        self._idle_since: dict[int, int] = {}
+        self._committer, self._flusher = self.bell_of("committer"), self.bell_of("flusher")
+
+    def news(self) -> int:
+        """Only segment changes matter here, not every append."""
+        lanes = self.lanes
+        segments = lanes[:, Lane.WROTE] // np.maximum(lanes[:, Lane.SEGMENT_SIZE], 1)
+        return int(segments.sum() + lanes[:, Lane.BUFFERS].sum())
+
+    def left(self) -> int:
+        return sum(1 for lane in self._leased() if self._missing(lane) > self._ahead)
+
+    def work(self) -> bool:
+        """Makes one segment: for the lane that has the fewest ahead of its producer. True when it made one."""
+        wanted = [(self._missing(lane), lane) for lane in self._leased()]
+        for missing, lane in sorted(wanted, reverse=True):
+            if missing <= 0 or (self.stopping and missing <= self._ahead):
+                break
+            if self._make_next(lane):
+                return True
+        return False
+
+    def _leased(self) -> list[int]:
+        """Lanes whose buffers are there: somebody writes into them, or has left something to commit."""
+        leased: list[int] = np.flatnonzero(self.lanes[:, Lane.BUFFERS] & np.uint64(1)).tolist()
+        return leased
+
+    def _missing(self, lane: int) -> int:
+        """How many segments short of the one being written and those ahead of it."""
+        row = self.lanes[lane]
+        size = int(row[Lane.SEGMENT_SIZE])
+        until = (int(row[Lane.WROTE]) // size + 1 + self._ahead) * size
+        return (until - int(row[Lane.ALLOCATED])) // size
+
+    def _make_next(self, lane: int) -> bool:
+        words, base = self.words, self.control.lane_base(lane)
+        size, start = words[base + Lane.SEGMENT_SIZE], words[base + Lane.ALLOCATED]
+        began = self.clock.monotonic_ns()
+        try:
+            self._make(lane, start, size)
+        except OSError as error:
+            self._set_fault(lane, error.errno or errno.EIO)
+            return False
+        self._set_fault(lane, 0)
+        words[base + Lane.ALLOCATED] = start + size
+        self.acted(self.clock.monotonic_ns() - began)
+        self._flusher.wake()
+        return True
+
+    def _make(self, lane: int, start: int, size: int) -> None:
+        directory = self.directory.lane(lane)
+        target = directory.segment(start)
+        if target.exists():  # made by an allocator that was killed before it could say so
+            with self.channel.opened(target) as fd:
+                if self.channel.size(fd) == size:
+                    self.channel.sync_directory(directory.commitlog)
+                    return
+        temporary = directory.tmp / segment_name(start)
+        with contextlib.suppress(FileNotFoundError):
+            self.channel.unlink(temporary)
+        fd = self.channel.open(temporary, write=True, create=True)
+        try:
+            self.channel.allocate(fd, size)
+            self.channel.fdatasync(fd)
+        finally:
+            self.channel.close(fd)
+        self.channel.rename(temporary, target)
+        self.channel.sync_directory(directory.commitlog)
+
+    def _set_fault(self, lane: int, code: int) -> None:
+        at = self.control.lane_base(lane) + Lane.ALLOCATOR_FAULT
+        if self.words[at] != code:
+            self.words[at] = code
+            log.log(
+                logging.WARNING if code else logging.INFO,
+                "lane %d: fault %s",
+                lane,
+                errno.errorcode.get(code, "healed"),
+            )
+
+    # ---- house-keeping -------------------------------------------------------------------------------------------
+
+    def on_wait_end(self) -> None:
+        """Gives back the buffers of lanes that nobody has leased for a while and that are drained."""
+        now = self.clock.monotonic_ns()
+        for lane in self._leased():
+            if not self._is_idle(lane):
+                self._idle_since.pop(lane, None)
+            elif now - self._idle_since.setdefault(lane, now) >= self._idle_ns:
+                self._give_back(lane)
+
+    def _is_idle(self, lane: int) -> bool:
+        row = self.lanes[lane]
+        drained = row[Lane.WROTE] == row[Lane.FLUSHED] and row[Lane.REWRITE_WANTED] == row[Lane.REWRITTEN]
+        return bool(drained) and not self.channel.is_locked(self.directory.lane(lane).lock_file)
+
+    def _give_back(self, lane: int) -> None:
+        """Removes a lane's buffers, under the lane's lock: a producer can't be leasing it meanwhile."""
+        with self.channel.opened(self.directory.lane(lane).lock_file, write=True) as fd:
+            if self.channel.try_lock(fd) and self._is_drained(lane):
+                self.words[self.control.lane_base(lane) + Lane.BUFFERS] += 1
+                remove_buffers(self.pool, lane)
+                self._idle_since.pop(lane, None)
+
+    def _is_drained(self, lane: int) -> bool:
+        row = self.lanes[lane]
+        return bool(row[Lane.WROTE] == row[Lane.FLUSHED])
+
+    def on_stop(self) -> None:
+        self._committer.close()
+        self._flusher.close()
+
+
+if __name__ == "__main__":
+    main(AllocateMappedFileService)

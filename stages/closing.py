@@ -1,0 +1,84 @@
+"""The last steps of a proper stop: final positions, RocketMQ's files, unused segments, the pool."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from commitlog.checkpoint import Positions, PositionsFile, StoreCheckpoint
+from commitlog.file_channel import FileChannel
+from commitlog.store_directory import LaneDirectory, StoreDirectory, StoreFacts
+from shm.layout import Lane
+from shm.pool import remove_buffers
+from shm.positions import ControlRegion
+
+
+@dataclass(frozen=True)
+class StopReport:
+    """How a stop ended: `kept` says, a line each, why a lane's pool file stays (nothing in it is lost)."""
+
+    drained: bool
+    kept: list[str]
+
+
+def close_store(
+    directory: StoreDirectory, facts: StoreFacts, control: ControlRegion, channel: FileChannel
+) -> StopReport:
+    """Closes every lane that nobody holds and that is drained; the pool goes when all of them are."""
+    kept = []
+    for number in directory.lane_numbers():
+        reason = _close_lane(directory.lane(number), control, channel)
+        if reason:
+            kept.append(reason)
+    if not kept:
+        pool = Path(control.region.path).parent
+        directory.save(replace(facts, pool=None))
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(pool):
+                os.unlink(pool / name)
+            os.rmdir(pool)
+    return StopReport(drained=not kept, kept=kept)
+
+
+def _close_lane(lane: LaneDirectory, control: ControlRegion, channel: FileChannel) -> str | None:
+    """Why the lane's buffers must stay, or None."""
+    words, base = control.words, control.lane_base(lane.number)
+    with channel.opened(lane.lock_file, write=True, create=True) as fd:
+        if not channel.try_lock(fd):
+            return f"lane {lane.number}: producer {words[base + Lane.LESSEE_PID]} still holds it"
+        wrote, flushed = words[base + Lane.WROTE], words[base + Lane.FLUSHED]
+        if wrote != flushed:
+            return f"lane {lane.number}: {wrote - flushed} bytes are in the pool and not yet flushed; the next start drains them"
+        _remove_unused_segments(lane, wrote, channel)
+        timestamp = words[base + Lane.DISPATCHED_TIMESTAMP]
+        PositionsFile(lane.positions_file, channel).store(
+            Positions(
+                generation=control.generation,
+                flushed_where=flushed,
+                dispatched_where=words[base + Lane.DISPATCH_SYNCED],
+                first_where=words[base + Lane.FIRST],
+                last_store_timestamp=timestamp,
+                drained=True,
+            )
+        )
+        StoreCheckpoint(timestamp, timestamp, 0).save(lane.checkpoint_file, channel)
+        with contextlib.suppress(FileNotFoundError):
+            channel.unlink(lane.abort_file)
+        channel.sync_directory(lane.path)
+        if words[base + Lane.BUFFERS] & 1:
+            words[base + Lane.BUFFERS] += 1
+            remove_buffers(control.region.path.parent, lane.number)
+    return None
+
+
+def _remove_unused_segments(lane: LaneDirectory, end: int, channel: FileChannel) -> None:
+    """Segments that were made ahead and never written to: RocketMQ would take them for the log's end."""
+    removed = False
+    for name in channel.list(lane.commitlog):
+        if name.isdecimal() and int(name) >= end:
+            channel.unlink(lane.commitlog / name)
+            removed = True
+    if removed:
+        channel.sync_directory(lane.commitlog)

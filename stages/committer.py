@@ -1,0 +1,192 @@
+"""Copies write buffers to segment files: RocketMQ's CommitRealTimeService.
+
+For each lane, [committed, wrote) goes from the lane's buffer to its segment file by one pwrite a slice, then `committed`
+is stored. Only this process writes segment bytes. Nothing is committed into a segment before the flusher holds a
+descriptor of it (`opened`), and what a failed sync may have lost is written again when the flusher asks
+(`rewrite_wanted`): after a failed fdatasync the kernel counts the lost pages as clean, and only a new write makes them
+dirty again.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from pathlib import Path
+
+import numpy as np
+
+from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.file_channel import DISK, FileChannel
+from shm.layout import Lane
+from stages.lane_buffers import LaneBuffers
+from stages.service_thread import ServiceThread, main
+
+PAGE_BYTES = 4096
+
+log = logging.getLogger(__name__)
+
+
+class CommitRealTimeService(ServiceThread):
+    """The committer stage."""
+
+    name = "committer"
+    watched = (Lane.WROTE, Lane.REWRITE_WANTED, Lane.ALLOCATED, Lane.OPENED, Lane.FLUSH_REQUESTED)
+
+    def __init__(self, path: Path, channel: FileChannel = DISK, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__(path, channel, clock)
+        config = self.config.committer
+        self.interval_ms, self.linger_ms = config.interval_ms, config.linger_ms
+        self._least_bytes = max(config.least_pages * PAGE_BYTES, 1)
+        self._thorough_ns = config.thorough_interval_ms * 1_000_000
+        self._slice_bytes = config.slice_bytes
+        self._retry_ns = self.config.flusher.retry_ms * 1_000_000
+        self._buffers = LaneBuffers(self.pool, self.lanes)
+        self._files: dict[int, tuple[int, int]] = {}  # lane → segment start, descriptor
+        self._last_commit: dict[int, int] = {}
+        self._not_before: dict[int, int] = {}
+        self._wrote, self._committed = self.lanes[:, Lane.WROTE], self.lanes[:, Lane.COMMITTED]
+        self._wanted, self._rewritten = self.lanes[:, Lane.REWRITE_WANTED], self.lanes[:, Lane.REWRITTEN]
+        self._requested, self._flushed = self.lanes[:, Lane.FLUSH_REQUESTED], self.lanes[:, Lane.FLUSHED]
+        self._flusher = self.bell_of("flusher")
+        self._allocator = self.bell_of("allocator")
+
+    def somebody_waits(self) -> bool:
+        return bool(np.any(self._requested > self._flushed))
+
+    def left(self) -> int:
+        return int(np.sum(self._wrote - self._committed)) + int(np.count_nonzero(self._wanted != self._rewritten))
+
+    def on_wait_end(self) -> None:
+        self._buffers.drop_stale()
+
+    def work(self) -> bool:
+        """One slice of every lane that has something: lanes take turns, so that none starves the others."""
+        dirty = np.flatnonzero((self._wrote != self._committed) | (self._wanted != self._rewritten))
+        now = self.clock.monotonic_ns()
+        moved = False
+        for lane in dirty.tolist():
+            if self._not_before.get(lane, 0) > now:
+                continue
+            try:
+                moved = self._serve(lane, now) or moved
+                self._set_fault(lane, 0)
+            except OSError as error:
+                self._set_fault(lane, error.errno or errno.EIO)
+                self._not_before[lane] = now + self._retry_ns
+                self._close_file(lane)
+        if moved:
+            self._flusher.wake()
+        return moved
+
+    def _serve(self, lane: int, now: int) -> bool:
+        """Rewrites what was asked for, then commits one slice. True when either moved something."""
+        base = self.control.lane_base(lane)
+        moved = False
+        wanted = self.words[base + Lane.REWRITE_WANTED]
+        if wanted != self.words[base + Lane.REWRITTEN]:
+            self._rewrite(lane, base)
+            self.words[base + Lane.REWRITTEN] = wanted
+            moved = True
+        if self._is_due(lane, base, now):
+            moved = self._commit(lane, base) or moved
+        return moved
+
+    def _is_due(self, lane: int, base: int, now: int) -> bool:
+        """RocketMQ's rule: enough pages, a full segment, or the thorough interval; and whenever somebody waits."""
+        wrote, committed = self.words[base + Lane.WROTE], self.words[base + Lane.COMMITTED]
+        if wrote - committed >= self._least_bytes or self.stopping:
+            return wrote > committed
+        size = self.words[base + Lane.SEGMENT_SIZE]
+        return (
+            wrote // size > committed // size
+            or now - self._last_commit.get(lane, 0) >= self._thorough_ns
+            or self.words[base + Lane.FLUSH_REQUESTED] > self.words[base + Lane.FLUSHED]
+        )
+
+    def _commit(self, lane: int, base: int) -> bool:
+        words = self.words
+        wrote, committed = words[base + Lane.WROTE], words[base + Lane.COMMITTED]
+        size = words[base + Lane.SEGMENT_SIZE]
+        start = committed - committed % size
+        if words[base + Lane.ALLOCATED] < start + size:
+            self._allocator.wake()
+            return False
+        if words[base + Lane.OPENED] <= start:
+            self._flusher.wake()
+            return False
+        data_end = self._data_end(base, start, size, wrote)
+        stop = min(data_end, committed + self._slice_bytes)
+        began = self.clock.monotonic_ns()
+        if stop > committed:
+            buffer = self._buffers.get(lane).slot(start // size)
+            fd = self._file(lane, start)
+            self.channel.pwrite(fd, buffer[committed - start : stop - start], committed - start)
+        if stop == data_end and wrote >= start + size:
+            stop = start + size  # the tail after BLANK is zero in the file and stays so
+        words[base + Lane.COMMITTED] = stop
+        words[base + Lane.COMMITS] += 1
+        self._last_commit[lane] = began
+        self.acted(self.clock.monotonic_ns() - began)
+        return True
+
+    def _data_end(self, base: int, start: int, size: int, wrote: int) -> int:
+        """Where the data of a segment ends: `wrote`, or behind its BLANK once the lessee has rolled over."""
+        if wrote < start + size:
+            return wrote
+        slots = self.words[base + Lane.SLOTS]
+        return self.words[base + Lane.DATA_END + start // size % slots]
+
+    def _rewrite(self, lane: int, base: int) -> None:
+        """Writes [flushed rounded down to a page, committed) again from the buffers, into the same files."""
+        words = self.words
+        flushed, committed = words[base + Lane.FLUSHED], words[base + Lane.COMMITTED]
+        size = words[base + Lane.SEGMENT_SIZE]
+        where = flushed - flushed % PAGE_BYTES
+        if flushed == committed:
+            return
+        log.warning("lane %d: writing [%d, %d) again", lane, where, committed)
+        while where < committed:
+            start = where - where % size
+            end = min(self._data_end(base, start, size, committed), committed)
+            buffer = self._buffers.get(lane).slot(start // size)
+            with self.channel.opened(self.directory.lane(lane).segment(start), write=True) as fd:
+                if end > where:
+                    self.channel.pwrite(fd, buffer[where - start : end - start], where - start)
+            where = start + size
+
+    def _file(self, lane: int, start: int) -> int:
+        known = self._files.get(lane)
+        if known and known[0] == start:
+            return known[1]
+        self._close_file(lane)
+        fd = self.channel.open(self.directory.lane(lane).segment(start), write=True)
+        self._files[lane] = start, fd
+        return fd
+
+    def _close_file(self, lane: int) -> None:
+        known = self._files.pop(lane, None)
+        if known:
+            self.channel.close(known[1])
+
+    def _set_fault(self, lane: int, code: int) -> None:
+        at = self.control.lane_base(lane) + Lane.COMMITTER_FAULT
+        if self.words[at] != code:
+            self.words[at] = code
+            log.log(
+                logging.WARNING if code else logging.INFO,
+                "lane %d: fault %s",
+                lane,
+                errno.errorcode.get(code, "healed"),
+            )
+
+    def on_stop(self) -> None:
+        for lane in list(self._files):
+            self._close_file(lane)
+        self._buffers.close()
+        del self._wrote, self._committed, self._wanted, self._rewritten, self._requested, self._flushed
+        self._flusher.close()
+        self._allocator.close()
+
+
+if __name__ == "__main__":
+    main(CommitRealTimeService)

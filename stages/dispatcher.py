@@ -1,0 +1,106 @@
+"""Places an entry in a consume queue for every flushed record: RocketMQ's ReputMessageService.
+
+Each entry goes to QUEUEOFFSET × 20 of its topic's queue, so that doing it again writes the same bytes: a dispatcher that
+was killed starts again from `dispatched`, or from anywhere before it. Consume queues are synced before `dispatch_synced`
+says so, which is what `positions` records.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from commitlog.batch import scan
+from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.consume_queue import ConsumeQueue
+from commitlog.errors import CommitLogError
+from commitlog.file_channel import DISK, FileChannel
+from commitlog.mapped_file import MappedFile
+from shm.layout import Lane
+from stages.service_thread import ServiceThread, main
+
+_SLICE_BYTES = 16 << 20
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class LaneDispatch:
+    """What the dispatcher keeps of a lane: its open queues and the segment that it reads."""
+
+    queues: dict[str, ConsumeQueue] = field(default_factory=dict)
+    segment: MappedFile | None = None
+
+
+class ReputMessageService(ServiceThread):
+    """The dispatcher stage."""
+
+    name = "dispatcher"
+    watched = (Lane.FLUSHED,)
+
+    def __init__(self, path: Path, channel: FileChannel = DISK, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__(path, channel, clock)
+        config = self.config.dispatcher
+        self.interval_ms, self.linger_ms = config.interval_ms, config.linger_ms
+        self._sync_ns = self.config.flusher.positions_interval_ms * 1_000_000
+        self._queue_bytes = config.queue_file_entries * 20
+        self._state: dict[int, LaneDispatch] = {}
+        self._synced_ns = 0
+        self._flushed, self._dispatched = self.lanes[:, Lane.FLUSHED], self.lanes[:, Lane.DISPATCHED]
+        self._flusher = self.bell_of("flusher")
+
+    def left(self) -> int:
+        return int(np.sum(self._flushed - self._dispatched))
+
+    def work(self) -> bool:
+        """One slice of every lane that has something."""
+        moved = False
+        for lane in np.flatnonzero(self._flushed > self._dispatched).tolist():
+            try:
+                moved = self._dispatch(lane) or moved
+                self._set_fault(lane, 0)
+            except OSError as error:
+                self._set_fault(lane, error.errno or errno.EIO)
+            except CommitLogError as error:
+                log.error("lane %d: %s", lane, error)
+                self._set_fault(lane, errno.EILSEQ)
+        return moved
+
+    def _dispatch(self, lane: int) -> bool:
+        words, base = self.words, self.control.lane_base(lane)
+        where, flushed = words[base + Lane.DISPATCHED], words[base + Lane.FLUSHED]
+        size = words[base + Lane.SEGMENT_SIZE] or self.facts.segment_bytes
+        start = where - where % size
+        segment = self._segment(lane, start, size)
+        end = min(flushed, start + size, where + _SLICE_BYTES)
+        began = self.clock.monotonic_ns()
+        table = scan(segment.view, where - start, end - start, start, lane, check_crc=False)
+        raise NotImplementedError(table, began)
+
+    def _segment(self, lane: int, start: int, size: int) -> MappedFile:
+        """The mapped segment that the lane's next record is in."""
+        state = self._state.setdefault(lane, LaneDispatch())
+        if state.segment is None or state.segment.start != start:
+            if state.segment is not None:
+                state.segment.shutdown()
+            state.segment = MappedFile(self.directory.lane(lane).segment(start), start, size, self.channel)
+        return state.segment
+
+    def _set_fault(self, lane: int, code: int) -> None:
+        at = self.control.lane_base(lane) + Lane.DISPATCHER_FAULT
+        if self.words[at] != code:
+            self.words[at] = code
+            log.log(
+                logging.WARNING if code else logging.INFO,
+                "lane %d: fault %s",
+                lane,
+                errno.errorcode.get(code, "healed"),
+            )
+
+
+if __name__ == "__main__":
+    main(ReputMessageService)

@@ -1,0 +1,245 @@
+"""Makes committed bytes durable: RocketMQ's FlushRealTimeService, and GroupCommitService for who waits.
+
+`flushed` advances only over bytes that were committed before a successful fdatasync began, on a descriptor that was open
+before they were written. After a failed sync, and at the flusher's own start, the range (flushed, committed] counts as
+lost by the kernel: the committer is asked to write it again from the buffers, and only a sync begun after that counts.
+
+One sync answers everybody who waits at or below it: a request is a position in shared memory (`flush_requested`), not a
+message, so thousands of them cost nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from commitlog.checkpoint import Positions, PositionsFile, StoreCheckpoint
+from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.file_channel import DISK, FileChannel
+from commitlog.wire import NoticePublisher
+from shm.layout import Lane
+from stages.service_thread import ServiceThread, main
+
+PAGE_BYTES = 4096
+_OVERLAPPING_SYNCS = 4
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncOrder:
+    """One fdatasync: positions of the lane when it was ordered, and which file it syncs."""
+
+    lane: int
+    flushed: int
+    committed: int
+    start: int
+    target: int
+    fd: int
+
+
+class FlushRealTimeService(ServiceThread):
+    """The flusher stage."""
+
+    name = "flusher"
+    watched = (Lane.COMMITTED, Lane.REWRITTEN, Lane.ALLOCATED, Lane.FLUSH_REQUESTED, Lane.DISPATCH_SYNCED)
+
+    def __init__(self, path: Path, channel: FileChannel = DISK, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__(path, channel, clock)
+        config = self.config.flusher
+        self.interval_ms, self.linger_ms = config.interval_ms, config.linger_ms
+        self._least_bytes = max(config.least_pages * PAGE_BYTES, 1)
+        self._thorough_ns = config.thorough_interval_ms * 1_000_000
+        self._positions_ns = config.positions_interval_ms * 1_000_000
+        self._retry_ns = config.retry_ms * 1_000_000
+        self._files: dict[int, dict[int, int]] = {}  # lane → segment start → descriptor
+        self._last_flush: dict[int, int] = {}
+        self._not_before: dict[int, int] = {}
+        self._positions: dict[int, PositionsFile] = {}
+        self._recorded: dict[int, tuple[int, int]] = {}
+        self._recorded_ns = 0
+        self._wrote, self._committed = self.lanes[:, Lane.WROTE], self.lanes[:, Lane.COMMITTED]
+        self._flushed, self._requested = self.lanes[:, Lane.FLUSHED], self.lanes[:, Lane.FLUSH_REQUESTED]
+        self._opened, self._allocated = self.lanes[:, Lane.OPENED], self.lanes[:, Lane.ALLOCATED]
+        self._committer, self._dispatcher = self.bell_of("committer"), self.bell_of("dispatcher")
+        self._notices = NoticePublisher(self.context, self.pool)
+        self._syncs = ThreadPoolExecutor(_OVERLAPPING_SYNCS, thread_name_prefix="fdatasync")
+
+    def on_start(self) -> None:
+        """Distrusts what was committed before: a sync that failed under a killed flusher is reported to nobody."""
+        words = self.words
+        for lane in range(len(self.lanes)):
+            base = self.control.lane_base(lane)
+            words[base + Lane.OPENED] = 0
+            self._open_segments(lane)
+            if words[base + Lane.FLUSHED] != words[base + Lane.COMMITTED]:
+                words[base + Lane.REWRITE_WANTED] += 1
+        self._committer.wake()
+
+    def somebody_waits(self) -> bool:
+        return bool(np.any(self._requested > self._flushed))
+
+    def left(self) -> int:
+        return int(np.sum(self._wrote - self._flushed))
+
+    def on_wait_end(self) -> None:
+        if self.clock.monotonic_ns() - self._recorded_ns >= self._positions_ns:
+            self.record_positions()
+
+    def work(self) -> bool:
+        """Opens what the allocator has made, then syncs every lane that is due; syncs of several lanes overlap."""
+        opened = False
+        for lane in np.flatnonzero(self._allocated > self._opened).tolist():
+            opened = self._open_segments(lane) or opened
+        if opened:
+            self._committer.wake()
+        now = self.clock.monotonic_ns()
+        due = [lane for lane in np.flatnonzero(self._committed > self._flushed).tolist() if self._is_due(lane, now)]
+        moved = False
+        if len(due) == 1:
+            order = self._order(due[0])
+            moved = self._finish(order, self._sync(order))
+        else:
+            pending = {self._syncs.submit(self._sync, order): order for order in map(self._order, due)}
+            for future in as_completed(pending):
+                moved = self._finish(pending[future], future.result()) or moved
+        if moved:
+            self._dispatcher.wake()
+        return moved
+
+    def _is_due(self, lane: int, now: int) -> bool:
+        words, base = self.words, self.control.lane_base(lane)
+        if self._not_before.get(lane, 0) > now:
+            return False
+        if words[base + Lane.REWRITTEN] != words[base + Lane.REWRITE_WANTED]:
+            self._committer.wake()
+            return False
+        committed, flushed = words[base + Lane.COMMITTED], words[base + Lane.FLUSHED]
+        size = words[base + Lane.SEGMENT_SIZE]
+        return (
+            committed - flushed >= self._least_bytes
+            or committed // size > flushed // size
+            or words[base + Lane.FLUSH_REQUESTED] > flushed
+            or now - self._last_flush.get(lane, 0) >= self._thorough_ns
+            or self.stopping
+        )
+
+    def _order(self, lane: int) -> SyncOrder:
+        """What one fdatasync covers: the segment that `flushed` is in, up to what is committed now."""
+        words, base = self.words, self.control.lane_base(lane)
+        flushed, committed = words[base + Lane.FLUSHED], words[base + Lane.COMMITTED]
+        size = words[base + Lane.SEGMENT_SIZE]
+        start = flushed - flushed % size
+        return SyncOrder(lane, flushed, committed, start, min(committed, start + size), self._files[lane][start])
+
+    def _sync(self, order: SyncOrder) -> tuple[int, int]:
+        """Runs in a thread of its own when several lanes are due, so it touches nothing but the file.
+
+        Returns (errno or 0, nanoseconds).
+        """
+        began = self.clock.monotonic_ns()
+        try:
+            self.channel.fdatasync(order.fd)
+        except OSError as error:
+            return error.errno or errno.EIO, self.clock.monotonic_ns() - began
+        return 0, self.clock.monotonic_ns() - began
+
+    def _finish(self, order: SyncOrder, result: tuple[int, int]) -> bool:
+        """Publishes what a sync has made durable, or asks for it to be written again. True when `flushed` moved."""
+        words, base, lane = self.words, self.control.lane_base(order.lane), order.lane
+        code, nanoseconds = result
+        self._set_fault(lane, code)
+        if code:
+            words[base + Lane.REWRITE_WANTED] += 1
+            self._not_before[lane] = self.clock.monotonic_ns() + self._retry_ns
+            self._committer.wake()
+            return False
+        words[base + Lane.FLUSHED] = order.target
+        words[base + Lane.SYNCS] += 1
+        self._last_flush[lane] = self.clock.monotonic_ns()
+        self.acted(nanoseconds)
+        if words[base + Lane.FLUSH_REQUESTED] > order.flushed or words[base + Lane.BLOCKED]:
+            self._notices.publish(lane, order.committed, order.target)
+        if order.target % words[base + Lane.SEGMENT_SIZE] == 0:
+            self.channel.close(self._files[lane].pop(order.start))
+            self._recorded_ns = 0  # a segment's end: positions are written in this round
+        return True
+
+    def _open_segments(self, lane: int) -> bool:
+        """Opens every segment that exists and is not flushed yet, before the committer's first write to it."""
+        words, base = self.words, self.control.lane_base(lane)
+        allocated, flushed = words[base + Lane.ALLOCATED], words[base + Lane.FLUSHED]
+        size = words[base + Lane.SEGMENT_SIZE] or self.facts.segment_bytes
+        files = self._files.setdefault(lane, {})
+        directory = self.directory.lane(lane)
+        try:
+            for start in range(flushed - flushed % size, allocated, size):
+                if start not in files:
+                    files[start] = self.channel.open(directory.segment(start))
+        except OSError as error:
+            self._set_fault(lane, error.errno or errno.EIO)
+            return False
+        words[base + Lane.OPENED] = allocated
+        return True
+
+    def _set_fault(self, lane: int, code: int) -> None:
+        at = self.control.lane_base(lane) + Lane.FLUSHER_FAULT
+        if self.words[at] != code:
+            self.words[at] = code
+            log.log(
+                logging.WARNING if code else logging.INFO,
+                "lane %d: fault %s",
+                lane,
+                errno.errorcode.get(code, "healed"),
+            )
+
+    def record_positions(self) -> None:
+        """Writes `positions` (ours) and `checkpoint` (RocketMQ's) of every lane that moved: data and consume queues are
+        durable up to what they say."""
+        self._recorded_ns = self.clock.monotonic_ns()
+        words = self.words
+        for lane in np.flatnonzero(self._flushed).tolist():
+            base = self.control.lane_base(lane)
+            dispatched, flushed = words[base + Lane.DISPATCH_SYNCED], words[base + Lane.FLUSHED]
+            if self._recorded.get(lane) == (flushed, dispatched):
+                continue
+            directory = self.directory.lane(lane)
+            timestamp = words[base + Lane.DISPATCHED_TIMESTAMP]
+            try:
+                if lane not in self._positions:
+                    self._positions[lane] = PositionsFile(directory.positions_file, self.channel)
+                self._positions[lane].store(
+                    Positions(
+                        generation=self.control.generation,
+                        flushed_where=flushed,
+                        dispatched_where=dispatched,
+                        first_where=words[base + Lane.FIRST],
+                        last_store_timestamp=timestamp,
+                        drained=False,
+                    )
+                )
+                StoreCheckpoint(timestamp, timestamp, 0).save(directory.checkpoint_file, self.channel)
+            except OSError as error:
+                log.warning("lane %d: positions not written: %s; a restart after a reboot scans more", lane, error)
+                continue
+            self._recorded[lane] = flushed, dispatched
+
+    def on_stop(self) -> None:
+        self.record_positions()
+        self._syncs.shutdown()
+        for files in self._files.values():
+            for fd in files.values():
+                self.channel.close(fd)
+        del self._wrote, self._committed, self._flushed, self._requested, self._opened, self._allocated
+        self._committer.close()
+        self._dispatcher.close()
+        self._notices.close()
+
+
+if __name__ == "__main__":
+    main(FlushRealTimeService)

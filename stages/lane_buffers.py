@@ -1,0 +1,49 @@
+"""Which lanes have buffers, seen from a stage: mapped when needed, let go as soon as they are given back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from shm.layout import Lane
+from shm.pool import WriteBuffers
+
+
+class LaneBuffers:
+    """The mapped buffers of all lanes, kept in step with each row's BUFFERS sequence."""
+
+    def __init__(self, pool: Path, lanes: npt.NDArray[np.uint64]) -> None:
+        self._pool = pool
+        self._sequences = lanes[:, Lane.BUFFERS]
+        self._lanes = lanes
+        self._mapped: dict[int, tuple[int, WriteBuffers]] = {}
+
+    def get(self, lane: int) -> WriteBuffers:
+        """The lane's buffers. Raises FileNotFoundError when they were unlinked under the running store."""
+        sequence = int(self._sequences[lane])
+        known = self._mapped.get(lane)
+        if known and known[0] == sequence:
+            return known[1]
+        self._drop(lane)
+        row = self._lanes[lane]
+        size, slots = int(row[Lane.SEGMENT_SIZE]), int(row[Lane.SLOTS])
+        buffers = WriteBuffers.attach(self._pool, lane, size, slots, writable=False)
+        self._mapped[lane] = sequence, buffers
+        return buffers
+
+    def drop_stale(self) -> None:
+        """Unmaps what was given back: its memory is free only when the last mapping goes."""
+        for lane, (sequence, _) in list(self._mapped.items()):
+            if int(self._sequences[lane]) != sequence:
+                self._drop(lane)
+
+    def _drop(self, lane: int) -> None:
+        known = self._mapped.pop(lane, None)
+        if known:
+            known[1].close()
+
+    def close(self) -> None:
+        for lane in list(self._mapped):
+            self._drop(lane)

@@ -1,0 +1,228 @@
+"""The life of a stage: started, woken, drained, stopped. RocketMQ's ServiceThread, as a process.
+
+A stage is a process that holds its stage lock, binds its bell, and then turns rounds: wait for a wakeup or for the
+interval, work on every lane. It leaves when its owner closes its standard input (or dies, which closes it too) or on
+SIGTERM: it drains, for at most ten rounds, and says what is left.
+
+**No lost wakeup.** A producer that finds the stage awake does not ring. On x86 its look at the sleep word may overtake
+its own store of `wrote`, so both could miss each other. The sleeper pays: it announces its sleep, looks at the positions,
+waits a millisecond (store buffers drain in far less), looks again, and only then sleeps for long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+from abc import ABC, abstractmethod
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+import numpy.typing as npt
+import zmq
+
+from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.config import Config
+from commitlog.errors import CommitLogError, StageFailed
+from commitlog.file_channel import DISK, FileChannel
+from commitlog.store_directory import StoreDirectory
+from commitlog.view import attach_control
+from commitlog.wire import WakeupReceiver, WakeupSender
+from shm.layout import STAGES, Stage
+from shm.statistics import record_duration
+
+DRAIN_ROUNDS = 10
+_DRAIN_ROUND_MS = 200
+_SETTLE_MS = 1
+_STDIN = 0
+
+log = logging.getLogger(__name__)
+
+
+class ServiceThread(ABC):
+    """Base of the stages. `lanes` is the live table of lane rows, shape (128, 128), words.
+
+    A subclass says `watched` (the lane words whose change is news to it), `work` (one round over all lanes) and `left`
+    (what is still to do, for the drain).
+    """
+
+    name: str
+    watched: tuple[int, ...]
+    interval_ms: int
+    linger_ms: int
+
+    def __init__(self, path: Path, channel: FileChannel = DISK, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.directory = StoreDirectory(path, channel)
+        self.channel, self.clock = channel, clock
+        self._lock_fd = self._take_lock()
+        self.facts = self.directory.load()
+        self.config = Config.from_json(self.facts.config)
+        control = attach_control(self.directory, self.facts, writable=True)
+        if control is None or self.facts.pool is None:
+            raise StageFailed(
+                f"{path}: the {self.name} finds no pool of this store; start the store, not a single stage"
+            )
+        self.control, self.words = control, control.words
+        self.lanes: npt.NDArray[np.uint64] = control.lane_table()
+        self.pool = Path(self.facts.pool.directory)
+        self.base = control.stage_base(self.name)
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._bell = WakeupReceiver(self.context, self.pool, self.name)
+        self.stopping = False
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._poller = zmq.Poller()
+        for source in (self._bell.socket, _STDIN, self._wake_read):
+            self._poller.register(source, zmq.POLLIN)
+
+    def _take_lock(self) -> int:
+        """The stage's own lock decides that there is one of it, not a signal that was sent to another."""
+        fd = self.channel.open(self.directory.stage_lock_file(self.name), write=True, create=True)
+        if not self.channel.try_lock(fd):
+            holder = self.channel.pread(fd, 32, 0).decode(errors="replace").strip()
+            self.channel.close(fd)
+            raise StageFailed(f"{self.directory.path}: a {self.name} is running already (pid {holder})")
+        self.channel.truncate(fd, 0)
+        self.channel.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        return fd
+
+    # ---- what a stage is -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def work(self) -> bool:
+        """One round over all lanes. True when something moved."""
+
+    @abstractmethod
+    def left(self) -> int:
+        """How much (bytes, or steps) this stage has still to do before it may leave."""
+
+    def somebody_waits(self) -> bool:
+        """Whether a synchronous flush is under way: then there is no linger."""
+        return False
+
+    def on_start(self) -> None:
+        """Before the first round."""
+
+    def on_wait_end(self) -> None:
+        """After each wait, also without work (RocketMQ's onWaitEnd): a stage's house-keeping."""
+
+    def on_stop(self) -> None:
+        """After the last round: descriptors and mappings are given back."""
+
+    def bell_of(self, stage: str) -> WakeupSender:
+        """The sender that wakes another stage."""
+        sleep_at = self.control.stage_base(stage) + Stage.SLEEP
+        return WakeupSender(self.context, self.pool, stage, self.words, sleep_at)
+
+    # ---- its life ------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Turns rounds until told to stop, drains, leaves."""
+        words, base = self.words, self.base
+        words[base + Stage.PID] = os.getpid()
+        words[base + Stage.STARTED_MS] = self.clock.wall_ms()
+        words[base + Stage.SLEEP] = (words[base + Stage.SLEEP] + 2) & ~1  # whatever a killed one left: awake
+        self.beat()
+        self.on_start()
+        log.info("%s started, pid %d, generation %d", self.name, os.getpid(), self.control.generation)
+        while not self.stopping:
+            seen = self.news()
+            moved = self.work()
+            if moved and self.linger_ms and not self.somebody_waits():
+                self._poll(self.linger_ms)
+            elif not moved:
+                self.wait_for_running(self.interval_ms, seen)
+            self.beat()
+            self.on_wait_end()
+        self._drain()
+        self.on_stop()
+        self._close()
+
+    def news(self) -> int:
+        """A number that changes when any watched word does: the words only grow, so their sum tells."""
+        return int(self.lanes[:, self.watched].sum())
+
+    def wait_for_running(self, interval_ms: int, seen: int) -> None:
+        """Sleeps until a wakeup, the interval's end, or the stop.
+
+        `seen` is what `news` said before the last round: returns at once when there is more since. What the round saw and
+        could not do (a segment is missing, the disk is full) is no news, so a blocked stage sleeps too.
+        """
+        sleep_at = self.base + Stage.SLEEP
+        words = self.words
+        words[sleep_at] += 1  # odd: asleep, ring me
+        try:
+            if self.news() != seen or self._poll(_SETTLE_MS) or self.news() != seen:
+                return
+            if self._poll(max(interval_ms - _SETTLE_MS, 0)):
+                words[self.base + Stage.WAKEUPS] += 1
+        finally:
+            words[sleep_at] += 1
+
+    def _poll(self, milliseconds: int) -> bool:
+        """Waits for a wakeup or an order to stop; True when there was one."""
+        events = dict(self._poller.poll(milliseconds))
+        if not events:
+            return False
+        if self._bell.socket in events:
+            self.words[self.base + Stage.BAD_FRAMES] += self._bell.drain()[1]
+        if self._wake_read in events:
+            os.read(self._wake_read, 4096)
+        if _STDIN in events and not os.read(_STDIN, 4096):
+            self.stopping = True
+            self._poller.unregister(_STDIN)
+        return True
+
+    def beat(self) -> None:
+        """The heartbeat by which the supervisor tells a hung stage from an idle one."""
+        self.words[self.base + Stage.HEARTBEAT] = self.clock.monotonic_ns()
+        self.words[self.base + Stage.ROUNDS] += 1
+
+    def acted(self, nanoseconds: int) -> None:
+        """Counts one action (a commit, a sync, …) and how long it took."""
+        self.words[self.base + Stage.ACTIONS] += 1
+        record_duration(self.words, self.base + Stage.HISTOGRAM, nanoseconds)
+
+    def _drain(self) -> None:
+        """Works on until nothing is left, for ten rounds that move nothing at most."""
+        idle_rounds = 0
+        while self.left() and idle_rounds < DRAIN_ROUNDS:
+            seen = self.news()
+            if not self.work():
+                idle_rounds += 1
+                self.wait_for_running(_DRAIN_ROUND_MS, seen)
+            self.beat()
+        left = self.left()
+        self.words[self.base + Stage.LEFT] = left
+        log.info("%s drained, %s bytes left", self.name, left)
+
+    def _close(self) -> None:
+        self.words[self.base + Stage.PID] = 0
+        self._bell.close()
+        self.context.destroy(linger=0)
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+        del self.lanes
+        self.channel.close(self._lock_fd)
+
+    def request_stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
+        """SIGTERM: as if the owner had closed standard input."""
+        self.stopping = True
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_write, b"s")
+
+
+def main(service: type[ServiceThread]) -> None:
+    """Entry of a stage process: `python -P -m stages.<name> STORE`. Its output goes to the store's log of the stage."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    assert service.name in STAGES
+    try:
+        stage = service(Path(sys.argv[1]))
+        signal.signal(signal.SIGTERM, stage.request_stop)
+        stage.run()
+    except CommitLogError as error:
+        log.error("%s: %s", type(error).__name__, error)
+        sys.exit(1)

@@ -1,0 +1,352 @@
+"""Owns a running store: locks it, opens its pool, starts the stages, watches them, stops them in order.
+
+A process of its own, started by `commitlog.Store.open`. Its standard input is the owner's hand: the first line is the
+request (JSON), the end of it means stop. Its standard output reports (a JSON object a line): `ready`, `warning`, `error`,
+`stopped`. The supervisor holds the store's lock for its whole life, and all stage locks before anything is recovered; a
+stage takes its own lock again when it starts, so that there is never a second one, whatever happened to the first.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import orjson
+
+from commitlog.adoption import choose_segment_bytes, open_pool
+from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.config import AUTO_SEGMENT_BYTES_MAX, MIN_SEGMENT_BYTES, Config
+from commitlog.errors import CommitLogError, StageFailed, StoreNotFound, StoreRefused, StoreRunning
+from commitlog.file_channel import DISK, FileChannel
+from commitlog.store_directory import StoreDirectory, StoreFacts, new_store_id
+from shm.layout import STAGES, Header, Stage
+from shm.positions import ControlRegion
+from stages.closing import StopReport, close_store
+
+_STDIN, _STDOUT = 0, 1
+_POLL_MS = 200
+_LOCK_POLL_SECONDS = 0.02
+_STAGE_START_SECONDS = 20.0
+_STOP_ORDER = ("committer", "flusher", "dispatcher", "allocator")
+_BACKOFF_SECONDS_MAX = 2.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class StageProcess:
+    """One stage as the supervisor sees it."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    pidfd: int
+    restarts: list[int] = field(default_factory=list)  # monotonic ns, within the window
+    start_at: int = 0  # monotonic ns, while it waits to be started again; 0 while it runs
+
+
+class Supervisor:
+    """See the module. `run` returns when the store is stopped."""
+
+    def __init__(self, path: Path, config: Config, channel: FileChannel = DISK, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.directory = StoreDirectory(path, channel)
+        self.config, self.channel, self.clock = config, channel, clock
+        self.stages: dict[str, StageProcess] = {}
+        self.stopping = self.hurry = False
+        self._locks: dict[str, int] = {}
+        self.control: ControlRegion | None = None
+        self.facts: StoreFacts | None = None
+
+    # ---- start ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Everything up to running stages. Raises named errors, having touched nothing of another owner's."""
+        facts = self._load_or_plan()
+        self._take_locks()
+        try:
+            facts = self.directory.load()  # again, now that nobody else can change it
+        except StoreNotFound:
+            self.directory.save(facts)
+            self.channel.create_directory(self.directory.lanes_directory)
+        facts = replace(facts, config=self.config.to_json())
+        self.control, facts = open_pool(self.directory, facts, self.channel, self._warn)
+        self.directory.save(facts)
+        self.facts = facts
+        self.control.words[Header.SUPERVISOR_PID] = os.getpid()
+        self._beat()
+        self._mark_lanes_dirty()
+        for name in STAGES:
+            self.channel.close(self._locks.pop(name))
+        for name in STAGES:
+            self.stages[name] = self._launch(name)
+        self._wait_until_up()
+
+    def _load_or_plan(self) -> StoreFacts:
+        """The store's facts, or those of the one to be made: looked at before anything is created."""
+        try:
+            return self.directory.load()
+        except StoreNotFound:
+            parent = next(p for p in (self.directory.path, *self.directory.path.parents) if p.exists())
+            if not os.access(parent, os.W_OK | os.X_OK):
+                raise StoreRefused(f"{parent}: no permission to make a store here; choose another path") from None
+            if self.directory.path.exists() and self.channel.list(self.directory.path):
+                self._refuse_foreign()
+            wanted = self.config.store
+            largest = wanted.segment_bytes or AUTO_SEGMENT_BYTES_MAX
+            smallest = wanted.segment_bytes or MIN_SEGMENT_BYTES
+            size = choose_segment_bytes(wanted.buffers_per_lane, largest, smallest)
+            return StoreFacts(id=new_store_id(), segment_bytes=size)
+
+    def _refuse_foreign(self) -> None:
+        left_of_a_start = {"lock", "locks", "logs", "lanes"}
+        names = set(self.channel.list(self.directory.path)) - left_of_a_start
+        if names:
+            raise StoreRefused(
+                f"{self.directory.path} is a directory with other things in it ({', '.join(sorted(names)[:3])}); "
+                f"give a new or an empty one"
+            )
+
+    def _take_locks(self) -> None:
+        """The store's lock, then all stage locks; waits a little for orphans that still drain. Raises StoreRunning."""
+        try:
+            self.channel.create_directory(self.directory.path / "locks")
+            self.channel.create_directory(self.directory.logs_directory)
+        except OSError as error:
+            raise StoreRefused(f"{self.directory.path}: {error.strerror}; choose another path") from error
+        deadline = self.clock.monotonic_ns() + self.config.supervisor.start_wait_ms * 1_000_000
+        files = {"": self.directory.lock_file, **{name: self.directory.stage_lock_file(name) for name in STAGES}}
+        for name, path in files.items():
+            fd = self.channel.open(path, write=True, create=True)
+            while not self.channel.try_lock(fd):
+                if self.clock.monotonic_ns() > deadline:
+                    self._refuse_running(files)
+                self.clock.sleep(_LOCK_POLL_SECONDS)
+            self._locks[name] = fd
+        self.channel.truncate(self._locks[""], 0)
+        self.channel.pwrite(self._locks[""], f"{os.getpid()}\n".encode(), 0)
+
+    def _refuse_running(self, files: dict[str, Path]) -> None:
+        holders = []
+        for name, path in files.items():
+            if name not in self._locks and self.channel.is_locked(path):
+                pid = self.channel.read_file(path, 32).decode(errors="replace").strip() or "?"
+                holders.append(f"{name or 'supervisor'} {pid}")
+        raise StoreRunning(
+            f"{self.directory.path} is running already (pids: {', '.join(holders)}): use commitlog.Producer(path) or "
+            f"commitlog.Reader(path), or stop it first"
+        )
+
+    def _mark_lanes_dirty(self) -> None:
+        """RocketMQ's `abort` file stands in a store root from its start to its proper end."""
+        for number in self.directory.lane_numbers():
+            lane = self.directory.lane(number)
+            self.channel.replace_file(lane.abort_file, str(os.getpid()).encode())
+
+    # ---- stages --------------------------------------------------------------------------------------------------
+
+    def _launch(self, name: str, restarts: list[int] | None = None) -> StageProcess:
+        log_path = self.directory.logs_directory / f"{name}.log"
+        fd = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", self.entry_point(name), str(self.directory.path)],
+                stdin=subprocess.PIPE,
+                stdout=fd,
+                stderr=fd,
+                start_new_session=True,
+            )
+        finally:
+            os.close(fd)
+        return StageProcess(name, process, os.pidfd_open(process.pid), restarts or [])
+
+    def entry_point(self, name: str) -> str:
+        """The module that is run as a stage."""
+        return f"stages.{name}"
+
+    def _wait_until_up(self) -> None:
+        """Waits until every stage turns its rounds. Raises StageFailed with the last line of its log."""
+        deadline = self.clock.monotonic_ns() + int(_STAGE_START_SECONDS * 1e9)
+        assert self.control is not None
+        for stage in self.stages.values():
+            at = self.control.stage_base(stage.name) + Stage.PID
+            while self.control.words[at] != stage.process.pid:
+                if stage.process.poll() is not None or self.clock.monotonic_ns() > deadline:
+                    raise StageFailed(f"the {stage.name} did not start: {self._last_words(stage.name)}")
+                self.clock.sleep(0.005)
+
+    def _last_words(self, name: str) -> str:
+        path = self.directory.logs_directory / f"{name}.log"
+        with self.channel.opened(path) as fd:
+            size = self.channel.size(fd)
+            lines = self.channel.pread(fd, 4096, max(size - 4096, 0)).decode(errors="replace").strip().splitlines()
+        return f"{lines[-1] if lines else 'it said nothing'} (see {path})"
+
+    # ---- watch ---------------------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Restarts what dies until the owner asks to stop, goes away, or a stage is given up."""
+        poller = select.poll()
+        poller.register(_STDIN, select.POLLIN)
+        for stage in self.stages.values():
+            poller.register(stage.pidfd, select.POLLIN)
+        while not self.stopping:
+            events = {fd for fd, _ in poller.poll(_POLL_MS)}
+            self._beat()
+            if _STDIN in events and not os.read(_STDIN, 4096):
+                return
+            for name, stage in self.stages.items():
+                if stage.pidfd in events:
+                    poller.unregister(stage.pidfd)
+                    self._bury(stage)
+                elif stage.start_at and stage.start_at <= self.clock.monotonic_ns():
+                    self.stages[name] = self._launch(name, stage.restarts)
+                    poller.register(self.stages[name].pidfd, select.POLLIN)
+                elif not stage.start_at:
+                    self._check_heartbeat(stage)
+
+    def _bury(self, stage: StageProcess) -> None:
+        """Notes a stage's death and when to start it again: at once the first time, then with back-off."""
+        assert self.control is not None
+        code = stage.process.wait()
+        os.close(stage.pidfd)
+        stage.pidfd = -1
+        if stage.process.stdin:
+            stage.process.stdin.close()
+        now = self.clock.monotonic_ns()
+        window = self.config.supervisor.restarts_window_ms * 1_000_000
+        stage.restarts = [at for at in stage.restarts if now - at < window] + [now]
+        if len(stage.restarts) > self.config.supervisor.restarts_max:
+            raise StageFailed(
+                f"the {stage.name} died {len(stage.restarts)} times in {window // 10**9} s, it is given up: "
+                f"{self._last_words(stage.name)}"
+            )
+        delay = 0.0 if len(stage.restarts) == 1 else min(0.05 * 2 ** (len(stage.restarts) - 2), _BACKOFF_SECONDS_MAX)
+        stage.start_at = now + max(int(delay * 1e9), 1)
+        self.control.words[self.control.stage_base(stage.name) + Stage.RESTARTS] += 1
+        self._warn(f"the {stage.name} (pid {stage.process.pid}) died with {code}; it is started again")
+
+    def _check_heartbeat(self, stage: StageProcess) -> None:
+        """A stage whose heart stands still for long is killed; its lock tells when it is really gone."""
+        assert self.control is not None
+        base = self.control.stage_base(stage.name)
+        if self.control.words[base + Stage.PID] != stage.process.pid:
+            return
+        age = self.clock.monotonic_ns() - self.control.words[base + Stage.HEARTBEAT]
+        if age > self.config.supervisor.hung_after_ms * 1_000_000:
+            self._warn(f"the {stage.name} (pid {stage.process.pid}) gave no sign for {age // 10**9} s; it is killed")
+            stage.process.kill()
+
+    def _beat(self) -> None:
+        assert self.control is not None
+        self.control.words[Header.SUPERVISOR_HEARTBEAT] = self.clock.monotonic_ns()
+
+    # ---- stop ----------------------------------------------------------------------------------------------------
+
+    def stop(self) -> StopReport:
+        """Producers are told, the stages drain in order, the last positions are written, then the pool goes."""
+        if self.control is None or self.facts is None:
+            return StopReport(drained=True, kept=[])
+        self.control.words[Header.CLOSING] = 1
+        for name in _STOP_ORDER:
+            self._stop_stage(self.stages[name])
+        report = close_store(self.directory, self.facts, self.control, self.channel)
+        self.control.close()
+        return report
+
+    def _stop_stage(self, stage: StageProcess) -> None:
+        if stage.start_at:  # dead, and waits to be started again: it has to drain as well
+            stage = self.stages[stage.name] = self._launch(stage.name, stage.restarts)
+        if stage.process.stdin:
+            stage.process.stdin.close()
+        deadline = self.clock.monotonic_ns() + self.config.supervisor.stop_timeout_ms * 1_000_000
+        while stage.process.poll() is None:
+            if self.clock.monotonic_ns() > deadline or self.hurry:
+                self._warn(f"the {stage.name} did not drain in time; it is killed, its data stays in the pool")
+                stage.process.kill()
+                stage.process.wait()
+                break
+            self.clock.sleep(0.005)
+        os.close(stage.pidfd)
+
+    def kill_stages(self) -> None:
+        """After a failed start: nothing half-started stays behind."""
+        for stage in self.stages.values():
+            stage.process.kill()
+            stage.process.wait()
+
+    def request_stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
+        """SIGTERM drains; a second one hurries."""
+        self.hurry, self.stopping = self.stopping, True
+
+    def _warn(self, text: str) -> None:
+        log.warning(text)
+        tell({"warning": text})
+
+
+def tell(message: dict[str, Any]) -> None:
+    """One report to the owner; an owner that is gone hears nothing."""
+    try:
+        os.write(_STDOUT, orjson.dumps(message) + b"\n")
+    except BrokenPipeError:
+        log.info("the owner is gone: %s", message)
+
+
+def _read_request() -> dict[str, Any]:
+    line = b""
+    while not line.endswith(b"\n"):
+        more = os.read(_STDIN, 65536)
+        if not more:
+            sys.exit(1)
+        line += more
+    request: dict[str, Any] = orjson.loads(line)
+    return request
+
+
+def run(supervisor: Supervisor) -> int:
+    """The supervisor's whole life; returns the exit code."""
+    try:
+        supervisor.start()
+    except (CommitLogError, OSError) as error:
+        supervisor.kill_stages()
+        name = type(error).__name__ if isinstance(error, CommitLogError) else "StoreRefused"
+        tell({"error": name, "message": str(error)})
+        return 1
+    _log_to(supervisor.directory.logs_directory / "supervisor.log")
+    assert supervisor.facts is not None
+    tell({"ready": True, "pid": os.getpid(), "segment_bytes": supervisor.facts.segment_bytes})
+    code = 0
+    try:
+        supervisor.watch()
+    except StageFailed as error:
+        log.error(str(error))
+        tell({"error": "StageFailed", "message": str(error)})
+        code = 1
+    report = supervisor.stop()
+    log.info("stopped: %s", report)
+    tell({"stopped": True, "drained": report.drained, "kept": report.kept})
+    return code
+
+
+def _log_to(path: Path) -> None:
+    logging.basicConfig(filename=path, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", force=True)
+
+
+def main(kind: type[Supervisor] = Supervisor) -> None:
+    """Entry of the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    request = _read_request()
+    supervisor = kind(Path(request["path"]), Config.from_json(request["config"]))
+    signal.signal(signal.SIGTERM, supervisor.request_stop)
+    sys.exit(run(supervisor))
+
+
+if __name__ == "__main__":
+    main()
