@@ -26,6 +26,7 @@ class Link:
         self.socket = end
         self.closed = False
         self._pending = b""
+        self._early: list[Message] = []
         self._lock = threading.Lock()
 
     @classmethod
@@ -46,6 +47,9 @@ class Link:
 
     def receive(self, timeout_s: float | None = 0) -> list[Message]:
         """What has arrived, after waiting for something up to the timeout (None: as long as it takes)."""
+        if self._early:
+            early, self._early = self._early, []
+            return early
         if self.closed or not select.select([self.socket], [], [], timeout_s)[0]:
             return []
         try:
@@ -62,7 +66,8 @@ class Link:
         while not self.closed:
             messages = self.receive(None)
             if messages:
-                return messages[0]
+                first, *self._early = messages
+                return first
         raise EOFError
 
     def close(self) -> None:

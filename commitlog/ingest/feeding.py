@@ -1,0 +1,193 @@
+"""A producer process that sends the lines of files, or of stdin, and keeps tailing them where asked to.
+
+Tailing follows a *name*, as `tail -F` does. A file that was renamed away (rotation) is read to its end before the new
+one of that name is opened; one that was cut short (truncation), or written anew in place, is read from its start again.
+A line is the bytes before a newline; the last line of a file needs none, unless the file is tailed: it may be half
+written. A file that is missing for a while is waited for when tailing, and an error when not.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+
+from commitlog.errors import IngestError
+from commitlog.ingest.link import Link
+from commitlog.ingest.sending import Item, Sender, serve
+from commitlog.ingest.settings import STDIN
+
+CHUNK_BYTES = 1 << 18
+LINE_BYTES_MAX = 4 << 20
+"""The largest message there is."""
+_MEMORY_BYTES = 64
+
+
+class Tail:
+    """One input. `read` gives the lines that are there now; `done` says that no more will come."""
+
+    def __init__(self, path: str, *, follow: bool) -> None:
+        self.path = path
+        self.follow = follow and path != STDIN
+        self.done = False
+        self.rotations = self.truncations = 0
+        self._descriptor = 0 if path == STDIN else -1
+        self._identity = (0, 0)
+        self._partial = b""
+        self._position = 0
+        self._memory = b""  # the last bytes read: a file written anew in place has others there
+        self._lines = 0
+
+    def read(self) -> list[bytes]:
+        """Lines that are there now, some hundred kilobytes at most. Raises IngestError."""
+        if self.path == STDIN:
+            return self._read_stdin()
+        if self._descriptor < 0 and not self._open():
+            return []
+        if self.follow:
+            self._rewind_if_cut()
+        data = self._read_chunk()
+        if data:
+            return self._split(data)
+        if not self.follow:
+            return self._end()
+        return self._reopen_if_rotated()
+
+    def close(self) -> None:
+        if self._descriptor > 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+    def _open(self) -> bool:
+        try:
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            if self.follow and isinstance(error, FileNotFoundError):
+                return False
+            raise IngestError(f"--input {self.path}: {error.strerror}; what was read before it is kept") from error
+        facts = os.fstat(self._descriptor)
+        self._identity = (facts.st_dev, facts.st_ino)
+        self._position, self._memory = 0, b""
+        return True
+
+    def _read_chunk(self) -> bytes:
+        try:
+            data = os.read(self._descriptor, CHUNK_BYTES)
+        except OSError as error:
+            raise IngestError(f"--input {self.path}: {error.strerror} after {self._position} bytes") from error
+        self._position += len(data)
+        if self.follow:
+            self._memory = (self._memory + data)[-_MEMORY_BYTES:]
+        return data
+
+    def _read_stdin(self) -> list[bytes]:
+        if not select.select([0], [], [], 0)[0]:
+            return []
+        data = self._read_chunk()
+        return self._split(data) if data else self._end()
+
+    def _split(self, data: bytes) -> list[bytes]:
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        self._lines += len(lines)
+        if len(self._partial) > LINE_BYTES_MAX:
+            raise IngestError(
+                f"--input {self.path}: line {self._lines + 1} is longer than {LINE_BYTES_MAX} bytes, the largest "
+                f"message; is this a text file?"
+            )
+        return lines
+
+    def _end(self) -> list[bytes]:
+        """The input is read: what follows the last newline is a line too."""
+        self.done = True
+        self.close()
+        rest, self._partial = self._partial, b""
+        return [rest] if rest else []
+
+    def _rewind_if_cut(self) -> None:
+        size = os.fstat(self._descriptor).st_size
+        if size == self._position:
+            return
+        cut = size < self._position
+        if not cut and self._memory:
+            before = self._position - len(self._memory)
+            cut = os.pread(self._descriptor, len(self._memory), before) != self._memory
+        if cut:
+            self.truncations += 1
+            os.lseek(self._descriptor, 0, os.SEEK_SET)
+            self._position, self._memory, self._partial = 0, b"", b""
+
+    def _reopen_if_rotated(self) -> list[bytes]:
+        """At the end of the open file: goes over to another one of this name. The old one's last line counts."""
+        try:
+            facts = os.stat(self.path)
+        except FileNotFoundError:
+            return []  # renamed away, and the new one is not there yet: more may still come into the old one
+        except OSError as error:
+            raise IngestError(f"--input {self.path}: {error.strerror}") from error
+        if (facts.st_dev, facts.st_ino) == self._identity:
+            return []
+        data = self._read_chunk()  # written between the last read and the rename
+        if data:
+            return self._split(data)
+        self.rotations += 1
+        self.close()
+        rest, self._partial = self._partial, b""
+        return [rest] if rest else []
+
+
+class FileSource:
+    """The lines of several inputs; without tailing one after the other, with it in turns."""
+
+    def __init__(self, paths: list[str], *, follow: bool) -> None:
+        self.tails = [Tail(path, follow=follow) for path in paths]
+        self.done = False
+        self._items: deque[Item] = deque()
+        self._turns = self._next_tail()
+
+    def tend(self) -> None:
+        """Nothing to do between messages."""
+
+    def take(self, limit: int) -> list[Item]:
+        """The next lines, without removing them: `sent` does."""
+        if len(self._items) < limit:
+            self._read_more()
+        self.done = not self._items and all(tail.done for tail in self.tails)
+        return list(islice(self._items, limit))
+
+    def sent(self, count: int) -> None:
+        """Those that were sent are done with."""
+        for _ in range(count):
+            self._items.popleft()
+
+    def close(self) -> None:
+        for tail in self.tails:
+            tail.close()
+
+    def _read_more(self) -> None:
+        tail = next(self._turns, None)
+        if tail is not None:
+            properties = {"source": tail.path}
+            self._items.extend(Item(None, line, properties) for line in tail.read())
+
+    def _next_tail(self) -> Iterator[Tail]:
+        while True:
+            open_tails = [tail for tail in self.tails if not tail.done]
+            if not open_tails:
+                return
+            if open_tails[0].follow or len(open_tails) > 1 and any(tail.path == STDIN for tail in open_tails):
+                yield from open_tails
+            else:
+                yield open_tails[0]
+
+
+def main() -> None:
+    """The producer process: `python -m commitlog.ingest.feeding FD`."""
+    link = Link.inherited()
+    settings = link.receive_first()
+    serve(link, lambda: Sender(link, settings), lambda: FileSource(settings["inputs"], follow=settings["follow"]))
+
+
+if __name__ == "__main__":
+    main()

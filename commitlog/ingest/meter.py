@@ -1,0 +1,162 @@
+"""How far each stage is, in messages: read from the control region, which costs the stages nothing.
+
+Positions are bytes. A lane's producer also counts its messages, so each look at a lane gives a pair (wrote, messages);
+between two of these a position is turned into messages in proportion. At the end, when all positions are the same, the
+count is exact.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from shm.layout import STAGES, Header, Lane, Stage
+from shm.pool import available_buffers
+from shm.positions import ControlRegion
+from shm.statistics import Histogram
+
+STEPS = ("sent", "committed", "flushed", "dispatched")
+"""What happens to a message before Spark reads it; `sent` is what the dashboard calls wrote."""
+_POSITIONS = (Lane.WROTE, Lane.COMMITTED, Lane.FLUSHED, Lane.DISPATCHED)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One look at the pipeline, from the start of the run on. Bytes are those of whole records."""
+
+    at: float
+    messages: dict[str, float]
+    bytes: dict[str, int]
+    body_bytes: int
+    buffers: int
+    buffers_free: int
+    syncs: Histogram
+    pids: dict[str, int]
+    restarts: dict[str, int]
+    faults: dict[str, int]
+
+
+@dataclass
+class _Track:
+    """What is known of one lane: where it stood when the run began, and the pairs to interpolate in."""
+
+    lane: int
+    wrote_at_start: int
+    messages_at_start: int
+    body_bytes_at_start: int
+    pairs: deque[tuple[int, int]] = field(default_factory=deque)
+
+    def add(self, wrote: int, messages: int) -> None:
+        """One more pair; the count may have been seen late, so it replaces an older one at the same position."""
+        if self.pairs and self.pairs[-1][0] == wrote:
+            self.pairs.pop()
+        self.pairs.append((wrote, messages))
+
+    def messages_at(self, position: int) -> float:
+        """Messages of this run that end at or below a position."""
+        below = self.pairs[0]  # never above the position: see forget_below
+        for pair in self.pairs:
+            if pair[0] >= position:
+                span = pair[0] - below[0]
+                share = (position - below[0]) / span if span else 1.0
+                return max(below[1] + (pair[1] - below[1]) * share - self.messages_at_start, 0.0)
+            below = pair
+        return float(below[1] - self.messages_at_start)
+
+    def forget_below(self, position: int) -> None:
+        """Drops pairs that no position can fall between any more."""
+        while len(self.pairs) > 1 and self.pairs[1][0] <= position:
+            self.pairs.popleft()
+
+
+class Meter:
+    """Follows the lanes of this run's producers."""
+
+    def __init__(self, control: ControlRegion) -> None:
+        self.control = control
+        self._tracks: dict[int, _Track] = {}
+        flusher = control.stage_base("flusher")
+        self._histogram_at = flusher + Stage.HISTOGRAM
+        self._syncs_at_start = Histogram.load(control.words, self._histogram_at)
+        self._restarts_at_start = {name: self._stage_word(name, Stage.RESTARTS) for name in STAGES}
+
+    def follow(self, lane: int) -> None:
+        """Counts what is written to a lane from now on. Its producer holds it and has not sent anything yet."""
+        base, words = self.control.lane_base(lane), self.control.words
+        wrote, messages = words[base + Lane.WROTE], words[base + Lane.MESSAGES]
+        track = _Track(lane, wrote, messages, words[base + Lane.BODY_BYTES])
+        track.add(wrote, messages)
+        self._tracks[lane] = track
+
+    def _stage_word(self, stage: str, index: int) -> int:
+        return self.control.words[self.control.stage_base(stage) + index]
+
+    def read(self, at: float) -> Reading:
+        """Looks at everything once. The furthest stage is loaded first, so that none overtakes the one before it."""
+        words = self.control.words
+        messages = dict.fromkeys(STEPS, 0.0)
+        amounts = dict.fromkeys(STEPS, 0)
+        faults: dict[str, int] = {}
+        body_bytes = buffers = free = 0
+        for track in self._tracks.values():
+            base = self.control.lane_base(track.lane)
+            positions = [words[base + index] for index in reversed(_POSITIONS)][::-1]
+            track.add(positions[0], words[base + Lane.MESSAGES])
+            for step, position in zip(STEPS, positions, strict=True):
+                messages[step] += track.messages_at(position)
+                amounts[step] += max(position - track.wrote_at_start, 0)
+            track.forget_below(positions[-1])
+            body_bytes += words[base + Lane.BODY_BYTES] - track.body_bytes_at_start
+            if slots := words[base + Lane.SLOTS]:
+                buffers += slots
+                free += available_buffers(positions[0], positions[2], words[base + Lane.SEGMENT_SIZE], slots)
+            for name in ("COMMITTER", "FLUSHER", "DISPATCHER", "ALLOCATOR"):
+                if fault := words[base + getattr(Lane, f"{name}_FAULT")]:
+                    faults[f"{name.lower()} of lane {track.lane}"] = fault
+        return Reading(
+            at,
+            messages,
+            amounts,
+            body_bytes,
+            buffers,
+            max(free, 0),
+            Histogram.load(words, self._histogram_at) - self._syncs_at_start,
+            {name: self._stage_word(name, Stage.PID) for name in STAGES}
+            | {"supervisor": words[Header.SUPERVISOR_PID]},
+            {name: self._stage_word(name, Stage.RESTARTS) - self._restarts_at_start[name] for name in STAGES},
+            faults,
+        )
+
+    def flushed_all(self) -> bool:
+        """Whether everything that the followed lanes were given is durable."""
+        words = self.control.words
+        bases = [self.control.lane_base(lane) for lane in self._tracks]
+        return all(words[base + Lane.FLUSHED] >= words[base + Lane.WROTE] for base in bases)
+
+
+class Series:
+    """Cumulative counts over time, thinned out when a run is long: at most some two thousand points."""
+
+    POINTS_MAX = 2_000
+
+    def __init__(self, names: tuple[str, ...], interval: float = 0.2) -> None:
+        self.names = names
+        self.interval = interval
+        self.points: list[tuple[float, ...]] = []
+
+    def add(self, at: float, *values: float) -> None:
+        """Keeps a point unless the last one is too near."""
+        if self.points and at - self.points[-1][0] < self.interval * 0.9:
+            return
+        self.points.append((at, *values))
+        if len(self.points) > self.POINTS_MAX:
+            self.points = self.points[::2]
+            self.interval *= 2
+
+    def column(self, name: str) -> list[float]:
+        index = self.names.index(name) + 1
+        return [point[index] for point in self.points]
+
+    @property
+    def seconds(self) -> list[float]:
+        return [point[0] for point in self.points]

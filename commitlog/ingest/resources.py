@@ -1,0 +1,73 @@
+"""CPU and memory of everything that belongs to the run, by group, about once a second.
+
+Memory is what the processes have for themselves (resident less shared pages) plus the pool's files, counted once:
+adding up resident sizes would count the pool once for every process that maps it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+GROUPS = ("stages", "producers", "spark", "job")
+
+
+@dataclass
+class Usage:
+    """CPU seconds of a group so far, and its private memory now."""
+
+    cpu_seconds: float = 0.0
+    memory_bytes: int = 0
+
+
+@dataclass
+class Resources:
+    """Remembers processes between looks, so that CPU time of those that ended is not forgotten."""
+
+    pool: Path | None = None
+    pool_bytes: int = 0
+    _processes: dict[int, psutil.Process] = field(default_factory=dict)
+    _cpu: dict[int, tuple[str, float, float]] = field(default_factory=dict)
+
+    def look(self, roots: Mapping[str, Iterable[int]]) -> dict[str, Usage]:
+        """Usage of each group; `roots` are its processes, whose descendants count with them."""
+        usage = {group: Usage() for group in GROUPS}
+        for group, pids in roots.items():
+            for process in self._with_descendants(group, pids):
+                with contextlib.suppress(psutil.Error), process.oneshot():
+                    times, memory = process.cpu_times(), process.memory_info()
+                    spent = times.user + times.system
+                    _, first, _ = self._cpu.get(process.pid, (group, spent, spent))
+                    self._cpu[process.pid] = (group, first, spent)
+                    usage[group].memory_bytes += max(memory.rss - memory.shared, 0)
+        for group, first, last in self._cpu.values():
+            usage[group].cpu_seconds += last - first
+        self.pool_bytes = self._measure_pool()
+        return usage
+
+    def _with_descendants(self, group: str, pids: Iterable[int]) -> list[psutil.Process]:
+        found: dict[int, psutil.Process] = {}
+        for pid in pids:
+            with contextlib.suppress(psutil.Error):
+                root = self._processes.get(pid)
+                if root is None:
+                    root = self._processes[pid] = psutil.Process(pid)
+                found[pid] = root
+                if group == "spark":  # the Java process and Python's workers
+                    found.update((child.pid, child) for child in root.children(recursive=True))
+        return list(found.values())
+
+    def _measure_pool(self) -> int:
+        if self.pool is None:
+            return 0
+        total = 0
+        with contextlib.suppress(OSError), os.scandir(self.pool) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
+        return total

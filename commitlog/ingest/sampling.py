@@ -1,0 +1,157 @@
+"""A producer process that samples the machine with psutil: CPU, memory, disks, networks, and every process.
+
+Sampling goes on at its own pace and takes a small share of the process's time; messages go out at theirs. A message
+carries the newest sample of one thing; where more messages are wanted than there are new samples, a sample goes out again
+with a sequence number of its own (`sampled_at` tells).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import psutil
+
+from commitlog.ingest.link import Link
+from commitlog.ingest.sending import Item, Sender, serve
+
+ROUND_SECONDS = 0.1
+"""All things are sampled at most this often: the kernel counts CPU time in ticks of 10 ms."""
+_SHARE_OF_TIME = 0.15
+
+
+class MachineSource:
+    """Samples of this machine. Of several producers each looks after its share of the things."""
+
+    def __init__(self, share: int = 0, shares: int = 1) -> None:
+        self.share, self.shares = share, shares
+        self.bodies: dict[str, bytes] = {}
+        self._steps = self._rounds()
+        self._rest_until = self._round_began = 0.0
+        self._processes: dict[int, psutil.Process] = {}
+        self._cycle: list[Item] = []
+        self._place = 0
+        self.done = False
+        while not self._cycle:
+            self._sample()
+
+    def tend(self) -> None:
+        """Takes the next sample when its time has come. Called every few milliseconds."""
+        if time.monotonic() >= self._rest_until:
+            self._sample()
+
+    def take(self, limit: int) -> list[Item]:
+        """Up to `limit` messages; never empty."""
+        items = self._cycle[self._place : self._place + limit]
+        self._place += len(items)
+        if self._place >= len(self._cycle):
+            self._place = 0
+            self._cycle = [Item(key, body, {}) for key, body in self.bodies.items()]
+        return items
+
+    def sent(self, count: int) -> None:
+        """Nothing to remember: samples are not consumed."""
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _sample(self) -> None:
+        """One step of the round, and a rest in proportion to what it cost."""
+        began = time.monotonic()
+        key, body = next(self._steps)
+        ended = time.monotonic()
+        if body is not None:
+            self.bodies[key] = body
+            self._rest_until = ended + (ended - began) * (1 / _SHARE_OF_TIME - 1)
+        else:  # a round is complete
+            self._cycle = self._cycle or [Item(key, body, {}) for key, body in self.bodies.items()]
+            self._rest_until = max(ended, self._round_began + ROUND_SECONDS)
+            self._round_began = self._rest_until
+
+    def _rounds(self) -> Iterator[tuple[str, bytes | None]]:
+        rates = _Rates()
+        while True:
+            for position, part in enumerate((_cores, _memory, rates.disks, rates.networks)):
+                if position % self.shares == self.share:
+                    for sample in part():
+                        yield _message(sample)
+            yield from self._process_samples()
+            yield "", None
+
+    def _process_samples(self) -> Iterator[tuple[str, bytes | None]]:
+        alive = {pid for pid in psutil.pids() if pid % self.shares == self.share}
+        for pid in self._processes.keys() - alive:
+            del self._processes[pid]
+            self.bodies.pop(f"process/{pid}", None)
+        for pid in sorted(alive):
+            try:
+                process = self._processes.get(pid)
+                if process is None:
+                    process = self._processes[pid] = psutil.Process(pid)
+                    process.cpu_percent(None)  # the first look only sets the mark
+                with process.oneshot():
+                    sample = {
+                        "kind": "process",
+                        "name": process.name(),
+                        "pid": pid,
+                        "cpu_percent": process.cpu_percent(None),
+                        "memory_bytes": process.memory_info().rss,
+                    }
+            except psutil.Error:
+                continue  # it has ended since, or may not be looked at
+            yield _message(sample)
+
+
+def _cores() -> Iterator[dict[str, Any]]:
+    for core, percent in enumerate(psutil.cpu_percent(None, percpu=True)):
+        yield {"kind": "cpu", "name": f"cpu{core}", "cpu_percent": percent}
+
+
+def _memory() -> Iterator[dict[str, Any]]:
+    memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+    yield {"kind": "memory", "name": "memory", "memory_bytes": memory.total - memory.available}
+    yield {"kind": "memory", "name": "swap", "memory_bytes": swap.used}
+
+
+class _Rates:
+    """Disks and networks come as counters since boot; a sample says bytes a second since the last look."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[float, int, int]] = {}
+
+    def disks(self) -> Iterator[dict[str, Any]]:
+        for name, counters in (psutil.disk_io_counters(perdisk=True) or {}).items():
+            yield self._rate("disk", name, counters.read_bytes, counters.write_bytes)
+
+    def networks(self) -> Iterator[dict[str, Any]]:
+        for name, counters in psutil.net_io_counters(pernic=True).items():
+            yield self._rate("network", name, counters.bytes_recv, counters.bytes_sent)
+
+    def _rate(self, kind: str, name: str, bytes_in: int, bytes_out: int) -> dict[str, Any]:
+        now = time.monotonic()
+        then, last_in, last_out = self._last.get(kind + name, (now - 1, bytes_in, bytes_out))
+        self._last[kind + name] = (now, bytes_in, bytes_out)
+        return {
+            "kind": kind,
+            "name": name,
+            "in_bytes_per_second": round((bytes_in - last_in) / max(now - then, 0.001)),
+            "out_bytes_per_second": round((bytes_out - last_out) / max(now - then, 0.001)),
+        }
+
+
+def _message(sample: dict[str, Any]) -> tuple[str, bytes]:
+    key = f"{sample['kind']}/{sample.get('pid', sample['name'])}"
+    return key, orjson.dumps({**sample, "sampled_at": time.time()})
+
+
+def main() -> None:
+    """The producer process: `python -m commitlog.ingest.sampling FD`."""
+    link = Link.inherited()
+    settings = link.receive_first()
+    serve(link, lambda: Sender(link, settings), lambda: MachineSource(settings["producer"], settings["producers"]))
+
+
+if __name__ == "__main__":
+    main()

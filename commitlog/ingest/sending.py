@@ -1,0 +1,202 @@
+"""The loop of a producer process: at a pace, or as fast as it goes, each message with run, producer and sequence.
+
+The job counts a message as sent when `send` has returned. How many that are it hears five times a second; at the end
+it hears the last number, so that a process that dies is judged by what it had noted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from commitlog.errors import CommitLogError, DiskError, IngestError, NoBufferAvailable, RecordError, StoreStopped
+from commitlog.ingest.link import Link, Message
+
+NOTE_SECONDS = 0.2
+TURN_SECONDS = 0.002
+"""How long a paced producer sleeps at most: also the resolution of its latencies."""
+IDLE_SECONDS = 0.02
+TURN_MESSAGES = 256
+PROBE_EVERY = 100
+_PROBES_MAX = 32
+_PROBE_SECONDS = 0.004
+_FLUSH_SECONDS = 60.0
+_BEHIND_SECONDS_MAX = 0.5
+
+
+class Item(NamedTuple):
+    """What a source hands over: one message without its place in the run."""
+
+    key: str | None
+    body: bytes
+    properties: dict[str, str]
+
+
+class Source(Protocol):
+    """Where messages come from."""
+
+    done: bool
+
+    def tend(self) -> None:
+        """Called every few milliseconds, whether or not messages are wanted."""
+
+    def take(self, limit: int) -> list[Item]:
+        """Up to `limit` messages; none when there are none at the moment."""
+
+    def sent(self, count: int) -> None:
+        """How many of those that `take` gave last have been sent."""
+
+    def close(self) -> None:
+        """Gives back what is held open."""
+
+
+class Sender:
+    """Sends what a source gives, and keeps the numbers."""
+
+    def __init__(self, link: Link, settings: Message) -> None:
+        from commitlog.producer import Producer
+
+        self.link = link
+        self.topic: str = settings["topic"]
+        self.rate: float = settings["rate"]
+        self.identity = {"run": settings["run"], "producer": str(settings["producer"])}
+        self.producer = Producer(settings["store"])
+        self.sequence = 0
+        self.body_bytes = 0
+        self.waits = 0
+        self.next_offset = 0
+        self._probes: deque[tuple[int, Any]] = deque()
+        self._flushed_us: list[int] = []
+        self._probed_at = 0
+        self._next_probe = 0
+        self._noted_at = 0.0
+        self._stop = False
+
+    def run(self, source: Source) -> None:
+        """Sends until the source is done or the job says stop; then everything is flushed."""
+        began, before = time.monotonic(), 0
+        while not self._stop and not source.done:
+            source.tend()
+            now = time.monotonic()
+            due = TURN_MESSAGES
+            if self.rate:
+                late = (now - began) * self.rate - (self.sequence - before)
+                if late > self.rate * _BEHIND_SECONDS_MAX + 1:  # a stall is not made up for by a burst
+                    began, before, late = now, self.sequence, 1
+                due = min(int(late), TURN_MESSAGES)
+            items = source.take(due) if due > 0 else []
+            if items:
+                source.sent(self._send(items))
+            self._look_at_probes()
+            self._note(now)
+            if not items or (self.rate and due < TURN_MESSAGES):
+                self._rest(bool(items))
+
+    def finish(self, source: Source) -> None:
+        """Waits until all of it is flushed and gives the lane back."""
+        source.close()
+        deadline = time.monotonic() + _FLUSH_SECONDS
+        while self._probes and time.monotonic() < deadline:
+            self._look_at_probes()
+            self._note(time.monotonic())
+            time.sleep(TURN_SECONDS / 2)
+        try:
+            self.producer.flush(timeout=max(deadline - time.monotonic(), 0.1))
+        finally:
+            self._note(time.monotonic(), last=True)
+            with contextlib.suppress(StoreStopped):
+                self.producer.close()
+
+    def _rest(self, busy: bool) -> None:
+        """Sleeps a turn, or longer where a source has nothing to give."""
+        idle = not busy and self.rate == 0 and not self._probes
+        time.sleep(IDLE_SECONDS if idle else TURN_SECONDS)
+
+    def _send(self, items: list[Item]) -> int:
+        """Sends the items in order and returns how many were accepted: fewer when the job says stop in between."""
+        send, topic, identity = self.producer.send, self.topic, self.identity
+        for count, (key, body, properties) in enumerate(items):
+            own = {**properties, **identity, "sequence": str(self.sequence)}
+            try:
+                receipt = send(topic, body, key=key, properties=own)
+            except (NoBufferAvailable, DiskError) as error:
+                self._wait_for_room(error)
+                return count
+            except RecordError as error:
+                where = properties.get("source", "this machine")
+                raise IngestError(f"message {self.sequence + 1} of {where}: {error}") from error
+            self.sequence += 1
+            self.body_bytes += len(body)
+            self.next_offset = receipt.offset + 1
+            if self.sequence >= self._next_probe:
+                self._probe(receipt)
+        return len(items)
+
+    def _wait_for_room(self, error: CommitLogError) -> None:
+        """Not accepted, and it may heal: the same message goes out again unless the job says stop."""
+        self.waits += 1
+        self.link.send({"event": "waiting", "text": f"{type(error).__name__}: {error}"})
+        if not self._told_to_stop():
+            time.sleep(0.1)
+
+    def _probe(self, receipt: Any) -> None:
+        """Remembers a receipt, to see when it is flushed; not too many at once, so that sending stays quick."""
+        now = time.monotonic_ns()
+        self._next_probe = self.sequence + (PROBE_EVERY if self.rate == 0 or self.rate > 500 else 1)
+        if len(self._probes) < _PROBES_MAX and now - self._probed_at > _PROBE_SECONDS * 1e9:
+            self._probes.append((now, receipt))
+            self._probed_at = now
+
+    def _look_at_probes(self) -> None:
+        probes = self._probes
+        while probes and probes[0][1].done("flushed"):
+            self._flushed_us.append((time.monotonic_ns() - probes.popleft()[0]) // 1000)
+
+    def _told_to_stop(self) -> bool:
+        self._stop = self._stop or any(m["do"] == "stop" for m in self.link.receive(0)) or self.link.closed
+        return self._stop
+
+    def _note(self, now: float, *, last: bool = False) -> None:
+        """Tells the job the numbers, now and then, and listens for its word."""
+        if not last:
+            if now - self._noted_at < NOTE_SECONDS:
+                return
+            self._told_to_stop()
+        self._noted_at = now
+        self.link.send(
+            {
+                "event": "done" if last else "note",
+                "sent": self.sequence,
+                "body_bytes": self.body_bytes,
+                "flushed_us": self._flushed_us,
+                "waits": self.waits,
+                "next_offset": self.next_offset,
+            }
+        )
+        self._flushed_us = []
+
+
+def serve(link: Link, make_sender: Callable[[], Sender], make_source: Callable[[], Source]) -> None:
+    """The life of a producer process: lease a lane, say so, wait for the start, send, drain.
+
+    Signals that a terminal sends are ignored: the job decides when it is over. An error goes to the job by name.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        sender = make_sender()
+        source = make_source()
+        link.send({"event": "ready", "lane": sender.producer.lane})
+        if any(message["do"] == "go" for message in link.receive(None)):
+            try:
+                sender.run(source)
+            finally:
+                sender.finish(source)
+        else:
+            sender.finish(source)
+    except CommitLogError as error:
+        link.send({"event": "failed", "name": type(error).__name__, "text": str(error)})
