@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import subprocess
 import sys
 import threading
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,8 @@ from commitlog.producer import Producer
 from commitlog.store_directory import StoreDirectory
 
 _CLOSE_LIMIT_SECONDS = 300.0
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class Store:
         for line in self._process.stdout:
             message = orjson.loads(line)
             if "warning" in message:
-                warnings.warn(f"{self.path}: {message['warning']}", RuntimeWarning, stacklevel=1)
+                log.warning("%s: %s", self.path, message["warning"])
             elif "error" in message:
                 self._error = message
             else:
@@ -151,7 +153,7 @@ def _await_ready(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     for line in process.stdout:
         message: dict[str, Any] = orjson.loads(line)
         if "warning" in message:
-            warnings.warn(message["warning"], RuntimeWarning, stacklevel=3)
+            log.warning("%s", message["warning"])
         elif "error" in message:
             raise _named(message)
         elif message.get("ready"):
