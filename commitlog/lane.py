@@ -10,11 +10,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from commitlog.batch import scan
 from commitlog.clock import Clock
 from commitlog.consume_queue import ConsumeQueue
 from commitlog.errors import NotEnoughSharedMemory, StoreNotRunning
 from commitlog.file_channel import FileChannel
+from commitlog.scan import MAX_BYTES, Stop, scan
 from commitlog.store_directory import LaneDirectory, StoreDirectory, StoreFacts
 from shm.layout import Lane
 from shm.pool import WriteBuffers
@@ -117,16 +117,25 @@ class Lease:
         next_offsets: dict[str, int] = {}
         while where < wrote:
             start = where - where % size
+            end = min(wrote, start + size, where + MAX_BYTES)
             with self.channel.opened(self.directory.segment(start)) as fd:
-                data = self.channel.pread(fd, min(wrote, start + size) - where, where - start)
+                data = self.channel.pread(fd, end - where, where - start)
             table = scan(data, 0, len(data), where, self.lane, check_crc=False)
-            for index, topic in enumerate(table.topics):
-                offsets = table.queue_offsets[table.topic_indices == index]
-                if len(offsets):
-                    next_offsets[topic] = int(offsets[-1]) + 1
-            if len(table.positions):
+            in_queue = table.in_queue
+            topics, offsets = table.topic_index[in_queue].tolist(), table.queue_offsets[in_queue].tolist()
+            for topic, offset in zip(topics, offsets, strict=True):
+                next_offsets[table.topics[topic]] = offset + 1
+            if len(table):
                 timestamp = max(timestamp, int(table.store_timestamps[-1]))
-            where = self._next(where, start, size, table)
+            if table.stop is Stop.BLANK:
+                where = start + size
+            elif table.stop_position:
+                where += table.stop_position
+            else:
+                raise RecoveryError(
+                    f"{self.directory.segment(start)} at offset {where}: {table.reason or table.stop.value}; stop the store and "
+                    f"start it again, recovery says more"
+                )
         return LogEnd(next_offsets, timestamp)
 
     def queue_end(self, topic: str, entries: int) -> int:

@@ -128,6 +128,12 @@ class Store:
             raise _named(self._error)
         return self._report()
 
+    def hurry(self) -> None:
+        """While another thread or a signal handler's main flow is in `close`: stages that still drain are stopped at once.
+        What they have not done stays in the pool for the next start."""
+        if self.running:
+            self._process.terminate()
+
     def _report(self) -> StopReport:
         if not self._stopped:
             raise StageFailed(

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from commitlog.batch import scan
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.consume_queue import ConsumeQueue
-from commitlog.errors import CommitLogError
+from commitlog.errors import CommitLogError, CorruptRecord
 from commitlog.file_channel import DISK, FileChannel
 from commitlog.mapped_file import MappedFile
+from commitlog.scan import RecordTable, Stop, scan
 from shm.layout import Lane
 from stages.service_thread import ServiceThread, main
 
@@ -51,7 +51,10 @@ class ReputMessageService(ServiceThread):
         self._state: dict[int, LaneDispatch] = {}
         self._synced_ns = 0
         self._flushed, self._dispatched = self.lanes[:, Lane.FLUSHED], self.lanes[:, Lane.DISPATCHED]
-        self._flusher = self.bell_of("flusher")
+
+    def on_start(self) -> None:
+        """Places again what was not synced: a sync that failed under a killed dispatcher was reported to nobody."""
+        self._dispatched[:] = self.lanes[:, Lane.DISPATCH_SYNCED]
 
     def left(self) -> int:
         return int(np.sum(self._flushed - self._dispatched))
@@ -79,7 +82,67 @@ class ReputMessageService(ServiceThread):
         end = min(flushed, start + size, where + _SLICE_BYTES)
         began = self.clock.monotonic_ns()
         table = scan(segment.view, where - start, end - start, start, lane, check_crc=False)
-        raise NotImplementedError(table, began)
+        if table.stop is Stop.CORRUPT:
+            raise CorruptRecord(
+                table.reason, start + table.stop_position, str(self.directory.lane(lane).segment(start))
+            )
+        self._place(lane, table)
+        done = start + size if table.stop is Stop.BLANK else start + table.stop_position
+        if len(table):
+            words[base + Lane.DISPATCHED_TIMESTAMP] = int(table.store_timestamps[-1])
+            words[base + Lane.DISPATCHED_RECORDS] += len(table)
+            self.acted(self.clock.monotonic_ns() - began)
+        words[base + Lane.DISPATCHED] = done
+        return done > where
+
+    def _place(self, lane: int, table: RecordTable) -> None:
+        """One call a topic: the records of a table sorted by topic, in log order within each."""
+        state = self._state[lane]
+        wanted = np.flatnonzero(table.in_queue)
+        wanted = wanted[np.argsort(table.topic_index[wanted], kind="stable")]
+        edges = np.searchsorted(table.topic_index[wanted], np.arange(len(table.topics) + 1))
+        for index, topic in enumerate(table.topics):
+            rows = wanted[edges[index] : edges[index + 1]]
+            if not len(rows):
+                continue
+            queue = state.queues.get(topic)
+            if queue is None:
+                queue = state.queues[topic] = ConsumeQueue(
+                    self.directory.lane(lane).queue(topic), file_bytes=self._queue_bytes, channel=self.channel
+                )
+            queue.place(
+                table.queue_offsets[rows], table.physical_offsets[rows], table.sizes[rows], table.tags_codes[rows]
+            )
+
+    def on_wait_end(self) -> None:
+        if self.clock.monotonic_ns() - self._synced_ns >= self._sync_ns:
+            self._sync()
+
+    def _sync(self) -> None:
+        """Makes the consume queues durable, then says so."""
+        self._synced_ns = self.clock.monotonic_ns()
+        for lane, state in self._state.items():
+            base = self.control.lane_base(lane)
+            dispatched = self.words[base + Lane.DISPATCHED]
+            if dispatched == self.words[base + Lane.DISPATCH_SYNCED]:
+                continue
+            try:
+                for queue in state.queues.values():
+                    queue.sync()
+            except OSError as error:  # the kernel may have dropped what was not synced: place it again
+                self._set_fault(lane, error.errno or errno.EIO)
+                self.words[base + Lane.DISPATCHED] = self.words[base + Lane.DISPATCH_SYNCED]
+                continue
+            self.words[base + Lane.DISPATCH_SYNCED] = dispatched
+
+    def on_stop(self) -> None:
+        self._sync()
+        for state in self._state.values():
+            for queue in state.queues.values():
+                queue.close()
+            if state.segment is not None:
+                state.segment.shutdown()
+        del self._flushed, self._dispatched
 
     def _segment(self, lane: int, start: int, size: int) -> MappedFile:
         """The mapped segment that the lane's next record is in."""

@@ -253,6 +253,7 @@ class Supervisor:
         """Producers are told, the stages drain in order, the last positions are written, then the pool goes."""
         if self.control is None or self.facts is None:
             return StopReport(drained=True, kept=[])
+        self.stopping = True  # from here on a SIGTERM hurries
         self.control.words[Header.CLOSING] = 1
         for name in _STOP_ORDER:
             self._stop_stage(self.stages[name])

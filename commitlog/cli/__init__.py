@@ -18,6 +18,10 @@ from commitlog.errors import CommitLogError
 
 COMMANDS: dict[str, str] = {
     "ingest": "ingest",
+    "run": "run",
+    "produce": "produce",
+    "stat": "stat",
+    "destroy": "destroy",
 }
 """Name of a command → its module in this package, in the order that `--help` lists them."""
 

@@ -1,0 +1,47 @@
+"""`commitlog run STORE`: the stages in the foreground, for many programs."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from commitlog.errors import StageFailed
+
+
+def run(
+    store: Annotated[Path, typer.Argument(help="Directory of the store; made if it is missing.")],
+    config: Annotated[Path | None, typer.Option(help="TOML file; see configs/default.toml.")] = None,
+) -> None:
+    """Run the stages of STORE until Ctrl-C or SIGTERM, which drain it; a second one hurries."""
+    from commitlog.store import Store
+
+    logging.basicConfig(level=logging.WARNING, format="commitlog: %(message)s")
+    stop = threading.Event()
+    hurry: list[int] = []
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            hurry.append(number)
+            opened.hurry()
+        stop.set()
+
+    opened = Store.open(store, config)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    typer.echo(f"running {opened.path}, segments of {opened.segment_bytes:,} bytes; Ctrl-C drains and stops")
+    while opened.running and not stop.wait(0.2):
+        pass
+    if not stop.is_set():
+        opened.close()
+        raise StageFailed(f"{opened.path}: the stages ended by themselves; see {opened.path}/logs")
+    typer.echo("draining")
+    report = opened.close()
+    for reason in report.kept:
+        typer.echo(f"the pool stays: {reason}")
+    typer.echo("stopped, all is on disk" if report.drained else "stopped; the next start goes on with the pool")
