@@ -1,0 +1,84 @@
+"""Compares what writers noted with what the store's files hold, byte by byte, through the records themselves."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import zlib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from commitlog.scan import Stop, scan
+from commitlog.store_directory import StoreDirectory
+
+Place = tuple[int, str, int, int, int]
+"""Lane, topic, queue offset, physical offset, CRC-32 of the body."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """What is in the files. `places` in log order of each lane."""
+
+    places: list[Place]
+
+    @property
+    def messages(self) -> int:
+        return len(self.places)
+
+
+def read_notes(files: list[Path]) -> list[Place]:
+    """What the writers saw accepted; a line cut by a kill can't be: it is one write."""
+    places = []
+    for file in files:
+        for line in file.read_text().splitlines() if file.exists() else []:
+            lane, topic, offset, physical, crc = line.split()
+            places.append((int(lane), topic, int(offset), int(physical), int(crc)))
+    return places
+
+
+def read_store(path: Path) -> Account:
+    """Every record of every lane, CRCs checked. Fails where a log ends in anything but zeros."""
+    directory = StoreDirectory(path)
+    places: list[Place] = []
+    for number in directory.lane_numbers():
+        lane = directory.lane(number)
+        names = sorted(os.listdir(lane.commitlog))
+        for index, name in enumerate(names):
+            stop = _read_segment(lane.commitlog / name, number, places)
+            last = index == len(names) - 1
+            assert stop in ((Stop.ZERO, Stop.BLANK) if last else (Stop.BLANK,)), f"{lane.commitlog / name}: {stop}"
+    return Account(places)
+
+
+def _read_segment(file: Path, lane: int, places: list[Place]) -> Stop:
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as mapping:
+        where = 0
+        while True:
+            table = scan(mapping, where, len(mapping), int(file.name), lane, check_crc=True)
+            for i in range(len(table)):
+                at, size = int(table.body_positions[i]), int(table.body_sizes[i])
+                topic = table.topics[int(table.topic_index[i])]
+                physical = int(table.physical_offsets[i])
+                places.append((lane, topic, int(table.queue_offsets[i]), physical, zlib.crc32(mapping[at : at + size])))
+            if table.stop is not Stop.FULL:
+                return table.stop
+            where = table.stop_position
+
+
+def check(notes: list[Place], account: Account, deaths: int) -> None:
+    """All accepted messages are there, exact, once, in order, queue offsets without a gap.
+
+    `deaths`: how many writers may have died between the publish and their note.
+    """
+    counted = Counter(account.places)
+    doubled = [place for place, count in counted.items() if count > 1]
+    assert not doubled, f"doubled: {doubled[:5]}"
+    missing = [place for place in notes if place not in counted]
+    assert not missing, f"{len(missing)} accepted and lost: {missing[:5]}"
+    unnoted = len(account.places) - len(notes)
+    assert 0 <= unnoted <= deaths, f"{unnoted} messages that nobody noted, {deaths} writers died"
+    expected: Counter[tuple[int, str]] = Counter()
+    for lane, topic, offset, _, _ in account.places:
+        assert offset == expected[lane, topic], f"lane {lane}, {topic}: offset {offset}, not {expected[lane, topic]}"
+        expected[lane, topic] += 1
