@@ -176,7 +176,7 @@ class FileSource:
             open_tails = [tail for tail in self.tails if not tail.done]
             if not open_tails:
                 return
-            if open_tails[0].follow or len(open_tails) > 1 and any(tail.path == STDIN for tail in open_tails):
+            if open_tails[0].follow or (len(open_tails) > 1 and any(tail.path == STDIN for tail in open_tails)):
                 yield from open_tails
             else:
                 yield open_tails[0]

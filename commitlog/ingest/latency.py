@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,16 @@ class Latencies:
         amounts = np.ones(durations.size, np.int64) if weights is None else np.atleast_1d(np.asarray(weights, np.int64))
         np.add.at(self.counts, np.minimum(buckets, _BUCKETS - 1), amounts)
         self.highest_ms = max(self.highest_ms, float(durations.max()))
+
+    def to_json(self) -> dict[str, Any]:
+        """For another process, which merges it into its own."""
+        used = np.flatnonzero(self.counts)
+        return {"buckets": used.tolist(), "counts": self.counts[used].tolist(), "highest_ms": self.highest_ms}
+
+    def merge(self, other: dict[str, Any]) -> None:
+        """Adds what another process has counted."""
+        self.counts[other["buckets"]] += np.asarray(other["counts"], np.int64)
+        self.highest_ms = max(self.highest_ms, other["highest_ms"])
 
     @property
     def total(self) -> int:

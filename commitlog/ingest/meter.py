@@ -121,8 +121,7 @@ class Meter:
             buffers,
             max(free, 0),
             Histogram.load(words, self._histogram_at) - self._syncs_at_start,
-            {name: self._stage_word(name, Stage.PID) for name in STAGES}
-            | {"supervisor": words[Header.SUPERVISOR_PID]},
+            {name: self._stage_word(name, Stage.PID) for name in STAGES} | {"supervisor": words[Header.SUPERVISOR_PID]},
             {name: self._stage_word(name, Stage.RESTARTS) - self._restarts_at_start[name] for name in STAGES},
             faults,
         )

@@ -155,7 +155,9 @@ class Places:
                 directory.mkdir()
             except OSError as error:
                 self.undo()
-                raise IngestError(f"{option}: can't make {directory}: {error.strerror}; choose another place") from error
+                raise IngestError(
+                    f"{option}: can't make {directory}: {error.strerror}; choose another place"
+                ) from error
             self.made.append(directory)
 
     def undo(self) -> None:

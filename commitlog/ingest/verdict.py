@@ -130,8 +130,13 @@ def _faults(count: ProducerCount) -> list[str]:
 
 
 def parquet_files(out: Path) -> list[Path]:
-    """The data files of all batches; what Spark marks as its own (`_`, `.`) is no data."""
-    return sorted(path for path in out.glob("batch=*/*.parquet") if path.name[0] not in "._")
+    """The data files of all batches."""
+    return [path for directory in sorted(out.glob("batch=*")) for path in parquet_files_of(directory)]
+
+
+def parquet_files_of(batch: Path) -> list[Path]:
+    """The data files of one batch; what Spark marks as its own (`_`, `.`) is no data."""
+    return sorted(path for path in batch.glob("*.parquet") if path.name[0] not in "._")
 
 
 def _batches(path: Path) -> Iterator[tuple[Any, Any, npt.NDArray[np.int64]]]:

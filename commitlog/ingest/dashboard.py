@@ -1,0 +1,280 @@
+"""What the user sees while it runs: a live picture of the pipeline with rich, or plain lines where there is no terminal.
+
+Both are made from a `Snapshot`, and nothing here looks at anything else.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
+
+from commitlog.ingest.grid import Grid
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+PLAIN_SECONDS = 2.0
+_EVENTS_SHOWN = 4
+_WIDE = 110
+
+
+@dataclass(frozen=True)
+class StepLine:
+    """One stage: messages so far, its speed over the last second or two, and how far it is behind the one before."""
+
+    name: str
+    messages: int
+    per_second: float
+    megabytes_per_second: float
+    behind: int | None = None
+    behind_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class BatchLine:
+    """Spark's last batch."""
+
+    id: int
+    rows: int
+    seconds: float
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state of a run at one moment."""
+
+    run: str
+    phase: str
+    elapsed: float
+    seconds: float | None = None
+    steps: tuple[StepLine, ...] = ()
+    buffers_free: int = 0
+    buffers: int = 0
+    syncs_per_second: float = 0.0
+    sync_p50_ms: float | None = None
+    sync_p99_ms: float | None = None
+    flushed_p50_ms: float | None = None
+    flushed_p99_ms: float | None = None
+    batch: BatchLine | None = None
+    cpu_cores: dict[str, float] = field(default_factory=dict)
+    memory_bytes: dict[str, int] = field(default_factory=dict)
+    grids: tuple[Grid, ...] = ()
+    events: tuple[str, ...] = ()
+
+
+class Display(Protocol):
+    """Shows snapshots; `say` is for what has to stay readable afterwards."""
+
+    def show(self, snapshot: Snapshot) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def make_display(stream: TextIO | None = None) -> Display:
+    """The dashboard on a terminal that can show it, plain lines everywhere else."""
+    stream = stream or sys.stdout
+    if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        return Dashboard(stream)
+    return PlainLines(stream)
+
+
+class PlainLines:
+    """A line every two seconds, and one at each change of phase. No control codes."""
+
+    def __init__(self, stream: TextIO, interval: float = PLAIN_SECONDS) -> None:
+        self.stream = stream
+        self.interval = interval
+        self._phase = ""
+        self._events_said = 0
+        self._next = 0.0
+
+    def show(self, snapshot: Snapshot) -> None:
+        if snapshot.phase != self._phase:
+            self._phase = snapshot.phase
+            self.say(snapshot.phase)
+            self._next = time.monotonic() + self.interval
+        elif time.monotonic() >= self._next:
+            self._next = time.monotonic() + self.interval
+            if snapshot.steps:
+                self.say(plain_line(snapshot))
+
+    def say(self, text: str) -> None:
+        self.stream.write(printable(text) + "\n")
+        self.stream.flush()
+
+    def close(self) -> None:
+        """Nothing to put back."""
+
+
+class Dashboard:
+    """rich's Live, redrawn four times a second."""
+
+    INTERVAL = 0.25
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self.console = Console(file=stream, highlight=False)
+        self._live = Live(console=self.console, auto_refresh=False, vertical_overflow="crop")
+        self._live.start()
+        self._next = 0.0
+        self._phase = ""
+
+    def show(self, snapshot: Snapshot) -> None:
+        now = time.monotonic()
+        if now < self._next and snapshot.phase == self._phase:
+            return
+        self._next, self._phase = now + self.INTERVAL, snapshot.phase
+        self._live.update(render(snapshot, self.console.width, now), refresh=True)
+
+    def say(self, text: str) -> None:
+        self.console.print(printable(text), markup=False)
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+def printable(text: str) -> str:
+    """Without control characters: names of processes and files may hold any."""
+    return "".join(character if character.isprintable() or character == "\n" else "?" for character in text)
+
+
+def milliseconds(value: float | None) -> str:
+    """A duration, three digits or so."""
+    if value is None:
+        return "–"
+    if value >= 10_000:
+        return f"{value / 1000:,.1f} s"
+    return f"{value:,.2f} ms" if value < 10 else f"{value:,.0f} ms"
+
+
+def megabytes(value: float) -> str:
+    return f"{value / 1e6:,.1f} MB"
+
+
+def plain_line(snapshot: Snapshot) -> str:
+    """The pipeline in one line."""
+    parts = [f"{snapshot.elapsed:6.1f} s"]
+    parts += [f"{step.name} {step.messages:,} ({step.per_second:,.0f}/s)" for step in snapshot.steps]
+    behind = snapshot.steps[-1].behind
+    if behind is not None:
+        parts.append(f"Spark is {behind:,} behind")
+    parts.append(f"buffers free {snapshot.buffers_free} of {snapshot.buffers}")
+    parts.append(f"{snapshot.syncs_per_second:,.0f} fsyncs/s, p99 {milliseconds(snapshot.sync_p99_ms)}")
+    if snapshot.batch:
+        parts.append(f"last batch {snapshot.batch.rows:,} rows in {snapshot.batch.seconds:.2f} s")
+    if snapshot.grids and snapshot.grids[0].rows:
+        top = snapshot.grids[0]
+        named = ", ".join(f"{row[0]} {row[2 if top.columns[1] == 'pid' else 1]}" for row in top.rows[:3])
+        parts.append(f"{top.title.lower()}: {named}")
+    return " | ".join(parts)
+
+
+# ---- the dashboard -----------------------------------------------------------------------------------------------
+
+
+def render(snapshot: Snapshot, width: int, now: float) -> RenderableType:
+    """The whole dashboard."""
+    from rich.console import Group
+
+    parts: list[Any] = [_head(snapshot, now)]
+    if snapshot.steps:
+        parts += [_steps(snapshot), _facts(snapshot)]
+    if snapshot.grids:
+        parts.append(_grids(snapshot, width))
+    parts += [_event(event) for event in snapshot.events[-_EVENTS_SHOWN:]]
+    return Group(*parts)
+
+
+def _event(event: str) -> RenderableType:
+    from rich.text import Text
+
+    return Text(printable(f"• {event}"), style="yellow", no_wrap=True, overflow="ellipsis")
+
+
+def _head(snapshot: Snapshot, now: float) -> RenderableType:
+    from rich.spinner import SPINNERS
+    from rich.text import Text
+
+    dots: Any = SPINNERS["dots"]["frames"]
+    clock = f"{snapshot.elapsed:,.0f} s"
+    if snapshot.seconds is not None:
+        clock += f" of {snapshot.seconds:,.0f}"
+    head = Text(no_wrap=True, overflow="ellipsis")
+    head.append(f"{dots[int(now * 8) % len(dots)]} ", style="cyan")
+    head.append("commitlog ingest", style="bold")
+    head.append(f"   {snapshot.phase}", style="cyan")
+    head.append(f"   {clock}   run {snapshot.run}   Ctrl-C drains and stops", style="dim")
+    return head
+
+
+def _steps(snapshot: Snapshot) -> RenderableType:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2))
+    table.add_column("stage", style="bold")
+    for title in ("messages", "messages/s", "MB/s", "behind the one before"):
+        table.add_column(title, justify="right")
+    for step in snapshot.steps:
+        behind = "" if step.behind is None else f"{step.behind:,}"
+        if step.behind_bytes:
+            behind += f"  ({megabytes(step.behind_bytes)})"
+        table.add_row(
+            step.name, f"{step.messages:,}", f"{step.per_second:,.0f}", f"{step.megabytes_per_second:,.2f}", behind
+        )
+    return table
+
+
+def _facts(snapshot: Snapshot) -> RenderableType:
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column()
+    style = "red" if snapshot.buffers and not snapshot.buffers_free else ""
+    table.add_row("pool", f"{snapshot.buffers_free} of {snapshot.buffers} write buffers free", style=style)
+    table.add_row(
+        "disk",
+        f"{snapshot.syncs_per_second:,.0f} fsyncs/s, "
+        f"p50 {milliseconds(snapshot.sync_p50_ms)}, p99 {milliseconds(snapshot.sync_p99_ms)}; "
+        f"send → flushed p50 {milliseconds(snapshot.flushed_p50_ms)}, p99 {milliseconds(snapshot.flushed_p99_ms)}",
+    )
+    batch = snapshot.batch
+    if batch:
+        speed = batch.rows / batch.seconds if batch.seconds else 0.0
+        table.add_row(
+            "Spark",
+            f"batch {batch.id}: {batch.rows:,} rows in {batch.seconds:.2f} s, {speed:,.0f} rows/s; "
+            f"send → Spark p50 {milliseconds(batch.p50_ms)}, p99 {milliseconds(batch.p99_ms)}",
+        )
+    if snapshot.memory_bytes:
+        cpu = ", ".join(f"{name} {cores:.2f}" for name, cores in snapshot.cpu_cores.items())
+        total = sum(snapshot.memory_bytes.values())
+        table.add_row("uses", f"cores: {cpu}; memory {megabytes(total)}")
+    return table
+
+
+def _grids(snapshot: Snapshot, width: int) -> RenderableType:
+    from rich import box
+    from rich.columns import Columns
+    from rich.console import Group
+    from rich.table import Table
+
+    tables: list[Any] = []
+    for grid in snapshot.grids:
+        table = Table(title=grid.title, box=box.ROUNDED, title_justify="left", title_style="bold", padding=(0, 1))
+        for index, column in enumerate(grid.columns):
+            table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True, max_width=32)
+        for row in grid.rows:
+            table.add_row(*(printable(cell) for cell in row))
+        tables.append(table)
+    return Columns(tables, padding=(0, 2)) if width >= _WIDE else Group(*tables)

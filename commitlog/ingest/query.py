@@ -1,0 +1,212 @@
+"""The Spark process: one streaming query that turns messages into Parquet, `batch=<id>/` by `batch=<id>/`.
+
+It runs apart from the job because Java takes long to start, prints a lot, and must not be hit by a Ctrl-C first. Its
+output goes to `OUT/spark.log`; what the job has to know comes over the link, batch by batch.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commitlog.errors import CommitLogError, IngestError
+from commitlog.ingest.link import Link, Message
+from commitlog.ingest.settings import CHECKPOINT
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+BATCH_ROWS_MAX = 400_000
+"""Bounds the memory of a batch when Spark is behind."""
+SAMPLE = (
+    "kind string, name string, pid int, cpu_percent double, memory_bytes bigint, in_bytes_per_second bigint, "
+    "out_bytes_per_second bigint, sampled_at double"
+)
+_SETTLED_SECONDS = 1.5
+_SPARK = {
+    "spark.ui.enabled": "false",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.session.timeZone": "UTC",
+    # a long run makes thousands of jobs; what Spark remembers of them would grow for minutes
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.ui.retainedTasks": "500",
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.sql.streaming.numRecentProgressUpdates": "10",
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+
+
+def parsed(messages: DataFrame, settings: Message) -> DataFrame:
+    """The columns of the Parquet files, from the source's rows."""
+    from pyspark.sql import functions as f
+
+    properties = f.col("properties")
+    ours = messages.where(properties["run"] == settings["run"])
+    place = [
+        properties["run"].alias("run"),
+        properties["producer"].cast("int").alias("producer"),
+        properties["sequence"].cast("bigint").alias("sequence"),
+        f.col("partition").alias("lane"),
+        f.col("offset"),
+        f.col("timestamp").alias("stored_at"),
+    ]
+    value = f.col("value").cast("string")
+    if settings["live"]:
+        sample = ours.withColumn("sample", f.from_json(value, SAMPLE))
+        fields = [f.col(f"sample.{name.split()[0]}") for name in SAMPLE.split(", ") if not name.startswith("sampled")]
+        return sample.select(*fields, f.col("sample.sampled_at").cast("timestamp").alias("sampled_at"), *place)
+    line = [f.make_valid_utf8(value).alias("line"), f.length("value").alias("bytes")]
+    return ours.select(properties["source"].alias("source"), *line, *place)
+
+
+class QueryProcess:
+    """Starts Spark and the query, reports each batch, drains and stops as the job says."""
+
+    def __init__(self, link: Link, settings: Message) -> None:
+        self.link = link
+        self.settings = settings
+        self.out = Path(settings["out"])
+        self.ends: dict[int, int] = {}
+        self.rows = 0
+        self._changed = threading.Event()
+
+    def run(self) -> None:
+        """Raises CommitLogError; everything else is a bug and ends with a traceback in the log."""
+        spark = self._start_spark()
+        try:
+            query = self._start_query(spark)
+            self._wait_until_idle(query)
+            self.link.send({"event": "ready"})
+            self._serve(query)
+            query.stop()
+        finally:
+            self.link.send({"event": "phase", "text": "stopping Spark"})
+            spark.stop()
+
+    def _start_spark(self) -> SparkSession:
+        self.link.send({"event": "phase", "text": "starting Java and Spark"})
+        import commitlog.spark
+
+        return commitlog.spark.session("commitlog ingest", config=_SPARK)
+
+    def _start_query(self, spark: SparkSession) -> StreamingQuery:
+        self.link.send({"event": "phase", "text": "starting the streaming query"})
+        from commitlog.ingest.livetable import LiveTable
+
+        self.table = LiveTable(machine=self.settings["live"])
+        messages = (
+            spark.readStream.format("commitlog")
+            .option("path", self.settings["store"])
+            .option("subscribe", self.settings["topic"])
+            .option("startingOffsets", self.settings["starting_offsets"])
+            .option("maxOffsetsPerTrigger", BATCH_ROWS_MAX)
+            .option("columns", "value,partition,offset,timestamp,properties")
+            .load()
+        )
+        return (
+            parsed(messages, self.settings)
+            .writeStream.foreachBatch(self._write_batch)
+            .option("checkpointLocation", str(self.out / CHECKPOINT))
+            .queryName("ingest")
+            .start()
+        )
+
+    def _write_batch(self, rows: DataFrame, batch: int) -> None:
+        """Writes one batch, by overwrite: a batch that is run again replaces itself. Runs in a thread of py4j."""
+        began = time.monotonic()
+        directory = self.out / f"batch={batch}"
+        rows.write.mode("overwrite").parquet(str(directory))
+        finished_ms = time.time() * 1000
+        facts = self.table.add(directory, finished_ms)
+        self.rows += facts.rows
+        for lane, end in facts.ends.items():
+            self.ends[lane] = max(self.ends.get(lane, 0), end)
+        latencies = facts.latencies
+        self.link.send(
+            {
+                "event": "batch",
+                "id": batch,
+                "rows": facts.rows,
+                "total": self.rows,
+                "seconds": time.monotonic() - began,
+                "latencies": latencies.to_json(),
+                "p50_ms": latencies.percentile(0.5),
+                "p99_ms": latencies.percentile(0.99),
+                "grids": [grid.to_json() for grid in self.table.grids()],
+            }
+        )
+        self._changed.set()
+
+    def _wait_until_idle(self, query: StreamingQuery) -> None:
+        """Until the query has looked at the store once: from then on it misses nothing."""
+        while self._alive(query) and not self.link.closed:
+            if query.status["message"].startswith("Waiting") or self.ends:
+                return
+            time.sleep(0.05)
+
+    def _alive(self, query: StreamingQuery) -> bool:
+        """Raises IngestError where the query has failed; the last line of what Spark says is the cause."""
+        if query.isActive:
+            return True
+        failure = query.exception()
+        lines = [line.strip() for line in str(failure or "").splitlines() if line.strip()]
+        named = [line for line in lines if "commitlog.errors." in line]
+        cause = (named or lines or ["it ended by itself"])[-1]
+        raise IngestError(f"the Spark query failed: {cause[:500]} (see {self.out}/spark.log)")
+
+    def _serve(self, query: StreamingQuery) -> None:
+        """Until the job says stop, or has gone; says when everything that it named has been read."""
+        wanted: dict[int, int] | None = None
+        settle = False
+        while self._alive(query) and not self.link.closed:
+            for message in self.link.receive(0):
+                if message["do"] == "stop":
+                    return
+                wanted = {int(lane): end for lane, end in message["until"].items()}
+                settle = message["settle"]
+            if wanted is not None and all(self.ends.get(lane, 0) >= end for lane, end in wanted.items()):
+                if settle:
+                    self._wait_until_settled(query)
+                self.link.send({"event": "drained"})
+                wanted = None
+            self._changed.wait(0.05)
+            self._changed.clear()
+
+    def _wait_until_settled(self, query: StreamingQuery) -> None:
+        """A producer that died may have sent more than it had noted: wait until nothing comes any more."""
+        quiet_since = time.monotonic()
+        while self._alive(query) and time.monotonic() - quiet_since < _SETTLED_SECONDS and not self.link.closed:
+            if self._changed.wait(0.1):
+                self._changed.clear()
+                quiet_since = time.monotonic()
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """How a failure is told to the job."""
+    if isinstance(error, CommitLogError):
+        return {"event": "failed", "name": type(error).__name__, "text": str(error)}
+    text = (str(error).strip() or type(error).__name__).splitlines()[-1]
+    return {"event": "failed", "name": "IngestError", "text": f"Spark: {text[:500]}"}
+
+
+def main() -> None:
+    """The process: `python -m commitlog.ingest.query FD`."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    link = Link.inherited()
+    process = QueryProcess(link, link.receive_first())
+    try:
+        process.run()
+    except Exception as error:
+        traceback.print_exc()
+        link.send(describe(error))
+
+
+if __name__ == "__main__":
+    main()
