@@ -19,12 +19,14 @@ from commitlog import errors
 
 if TYPE_CHECKING:
     from commitlog.config import Config
+    from commitlog.message import Message
     from commitlog.producer import Producer
+    from commitlog.reader import Reader
     from commitlog.receipt import Receipt
     from commitlog.status import PutMessageStatus
     from commitlog.store import StopReport, Store
 
-__all__ = ["Config", "Producer", "PutMessageStatus", "Receipt", "StopReport", "Store", "errors"]
+__all__ = ["Config", "Message", "Producer", "PutMessageStatus", "Reader", "Receipt", "StopReport", "Store", "errors"]
 
 if shm.__file__ is None or Path(shm.__file__).parent.parent != Path(__file__).parent.parent:
     raise errors.NeighbourMismatch(
@@ -36,6 +38,8 @@ _HOMES = {
     "Config": "commitlog.config",
     "Producer": "commitlog.producer",
     "PutMessageStatus": "commitlog.status",
+    "Message": "commitlog.message",
+    "Reader": "commitlog.reader",
     "Receipt": "commitlog.receipt",
     "StopReport": "commitlog.store",
     "Store": "commitlog.store",

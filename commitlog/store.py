@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,7 @@ class Store:
         self._error: dict[str, Any] = {}
         self._listener = threading.Thread(target=self._listen, name="commitlog-supervisor", daemon=True)
         self._listener.start()
+        _STORES.add(self)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], config: str | Path | Mapping[str, Any] | Config | None = None) -> Store:
@@ -70,6 +72,7 @@ class Store:
             start_new_session=True,
         )
         assert process.stdin is not None
+        assert process.stdout is not None
         request = {"path": str(directory.path), "config": settings.to_json()}
         try:
             process.stdin.write(orjson.dumps(request) + b"\n")
@@ -117,6 +120,7 @@ class Store:
         for producer in self._producers:
             producer.close()
         with contextlib.suppress(BrokenPipeError):  # the supervisor is gone already: its stages drain by themselves
+            process.stdin.write(b"stop\n")  # the pipe's end alone would wait for forked children that hold it too
             process.stdin.close()
         try:
             process.wait(_CLOSE_LIMIT_SECONDS)
@@ -152,6 +156,20 @@ class Store:
 
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r})"
+
+
+_STORES: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+def _let_go_in_child() -> None:
+    """A forked child would keep the stages running after its parent's death."""
+    for store in list(_STORES):
+        if store._process.stdin is not None and not store._process.stdin.closed:
+            os.close(store._process.stdin.fileno())
+    _STORES.clear()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 def _await_ready(process: subprocess.Popen[bytes]) -> dict[str, Any]:

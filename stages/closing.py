@@ -50,7 +50,7 @@ def _close_lane(lane: LaneDirectory, control: ControlRegion, channel: FileChanne
             return f"lane {lane.number}: producer {words[base + Lane.LESSEE_PID]} still holds it"
         wrote, flushed = words[base + Lane.WROTE], words[base + Lane.FLUSHED]
         if wrote != flushed:
-            return f"lane {lane.number}: {wrote - flushed} bytes are in the pool and not yet flushed; the next start drains them"
+            return f"lane {lane.number}: {wrote - flushed} bytes are in the pool, not flushed yet; the next start drains them"
         _remove_unused_segments(lane, wrote, channel)
         timestamp = words[base + Lane.DISPATCHED_TIMESTAMP]
         PositionsFile(lane.positions_file, channel).store(

@@ -30,7 +30,7 @@ class CommitRealTimeService(ServiceThread):
     """The committer stage."""
 
     name = "committer"
-    watched = (Lane.WROTE, Lane.REWRITE_WANTED, Lane.ALLOCATED, Lane.OPENED, Lane.FLUSH_REQUESTED)
+    watched = (Lane.WROTE, Lane.BUFFERS, Lane.REWRITE_WANTED, Lane.ALLOCATED, Lane.OPENED, Lane.FLUSH_REQUESTED)
 
     def __init__(self, path: Path, channel: FileChannel = DISK, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(path, channel, clock)
@@ -57,7 +57,7 @@ class CommitRealTimeService(ServiceThread):
         return int(np.sum(self._wrote - self._committed)) + int(np.count_nonzero(self._wanted != self._rewritten))
 
     def on_wait_end(self) -> None:
-        self._buffers.drop_stale()
+        self._buffers.follow()
 
     def work(self) -> bool:
         """One slice of every lane that has something: lanes take turns, so that none starves the others."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -33,8 +34,12 @@ class LaneBuffers:
         self._mapped[lane] = sequence, buffers
         return buffers
 
-    def drop_stale(self) -> None:
-        """Unmaps what was given back: its memory is free only when the last mapping goes."""
+    def follow(self) -> None:
+        """Maps what was made, so that it is safe from being unlinked, and unmaps what was given back: its memory is free
+        only when the last mapping goes."""
+        for lane in np.flatnonzero(self._sequences & np.uint64(1)).tolist():
+            with contextlib.suppress(FileNotFoundError):  # unlinked already: the commit that needs it says so
+                self.get(lane)
         for lane, (sequence, _) in list(self._mapped.items()):
             if int(self._sequences[lane]) != sequence:
                 self._drop(lane)
@@ -47,3 +52,4 @@ class LaneBuffers:
     def close(self) -> None:
         for lane in list(self._mapped):
             self._drop(lane)
+        del self._sequences, self._lanes

@@ -24,7 +24,7 @@ import orjson
 from commitlog.adoption import choose_segment_bytes, open_pool
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import AUTO_SEGMENT_BYTES_MAX, MIN_SEGMENT_BYTES, Config
-from commitlog.errors import CommitLogError, StageFailed, StoreNotFound, StoreRefused, StoreRunning
+from commitlog.errors import CommitLogError, PoolUnlinked, StageFailed, StoreNotFound, StoreRefused, StoreRunning
 from commitlog.file_channel import DISK, FileChannel
 from commitlog.store_directory import StoreDirectory, StoreFacts, new_store_id
 from shm.layout import STAGES, Header, Stage
@@ -34,6 +34,7 @@ from stages.closing import StopReport, close_store
 _STDIN, _STDOUT = 0, 1
 _POLL_MS = 200
 _LOCK_POLL_SECONDS = 0.02
+_OWNER_WAIT_NS = 1_000_000_000
 _STAGE_START_SECONDS = 20.0
 _STOP_ORDER = ("committer", "flusher", "dispatcher", "allocator")
 _BACKOFF_SECONDS_MAX = 2.0
@@ -120,12 +121,12 @@ class Supervisor:
             self.channel.create_directory(self.directory.logs_directory)
         except OSError as error:
             raise StoreRefused(f"{self.directory.path}: {error.strerror}; choose another path") from error
-        deadline = self.clock.monotonic_ns() + self.config.supervisor.start_wait_ms * 1_000_000
+        began, orphans_ns = self.clock.monotonic_ns(), self.config.supervisor.start_wait_ms * 1_000_000
         files = {"": self.directory.lock_file, **{name: self.directory.stage_lock_file(name) for name in STAGES}}
         for name, path in files.items():
             fd = self.channel.open(path, write=True, create=True)
             while not self.channel.try_lock(fd):
-                if self.clock.monotonic_ns() > deadline:
+                if self.clock.monotonic_ns() - began > (orphans_ns if name else min(orphans_ns, _OWNER_WAIT_NS)):
                     self._refuse_running(files)
                 self.clock.sleep(_LOCK_POLL_SECONDS)
             self._locks[name] = fd
@@ -199,8 +200,9 @@ class Supervisor:
         while not self.stopping:
             events = {fd for fd, _ in poller.poll(_POLL_MS)}
             self._beat()
-            if _STDIN in events and not os.read(_STDIN, 4096):
+            if _STDIN in events:  # "stop", or the owner is gone
                 return
+            self._check_pool()
             for name, stage in self.stages.items():
                 if stage.pidfd in events:
                     poller.unregister(stage.pidfd)
@@ -242,6 +244,15 @@ class Supervisor:
         if age > self.config.supervisor.hung_after_ms * 1_000_000:
             self._warn(f"the {stage.name} (pid {stage.process.pid}) gave no sign for {age // 10**9} s; it is killed")
             stage.process.kill()
+
+    def _check_pool(self) -> None:
+        """Memory that was unlinked is still mapped by the stages: they drain it, and the store stops."""
+        assert self.control is not None
+        if self.control.region.unlinked:
+            raise PoolUnlinked(
+                f"the pool {self.control.region.path.parent} was removed under the running store (systemd's RemoveIPC at "
+                f"logout, or a cleaner of /dev/shm): what was accepted is written to disk, then the store stops"
+            )
 
     def _beat(self) -> None:
         assert self.control is not None
@@ -325,9 +336,9 @@ def run(supervisor: Supervisor) -> int:
     code = 0
     try:
         supervisor.watch()
-    except StageFailed as error:
+    except (StageFailed, PoolUnlinked) as error:
         log.error(str(error))
-        tell({"error": "StageFailed", "message": str(error)})
+        tell({"error": type(error).__name__, "message": str(error)})
         code = 1
     report = supervisor.stop()
     log.info("stopped: %s", report)

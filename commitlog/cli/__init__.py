@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "ingest": "ingest",
     "run": "run",
     "produce": "produce",
+    "cat": "cat",
     "stat": "stat",
     "destroy": "destroy",
 }

@@ -50,18 +50,19 @@ def collect(store: Path) -> dict[str, Any]:
 
     view = StoreView(store)
     try:
-        topics: dict[int, dict[str, tuple[int, int]]] = {}
-        for (topic, lane), span in TopicIndex(view).spans("flushed").items():
-            topics.setdefault(lane, {})[topic] = (span[0], span[1])
+        index = TopicIndex(view)
+        index.refresh()
+        topics = {
+            lane: {topic: (known.first, known.end) for topic, known in sorted(index.lanes[lane].queues.items())}
+            for lane in index.lanes
+        }
         return {
             "path": str(view.directory.path),
             "store_id": view.store_id,
             "running": view.channel.is_locked(view.directory.lock_file),
             "generation": view.facts.generation,
             "segment_bytes": view.segment_bytes,
-            "lanes": [
-                _lane(view, lane) | {"topics": dict(sorted(topics.get(lane, {}).items()))} for lane in view.lanes()
-            ],
+            "lanes": [_lane(view, lane) | {"topics": topics.get(lane, {})} for lane in view.lanes()],
             "stages": [_stage(view.control, name) for name in STAGES] if view.control else [],
             "closing": bool(view.control and view.control.words[Header.CLOSING]),
         }
