@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Interval
+from annotated_types import Interval
 
 MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES = 1 << 16, 1 << 30
 AUTO_SEGMENT_BYTES_MAX = 1 << 26
@@ -87,7 +87,7 @@ class SupervisorConfig:
     start_wait_ms: Milliseconds = 5_000
     stop_timeout_ms: Milliseconds = 30_000
     hung_after_ms: Annotated[int, Interval(ge=1_000, le=600_000)] = 30_000
-    restarts_max: Annotated[int, Ge(1)] = 20
+    restarts_max: Annotated[int, Interval(ge=1, le=1_000_000)] = 20
     restarts_window_ms: Annotated[int, Interval(ge=1_000, le=3_600_000)] = 60_000
 
 

@@ -6,9 +6,10 @@ import dataclasses
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import orjson
+from annotated_types import Interval
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from commitlog.config import Config
@@ -54,11 +55,19 @@ def _validated(values: dict[str, Any], where: str) -> Config:
 
 
 def _describe(problem: Any, where: str) -> str:
+    """One problem: key, value, file and what is allowed, taken from the knob's own annotation."""
+    *path, last = problem["loc"]
+    section: Any = Config
+    for part in path:
+        section = section.__dataclass_fields__[part].default_factory
     key = ".".join(str(part) for part in problem["loc"])
     if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        *path, _ = problem["loc"]
-        section: Any = Config
-        for part in path:
-            section = section.__dataclass_fields__[part].default_factory
         return f"{where}: unknown key {key} (there are {', '.join(section.__dataclass_fields__)})"
-    return f"{where}: {key} = {problem['input']!r}: {problem['msg']}"
+    return f"{where}: {key} = {problem['input']!r}: {problem['msg']}{_allowed(get_type_hints(section, include_extras=True)[last])}"
+
+
+def _allowed(hint: Any) -> str:
+    for bound in getattr(hint, "__metadata__", ()):
+        if isinstance(bound, Interval):
+            return f" (allowed: {bound.ge} to {bound.le})"
+    return ""

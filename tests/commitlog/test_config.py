@@ -1,0 +1,73 @@
+"""Configuration files: every knob documented, every mistake named."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog.config import Config
+from commitlog.config_file import load_config
+from commitlog.errors import ConfigError
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+def test_default_toml_is_the_defaults_and_documents_every_knob() -> None:
+    """It says each key once, with a comment above it, and loads as Config()."""
+    assert load_config(CONFIGS / "default.toml") == Config()
+    text = (CONFIGS / "default.toml").read_text()
+    values = tomllib.loads(text)
+    for section in dataclasses.fields(Config):
+        knobs = {knob.name for knob in dataclasses.fields(getattr(Config(), section.name))}
+        assert set(values[section.name]) == knobs
+
+
+@pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.toml")), ids=lambda file: file.name)
+def test_every_file_in_configs_loads(file: Path) -> None:
+    """What we ship is right."""
+    load_config(file)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"stor": {}}, "unknown key stor"),
+        ({"store": {"segment_byte": 1}}, "unknown key store.segment_byte"),
+        ({"store": {"max_lanes": 0}}, "store.max_lanes = 0"),
+        ({"store": {"max_lanes": 129}}, "1 to 128"),
+        ({"store": {"segment_bytes": 100_000}}, "powers of two"),
+        ({"store": {"flush_disk_type": "SOMETIMES"}}, "ASYNC_FLUSH"),
+        ({"flusher": {"linger_ms": "5"}}, "flusher.linger_ms = '5'"),
+        ({"producer": {"buffer_wait_ms": -1}}, "0 to 86400000"),
+        ({"store": 5}, "store = 5"),
+    ],
+)
+def test_a_mistake_names_key_value_and_what_is_allowed(values: dict[str, Any], says: str) -> None:
+    """One line, with the way out."""
+    with pytest.raises(ConfigError) as error:
+        load_config(values)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_is_not_there_or_no_toml_is_named(tmp_path: Path) -> None:
+    """The error begins with the file."""
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[store\n")
+    for file in (tmp_path / "absent.toml", broken):
+        with pytest.raises(ConfigError, match=str(file)):
+            load_config(file)
+
+
+def test_a_file_overrides_only_what_it_names(tmp_path: Path) -> None:
+    """The rest keeps its default."""
+    file = tmp_path / "mine.toml"
+    file.write_text('[store]\nflush_disk_type = "SYNC_FLUSH"\n')
+    config = load_config(file)
+    assert config.store.flush_disk_type == "SYNC_FLUSH"
+    assert config.flusher == Config().flusher
+    assert Config.from_json(config.to_json()) == config
