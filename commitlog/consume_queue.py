@@ -1,0 +1,236 @@
+"""RocketMQ's ConsumeQueue: for one topic in one lane, where each message is in the log.
+
+Entry number q (the queue offset) is 20 bytes at q × 20, in files of a fixed size named by their first byte's offset:
+
+    physical offset i64 │ size i32 │ tags code i64        big-endian; size 0: nothing placed here yet
+
+Entries are *placed*, not appended: doing it again writes the same bytes. Files are sparse at their full size, so the end of a
+queue is its last entry with a size. Where a queue begins later than 0, RocketMQ fills the places before with
+(0, 0x7FFFFFFF, 0).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from commitlog.errors import DamagedFile
+from commitlog.file_channel import DISK, FileChannel
+from commitlog.store_directory import segment_name
+
+ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+ENTRY_BYTES = 20
+assert ENTRY.itemsize == ENTRY_BYTES
+FILE_BYTES = 300_000 * ENTRY_BYTES
+PRE_FILL_SIZE = 0x7FFFFFFF
+
+Entries = npt.NDArray[Any]
+Ints = npt.NDArray[np.int64]
+
+
+class ConsumeQueue:
+    """One queue. Reading needs no write access and sees what other processes place.
+
+    `file_bytes` holds for a queue that has no file yet; else its first file says it. Raises DamagedFile for a file whose
+    size is no queue's; OSError as the system gives it.
+    """
+
+    def __init__(self, directory: Path, file_bytes: int = FILE_BYTES, channel: FileChannel = DISK) -> None:
+        self.directory, self.channel = directory, channel
+        self._default_bytes = file_bytes
+        self._known_bytes = 0
+        self._starts: list[int] = []
+        self._files: dict[int, int] = {}
+        self._writable: set[int] = set()
+        self._dirty: set[int] = set()
+        self._new_names = False
+
+    # ---- files ---------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Lists the files anew: the writer may have made one since."""
+        self._starts = sorted(int(n) for n in self.channel.list(self.directory) if n.isdecimal() and len(n) == 20)
+
+    @property
+    def file_bytes(self) -> int:
+        """The size of each file, bytes."""
+        if not self._known_bytes:
+            if not self._starts:
+                self._look()
+            for start in self._starts:
+                with self.channel.opened(self.directory / segment_name(start)) as fd:
+                    size = self.channel.size(fd)
+                if size % ENTRY_BYTES or start % (size or 1):
+                    raise DamagedFile(
+                        f"{self.directory / segment_name(start)}: {size:,} bytes is no consume queue file's size"
+                    )
+                if size:
+                    self._known_bytes = size
+                    break
+            else:
+                return self._default_bytes
+        return self._known_bytes
+
+    def _open(self, start: int) -> int | None:
+        """A descriptor for reading; None where the file is not there or was made and not yet sized."""
+        fd = self._files.get(start)
+        if fd is None:
+            try:
+                fd = self.channel.open(self.directory / segment_name(start))
+            except FileNotFoundError:
+                return None
+            size = self.channel.size(fd)
+            if size != self.file_bytes:
+                self.channel.close(fd)
+                if size == 0:
+                    return None
+                raise DamagedFile(
+                    f"{self.directory / segment_name(start)}: {size:,} bytes, this queue's files have {self.file_bytes:,}"
+                )
+            self._files[start] = fd
+        return fd
+
+    def _open_to_write(self, start: int) -> int:
+        if start in self._writable:
+            return self._files[start]
+        self.channel.create_directory(self.directory)
+        fd = self.channel.open(self.directory / segment_name(start), write=True, create=True)
+        size = self.channel.size(fd)
+        if size not in (0, self.file_bytes):
+            self.channel.close(fd)
+            raise DamagedFile(
+                f"{self.directory / segment_name(start)}: {size:,} bytes, this queue's files have {self.file_bytes:,}"
+            )
+        if size == 0:
+            self.channel.truncate(fd, self.file_bytes)
+            self._new_names = True
+        if start in self._files:
+            self.channel.close(self._files[start])
+        self._files[start] = fd
+        self._writable.add(start)
+        return fd
+
+    # ---- writing -------------------------------------------------------------------------------------------------
+
+    def place(
+        self,
+        queue_offsets: npt.ArrayLike,
+        physical_offsets: npt.ArrayLike,
+        sizes: npt.ArrayLike,
+        tags_codes: npt.ArrayLike,
+    ) -> None:
+        """Writes entries at their queue offsets (columns of equal length; sizes in bytes). Not durable before `sync`."""
+        offsets = np.asarray(queue_offsets, dtype=np.int64)
+        if not len(offsets):
+            return
+        entries = np.empty(len(offsets), dtype=ENTRY)
+        entries["physical_offset"], entries["size"], entries["tags_code"] = physical_offsets, sizes, tags_codes
+        per_file = self.file_bytes // ENTRY_BYTES
+        file_numbers = offsets // per_file
+        cuts = np.flatnonzero((np.diff(offsets) != 1) | (np.diff(file_numbers) != 0)) + 1
+        edges = [0, *cuts.tolist(), len(offsets)]
+        for begin, end in itertools.pairwise(edges):
+            start = int(file_numbers[begin]) * self.file_bytes
+            fd = self._open_to_write(start)
+            self.channel.pwrite(fd, entries[begin:end].tobytes(), int(offsets[begin]) * ENTRY_BYTES - start)
+            self._dirty.add(start)
+
+    def sync(self) -> None:
+        """Makes everything placed durable. Raises OSError: place it again then, the kernel may have dropped it."""
+        for start in sorted(self._dirty):
+            self.channel.fdatasync(self._files[start])
+        if self._new_names:
+            self.channel.sync_directory(self.directory)
+            self._new_names = False
+        self._dirty.clear()
+
+    def zero_from(self, queue_offset: int) -> None:
+        """Empties every place at or past a queue offset, durably. The last file stays, so that offsets never restart."""
+        self._look()
+        where = queue_offset * ENTRY_BYTES
+        for start in self._starts:
+            if start + self.file_bytes <= where:
+                continue
+            fd = self._open_to_write(start)
+            self.channel.truncate(fd, max(where - start, 0))
+            self.channel.truncate(fd, self.file_bytes)
+            self.channel.fdatasync(fd)
+
+    # ---- reading -------------------------------------------------------------------------------------------------
+
+    def entries(self, start: int, count: int) -> Entries:
+        """Up to `count` entries from queue offset `start`, dtype ENTRY; fewer where the files end.
+
+        A place that is empty yet has size 0.
+        """
+        parts = []
+        where, end = start * ENTRY_BYTES, (start + count) * ENTRY_BYTES
+        while where < end:
+            file_start = where - where % self.file_bytes
+            fd = self._open(file_start)
+            if fd is None:
+                break
+            data = self.channel.pread(fd, min(end, file_start + self.file_bytes) - where, where - file_start)
+            if len(data) % ENTRY_BYTES or not data:
+                raise DamagedFile(f"{self.directory / segment_name(file_start)}: shorter than it was")
+            parts.append(np.frombuffer(data, dtype=ENTRY))
+            where += len(data)
+        if not parts:
+            return np.empty(0, dtype=ENTRY)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _size_at(self, queue_offset: int) -> int:
+        entry = self.entries(queue_offset, 1)
+        return int(entry["size"][0]) if len(entry) else 0
+
+    def end(self) -> int:
+        """One past the last entry; 0 for a queue that has none."""
+        self._look()
+        per_file = self.file_bytes // ENTRY_BYTES
+        for start in reversed(self._starts):
+            first = start // ENTRY_BYTES
+            if self._size_at(first):
+                return _first_where(lambda q: self._size_at(q) == 0, first, first + per_file)
+        return self._starts[0] // ENTRY_BYTES if self._starts else 0
+
+    def first(self) -> int:
+        """The first queue offset with a message: what comes before was deleted, or filled in by RocketMQ."""
+        self._look()
+        if not self._starts:
+            return 0
+        begin = self._starts[0] // ENTRY_BYTES
+        return _first_where(lambda q: self._size_at(q) != PRE_FILL_SIZE, begin, max(self.end(), begin))
+
+    def find_by_timestamp(self, timestamp: int, first: int, end: int, read_timestamp: Callable[[int, int], int]) -> int:
+        """The queue offset in [first, end) of the first message stored at or after a time (ms); `end` if there is none.
+
+        `read_timestamp(physical offset, size)` reads a record's store timestamp. A binary search: store timestamps only grow.
+        """
+
+        def is_late(queue_offset: int) -> bool:
+            entry = self.entries(queue_offset, 1)
+            return read_timestamp(int(entry["physical_offset"][0]), int(entry["size"][0])) >= timestamp
+
+        return _first_where(is_late, first, end)
+
+    def close(self) -> None:
+        for fd in self._files.values():
+            self.channel.close(fd)
+        self._files.clear()
+        self._writable.clear()
+
+
+def _first_where(condition: Callable[[int], bool], low: int, high: int) -> int:
+    """The smallest number in [low, high) that meets a condition which, once met, stays met; `high` if none does."""
+    while low < high:
+        middle = (low + high) // 2
+        if condition(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low

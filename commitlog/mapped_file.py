@@ -1,0 +1,78 @@
+"""One segment, mapped read-only: RocketMQ's MappedFile, with its ReferenceResource.
+
+No user process ever stores to a mapping, where a full disk is a SIGBUS; writing goes through FileChannel. A mapping that
+somebody holds is not closed under him. A file that is unlinked stays readable as long as its mapping does.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.errors import DamagedFile
+from commitlog.file_channel import DISK, FileChannel
+
+_POLL_SECONDS = 0.001
+
+
+class MappedFile:
+    """A whole segment. `view` is its bytes, `start` its first byte's offset in the log, `size` its length in bytes.
+
+    Raises FileNotFoundError, DamagedFile where the file has another size.
+    """
+
+    def __init__(self, path: Path, start: int, size: int, channel: FileChannel = DISK) -> None:
+        self.path, self.start, self.size = path, start, size
+        with channel.opened(path) as fd:
+            actual = channel.size(fd)
+            if actual != size:
+                raise DamagedFile(f"{path}: {actual:,} bytes, a segment of this log has {size:,}")
+            self._mapping: mmap.mmap = channel.map_read(fd, size)
+        self.view = memoryview(self._mapping)
+        self._lock = threading.Lock()
+        self._holders = 0
+        self._available = True
+
+    def hold(self) -> bool:
+        """Takes a reference, so that `shutdown` waits; False once shut down."""
+        with self._lock:
+            if self._available:
+                self._holders += 1
+            return self._available
+
+    def release(self) -> None:
+        """Gives a reference back."""
+        with self._lock:
+            self._holders -= 1
+
+    @contextmanager
+    def held(self) -> Iterator[memoryview]:
+        """The bytes for the length of a with-block. Raises ValueError after `shutdown`."""
+        if not self.hold():
+            raise ValueError(f"{self.path} is closed")
+        try:
+            yield self.view
+        finally:
+            self.release()
+
+    def shutdown(self, wait_seconds: float = 0.0, clock: Clock = SYSTEM_CLOCK) -> bool:
+        """Lets no new holder in, waits for the others up to the limit, and unmaps.
+
+        After the limit the mapping is left to its last view instead (Python unmaps it when that goes): True when it is
+        unmapped already.
+        """
+        with self._lock:
+            self._available = False
+        deadline = clock.monotonic_ns() + int(wait_seconds * 1e9)
+        while self._holders > 0 and clock.monotonic_ns() < deadline:
+            clock.sleep(_POLL_SECONDS)
+        try:
+            self.view.release()
+            self._mapping.close()
+        except BufferError:
+            return False
+        return True
