@@ -119,6 +119,7 @@ class Store:
             return self._report()
         for producer in self._producers:
             producer.close()
+        self._producers.clear()
         with contextlib.suppress(BrokenPipeError):  # the supervisor is gone already: its stages drain by themselves
             process.stdin.write(b"stop\n")  # the pipe's end alone would wait for forked children that hold it too
             process.stdin.close()

@@ -22,9 +22,11 @@ SMALL = {"store": {"segment_bytes": 1 << 18, "max_lanes": 4}, "supervisor": {"re
 
 
 @contextlib.contextmanager
-def writers(path: Path, notes: Path, count: int, messages: int = 0) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Processes that send until they are killed, or that many messages each."""
-    processes = [_writer(path, notes / f"{i}.txt", i, messages) for i in range(count)]
+def writers(
+    path: Path, notes: Path, count: int, messages: int = 0, first: int = 0
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes that send until they are killed, or that many messages each; numbered, and seeded, from `first`."""
+    processes = [_writer(path, notes / f"{i}.txt", i, messages) for i in range(first, first + count)]
     try:
         yield processes
     finally:
@@ -67,17 +69,12 @@ def test_a_killed_stage_is_started_again_and_nothing_is_lost(stage: str, tmp_pat
     notes = tmp_path / "notes"
     notes.mkdir()
     path = tmp_path / "store"
-    with commitlog.Store.open(path, SMALL):
-        with writers(path, notes, 2) as processes:
-            for _ in range(10):
-                grown(notes, 2000)
-                victim = pid_of(path, stage)
-                kill(victim)
-                wait_until(lambda victim=victim: pid_of(path, stage) != victim, 20, f"a new {stage}")
+    with commitlog.Store.open(path, SMALL), writers(path, notes, 2):
+        for _ in range(10):
             grown(notes, 2000)
-            for process in processes:
-                process.kill()
-                process.wait()
+            kill(victim := pid_of(path, stage))
+            wait_until(lambda: pid_of(path, stage) not in (victim, 0), 20, f"a new {stage}")
+        grown(notes, 2000)
     check(read_notes(list(notes.iterdir())), read_store(path), deaths=2)
 
 
@@ -108,15 +105,12 @@ def test_everything_killed_at_once_comes_back_whole(seed: int, tmp_path: Path) -
     deaths = 0
     for turn in range(5):
         store = commitlog.Store.open(path, SMALL)
-        with writers(path, notes / "", 0):
-            processes = [_writer(path, notes / f"{turn}-{i}.txt", turn * 10 + i, 0) for i in range(2)]
+        with writers(path, notes, 2, first=2 * turn) as processes:
             grown(notes, 6000)
             everybody = [*(process.pid for process in processes), pid_of(path, ""), *(pid_of(path, s) for s in STAGES)]
             chance.shuffle(everybody)
             for pid in everybody:
                 kill(pid)
-            for process in processes:
-                process.wait()
             deaths += 2
         with pytest.raises(commitlog.errors.StageFailed):
             store.close()

@@ -1,0 +1,316 @@
+"""Producers through the public door: what is accepted, what is refused, forks, threads, interrupts, back-pressure."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import commitlog
+from commitlog import errors
+from commitlog.status import PutMessageStatus
+from tests.conftest import wait_until
+from tests.crash.accounts import read_store
+
+SMALL: dict[str, Any] = {"store": {"segment_bytes": 1 << 16, "max_lanes": 3}}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[commitlog.Store]:
+    with commitlog.Store.open(tmp_path / "store", SMALL) as opened:
+        yield opened
+
+
+def read(store: commitlog.Store, **how: Any) -> list[commitlog.Message]:
+    with commitlog.Reader(store.path, **how) as reader:
+        return list(reader)
+
+
+def test_a_message_comes_back_as_it_was_sent(store: commitlog.Store) -> None:
+    """Every part of it, and the receipt says where it is."""
+    producer = store.producer()
+    receipt = producer.send("orders", b"one", key="42", tags="new", properties={"trace": "x"}, born_timestamp=1234)
+    assert receipt.wait("flushed", timeout=10) is PutMessageStatus.PUT_OK
+    assert receipt.done("committed")
+    (message,) = read(store)
+    assert (message.topic, message.partition, message.offset) == ("orders", producer.lane, 0)
+    assert (message.key, message.tags, message.value, message.properties) == ("42", "new", b"one", {"trace": "x"})
+    assert message.born_timestamp == 1234
+    assert message.message_id == receipt.message_id
+    assert message.physical_offset == receipt.physical_offset == 0
+
+
+def test_offsets_count_by_topic_without_a_gap(store: commitlog.Store) -> None:
+    """Also in the hands of the next producer, and of one after a restart."""
+    for expected in range(3):
+        with store.producer() as producer:
+            assert [producer.send("a", b"").offset, producer.send("b", b"").offset] == [expected, expected]
+    store.close()
+    with commitlog.Store.open(store.path) as again, again.producer() as producer:
+        assert producer.send("a", b"").offset == 3
+        producer.flush()
+        assert [(m.topic, m.offset) for m in read(again)] == [(t, n) for n in range(3) for t in "ab"] + [("a", 3)]
+
+
+def test_messages_roll_over_segments(store: commitlog.Store) -> None:
+    """More than the buffers hold, of every size up to the largest."""
+    producer = store.producer()
+    largest = producer.message_bytes_max - 200
+    bodies = [bytes([n % 256]) * (n * 997 % largest) for n in range(200)] + [b"x" * largest]
+    for body in bodies:
+        producer.send("t", body)
+    producer.flush(timeout=30)
+    assert [message.value for message in read(store)] == bodies
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("bad topic", b""), errors.IllegalTopic),
+        (("", b""), errors.IllegalTopic),
+        (("..", b""), errors.IllegalTopic),
+        (("t" * 256, b""), errors.IllegalTopic),
+        (("t", b"x" * (1 << 15)), errors.MessageTooLarge),
+        (("t", b"", "key\x01"), errors.IllegalProperty),
+        (("t", b"", None, None, {"KEYS": "x"}), errors.IllegalProperty),
+        (("t", b"", None, None, {"a": "x" * 40_000}), errors.PropertiesTooLarge),
+        (("t", "text"), TypeError),
+        (("t", {"a": 1}), TypeError),
+        (("t", None), TypeError),
+    ],
+)
+def test_what_is_refused_leaves_nothing(
+    store: commitlog.Store, arguments: tuple[Any, ...], error: type[Exception]
+) -> None:
+    """A named error, no record, and the next message takes the offset."""
+    producer = store.producer()
+    with pytest.raises(error) as raised:
+        producer.send(*arguments)
+    assert "\n" not in str(raised.value)
+    assert producer.send("t", b"fine").offset == 0
+    producer.flush()
+    assert [message.value for message in read(store)] == [b"fine"]
+
+
+def test_lanes_run_out_by_name(store: commitlog.Store) -> None:
+    """Three lanes for three producers; a fourth waits and is refused; a closed one's lane is taken again."""
+    producers = [commitlog.Producer(store.path) for _ in range(3)]
+    assert sorted(producer.lane for producer in producers) == [0, 1, 2]
+    with pytest.raises(errors.NoFreeLane, match="max_lanes"):
+        commitlog.Producer(store.path)
+    producers[1].close()
+    with commitlog.Producer(store.path) as again:
+        assert again.lane == 1
+    for producer in producers:
+        producer.close()
+    with pytest.raises(errors.ProducerClosed):
+        producers[0].send("t", b"")
+
+
+def test_no_producer_without_stages(tmp_path: Path) -> None:
+    """The error says which command starts them."""
+    with pytest.raises(errors.StoreNotFound, match="commitlog run"):
+        commitlog.Producer(tmp_path / "store")
+    commitlog.Store.open(tmp_path / "store", SMALL).close()
+    with pytest.raises(errors.StoreNotRunning, match="commitlog run"):
+        commitlog.Producer(tmp_path / "store")
+
+
+def test_a_producer_learns_that_its_store_was_closed(store: commitlog.Store) -> None:
+    """What it had sent is drained; sending on raises; its pool stays only as long as something is in it."""
+    producer = commitlog.Producer(store.path)
+    producer.send("t", b"before")
+    report = store.close()
+    with pytest.raises(errors.StoreStopped):
+        for _ in range(10):
+            producer.send("t", b"after")
+    producer.close()
+    assert not report.drained
+    assert f"{os.getpid()}" in report.kept[0]
+    with commitlog.Store.open(store.path) as again:
+        assert next(iter(read(again))).value == b"before"
+
+
+def test_a_forked_child_can_neither_use_a_producer_nor_keep_its_lane(store: commitlog.Store) -> None:
+    """The child raises; when the parent lets go, the lane is free although the child lives on."""
+    producer = commitlog.Producer(store.path)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            producer.send("t", b"from the child")
+            os.write(writing, b"sent")
+        except errors.ForkedProducer:
+            os.write(writing, b"refused")
+        signal.pause()
+    try:
+        assert os.read(reading, 100) == b"refused"
+        producer.close()
+        with commitlog.Producer(store.path) as again:
+            assert again.lane == producer.lane
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reading)
+        os.close(writing)
+
+
+def test_two_threads_in_one_producer_raise_or_append_whole_messages(store: commitlog.Store) -> None:
+    """Every message that was accepted is there once; whoever came at the wrong time got ConcurrentUse."""
+    producer = store.producer()
+    accepted: list[bytes] = []
+    refused: list[errors.ConcurrentUse] = []
+
+    def work(name: str) -> None:
+        for number in range(3000):
+            body = f"{name} {number}".encode()
+            try:
+                producer.send("t", body)
+                accepted.append(body)
+            except errors.ConcurrentUse as error:
+                refused.append(error)
+
+    switching = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    threads = [threading.Thread(target=work, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(switching)
+    producer.flush()
+    assert Counter(message.value for message in read(store)) == Counter(accepted)
+    assert len(accepted) + len(refused) == 6000
+
+
+def test_an_interrupt_at_any_line_of_send_doubles_and_loses_nothing(store: commitlog.Store) -> None:
+    """KeyboardInterrupt is raised at the k-th line of `send`, for every k; then the same producer goes on."""
+    producer = store.producer()
+    sent: list[bytes] = []
+    interrupted: list[bytes] = []
+    producer_file = sys.modules["commitlog.producer"].__file__
+
+    def interrupt_at(line: int) -> Any:
+        seen = 0
+
+        def trace(frame: FrameType, event: str, _argument: object) -> Any:
+            nonlocal seen
+            if frame.f_code.co_filename != producer_file:
+                return None
+            if event == "line":
+                seen += 1
+                if seen == line:
+                    raise KeyboardInterrupt
+            return trace
+
+        return trace
+
+    line = 0
+    done = False
+    while not done:
+        line += 1
+        for size in (10, 9000):  # the larger ones roll into the next segment now and then
+            body = f"{line} ".encode() + b"x" * size
+            sys.settrace(interrupt_at(line))
+            try:
+                producer.send("t", body)
+                sent.append(body)
+                done = size == 10
+            except KeyboardInterrupt:
+                interrupted.append(body)
+            finally:
+                sys.settrace(None)
+            after = f"after {line} {size}".encode()
+            producer.send("u", after)
+            sent.append(after)
+    producer.flush()
+    messages = read(store)
+    found = Counter(message.value for message in messages)
+    assert all(found[body] == 1 for body in sent)
+    assert all(found[body] <= 1 for body in interrupted)
+    assert set(found) <= {*sent, *interrupted}
+    for topic in "tu":
+        assert [m.offset for m in messages if m.topic == topic] == list(range(sum(m.topic == topic for m in messages)))
+    assert line > 20
+
+
+def test_back_pressure_is_an_error_and_ends_with_its_cause(tmp_path: Path) -> None:
+    """With the committer stopped the buffers fill; nothing is dropped; when it goes on, so does the producer."""
+    config = {**SMALL, "producer": {"buffer_wait_ms": 200}}
+    with commitlog.Store.open(tmp_path / "store", config) as store:
+        producer = store.producer()
+        committer = int((store.path / "locks" / "committer").read_text())
+        os.kill(committer, signal.SIGSTOP)
+        accepted = 0
+        with pytest.raises(errors.NoBufferAvailable, match="not accepted"):
+            while True:
+                producer.send("t", b"%d" % accepted + b"x" * 1000)
+                accepted += 1
+        assert accepted > 100
+        os.kill(committer, signal.SIGCONT)
+        wait_until(lambda: _accepts(producer, b"%d" % accepted + b"x" * 1000), 10, "a free buffer")
+        producer.flush()
+        assert [m.value.rstrip(b"x") for m in read(store)] == [b"%d" % n for n in range(accepted + 1)]
+
+
+def _accepts(producer: commitlog.Producer, body: bytes) -> bool:
+    try:
+        producer.send("t", body)
+    except errors.NoBufferAvailable:
+        return False
+    return True
+
+
+def test_sync_flush_returns_when_flushed_and_times_out_by_name(tmp_path: Path) -> None:
+    """With the flusher stopped the status is FLUSH_DISK_TIMEOUT, and the message still becomes flushed later."""
+    config = {
+        "store": {"segment_bytes": 1 << 16, "flush_disk_type": "SYNC_FLUSH"},
+        "producer": {"sync_flush_timeout_ms": 300},
+    }
+    with commitlog.Store.open(tmp_path / "store", config) as store:
+        producer = store.producer()
+        receipt = producer.send("t", b"first")
+        assert receipt.done("flushed")
+        assert receipt.status is PutMessageStatus.PUT_OK
+        flusher = int((store.path / "locks" / "flusher").read_text())
+        os.kill(flusher, signal.SIGSTOP)
+        late = producer.send("t", b"second")
+        assert late.status is PutMessageStatus.FLUSH_DISK_TIMEOUT
+        unwaited = producer.send("t", b"third", wait=False)
+        with pytest.raises(errors.WaitTimeout, match="stay in the log"):
+            producer.flush(timeout=0.05)
+        os.kill(flusher, signal.SIGCONT)
+        assert unwaited.wait("flushed", timeout=10) is PutMessageStatus.PUT_OK
+        assert late.status is PutMessageStatus.PUT_OK
+
+
+def test_store_timestamps_never_go_back(store: commitlog.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that jumps back an hour gives the last timestamp again."""
+    import time
+
+    producer = store.producer()
+    producer.send("t", b"")
+    monkeypatch.setattr(time, "time_ns", lambda: 0)
+    producer.send("t", b"")
+    monkeypatch.undo()
+    producer.send("t", b"")
+    producer.flush()
+    stamps = [message.timestamp for message in read(store)]
+    assert stamps == sorted(stamps)
+
+
+def test_a_store_needs_no_reader_to_be_whole(store: commitlog.Store) -> None:
+    """The files themselves hold what was flushed, every CRC right."""
+    producer = store.producer()
+    for number in range(500):
+        producer.send(f"t{number % 7}", os.urandom(number))
+    producer.flush()
+    assert read_store(store.path).messages == 500
