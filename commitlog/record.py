@@ -183,6 +183,7 @@ class RecordEncoder:
         "_topic_overhead",
         "_topic_part",
         "append_crc",
+        "head_bytes",
         "host_flags",
         "queue_id",
     )
@@ -195,6 +196,7 @@ class RecordEncoder:
             SysFlag.STORE_HOST_V6 if len(self._store) == 20 else 0
         )
         self._sys_flag = _i32.pack(self.host_flags)
+        self.head_bytes = FIXED_BYTES - 3 + len(self._born) + len(self._store)  # up to where BODY is
         # "s" is the cheapest code there is: what does not change goes in as bytes
         born, store = f"{len(self._born)}s", f"{len(self._store)}s"
         self._pack = struct.Struct(f">i4si8sqq4sq{born}q{store}12xi").pack
@@ -236,11 +238,6 @@ class RecordEncoder:
         if properties != self._properties or topic != self._topic:
             self._learn(topic, properties)
         return self._overhead + len(body)
-
-    def parts(self, topic: bytes, properties: bytes) -> tuple[bytes, int]:
-        """What follows the body, up to the CRC property; and TOTALSIZE less the body's length."""
-        self.size(topic, b"", properties)
-        return self._tail, self._overhead
 
     def encode(
         self,
@@ -389,10 +386,13 @@ def decode(
     """
     place = position if physical_offset is None else physical_offset
     end = len(buffer) if limit is None else min(limit, len(buffer))
-    try:
-        return _decode(memoryview(buffer), position, end, physical_offset, queue_id, check_crc, require_crc)
-    except _Fault as fault:
-        raise CorruptRecord(fault.args[0], place) from None
+    with memoryview(buffer) as view:
+        try:
+            return _decode(view, position, end, physical_offset, queue_id, check_crc, require_crc)
+        except _Fault as fault:
+            reason: str = fault.args[0]
+    # raised out here, so that no traceback keeps a view of a mapping that its owner wants to close
+    raise CorruptRecord(reason, place)
 
 
 class _Fault(Exception):
@@ -410,9 +410,7 @@ def _decode(
 ) -> Record:
     if start < 0 or end - start < RECORD_BYTES_MIN:
         raise _Fault(f"{max(end - start, 0)} bytes are too few for a record")
-    total, magic, body_crc, queue, flag, queue_offset, offset, sys_flag, born_time = _head.unpack_from(
-        view, start
-    )
+    total, magic, body_crc, queue, flag, queue_offset, offset, sys_flag, born_time = _head.unpack_from(view, start)
     if magic == MAGIC_BLANK:
         raise _Fault("BLANK: the segment ends here")
     if magic not in (MAGIC_V1, MAGIC_V2):

@@ -1,0 +1,160 @@
+"""Many records at once: encoded by numpy into the write buffer, and (from scan.py) decoded into columns.
+
+A batch is RocketMQ's batch put: whole records one after the other, consecutive queue offsets, one store
+timestamp, never across segments. Where all bodies are of one size, every record is a copy of the first with
+five fields replaced, column by column; else heads are made by numpy and joined with bodies and tails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from commitlog.bodies import Bodies
+from commitlog.record import CRC_MASK, CRC_PROPERTY_BYTES, CRC_PROPERTY_START, RecordEncoder, crc32
+from commitlog.record_table import Ints, RecordTable, Stop, five_digits
+from commitlog.scan import scan, tabulate
+
+__all__ = ["Bodies", "RecordTable", "Stop", "batch_size", "encode_batch", "scan", "tabulate"]
+
+_BLOCK_BYTES = 256 * 1024
+"""Records are made in blocks of about this size, which stay in the processor's second-level cache."""
+_CRC_COLUMNS = [("crc_name", "S9"), ("crc_low", "S5"), ("crc_high", "S5"), ("crc_end", "u1")]
+assert np.dtype(_CRC_COLUMNS).itemsize == CRC_PROPERTY_BYTES
+
+
+def batch_size(encoder: RecordEncoder, topic: bytes, bodies: Bodies | Sequence[bytes], properties: bytes) -> int:
+    """Bytes that `encode_batch` will write for the same arguments. Raises what Bodies.of and the encoder do."""
+    made = Bodies.of(bodies)
+    return made.total_bytes + made.count * encoder.size(topic, b"", properties)
+
+
+def encode_batch(
+    encoder: RecordEncoder,
+    topic: bytes,
+    bodies: Bodies | Sequence[bytes] | npt.NDArray[np.uint8] | Any,
+    properties: bytes,
+    first_queue_offset: int,
+    physical_offset: int,
+    born_timestamp: int,
+    store_timestamp: int,
+    out: memoryview,
+) -> Ints:
+    """Writes one record for each body to the start of `out`; returns their physical offsets, int64.
+
+    `bodies` is what Bodies.of takes. `out` is writable and holds `batch_size` bytes at least (ValueError if
+    not); nothing beyond them is touched. Every record has the same topic and properties, consecutive queue
+    offsets, and the physical offset of its place, of which the first is `physical_offset`. Timestamps are
+    ms. Raises what Bodies.of and RecordEncoder.encode do; then what is in `out` is of no use.
+    """
+    made = Bodies.of(bodies)
+    overhead = encoder.size(topic, b"", properties)
+    total = made.total_bytes + made.count * overhead
+    if len(out) < total:
+        raise ValueError(f"a batch of {total:,} bytes does not fit into {len(out):,}")
+    if made.count == 0:
+        return np.empty(0, np.int64)
+    # the first record as the encoder makes it: what is in all of them need not be written here a second time
+    first = encoder.encode(
+        topic, made.first(), properties, first_queue_offset, physical_offset, born_timestamp, store_timestamp
+    )
+    writer = _Writer(encoder, first, len(made.first()), first_queue_offset, physical_offset)
+    step = max(_BLOCK_BYTES * made.count // total, 1)
+    if made.size is not None:
+        offsets = physical_offset + np.arange(made.count) * len(first)
+        for start in range(0, made.count, step):
+            writer.write_equal(made, start, min(start + step, made.count), out)
+    else:
+        sizes = made.sizes + overhead
+        ends = physical_offset + np.cumsum(sizes)
+        offsets = ends - sizes
+        for start in range(0, made.count, step):
+            stop = min(start + step, made.count)
+            writer.write_mixed(made, start, stop, sizes[start:stop], offsets[start:stop], out)
+    return offsets
+
+
+class _Writer:
+    """Copies a first record and replaces what differs in the others."""
+
+    def __init__(
+        self, encoder: RecordEncoder, first: bytes, body_bytes: int, queue_offset: int, physical_offset: int
+    ) -> None:
+        self.append_crc = encoder.append_crc
+        self.queue_offset, self.physical_offset = queue_offset, physical_offset
+        head_bytes = encoder.head_bytes
+        crc_bytes = CRC_PROPERTY_BYTES if self.append_crc else 0
+        tail_bytes = len(first) - head_bytes - body_bytes - crc_bytes
+        self.head = np.frombuffer(first, f"V{head_bytes}", 1)
+        self.tail = first[head_bytes + body_bytes : len(first) - crc_bytes]
+        self.size = len(first)
+        self.head_type = np.dtype(
+            {
+                "names": ["total_size", "body_crc", "queue_offset", "physical_offset", "body_bytes"],
+                "formats": [">i4", ">u4", ">i8", ">i8", ">i4"],
+                "offsets": [0, 8, 20, 28, head_bytes - 4],
+                "itemsize": head_bytes,
+            }
+        )
+        columns: list[tuple[str, Any]] = [("head", self.head_type), ("body", f"V{body_bytes}")]
+        columns += [("tail", f"V{tail_bytes}"), *(_CRC_COLUMNS if self.append_crc else [])]
+        self.record = np.frombuffer(first, f"V{self.size}", 1)
+        self.record_type = np.dtype(columns)
+        assert self.record_type.itemsize == self.size
+
+    def write_equal(self, bodies: Bodies, start: int, stop: int, out: memoryview) -> None:
+        """Records [start, stop) of a batch of equal bodies."""
+        count, at = stop - start, start * self.size
+        np.ndarray((count,), self.record.dtype, out, at)[:] = self.record
+        rows = np.ndarray((count,), self.record_type, out, at)
+        head, body = rows["head"], bodies.rows(start, stop)
+        index = np.arange(start, stop)
+        head["queue_offset"] = index + self.queue_offset
+        head["physical_offset"] = index * self.size + self.physical_offset
+        if body is not None:
+            rows["body"] = body
+            head["body_crc"] = bodies.crcs(start, stop) & CRC_MASK
+        if self.append_crc:
+            covered = f"V{self.size - CRC_PROPERTY_BYTES}"
+            # numpy makes bytes objects of void items faster than Python slices them
+            items = np.ndarray((count,), covered, out, at, (self.size,)).tolist()
+            crcs = np.fromiter(map(crc32, items), np.uint32, count) & CRC_MASK
+            digits = five_digits()
+            rows["crc_low"] = digits[crcs % 100_000]
+            rows["crc_high"] = digits[crcs // 100_000]
+
+    def write_mixed(self, bodies: Bodies, start: int, stop: int, sizes: Ints, offsets: Ints, out: memoryview) -> None:
+        """Records [start, stop) of a batch of bodies of different sizes."""
+        count = stop - start
+        heads = np.empty(count, self.head.dtype)
+        heads[:] = self.head
+        columns = heads.view(self.head_type)
+        columns["total_size"] = sizes
+        columns["body_crc"] = bodies.crcs(start, stop) & CRC_MASK
+        columns["queue_offset"] = np.arange(start, stop) + self.queue_offset
+        columns["physical_offset"] = offsets
+        columns["body_bytes"] = bodies.sizes[start:stop]
+        pieces = 4 if self.append_crc else 3
+        parts: list[bytes] = [self.tail] * (count * pieces)
+        parts[0::pieces] = head_items = heads.tolist()
+        parts[1::pieces] = items = bodies.items(start, stop)
+        if self.append_crc:
+            running = map(crc32, items, map(crc32, head_items))
+            tails = [self.tail] * count
+            crcs = np.fromiter(map(crc32, tails, running), np.uint32, count) & CRC_MASK
+            parts[3::pieces] = _crc_properties(crcs)
+        at = int(offsets[0]) - self.physical_offset
+        made = b"".join(parts)
+        out[at : at + len(made)] = made
+
+
+def _crc_properties(crcs: npt.NDArray[Any]) -> list[bytes]:
+    digits = five_digits()
+    rows = np.empty(len(crcs), _CRC_COLUMNS)
+    rows["crc_name"], rows["crc_end"] = CRC_PROPERTY_START, 2
+    rows["crc_low"], rows["crc_high"] = digits[crcs % 100_000], digits[crcs // 100_000]
+    items: list[bytes] = rows.view(f"V{CRC_PROPERTY_BYTES}").tolist()
+    return items
