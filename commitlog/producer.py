@@ -14,11 +14,13 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from commitlog.attachment import Attachment
+from commitlog.batch import batch_size, encode_batch
+from commitlog.bodies import Bodies
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import (
     ConcurrentUse,
@@ -30,7 +32,7 @@ from commitlog.errors import (
 )
 from commitlog.lane import Lease
 from commitlog.properties import check_topic, encode_properties
-from commitlog.receipt import Level, Receipt
+from commitlog.receipt import BatchReceipt, Level, Receipt
 from commitlog.record import BLANK_BYTES, MAGIC_BLANK, Host, RecordEncoder, decode, encode_blank
 from commitlog.status import PutMessageStatus
 from shm.layout import Lane
@@ -145,9 +147,11 @@ class Producer:
                 encoded = encode_properties(key, tags, properties, wait)
             where = self._wrote
             encode = self._encode
-            end = where + encode.size(state.encoded, body, encoded)
-            if end + BLANK_BYTES > self._limit:
-                size = end - where
+            size = encode.size(state.encoded, body, encoded)
+            if size > self.message_bytes_max:
+                raise self._too_large(size)
+            end = where + size
+            if end > self._limit:
                 where = self._make_room(size)
                 end = where + size
             now = time.time_ns() // 1_000_000
@@ -181,6 +185,66 @@ class Producer:
             self.wait_for("flushed", end, None)
         return receipt
 
+    def send_batch(
+        self,
+        topic: str,
+        bodies: Bodies | Sequence[bytes] | Any,
+        key: str | None = None,
+        tags: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        *,
+        wait: bool = True,
+    ) -> BatchReceipt:
+        """Appends a message for each body, all or none: consecutive queue offsets, one store timestamp, one segment.
+
+        `bodies`: bytes objects, a 2-D numpy array of uint8 (a body a row), or a pyarrow binary array. Key, tags and
+        properties are those of every message. Raises what `send` does; MessageTooLarge also for a batch that
+        no segment holds.
+        """
+        if not self._guard.acquire(False):
+            raise ConcurrentUse(f"lane {self.lane}: another thread is inside this producer; give each thread its own")
+        try:
+            if self._busy:
+                self._rebuild()
+            self._busy = True
+            made = Bodies.of(bodies)
+            state = self._topics.get(topic) or self._open_topic(topic)
+            encoded = encode_properties(key, tags, properties, wait)
+            size = batch_size(self._encode, state.encoded, made, encoded)
+            largest = self._encode.size(state.encoded, b"", encoded) + (made.largest if made.count else 0)
+            if largest > self.message_bytes_max:
+                raise self._too_large(largest)
+            if size > self._segment_bytes - BLANK_BYTES:
+                raise MessageTooLarge(
+                    f"MESSAGE_SIZE_EXCEEDED: a batch of {size:,} bytes, a segment of this store has {self._segment_bytes:,}: "
+                    f"send smaller batches"
+                )
+            where = self._wrote if self._wrote + size <= self._limit else self._make_room(size)
+            now = max(time.time_ns() // 1_000_000, self._timestamp)
+            offset, start = state.next_offset, self._segment_start
+            out = self._slot[where - start : where - start + size]
+            places = encode_batch(self._encode, state.encoded, made, encoded, offset, where, now, now, out)
+            end = where + size
+            self._words[self._wrote_at] = end  # publishes them all
+            state.next_offset = offset + made.count
+            self._wrote, self._timestamp = end, now
+            self._words[self._messages_at] += made.count
+            self._busy = False
+        finally:
+            self._guard.release()
+        if self._words[self._sleep_at] != self._seen:
+            self._attend()
+        receipt = BatchReceipt(self, topic, offset, where, end, places)
+        if self._sync and wait:
+            self.wait_for("flushed", end, None)
+        return receipt
+
+    def _too_large(self, size: int) -> MessageTooLarge:
+        return MessageTooLarge(
+            f"MESSAGE_SIZE_EXCEEDED: a record of {size:,} bytes, this store takes {self.message_bytes_max:,}: split the body"
+            f", or make a store with a larger store.segment_bytes"
+        )
+
     def _open_topic(self, topic: str) -> _Topic:
         encoded = check_topic(topic)
         next_offset = self._known_offsets.pop(topic, None)
@@ -191,12 +255,6 @@ class Producer:
 
     def _make_room(self, size: int) -> int:
         """Rolls into the next segment where the record does not fit, and waits for its buffer. Returns where to."""
-        if size > self.message_bytes_max:
-            raise MessageTooLarge(
-                f"MESSAGE_SIZE_EXCEEDED: a record of {size:,} bytes; this store takes {self.message_bytes_max:,}: "
-                f"split the "
-                f"body, or make a store with a larger store.segment_bytes"
-            )
         words, segment_bytes = self._words, self._segment_bytes
         while True:
             where = self._wrote
@@ -205,10 +263,10 @@ class Producer:
                 self._await_buffer(segment)
                 self._slot = self._buffers.slot(segment)
                 self._segment_start = segment * segment_bytes
-                self._segment, self._limit = segment, self._segment_start + segment_bytes
+                self._segment, self._limit = segment, self._segment_start + segment_bytes - BLANK_BYTES
                 self._attachment.wake("allocator")
             segment_end = self._segment_start + segment_bytes
-            if where + size + BLANK_BYTES <= segment_end:
+            if where + size <= self._limit:
                 return where
             position = where - self._segment_start
             self._slot[position : position + BLANK_BYTES] = encode_blank(segment_end - where)

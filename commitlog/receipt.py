@@ -9,6 +9,7 @@ from commitlog.status import PutMessageStatus
 
 if TYPE_CHECKING:
     from commitlog.producer import Producer
+    from commitlog.record_table import Ints
 
 Level = Literal["accepted", "committed", "flushed"]
 
@@ -59,3 +60,19 @@ class Receipt:
     def __repr__(self) -> str:
         place = f"lane={self.lane}, offset={self.offset}, physical_offset={self.physical_offset}"
         return f"Receipt(topic={self.topic!r}, {place})"
+
+
+class BatchReceipt(Receipt):
+    """An accepted batch: a receipt of its last message, with those of all. `offset` and `physical_offset` are the first's."""
+
+    __slots__ = ("physical_offsets",)
+
+    def __init__(
+        self, producer: Producer, topic: str, offset: int, physical_offset: int, end: int, physical_offsets: Ints
+    ) -> None:
+        super().__init__(producer, topic, offset, physical_offset, end)
+        self.physical_offsets = physical_offsets
+
+    def __len__(self) -> int:
+        """How many messages; their queue offsets are `offset` and those after it."""
+        return len(self.physical_offsets)

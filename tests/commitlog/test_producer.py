@@ -130,8 +130,7 @@ def test_a_producer_learns_that_its_store_was_closed(store: commitlog.Store) -> 
     producer.send("t", b"before")
     report = store.close()
     with pytest.raises(errors.StoreStopped):
-        for _ in range(10):
-            producer.send("t", b"after")
+        _send_many(producer, 10, [])
     producer.close()
     assert not report.drained
     assert f"{os.getpid()}" in report.kept[0]
@@ -249,16 +248,21 @@ def test_back_pressure_is_an_error_and_ends_with_its_cause(tmp_path: Path) -> No
         producer = store.producer()
         committer = int((store.path / "locks" / "committer").read_text())
         os.kill(committer, signal.SIGSTOP)
-        accepted = 0
+        accepted: list[bytes] = []
         with pytest.raises(errors.NoBufferAvailable, match="not accepted"):
-            while True:
-                producer.send("t", b"%d" % accepted + b"x" * 1000)
-                accepted += 1
-        assert accepted > 100
+            _send_many(producer, 1000, accepted)
+        assert len(accepted) > 100
         os.kill(committer, signal.SIGCONT)
-        wait_until(lambda: _accepts(producer, b"%d" % accepted + b"x" * 1000), 10, "a free buffer")
+        wait_until(lambda: _accepts(producer, b"at last"), 10, "a free buffer")
         producer.flush()
-        assert [m.value.rstrip(b"x") for m in read(store)] == [b"%d" % n for n in range(accepted + 1)]
+        assert [message.value for message in read(store)] == [*accepted, b"at last"]
+
+
+def _send_many(producer: commitlog.Producer, count: int, accepted: list[bytes]) -> None:
+    for number in range(count):
+        body = b"%d" % number + b"x" * 1000
+        producer.send("t", body)
+        accepted.append(body)
 
 
 def _accepts(producer: commitlog.Producer, body: bytes) -> bool:
@@ -314,3 +318,43 @@ def test_a_store_needs_no_reader_to_be_whole(store: commitlog.Store) -> None:
         producer.send(f"t{number % 7}", os.urandom(number))
     producer.flush()
     assert read_store(store.path).messages == 500
+
+
+def test_a_batch_is_all_or_nothing_in_one_segment(store: commitlog.Store) -> None:
+    """Consecutive offsets, one timestamp; too large a batch is refused whole; one that does not fit rolls over whole."""
+    producer = store.producer()
+    producer.send("t", b"before")
+    receipt = producer.send_batch("t", [b"a", b"", b"ccc"], key="k", tags="g", properties={"p": "1"})
+    assert (receipt.offset, len(receipt)) == (1, 3)
+    with pytest.raises(errors.MessageTooLarge, match="smaller batches"):
+        producer.send_batch("t", [b"x" * 10_000] * 7)
+    with pytest.raises(errors.MessageTooLarge, match="split the body"):
+        producer.send_batch("t", [b"x" * 20_000])
+    with pytest.raises(TypeError):
+        producer.send_batch("t", ["text"])  # type: ignore[list-item]
+    assert len(producer.send_batch("t", [])) == 0
+    rolled = producer.send_batch("t", [b"y" * 10_000] * 6)
+    assert rolled.physical_offset == store.segment_bytes
+    assert producer.send("t", b"after").offset == 10
+    assert receipt.wait("flushed", 10) is PutMessageStatus.PUT_OK
+    producer.flush()
+    messages = read(store)
+    assert [m.offset for m in messages] == list(range(11))
+    batch = messages[1:4]
+    assert [m.value for m in batch] == [b"a", b"", b"ccc"]
+    assert {(m.key, m.tags, m.properties["p"], m.timestamp) for m in batch} == {("k", "g", "1", batch[0].timestamp)}
+    assert [m.physical_offset for m in batch] == receipt.physical_offsets.tolist()
+
+
+def test_batches_of_arrays_are_those_of_bytes(store: commitlog.Store) -> None:
+    """A numpy matrix and an Arrow array give the same messages as a list."""
+    numpy = pytest.importorskip("numpy")
+    pyarrow = pytest.importorskip("pyarrow")
+    bodies = [b"%03d" % n for n in range(100)]
+    producer = store.producer()
+    producer.send_batch("list", bodies)
+    producer.send_batch("numpy", numpy.frombuffer(b"".join(bodies), numpy.uint8).reshape(100, 3))
+    producer.send_batch("arrow", pyarrow.array(bodies, pyarrow.binary()))
+    producer.flush()
+    for topic in ("list", "numpy", "arrow"):
+        assert [message.value for message in read(store, topic=topic)] == bodies

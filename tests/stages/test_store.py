@@ -1,0 +1,196 @@
+"""Starting and stopping: one owner, named refusals before anything is touched, nothing half-made."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import psutil
+import pytest
+
+import commitlog
+from commitlog import errors
+from shm.layout import STAGES
+from tests.conftest import wait_until
+
+SMALL = {"store": {"segment_bytes": 1 << 16}}
+
+
+def listing(path: Path) -> set[str]:
+    return {str(entry.relative_to(path)) for entry in path.rglob("*")}
+
+
+def test_open_and_close_leave_a_stopped_store(tmp_path: Path, shm_root: Path) -> None:
+    """No process, no memory, no lock, and no `abort` file stays; RocketMQ's files are there."""
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store:
+        store.producer().send("t", b"x")
+        assert list(shm_root.iterdir())
+        assert (store.path / "lanes/0/abort").exists()
+    assert not list(shm_root.iterdir())
+    left = listing(tmp_path / "store/lanes/0")
+    assert {"commitlog/00000000000000000000", "consumequeue/t/0/00000000000000000000", "checkpoint", "positions"} < left
+    assert "abort" not in left
+    assert (tmp_path / "store/lanes/0/lock").read_bytes() == b"lock"
+
+
+def test_a_second_owner_is_refused_by_name(tmp_path: Path) -> None:
+    """The error names the pids and the way out; the first goes on."""
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store:
+        with pytest.raises(errors.StoreRunning, match=r"supervisor \d+.*commitlog.Producer"):
+            commitlog.Store.open(tmp_path / "store", SMALL)
+        assert store.producer().send("t", b"x").wait("flushed", 10).name == "PUT_OK"
+
+
+def test_paths_that_are_no_place_for_a_store(tmp_path: Path) -> None:
+    """A file, a link, a directory with other things in it: refused, and left as it was."""
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/mine.txt").write_text("mine")
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    before = listing(tmp_path)
+    for name in ("file", "full", "link", "file/below"):
+        with pytest.raises(errors.StoreRefused):
+            commitlog.Store.open(tmp_path / name, SMALL)
+    assert listing(tmp_path) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_no_permission_is_refused(tmp_path: Path) -> None:
+    """The error names the directory."""
+    (tmp_path / "closed").mkdir(mode=0o500)
+    with pytest.raises(errors.StoreRefused, match="closed"):
+        commitlog.Store.open(tmp_path / "closed/store", SMALL)
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (b"", errors.StoreDamaged),
+        (b"{}", errors.StoreDamaged),
+        (b"[1]", errors.StoreDamaged),
+        (b'{"format": 2}', errors.StoreTooNew),
+        (
+            b'{"format": 1, "id": "zz", "segment_bytes": 65536, "generation": 1, "pool": null, "config": {}}',
+            errors.StoreDamaged,
+        ),
+        (
+            b'{"format": 1, "id": 5, "segment_bytes": 65536, "generation": 1, "pool": null, "config": {}}',
+            errors.StoreDamaged,
+        ),
+        (os.urandom(3000), errors.StoreDamaged),
+    ],
+)
+def test_a_store_json_of_somebody_else_is_refused(tmp_path: Path, content: bytes, error: type[Exception]) -> None:
+    """Newer or damaged: nothing is touched."""
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store/store.json").write_bytes(content)
+    with pytest.raises(error):
+        commitlog.Store.open(tmp_path / "store", SMALL)
+    assert listing(tmp_path / "store") == {"store.json"}
+
+
+def test_memory_that_does_not_suffice_is_an_error_before_anything_is_made(tmp_path: Path) -> None:
+    """A segment size of which three buffers do not fit into shared memory at all."""
+    facts = os.statvfs("/dev/shm")
+    if facts.f_blocks * facts.f_frsize >= 8 << 30:
+        pytest.skip("shared memory is larger than the largest lane (3 × 1 GiB × …)")
+    with pytest.raises(errors.NotEnoughSharedMemory):
+        commitlog.Store.open(tmp_path / "store", {"store": {"segment_bytes": 1 << 30, "buffers_per_lane": 8}})
+    assert not (tmp_path / "store").exists()
+
+
+def test_an_owner_that_dies_takes_its_stages_along(tmp_path: Path, shm_root: Path) -> None:
+    """kill -9 of the program that opened the store: the stages drain and leave, and the next start finds all."""
+    code = (
+        "import commitlog, sys, signal; store = commitlog.Store.open(sys.argv[1], {'store': {'segment_bytes': 65536}});"
+        "store.producer().send('t', b'last words'); print('sent', flush=True); signal.pause()"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "store")], stdout=subprocess.PIPE)
+    assert owner.stdout
+    assert owner.stdout.readline() == b"sent\n"
+    pids = [int((tmp_path / "store/locks" / stage).read_text()) for stage in STAGES]
+    pids.append(int((tmp_path / "store/lock").read_text()))
+    owner.kill()
+    owner.wait()
+    owner.stdout.close()
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)), 20, "the stages to leave")
+    assert not list(shm_root.iterdir())
+    with commitlog.Reader(tmp_path / "store") as reader:
+        assert [message.value for message in reader] == [b"last words"]
+
+
+def test_sigterm_to_the_supervisor_drains(tmp_path: Path) -> None:
+    """As `close` would; the owner hears of it."""
+    store = commitlog.Store.open(tmp_path / "store", SMALL)
+    store.producer().send("t", b"x")
+    os.kill(int((tmp_path / "store/lock").read_text()), signal.SIGTERM)
+    wait_until(lambda: not store.running, 20, "the supervisor to leave")
+    report = store.close()
+    assert not report.drained  # its producer was still there when it stopped
+    with commitlog.Reader(tmp_path / "store") as reader:
+        assert [message.value for message in reader] == [b"x"]
+    commitlog.Store.open(tmp_path / "store", SMALL).close()
+
+
+def test_a_store_goes_on_after_every_restart(tmp_path: Path) -> None:
+    """The generation grows, the offsets go on, the segments hold one log."""
+    for turn in range(4):
+        with commitlog.Store.open(tmp_path / "store", SMALL) as store:
+            facts = orjson.loads((store.path / "store.json").read_bytes())
+            assert facts["generation"] == turn + 1
+            producer = store.producer()
+            for number in range(100):
+                assert producer.send("t", b"x" * 500).offset == turn * 100 + number
+    with commitlog.Reader(tmp_path / "store") as reader:
+        assert len(list(reader)) == 400
+
+
+def test_the_segment_size_is_that_of_the_stores_making(tmp_path: Path) -> None:
+    """A different one in a later configuration changes nothing."""
+    commitlog.Store.open(tmp_path / "store", SMALL).close()
+    with commitlog.Store.open(tmp_path / "store", {"store": {"segment_bytes": 1 << 20}}) as store:
+        assert store.segment_bytes == 1 << 16
+
+
+@pytest.mark.leaves_pools
+def test_a_pool_removed_under_the_store_is_drained_and_reported(tmp_path: Path, shm_root: Path) -> None:
+    """systemd's RemoveIPC does this at logout: what was accepted is on disk, and `close` says what happened."""
+    store = commitlog.Store.open(tmp_path / "store", SMALL)
+    producer = store.producer()
+    producer.send("t", b"first").wait("flushed", 10)
+    for file in sorted(shm_root.rglob("*"), reverse=True):
+        os.rmdir(file) if file.is_dir() else os.unlink(file)
+    producer.send("t", b"second")
+    wait_until(lambda: not store.running, 20, "the store to stop")
+    with pytest.raises(errors.PoolUnlinked, match="RemoveIPC"):
+        store.close()
+    with commitlog.Store.open(tmp_path / "store", SMALL), commitlog.Reader(tmp_path / "store") as reader:
+        assert [message.value for message in reader] == [b"first", b"second"]
+
+
+@pytest.mark.leaves_pools
+def test_a_copy_of_a_store_leaves_the_originals_pool_alone(tmp_path: Path) -> None:
+    """Killed, copied beside the original, both started: the original loses nothing."""
+    store = commitlog.Store.open(tmp_path / "store", SMALL)
+    producer = store.producer()
+    committer = int((store.path / "locks/committer").read_text())
+    os.kill(committer, signal.SIGSTOP)
+    producer.send("t", b"only in the pool")
+    pids = [int((store.path / "locks" / stage).read_text()) for stage in STAGES]
+    for pid in [int((store.path / "lock").read_text()), *pids]:
+        os.kill(pid, signal.SIGKILL)
+    producer.close()
+    with pytest.raises(errors.StageFailed):
+        store.close()
+    subprocess.run(["cp", "-r", tmp_path / "store", tmp_path / "copy"], check=True)
+    with commitlog.Store.open(tmp_path / "copy", SMALL), commitlog.Reader(tmp_path / "copy") as reader:
+        assert list(reader) == []
+    with commitlog.Store.open(tmp_path / "store", SMALL) as again:
+        again.producer().flush(10)
+        with commitlog.Reader(tmp_path / "store") as reader:
+            assert [message.value for message in reader] == [b"only in the pool"]
