@@ -1,0 +1,349 @@
+"""Reads a log whatever state it is in: records as tables, and between them the gaps that hold none.
+
+Recovery decides by it what to keep, `verify` and `dump` show what it says. It writes nothing. After a gap the log goes
+on at the next place that proves itself: a record whose physical offset is that of its place and whose CRCs hold, a
+BLANK that reaches exactly to its segment's end, or the start of a later segment file.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import stat
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from commitlog.file_channel import DISK, FileChannel
+from commitlog.record import (
+    BLANK_BYTES,
+    CRC_PROPERTY_BYTES,
+    CRC_PROPERTY_START,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+)
+from commitlog.record_table import RecordGatherer, RecordTable, Stop, size_and_magic
+from commitlog.scan import scan
+
+_BLOCK_BYTES = 1 << 20
+_SAMPLE_RECORDS = 64
+_DOUBLE_CHECKS = 4
+"""Places that look like records and are none may cost so many times their segment's bytes in CRCs, then it is given up."""
+_CRC_TAIL = CRC_PROPERTY_START + b"0" * 10 + b"\x02"
+_SEGMENT_NAME = re.compile(r"\d{20}")
+_PROPERTIES = re.compile(rb"(?:[^\x00-\x02]+\x01[^\x00-\x02]*\x02)*(?:[^\x00-\x02]+\x01[^\x00-\x02]*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Bytes [start, end) of the log that hold no record. The last gap of a log is where it ends, be it empty or not."""
+
+    start: int
+    end: int
+    file: str
+    reason: str
+    dirty: bool
+    """Whether any byte in it is not zero."""
+    last: bool
+    """Whether no record follows."""
+    claimed_end: int
+    """Where the record that seems to begin at `start` would end; `start` where nothing seems to."""
+
+
+class Segments:
+    """The segment files of one log: which are there and fit, what else lies beside them. Maps one at a time."""
+
+    def __init__(self, directory: Path, segment_bytes: int, channel: FileChannel = DISK) -> None:
+        self.directory, self.size, self.channel = directory, segment_bytes, channel
+        self.findings: list[str] = []
+        self.wrong_sizes: dict[int, int] = {}
+        """Start of a file → its length in bytes, where that is not a segment's."""
+        self.starts: list[int] = []
+        for name in channel.list(directory):
+            self._look_at(name)
+        self._known = frozenset(self.starts)
+        self._base, self._mapped = -1, mmap.mmap(-1, 1)
+
+    def _look_at(self, name: str) -> None:
+        path = self.directory / name
+        if not _SEGMENT_NAME.fullmatch(name):
+            self.findings.append(f"{path}: not a segment's name; passed over")
+            return
+        facts, start = os.lstat(path), int(name)
+        if start % self.size or start >= 1 << 62:
+            self.findings.append(f"{path}: no segment of {self.size:,} bytes begins there; passed over")
+        elif not stat.S_ISREG(facts.st_mode):
+            kind = "a symbolic link" if stat.S_ISLNK(facts.st_mode) else "no regular file"
+            self.findings.append(f"{path}: {kind}; passed over")
+        elif facts.st_size == self.size:
+            self.starts.append(start)
+        elif facts.st_size:
+            self.wrong_sizes[start] = facts.st_size
+            self.findings.append(f"{path}: {facts.st_size:,} bytes, a segment of this log has {self.size:,}")
+
+    @property
+    def first(self) -> int:
+        """The first offset there is a file for; 0 where there is none."""
+        return self.starts[0] if self.starts else 0
+
+    @property
+    def end(self) -> int:
+        """The end of the last file."""
+        return self.starts[-1] + self.size if self.starts else 0
+
+    def __contains__(self, start: object) -> bool:
+        return start in self._known
+
+    def after(self, start: int) -> list[int]:
+        """Starts of the files behind the one that begins at `start`."""
+        return self.starts[bisect_right(self.starts, start) :]
+
+    def path(self, start: int) -> Path:
+        return self.directory / f"{start:020d}"
+
+    def map(self, start: int) -> mmap.mmap:
+        """The file's bytes. Raises OSError."""
+        if start != self._base:
+            with self.channel.opened(self.path(start)) as fd:
+                self._mapped = self.channel.map_read(fd, self.size)
+            self._base = start
+        return self._mapped
+
+    def done_with(self, start: int, position: int) -> None:
+        """Takes the first `position` bytes of the mapped file out of this process's memory: they count as its own."""
+        whole = position - position % mmap.PAGESIZE
+        if start == self._base and whole:
+            self._mapped.madvise(mmap.MADV_DONTNEED, 0, whole)
+
+    def last_nonzero(self, start: int, position: int = 0) -> int:
+        """Where the last byte that is not zero ends, looking at the file from `position` on; `position` if all are."""
+        view = np.frombuffer(self.map(start), np.uint8)
+        end = position
+        for at in range(position, self.size, _BLOCK_BYTES):
+            block = view[at : at + _BLOCK_BYTES]
+            if block.any():
+                end = at + int(np.flatnonzero(block)[-1]) + 1
+            self.done_with(start, at)
+        return end
+
+
+def guess_segment_bytes(directory: Path, channel: FileChannel = DISK) -> int:
+    """The segment size of a log that has no store.json: the size most files have; 0 without files."""
+    sizes: dict[int, int] = {}
+    for name in channel.list(directory):
+        facts = os.lstat(directory / name)
+        if _SEGMENT_NAME.fullmatch(name) and stat.S_ISREG(facts.st_mode) and facts.st_size:
+            sizes[facts.st_size] = sizes.get(facts.st_size, 0) + 1
+    return max(sizes, key=lambda size: (sizes[size], size), default=0)
+
+
+@dataclass
+class LogScan:
+    """Walks a log from a record's start to its end. `queue_id`: what all records must have; None takes any."""
+
+    segments: Segments
+    queue_id: int | None
+    check_crc: bool = True
+    progress: Callable[[int], None] = lambda where: None
+    _expects_crc: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._expects_crc = self._samples_have_crc()
+
+    def pieces(self, where: int) -> Iterator[RecordTable | Gap]:
+        """Tables and gaps in log order; a table's `base_offset` is its segment's start. Ends after the last gap."""
+        segments = self.segments
+        while True:
+            base = where - where % segments.size
+            if base not in segments:
+                missing = "the segment file is missing" if segments.after(base) else ""
+                table = None
+                gap = self._gap(where, missing)
+            else:
+                table = self._scan(base, where - base)
+                if len(table):
+                    yield table
+                segments.done_with(base, table.stop_position)
+                where = base + table.stop_position
+                self.progress(where)
+                if table.stop is Stop.FULL:
+                    continue
+                if table.stop is Stop.BLANK or where == base + segments.size:
+                    where = base + segments.size
+                    continue
+                reason = "zeros where a record should be" if table.stop is Stop.ZERO else table.reason
+                gap = self._gap(where, reason)
+            yield gap
+            if gap.last:
+                return
+            where = gap.end
+
+    def holds_record(self, where: int) -> bool:
+        """Whether a good record is at this place."""
+        base = where - where % self.segments.size
+        return base in self.segments and len(self._scan(base, where - base, 1)) > 0
+
+    # ---- records -------------------------------------------------------------------------------------------------
+
+    def _scan(self, base: int, position: int, most: int = 65_536) -> RecordTable:
+        size = self.segments.size
+        mapped = self.segments.map(base)
+        table = scan(
+            mapped, position, size, base, self.queue_id, check_crc=self.check_crc, segment_end=size, max_records=most
+        )
+        return self._trusted(table, mapped)
+
+    def _trusted(self, table: RecordTable, mapped: mmap.mmap) -> RecordTable:
+        """The table up to the first record whose whole-record CRC seems to have been there and to be damaged.
+
+        A record without that CRC is fine: it is an option. But where its bytes were lost, nothing else covers the
+        properties. So one that ends in a zero byte is taken for torn, and in a log whose records have CRCs one without
+        (RocketMQ may have added it) has to have properties in good order.
+        """
+        if not self.check_crc or not len(table):
+            return table
+        ends = table.positions + table.sizes
+        gatherer = RecordGatherer(mapped, table.base_offset, None, False, False)
+        has = (table.properties_sizes >= CRC_PROPERTY_BYTES) & (
+            gatherer.gather("S9", ends - CRC_PROPERTY_BYTES) == CRC_PROPERTY_START
+        )
+        without = np.flatnonzero(~has & (table.properties_sizes > 0))
+        if not len(without):
+            return table
+        doubtful = without[gatherer.gather("u1", ends[without] - 1) == 0]
+        if self._expects_crc:
+            for index in without.tolist():
+                start = int(table.properties_positions[index])
+                if not _in_good_order(mapped[start : int(ends[index])]):
+                    doubtful = np.append(doubtful, index)
+                    break
+        return _shortened(table, int(doubtful.min())) if len(doubtful) else table
+
+    def _samples_have_crc(self) -> bool:
+        """Whether records of this log end with the whole-record CRC, by the looks of a few."""
+        starts = self.segments.starts
+        for base in dict.fromkeys([*starts[:2], *starts[-4:]]):
+            mapped = self.segments.map(base)
+            table = scan(
+                mapped, 0, len(mapped), base, self.queue_id, check_crc=self.check_crc, max_records=_SAMPLE_RECORDS
+            )
+            ends = (table.positions + table.sizes).tolist()
+            if any(mapped[end - CRC_PROPERTY_BYTES : end].startswith(CRC_PROPERTY_START) for end in ends):
+                return True
+        return False
+
+    # ---- gaps ----------------------------------------------------------------------------------------------------
+
+    def _gap(self, where: int, reason: str) -> Gap:
+        """The gap that begins at `where`: it ends where the log proves itself again, or with its last file."""
+        segments, size = self.segments, self.segments.size
+        base = where - where % size
+        claimed, dirty = where, False
+        if base in segments:
+            claimed = self._claimed_end(base, where - base)
+            used = segments.last_nonzero(base, where - base)
+            dirty = used > where - base
+            found = self._find(base, where - base, claimed - base, used) if dirty else None
+            if found is not None:
+                return self._closed(where, base + found, reason, claimed)
+        for start in segments.after(base):
+            self.progress(start)
+            used = segments.last_nonzero(start)
+            found = self._find(start, -1, 0, used) if used else None
+            if found is not None:
+                return self._closed(where, start + found, reason, claimed)
+            dirty = dirty or used > 0
+        end = max(segments.end, where)
+        return Gap(where, end, str(segments.path(base)), reason, dirty, last=True, claimed_end=claimed)
+
+    def _closed(self, where: int, end: int, reason: str, claimed: int) -> Gap:
+        path = self.segments.path(where - where % self.segments.size)
+        return Gap(where, end, str(path), reason, dirty=True, last=False, claimed_end=claimed)
+
+    def _claimed_end(self, base: int, position: int) -> int:
+        """Where the record at `position` ends if its head can be believed; else its start."""
+        size, mapped = self.segments.size, self.segments.map(base)
+        if size - position < RECORD_BYTES_MIN:
+            return base + position
+        total, magic = size_and_magic(mapped, position)
+        offset = int.from_bytes(mapped[position + 28 : position + 36], "big")
+        believed = magic in (MAGIC_V1, MAGIC_V2) and offset == base + position
+        return base + position + total if believed and RECORD_BYTES_MIN <= total <= size - position else base + position
+
+    def _find(self, base: int, after: int, likely: int, end: int) -> int | None:
+        """The first position behind `after`, before `end`, at which a good record or a BLANK is; `likely` comes first."""
+        mapped, size = self.segments.map(base), self.segments.size
+        budget = _DOUBLE_CHECKS * size
+        if likely > after and self._is_good(base, likely):
+            return likely
+        view = np.frombuffer(mapped, np.uint8)
+        for at in range(after + 1, min(end, size - BLANK_BYTES), _BLOCK_BYTES):
+            for position, length in _candidates(mapped, view, base, at, min(at + _BLOCK_BYTES, end)):
+                if self._is_good(base, position):
+                    return position
+                budget -= length
+                if budget < 0:
+                    return None
+            self.segments.done_with(base, at)
+        return None
+
+    def _is_good(self, base: int, position: int) -> bool:
+        size = self.segments.size
+        if position + BLANK_BYTES <= size:
+            remaining, magic = size_and_magic(self.segments.map(base), position)
+            if magic == MAGIC_BLANK and position + remaining == size:
+                return True
+        return len(self._scan(base, position, 1)) > 0
+
+
+def _candidates(
+    mapped: mmap.mmap, view: npt.NDArray[np.uint8], base: int, start: int, end: int
+) -> list[tuple[int, int]]:
+    """Positions in [start, end) that look like a record or a BLANK of their place, with the bytes they claim."""
+    size = len(view)
+    magics = view[start + 4 : min(end + 7, size)]
+    first = np.flatnonzero((magics == MAGIC_V1 >> 24) | (magics == MAGIC_BLANK >> 24)) + start
+    first = first[first + BLANK_BYTES <= size]
+    gatherer = RecordGatherer(mapped, base, None, False, False)
+    magic, length = gatherer.ints(">u4", first + 4), gatherer.ints(">i4", first)
+    blank = (magic == MAGIC_BLANK) & (length == size - first)
+    record = ((magic == MAGIC_V1) | (magic == MAGIC_V2)) & (length >= RECORD_BYTES_MIN) & (length <= size - first)
+    places = first[record]
+    fits = gatherer.ints(">i8", places + 28) == places + base
+    record[record] = fits
+    keep = np.flatnonzero(blank | record)
+    return list(zip(first[keep].tolist(), length[keep].tolist(), strict=True))
+
+
+def _in_good_order(properties: bytes) -> bool:
+    """Whether properties without a CRC look as if they never had one."""
+    if not _PROPERTIES.fullmatch(properties) or CRC_PROPERTY_START in properties:
+        return False
+    tail = properties[-CRC_PROPERTY_BYTES:].rjust(CRC_PROPERTY_BYTES, b"\0")
+    same = sum(a == b for a, b in zip(tail[:9] + tail[-1:], _CRC_TAIL[:9] + _CRC_TAIL[-1:], strict=True))
+    if same >= 5:  # of ten bytes that never change: a few of them were damaged
+        return False
+    try:
+        properties.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _shortened(table: RecordTable, count: int) -> RecordTable:
+    """The first `count` records; the next one is why it stops."""
+    columns = {
+        name: getattr(table, name)[:count]
+        for name in RecordTable.__slots__
+        if isinstance(getattr(table, name), np.ndarray)
+    }
+    position = int(table.positions[count])
+    reason = "the whole-record CRC is missing or damaged"
+    return replace(table, **columns, stop=Stop.CORRUPT, stop_position=position, reason=reason)

@@ -1,0 +1,373 @@
+"""Brings the consume queues of a lane in line with its log after a crash, and builds them anew where they are damaged.
+
+Below the recorded `dispatched` the queues were synced: what is wrong there is damage, and then all of the lane's queues
+are placed again from the log (`rebuild.json` says so until it is done). Above it entries may be missing, and the
+dispatcher places them. A queue offset whose record is lost gets an entry that names the damaged range, so that queues
+have no holes, their ends are found by bisection, and no offset is used twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from commitlog.consume_queue import ENTRY, ENTRY_BYTES, FILE_BYTES, PRE_FILL_SIZE, ConsumeQueue, Entries
+from commitlog.errors import DamagedFile
+from commitlog.file_channel import FileChannel
+from commitlog.log_scan import Gap, LogScan
+from commitlog.record import RECORD_BYTES_MIN
+from commitlog.record_table import Ints, RecordTable
+from commitlog.scan import scan
+from commitlog.store_directory import LaneDirectory
+
+_MARK = "rebuild.json"
+_OPEN_MOST = 256
+"""Queues that are open at the same time."""
+_LOOK_BYTES = 64 << 20
+"""Of each queue so many bytes are looked through; what is older was looked through when it was younger."""
+_SAMPLE_RECORDS = 16
+_FILL_BLOCK = 1 << 16
+_OFFSET_END = 1 << 56
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """How much of a queue makes sense: entries [first, sound) do; `junk`: anything but zeros comes after them."""
+
+    first: int
+    sound: int
+    junk: bool
+    junk_low: int
+    junk_high: int
+    """The lowest and highest physical offset named by what comes after `sound`; −1 where nothing is named."""
+
+
+class QueueRepair:
+    """All consume queues of one lane."""
+
+    def __init__(self, lane: LaneDirectory, channel: FileChannel) -> None:
+        self.lane, self.channel = lane, channel
+        self.findings: list[str] = []
+        self.gap: Gap | None = None
+        """The last damaged range that was met: what lost queue offsets are said to be in."""
+        self._open: dict[str, ConsumeQueue] = {}
+        self._ends: dict[str, int] = {}
+        self._sound: dict[str, int] = {}
+        self._seen: set[str] = set()
+        self._file_bytes = self._usual_file_bytes()
+
+    # ---- what is there -------------------------------------------------------------------------------------------
+
+    def _directories(self) -> Iterator[Path]:
+        """Every queue of the lane; a RocketMQ that had the lane open may have made some of other numbers."""
+        for topic in self.channel.list(self.lane.consumequeue):
+            if not _is_directory(self.lane.consumequeue / topic):
+                continue
+            for number in self.channel.list(self.lane.consumequeue / topic):
+                path = self.lane.consumequeue / topic / number
+                if number.isdecimal() and _is_directory(path):
+                    yield path
+
+    def _files(self, directory: Path) -> list[tuple[int, int]]:
+        """Start and length of each file, ascending. Raises DamagedFile for what is no plain file."""
+        found = []
+        for name in self.channel.list(directory):
+            if name.isdecimal() and len(name) == 20:
+                facts = os.lstat(directory / name)
+                if not stat.S_ISREG(facts.st_mode):
+                    raise DamagedFile(f"{directory / name}: no regular file")
+                found.append((int(name), facts.st_size))
+        return found
+
+    def _usual_file_bytes(self) -> int:
+        """The size that most files of the lane's queues have."""
+        sizes: Counter[int] = Counter()
+        for directory in self._directories():
+            with contextlib.suppress(DamagedFile):
+                sizes.update(size for start, size in self._files(directory) if size and start % size == 0)
+        usual = [size for size, _ in sizes.most_common() if size % ENTRY_BYTES == 0]
+        return usual[0] if usual else FILE_BYTES
+
+    def _state(self, directory: Path) -> QueueState:
+        """Looks a queue through. Raises DamagedFile where its files don't fit together."""
+        files = self._files(directory)
+        for start, size in files:
+            if size not in (0, self._file_bytes) or start % self._file_bytes:
+                raise DamagedFile(f"{directory}/{start:020d}: {size:,} bytes, a file here has {self._file_bytes:,}")
+        starts = [start for start, size in files if size]
+        if not starts:
+            return QueueState(0, 0, False, -1, -1)
+        queue = ConsumeQueue(directory, self._file_bytes, self.channel)
+        try:
+            return self._look_through(queue, starts)
+        finally:
+            queue.close()
+
+    def _look_through(self, queue: ConsumeQueue, starts: list[int]) -> QueueState:
+        per_file = self._file_bytes // ENTRY_BYTES
+        skipped = max(len(starts) - max(_LOOK_BYTES // self._file_bytes, 2), 0)
+        sound, before, broken, junk = starts[skipped] // ENTRY_BYTES, -1, False, False
+        named: list[int] = []
+        for start in starts[skipped:]:
+            entries = queue.entries(start // ENTRY_BYTES, per_file)
+            if not broken:
+                good = _sound_entries(entries, before) if start // ENTRY_BYTES == sound else 0
+                sound += good
+                if good:
+                    before = int(entries["physical_offset"][good - 1])
+                broken = good < len(entries)
+                entries = entries[good:]
+            if np.frombuffer(entries.tobytes(), np.uint8).any():
+                junk = True
+                offsets = entries["physical_offset"][entries["size"] != 0]
+                named += [int(offsets.min()), int(offsets.max())] if len(offsets) else [0]
+        low, high = min(named, default=-1), max(named, default=-1)
+        return QueueState(starts[0] // ENTRY_BYTES, sound, junk, low, high)
+
+    # ---- are they right? -----------------------------------------------------------------------------------------
+
+    def look_right(self, log: LogScan, dispatched: int) -> bool:
+        """Whether nothing speaks against the queues having every entry below `dispatched`."""
+        if (self.lane.quarantine / _MARK).exists():
+            return False
+        for directory in self._directories():
+            try:
+                state = self._state(directory)
+            except DamagedFile as error:
+                self.findings.append(f"consume queue: {error}")
+                return False
+            topic = directory.parent.name
+            if directory == self.lane.queue(topic):
+                self._sound[topic] = state.sound
+            if state.junk and state.junk_low < dispatched and not topic.startswith("%LMQ%"):
+                self.findings.append(f"consume queue: {directory}: damaged from entry {state.sound} on")
+                return False
+        return self._samples_have_entries(log, dispatched)
+
+    def _samples_have_entries(self, log: LogScan, dispatched: int) -> bool:
+        """Looks a few records of every segment up."""
+        for base in log.segments.starts:
+            end = min(dispatched - base, log.segments.size)
+            if end <= 0:
+                break
+            table = scan(
+                log.segments.map(base), 0, end, base, log.queue_id, check_crc=False, max_records=_SAMPLE_RECORDS
+            )
+            if not self.has_entries(table, len(table)):
+                return False
+        return True
+
+    def has_entries(self, table: RecordTable, count: int) -> bool:
+        """Whether the first `count` records of a table have the entries they should have."""
+        for topic, rows in _by_topic(table, count):
+            queue = self._queue(topic)
+            for begin, end in _runs(table.queue_offsets[rows]):
+                some = rows[begin:end]
+                try:
+                    entries = queue.entries(int(table.queue_offsets[some[0]]), end - begin)
+                except (DamagedFile, OSError, OverflowError, ValueError):
+                    entries = np.empty(0, ENTRY)
+                if len(entries) < len(some) or (entries != _entries_of(table, some)).any():
+                    self.findings.append(
+                        f"consume queue: {queue.directory}: entry {int(table.queue_offsets[some[0]])} is missing or wrong"
+                    )
+                    return False
+        return True
+
+    def reach(self, table: RecordTable, start: int) -> bool:
+        """Whether the queues go up to the records from index `start` on, as far as those are the first of their topic."""
+        if self._seen.issuperset(table.topics):
+            return True
+        for topic, rows in _by_topic(table, len(table)):
+            later = rows[rows >= start]
+            if len(later) and topic not in self._seen:
+                self._seen.add(topic)
+                if self._sound.get(topic, 0) < int(table.queue_offsets[later[0]]):
+                    self.findings.append(f"consume queue: {self.lane.queue(topic)}: ends too early")
+                    return False
+        return True
+
+    # ---- placing -------------------------------------------------------------------------------------------------
+
+    def begin_rebuild(self) -> None:
+        """Says durably that queues are being built, gives files their size, empties what makes no sense."""
+        mark = self.lane.quarantine / _MARK
+        if not mark.exists():
+            self.channel.create_directory(self.lane.quarantine)
+            self.channel.replace_file(mark, b"{}\n")
+        self._close_all()
+        self._ends.clear()
+        for directory in self._directories():
+            self._fit_files(directory)
+            state = self._state(directory)
+            if state.junk:
+                self._zero_from(directory, state.sound)
+
+    def _fit_files(self, directory: Path) -> None:
+        for start, size in self._files_to_fit(directory):
+            with self.channel.opened(directory / f"{start:020d}", write=True) as fd:
+                if size > self._file_bytes:
+                    self.channel.truncate(fd, self._file_bytes)
+                else:
+                    self.channel.truncate(fd, size - size % ENTRY_BYTES)  # a part of an entry is none
+                    self.channel.truncate(fd, self._file_bytes)
+                self.channel.fdatasync(fd)
+
+    def _files_to_fit(self, directory: Path) -> list[tuple[int, int]]:
+        """Files of a wrong size; what can't be a file of this queue is set aside."""
+        wrong = []
+        for name in self.channel.list(directory):
+            if not (name.isdecimal() and len(name) == 20):
+                continue
+            facts = os.lstat(directory / name)
+            if not stat.S_ISREG(facts.st_mode) or int(name) % self._file_bytes or int(name) >= 1 << 62:
+                target = f"queue-{directory.parent.name}-{directory.name}-{name}"
+                self.channel.rename(directory / name, self.lane.quarantine / target)
+                self.channel.sync_directory(directory)
+            elif facts.st_size not in (0, self._file_bytes):
+                wrong.append((int(name), facts.st_size))
+        return wrong
+
+    def place(self, table: RecordTable) -> None:
+        """Places the entries of a table, and fills what is missing before them."""
+        for topic, rows in _by_topic(table, len(table)):
+            offsets = table.queue_offsets[rows]
+            possible = (offsets >= 0) & (offsets < _OFFSET_END)
+            rows, offsets = rows[possible], offsets[possible]
+            queue = self._queue(topic)
+            if topic not in self._ends:
+                self._ends[topic] = self._state(queue.directory).sound
+            for begin, end in _runs(offsets):
+                first = int(offsets[begin])
+                if first > self._ends[topic]:
+                    self._fill(queue, self._ends[topic], first)
+                some = rows[begin:end]
+                queue.place(offsets[begin:end], table.physical_offsets[some], table.sizes[some], table.tags_codes[some])
+                self._ends[topic] = max(self._ends[topic], int(offsets[end - 1]) + 1)
+
+    def _fill(self, queue: ConsumeQueue, end: int, first: int) -> None:
+        """Entries for the queue offsets [end, first), whose records are not there."""
+        per_file = queue.file_bytes // ENTRY_BYTES
+        if self.gap is not None and (first - end) * RECORD_BYTES_MIN <= self.gap.end - self.gap.start:
+            where, size = self.gap.start, min(self.gap.end - self.gap.start, PRE_FILL_SIZE - 1)
+        else:  # deleted long ago: filled as RocketMQ does, from the start of the file
+            where, size, end = 0, PRE_FILL_SIZE, max(end, first - first % per_file)
+        for start in range(end, first, _FILL_BLOCK):
+            count = min(_FILL_BLOCK, first - start)
+            queue.place(np.arange(start, start + count), np.full(count, where), np.full(count, size), np.zeros(count))
+
+    # ---- the end -------------------------------------------------------------------------------------------------
+
+    def cut(self, end: int) -> list[str]:
+        """Empties the places whose records are at or past the log's end; what was emptied, a line each."""
+        self._sync_all()
+        self._close_all()
+        found = []
+        for directory in self._directories():
+            try:
+                state = self._state(directory)
+            except DamagedFile as error:
+                found.append(f"consume queue: {error}")
+                continue
+            keep = self._first_past(directory, state, end)
+            if keep < state.sound or state.junk_high >= end:
+                self._zero_from(directory, keep)
+                found.append(f"consume queue: {directory}: entries from {keep} on named records past the log's end")
+        return found
+
+    def _first_past(self, directory: Path, state: QueueState, end: int) -> int:
+        queue = ConsumeQueue(directory, self._file_bytes, self.channel)
+        try:
+            low, high = state.first, state.sound
+            while low < high:
+                middle = (low + high) // 2
+                entry = queue.entries(middle, 1)
+                if len(entry) and int(entry["physical_offset"][0]) >= end:
+                    high = middle
+                else:
+                    low = middle + 1
+            return low
+        finally:
+            queue.close()
+
+    def finish(self) -> None:
+        """Everything placed is durable when this returns."""
+        self._sync_all()
+        self._close_all()
+        mark = self.lane.quarantine / _MARK
+        if mark.exists():
+            self.channel.unlink(mark)
+            self.channel.sync_directory(self.lane.quarantine)
+
+    def _zero_from(self, directory: Path, offset: int) -> None:
+        queue = ConsumeQueue(directory, self._file_bytes, self.channel)
+        try:
+            queue.zero_from(offset)
+        finally:
+            queue.close()
+
+    # ---- open queues ---------------------------------------------------------------------------------------------
+
+    def _queue(self, topic: str) -> ConsumeQueue:
+        queue = self._open.get(topic)
+        if queue is None:
+            if len(self._open) >= _OPEN_MOST:
+                self._sync_all()
+                self._close_all()
+            queue = self._open[topic] = ConsumeQueue(self.lane.queue(topic), self._file_bytes, self.channel)
+        return queue
+
+    def _sync_all(self) -> None:
+        for queue in self._open.values():
+            queue.sync()
+
+    def _close_all(self) -> None:
+        for queue in self._open.values():
+            queue.close()
+        self._open.clear()
+
+
+def _is_directory(path: Path) -> bool:
+    return stat.S_ISDIR(os.lstat(path).st_mode)
+
+
+def _sound_entries(entries: Entries, before: int) -> int:
+    """How many of the first entries make sense: a size, and physical offsets that never go back."""
+    offsets, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
+    filled = sizes == PRE_FILL_SIZE
+    offsets[filled & (offsets == 0)] = -1
+    previous = np.empty_like(offsets)
+    previous[0], previous[1:] = before, offsets[:-1]
+    good = (sizes >= RECORD_BYTES_MIN) & (offsets >= previous) & (offsets >= -1)
+    return len(good) if good.all() else int(good.argmin())
+
+
+def _by_topic(table: RecordTable, count: int) -> Iterator[tuple[str, Ints]]:
+    """Topic, and the indices of its records among the first `count` that belong into a queue."""
+    wanted = np.flatnonzero(table.in_queue[:count])
+    wanted = wanted[np.argsort(table.topic_index[wanted], kind="stable")]
+    edges = np.searchsorted(table.topic_index[wanted], np.arange(len(table.topics) + 1))
+    for index, topic in enumerate(table.topics):
+        if edges[index] < edges[index + 1]:
+            yield topic, wanted[edges[index] : edges[index + 1]]
+
+
+def _runs(offsets: Ints) -> Iterator[tuple[int, int]]:
+    """Ranges of indices over which the offsets are consecutive."""
+    edges = [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
+    yield from ((begin, end) for begin, end in itertools.pairwise(edges) if begin < end)
+
+
+def _entries_of(table: RecordTable, rows: Ints) -> Entries:
+    entries = np.empty(len(rows), ENTRY)
+    entries["physical_offset"], entries["size"] = table.physical_offsets[rows], table.sizes[rows]
+    entries["tags_code"] = table.tags_codes[rows]
+    return entries
