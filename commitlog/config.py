@@ -46,7 +46,7 @@ class CommitterConfig:
     interval_ms: Annotated[int, Interval(ge=1, le=60_000)] = 200
     least_pages: Pages = 0
     thorough_interval_ms: Milliseconds = 200
-    linger_ms: Milliseconds = 2
+    linger_ms: Milliseconds = 6
     slice_bytes: Annotated[int, Interval(ge=4_096, le=MAX_SEGMENT_BYTES)] = 1 << 22
 
 
@@ -57,7 +57,7 @@ class FlusherConfig:
     interval_ms: Annotated[int, Interval(ge=1, le=60_000)] = 500
     least_pages: Pages = 0
     thorough_interval_ms: Milliseconds = 10_000
-    linger_ms: Milliseconds = 5
+    linger_ms: Milliseconds = 6
     positions_interval_ms: Annotated[int, Interval(ge=10, le=600_000)] = 1_000
     retry_ms: Annotated[int, Interval(ge=1, le=60_000)] = 100
 
@@ -76,7 +76,7 @@ class DispatcherConfig:
     """`[dispatcher]`, RocketMQ's ReputMessageService."""
 
     interval_ms: Annotated[int, Interval(ge=1, le=60_000)] = 1_000
-    linger_ms: Milliseconds = 20
+    linger_ms: Milliseconds = 100
     queue_file_entries: Annotated[int, Interval(ge=1_000, le=100_000_000)] = 300_000
 
 

@@ -333,13 +333,14 @@ def test_a_batch_is_all_or_nothing_in_one_segment(store: commitlog.Store) -> Non
     with pytest.raises(TypeError):
         producer.send_batch("t", ["text"])  # type: ignore[list-item]
     assert len(producer.send_batch("t", [])) == 0
+    producer.send_batch("t", [b"y" * 10_000])
     rolled = producer.send_batch("t", [b"y" * 10_000] * 6)
     assert rolled.physical_offset == store.segment_bytes
-    assert producer.send("t", b"after").offset == 10
+    assert producer.send("t", b"after").offset == 11
     assert receipt.wait("flushed", 10) is PutMessageStatus.PUT_OK
     producer.flush()
     messages = read(store)
-    assert [m.offset for m in messages] == list(range(11))
+    assert [m.offset for m in messages] == list(range(12))
     batch = messages[1:4]
     assert [m.value for m in batch] == [b"a", b"", b"ccc"]
     assert {(m.key, m.tags, m.properties["p"], m.timestamp) for m in batch} == {("k", "g", "1", batch[0].timestamp)}

@@ -43,11 +43,13 @@ def read_store(path: Path) -> Account:
     places: list[Place] = []
     for number in directory.lane_numbers():
         lane = directory.lane(number)
-        names = sorted(os.listdir(lane.commitlog))
-        for index, name in enumerate(names):
+        ended = False
+        for name in sorted(os.listdir(lane.commitlog)):
+            before = len(places)
             stop = _read_segment(lane.commitlog / name, number, places)
-            last = index == len(names) - 1
-            assert stop in ((Stop.ZERO, Stop.BLANK) if last else (Stop.BLANK,)), f"{lane.commitlog / name}: {stop}"
+            assert stop in (Stop.ZERO, Stop.BLANK), f"{lane.commitlog / name}: {stop}"
+            assert not (ended and len(places) > before), f"{lane.commitlog / name}: records after the log's end"
+            ended = ended or stop is Stop.ZERO
     return Account(places)
 
 
