@@ -71,7 +71,7 @@ def parse_start(text: str | int, *, offsets: bool = True) -> Start:
             return Start("time", max(int(datetime.fromisoformat(text).timestamp() * 1000), 0))
         except (ValueError, OverflowError):
             pass
-    also = " or an offset such as 42" if offsets else " or JSON such as {\"orders\": {\"0\": 42, \"1\": -2}}"
+    also = " or an offset such as 42" if offsets else ' or JSON such as {"orders": {"0": 42, "1": -2}}'
     raise BadStart(f"{text!r} is no start; give {ALLOWED},{also}")
 
 
@@ -92,6 +92,8 @@ def resolve(start: Start, first: int, end: int, find_by_time: Callable[[int], in
     if start.kind == "offset":
         if not first <= start.value <= end:
             place = f"{where}: " if where else ""
-            raise OffsetOutOfRange(f"{place}offset {start.value:,} is outside [{first:,}, {end:,}], which is all there is")
+            raise OffsetOutOfRange(
+                f"{place}offset {start.value:,} is outside [{first:,}, {end:,}], which is all there is"
+            )
         return start.value
     return end

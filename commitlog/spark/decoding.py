@@ -184,7 +184,9 @@ class Decoder:
             return arrays.take_spans(self.segment.buffer, self.body, kind)
         unpacked = []
         for at, size in zip(self.places.at.tolist(), self.places.size.tolist(), strict=True):
-            record = decode(self.segment.map, at, limit=at + size, physical_offset=self.segment.base + at, check_crc=False)
+            record = decode(
+                self.segment.map, at, limit=at + size, physical_offset=self.segment.base + at, check_crc=False
+            )
             unpacked.append(plain_body(record))
         return arrays.binaries(unpacked)
 

@@ -85,9 +85,7 @@ def _probe(java: Path, *arguments: str) -> Probe | None:
     """Starts and ends one JVM (0.1 s); None if it will not run with these arguments."""
     command = [java, *arguments, "-XshowSettings:properties", "-version"]
     try:
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PROBE_TIMEOUT_SECONDS
-        )
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PROBE_TIMEOUT_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return None
     said = done.stdout.decode(errors="replace")
@@ -128,9 +126,7 @@ def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
         if directory.is_absolute() and _make_private(directory):
             return directory
     tried = " or ".join(str(directory) for directory in candidates)
-    raise JavaNotFound(
-        f"no private place for a Java launcher in {tried}: set XDG_CACHE_HOME to a directory of yours"
-    )
+    raise JavaNotFound(f"no private place for a Java launcher in {tried}: set XDG_CACHE_HOME to a directory of yours")
 
 
 def _make_private(directory: Path) -> bool:

@@ -243,7 +243,9 @@ def _ending(values: Mapping[str, str]) -> Bound | None:
     if "endingTimestamp" in values:
         return Bound("endingTimestamp", _timestamp(values, "endingTimestamp"))
     if "endingOffsetsByTimestamp" in values:
-        return Bound("endingOffsetsByTimestamp", LATEST, times=_by_queue(values, "endingOffsetsByTimestamp", smallest=0))
+        return Bound(
+            "endingOffsetsByTimestamp", LATEST, times=_by_queue(values, "endingOffsetsByTimestamp", smallest=0)
+        )
     if "endingOffsets" in values:
         return _start_or_json(values, "endingOffsets", LATEST)
     return None

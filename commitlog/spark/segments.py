@@ -42,7 +42,7 @@ HEAD = np.dtype(
         ("body_bytes", ">i4"),  # 84
     ]
 )
-assert HEAD.itemsize == HEAD_BYTES and HEAD.fields is not None and HEAD.fields["body_bytes"][1] == 84
+assert HEAD.itemsize == HEAD_BYTES
 
 
 class Segment:
@@ -64,9 +64,7 @@ class Segment:
 
     def at_every_byte(self, dtype: np.dtype) -> npt.NDArray[np.void]:
         """The file as an array of `dtype` that begins anew at each byte."""
-        return np.ndarray(
-            shape=(max(self.size - dtype.itemsize + 1, 0),), dtype=dtype, buffer=self.map, strides=(1,)
-        )
+        return np.ndarray(shape=(max(self.size - dtype.itemsize + 1, 0),), dtype=dtype, buffer=self.map, strides=(1,))
 
 
 class SegmentCache:

@@ -15,9 +15,7 @@ from commitlog.spark.java import java_home
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CHECKPOINTS = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-)
+CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 FAST = {

@@ -1,0 +1,73 @@
+"""Walks a lane's log from record to record, across segments, up to a limit and never past it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from commitlog.errors import CorruptRecord, DamagedFile
+from commitlog.file_channel import DISK, FileChannel
+from commitlog.scan import RecordTable, Source, Stop, scan
+from commitlog.store_directory import LaneDirectory
+
+WALK_BYTES = 4 << 20
+"""About as much as one table covers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Some records of one segment, and where the log goes on behind them (a record's start, bytes)."""
+
+    table: RecordTable
+    next_where: int
+
+
+def walk(
+    open_segment: Callable[[int], Source], lane: int | None, segment_bytes: int, start: int, limit: int
+) -> Iterator[Step]:
+    """The records in [start, limit) of a log, CRCs unchecked; `table.base_offset` is their segment's start.
+
+    `start` is a record's start. `open_segment(base)` gives the bytes of the segment that begins at a log offset. Ends
+    at `limit`, or before a record that reaches beyond it. Raises CorruptRecord, and what `open_segment` raises.
+    """
+    where = start
+    while where < limit:
+        base = where - where % segment_bytes
+        end = min(limit - base, segment_bytes)
+        table = scan(
+            open_segment(base), where - base, end, base, lane,
+            check_crc=False, segment_end=segment_bytes, max_bytes=WALK_BYTES,
+        )  # fmt: skip
+        if table.stop in (Stop.CORRUPT, Stop.ZERO):
+            if len(table):
+                yield Step(table, base + table.stop_position)
+            reason = table.reason or "nothing but zeros below the limit"
+            raise CorruptRecord(f"lane {lane}: {reason}", base + table.stop_position)
+        where = base + (segment_bytes if table.stop is Stop.BLANK else table.stop_position)
+        yield Step(table, where)
+        if table.stop is Stop.PARTIAL:
+            return
+
+
+class LastSegment:
+    """Opens segments of one lane for a walk and keeps the last one mapped: walks go forward."""
+
+    def __init__(self, directory: LaneDirectory, segment_bytes: int, channel: FileChannel = DISK) -> None:
+        self.directory, self.segment_bytes, self.channel = directory, segment_bytes, channel
+        self._base = -1
+        self._mapped: Source = b""
+
+    def open(self, base: int) -> Source:
+        """The bytes of the segment that begins at `base`. Raises FileNotFoundError, DamagedFile."""
+        if base != self._base:
+            self._mapped = self._map(self.directory.segment(base))
+            self._base = base
+        return self._mapped
+
+    def _map(self, path: Path) -> Source:
+        with self.channel.opened(path) as fd:
+            size = self.channel.size(fd)
+            if size != self.segment_bytes:
+                raise DamagedFile(f"{path}: {size:,} bytes, a segment of this log has {self.segment_bytes:,}")
+            return self.channel.map_read(fd, size)

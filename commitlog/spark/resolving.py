@@ -1,0 +1,156 @@
+"""From the options' words (earliest, a time, JSON) to queue offsets, and from those to tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from commitlog.errors import DataLoss, OffsetOutOfRange, UnknownTopic
+from commitlog.spark.options import EARLIEST_OFFSET, LATEST_OFFSET, Bound, SourceOptions
+from commitlog.spark.planning import Slice, Work, plan
+from commitlog.spark.reading import Task
+from commitlog.start import Start, resolve
+from commitlog.topic_index import QueueRange, TopicIndex
+
+SAMPLES = 16
+"""Consume queue entries that tell the mean size of a range's records."""
+UNKNOWN_RECORD_BYTES = 512.0
+
+QueueKey = tuple[str, int]
+"""Topic and lane."""
+
+
+class Resolver:
+    """Looks up queue offsets in an index. `ago` is turned into one time for all queues, when the object is made."""
+
+    def __init__(self, index: TopicIndex, options: SourceOptions) -> None:
+        self.index, self.options = index, options
+
+    def queues(self) -> dict[QueueKey, QueueRange]:
+        """What the options subscribe to and the store has, by topic and lane in their order."""
+        subscription = self.options.subscription
+        found: dict[QueueKey, QueueRange] = {}
+        for topic in subscription.chosen(self.index.topics()):
+            ranges = self.index.ranges(topic)
+            for lane in sorted(ranges):
+                if subscription.has_lane(topic, lane):
+                    found[topic, lane] = ranges[lane]
+        return found
+
+    def check_topics(self) -> None:
+        """Raises UnknownTopic for a subscribed topic, or an assigned lane, that the store has not."""
+        present = self.index.topics()
+        there = f"topics there are {', '.join(present)}" if present else "the store has no messages yet"
+        for topic in self.options.subscription.chosen(present):
+            if topic not in present:
+                raise UnknownTopic(f"{self.options.path}: there is no topic {topic!r}; {there}")
+        for topic, lanes in (self.options.subscription.assigned or {}).items():
+            known = self.index.ranges(topic)
+            for lane in lanes:
+                if lane not in known:
+                    lanes_there = ", ".join(map(str, sorted(known)))
+                    raise UnknownTopic(f"{self.options.path}: topic {topic!r} has no lane {lane}; it has {lanes_there}")
+
+    def offset(self, bound: Bound, key: QueueKey, queue: QueueRange) -> int:
+        """The queue offset that a bound means in a queue; may be below its first. Raises OffsetOutOfRange."""
+        topic, lane = key
+        start = bound.start.at()
+        number = (bound.offsets or {}).get(topic, {}).get(lane)
+        if number is not None:
+            return self._number(bound, key, queue, number)
+        time = (bound.times or {}).get(topic, {}).get(lane)
+        if time is not None:
+            start = Start("time", time)
+        if bound.strict and start.kind == "time" and self.index.find_by_time(topic, lane, start.value) is None:
+            raise OffsetOutOfRange(
+                f"option {bound.option}: topic {topic}, lane {lane} has no message at or after {start.value}; set "
+                "startingOffsetsByTimestampStrategy to latest to begin at its end"
+            )
+        return resolve(start, queue.first, queue.end, lambda ms: self.index.find_by_time(topic, lane, ms))
+
+    @staticmethod
+    def _number(bound: Bound, key: QueueKey, queue: QueueRange, number: int) -> int:
+        if number == LATEST_OFFSET:
+            return queue.end
+        if number == EARLIEST_OFFSET:
+            return queue.first
+        if number > queue.end:
+            raise OffsetOutOfRange(
+                f"option {bound.option}: offset {number} of topic {key[0]}, lane {key[1]} is beyond its end, {queue.end}"
+            )
+        return number
+
+    def check_named(self, bound: Bound | None, queues: Iterable[QueueKey]) -> None:
+        """Raises OffsetOutOfRange for an offset above 0 of a queue that is not there."""
+        present = set(queues)
+        for topic, lanes in ((bound.offsets if bound else None) or {}).items():
+            for lane, number in lanes.items():
+                if bound and number > 0 and (topic, lane) not in present:
+                    raise OffsetOutOfRange(
+                        f"option {bound.option}: offset {number} of topic {topic}, lane {lane}, which has no messages yet"
+                    )
+
+    # ---- tasks ---------------------------------------------------------------------------------------------------
+
+    def tasks(self, ranges: dict[QueueKey, tuple[int, int]]) -> list[Task]:
+        """Plans the reading of queue offsets [begin, end). Raises DataLoss, OffsetOutOfRange."""
+        work: list[Work] = []
+        for (topic, lane), (begin, end) in ranges.items():
+            if begin < end:
+                work += self._work(topic, lane, begin, end)
+        planned = plan(work, self.options.min_partitions, self.options.max_records)
+        view = self.index.view
+        fail = self.options.fail_on_data_loss
+        return [Task(self.options.path, view.store_id, view.segment_bytes, fail, slices) for slices in planned]
+
+    def _work(self, topic: str, lane: int, begin: int, end: int) -> list[Work]:
+        queue = self.index.ranges(topic).get(lane)
+        if queue is None:
+            raise DataLoss(
+                f"topic {topic}, lane {lane}: not in the store any more, and the offsets [{begin}, {end}) were to be read; "
+                "was its directory removed?"
+            )
+        if end > queue.end:
+            raise OffsetOutOfRange(beyond_end(topic, lane, end, queue.end, live=self.index.view.live))
+        if begin < queue.first:
+            if self.options.fail_on_data_loss:
+                raise DataLoss(lost(topic, lane, begin, min(queue.first, end), queue.first))
+            begin = min(queue.first, end)
+        limit = self.index.lanes[lane].limit
+        found = []
+        middle = min(max(queue.indexed, begin), end)
+        if begin < middle:
+            found.append(
+                Work(Slice(topic, lane, begin, middle, -1, limit), self._record_bytes(topic, lane, begin, middle))
+            )
+        if middle < end:
+            walk_from = queue.walk_from(middle)
+            most = (limit - walk_from) / (end - middle)
+            found.append(Work(Slice(topic, lane, middle, end, walk_from, limit), min(most, UNKNOWN_RECORD_BYTES)))
+        return found
+
+    def _record_bytes(self, topic: str, lane: int, begin: int, end: int) -> float:
+        queue = self.index.lanes[lane].queue(topic)
+        try:
+            picked = np.unique(np.linspace(begin, end - 1, min(SAMPLES, end - begin)).astype(np.int64))
+            sizes = [int(entry["size"][0]) for at in picked.tolist() if len(entry := queue.entries(at, 1))]
+        finally:
+            queue.close()
+        return sum(sizes) / len(sizes) if sizes else UNKNOWN_RECORD_BYTES
+
+
+def beyond_end(topic: str, lane: int, wanted: int, end: int, *, live: bool) -> str:
+    """The text of an error: a checkpoint or a plan is ahead of the store."""
+    text = f"topic {topic}, lane {lane}: offset {wanted} is beyond the store's end, {end}"
+    if live:
+        return f"{text}; the checkpoint or the offsets belong to another state of this store"
+    return f"{text}; if the store was not stopped properly, start it once (`commitlog run`) so that it recovers"
+
+
+def lost(topic: str, lane: int, wanted: int, found: int, first: int) -> str:
+    """The text of a DataLoss error: retention was faster than the reader."""
+    return (
+        f"topic {topic}, lane {lane}: offset {wanted} was to be read and the first one kept is {first}; {found - wanted} "
+        "messages were deleted by retention before they were read. Option failOnDataLoss=false goes on without them"
+    )

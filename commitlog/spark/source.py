@@ -1,0 +1,257 @@
+"""The format `commitlog`: batch and stream over one planning core (resolving.py, planning.py) and one reader (reading.py).
+
+Where things run: options are checked when the DataFrame is made, in a Python process beside Spark's driver; a stream's
+reader lives in one process as long as its query, a batch's for one planning; `read` runs in pooled workers. None of
+them has a SparkContext.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from commitlog.errors import OffsetOutOfRange, OptionError
+from commitlog.spark.columns import check_schema, schema_of
+from commitlog.spark.offsets import Offsets, StreamOffset
+from commitlog.spark.options import (
+    SPELLING,
+    Bound,
+    SourceOptions,
+    check_batch,
+    check_names,
+    check_read,
+    check_stream,
+    parse_options,
+)
+from commitlog.spark.planning import share_out
+from commitlog.spark.reading import Task, read_task
+from commitlog.spark.resolving import QueueKey, Resolver, beyond_end
+from commitlog.start import EARLIEST, LATEST
+from commitlog.topic_index import QueueRange, TopicIndex
+from commitlog.view import StoreView
+
+
+class CommitLogDataSource(DataSource):
+    """`spark.read` and `spark.readStream` of `.format("commitlog")`. README has the options."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        check_names(options, SPELLING)
+        self.parsed = parse_options(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "commitlog"
+
+    def schema(self) -> StructType:
+        check_read(self.parsed)
+        return schema_of(self.parsed.columns)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        self._check(schema)
+        check_batch(self.parsed)
+        return BatchReader(self.parsed, schema)
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        self._check(schema)
+        check_stream(self.parsed)
+        return StreamReader(self.parsed, schema)
+
+    def _check(self, schema: StructType) -> None:
+        check_read(self.parsed)
+        if "columns" in self.parsed.given and tuple(schema.names) != self.parsed.columns:
+            raise OptionError("option columns: give either it or .schema(...), not both")
+        check_schema(schema)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema that Spark compares batches with."""
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+class BatchReader(DataSourceReader):
+    """One read of a table: planned once, from what the store holds at that moment."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self.options, self.schema = options, schema
+
+    def partitions(self) -> list[InputPartition]:
+        """Raises UnknownTopic, OffsetOutOfRange, DataLoss, and what StoreView raises."""
+        view = StoreView(self.options.path)
+        try:
+            index = TopicIndex(view, self.options.isolation)
+            index.refresh()
+            return list(self._plan(Resolver(index, self.options)))
+        finally:
+            view.close()
+
+    def _plan(self, resolver: Resolver) -> list[Task]:
+        resolver.check_topics()
+        queues = resolver.queues()
+        starting = self.options.starting or Bound("startingOffsets", EARLIEST)
+        ending = self.options.ending or Bound("endingOffsets", LATEST)
+        resolver.check_named(starting, queues)
+        resolver.check_named(ending, queues)
+        ranges = {}
+        for key, queue in queues.items():
+            begin, end = resolver.offset(starting, key, queue), resolver.offset(ending, key, queue)
+            if begin > end and (starting.offsets or ending.offsets):
+                raise OffsetOutOfRange(
+                    f"topic {key[0]}, lane {key[1]}: {starting.option} begins at {begin} and {ending.option} ends at {end}"
+                )
+            ranges[key] = (begin, max(begin, end))
+        return resolver.tasks(ranges)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_task(partition, arrow_schema(self.schema))
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A query's side of the store. Spark also builds one for planning and pickles it: nothing is opened until asked."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self.options, self.schema = options, schema
+        self._index: TopicIndex | None = None
+        self._target: dict[QueueKey, int] | None = None
+        self._last_batch_ns: int | None = None
+        self._idle_at: Mapping[str, Any] | None = None
+
+    def _resolver(self) -> tuple[Resolver, bool]:
+        """The index brought up to date, and whether anything moved."""
+        if self._index is None:
+            self._index = TopicIndex(StoreView(self.options.path))
+        moved = self._index.refresh()
+        return Resolver(self._index, self.options), moved
+
+    # ---- offsets -------------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where the query begins. All of it is also in `@from`, which the first end offset carries on."""
+        resolver, _ = self._resolver()
+        queues = resolver.queues()
+        starting = self.options.starting or Bound("startingOffsets", LATEST)
+        resolver.check_named(starting, queues)
+        begins: Offsets = {}
+        for key, queue in queues.items():
+            begins.setdefault(key[0], {})[key[1]] = resolver.offset(starting, key, queue)
+        return StreamOffset(resolver.index.view.store_id, begins, begins).to_json()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next batch ends; `start` itself when there is nothing to read, or not enough yet."""
+        resolver, moved = self._resolver()
+        if not moved and start == self._idle_at:
+            return start
+        offset = StreamOffset.from_json(start)
+        offset.check_store(resolver.index.view.store_id, self.options.path)
+        queues = resolver.queues()
+        ends = self._reachable(offset, queues)
+        backlog = {key: max(end - self._begin(offset, key, queues[key]), 0) for key, end in ends.items()}
+        passed_over = any(ends[key] > offset.ends.get(key[0], {}).get(key[1], ends[key]) for key in ends)
+        self._idle_at = None
+        if not any(backlog.values()) and not passed_over:
+            self._idle_at = start
+            return start
+        if self._waits_for_more(sum(backlog.values())):
+            return start
+        if isinstance(limit, ReadMaxRows):
+            shares = share_out(backlog, limit.max_rows)
+            ends = {key: self._begin(offset, key, queues[key]) + shares.get(key, 0) for key in ends}
+        self._last_batch_ns = time.monotonic_ns()
+        new: Offsets = {topic: dict(lanes) for topic, lanes in offset.ends.items()}
+        earliest: Offsets = {}
+        for (topic, lane), end in ends.items():
+            known = new.setdefault(topic, {})
+            if lane in known or end > queues[topic, lane].first:
+                known[lane] = max(end, known.get(lane, 0))
+                earliest.setdefault(topic, {})[lane] = queues[topic, lane].first
+        new = {topic: lanes for topic, lanes in new.items() if lanes}
+        return StreamOffset(offset.store, new).following(offset, earliest).to_json()
+
+    @staticmethod
+    def _begin(offset: StreamOffset, key: QueueKey, queue: QueueRange) -> int:
+        """Where reading goes on: behind what is done, or at the first message kept."""
+        return max(offset.ends.get(key[0], {}).get(key[1], queue.first), queue.first)
+
+    def _reachable(self, offset: StreamOffset, queues: dict[QueueKey, QueueRange]) -> dict[QueueKey, int]:
+        """How far each queue can be read, as long as AvailableNow's target lets it. Raises OffsetOutOfRange."""
+        ends = {}
+        for key, queue in queues.items():
+            known = offset.ends.get(key[0], {}).get(key[1])
+            if known is not None and known > queue.end:
+                live = self._index is not None and self._index.view.live
+                raise OffsetOutOfRange(beyond_end(*key, known, queue.end, live=live))
+            end = queue.end
+            if self._target is not None:
+                end = min(end, self._target.get(key, 0 if known is None else known))
+            ends[key] = max(end, self._begin(offset, key, queue) if known is not None else queue.first)
+        return ends
+
+    def _waits_for_more(self, rows: int) -> bool:
+        """minOffsetsPerTrigger: a batch that is too small waits, at most maxTriggerDelay; the first one never does."""
+        least = self.options.min_offsets
+        if least is None or rows >= least or self._last_batch_ns is None or self._target is not None:
+            return False
+        return time.monotonic_ns() - self._last_batch_ns < self.options.max_delay_ms * 1_000_000
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self.options.max_offsets
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        resolver, _ = self._resolver()
+        self._target = {key: queue.end for key, queue in resolver.queues().items()}
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Where the store ends, as far as it was looked at for the last batch: Spark's progress shows it."""
+        if self._index is None:
+            return None
+        ends: Offsets = {}
+        for (topic, lane), queue in Resolver(self._index, self.options).queues().items():
+            ends.setdefault(topic, {})[lane] = queue.end
+        return StreamOffset(self._index.view.store_id, ends).to_json()
+
+    # ---- a batch -------------------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The tasks of [start, end). After a restart Spark asks this before anything else.
+
+        Raises DataLoss, OffsetOutOfRange, OptionError (offsets that are none of this source).
+        """
+        resolver, _ = self._resolver()
+        view = resolver.index.view
+        first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        last.check_store(view.store_id, self.options.path)
+        ranges: dict[QueueKey, tuple[int, int]] = {}
+        for topic, lanes in last.ends.items():
+            for lane, stop in lanes.items():
+                begin = last.begin_of(first, topic, lane)
+                if begin is None or begin > stop:
+                    raise OptionError(
+                        f"the checkpoint's offsets go from {begin} to {stop} in topic {topic}, lane {lane}; give the query "
+                        "a new checkpoint"
+                    )
+                ranges[topic, lane] = (begin, stop)
+        return list(resolver.tasks(ranges))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_task(partition, arrow_schema(self.schema))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: the position of a query is in its checkpoint."""
+
+    def stop(self) -> None:
+        if self._index is not None:
+            self._index.view.close()
+            self._index = None
