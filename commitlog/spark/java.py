@@ -83,7 +83,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 def _probe(java: Path, *arguments: str) -> Probe | None:
     """Starts and ends one JVM (0.1 s); None if it will not run with these arguments."""
-    command = [java, *arguments, "-XshowSettings:properties", "-version"]
+    command = [str(java), *arguments, "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PROBE_TIMEOUT_SECONDS)
     except (OSError, subprocess.TimeoutExpired):

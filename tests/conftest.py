@@ -1,0 +1,112 @@
+"""Fixtures of all tests: pools of their own, a look for leaks after each, one Spark session a worker.
+
+`wait_until` waits for a condition: use it instead of sleeping.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import itertools
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import leaks
+from tests.waiting import wait_until as wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LEAK_PATIENCE_SECONDS = 5.0
+_spark_jvm: int | None = None  # the session is one a worker, and so is its JVM
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shm_base() -> Iterator[Path]:
+    """A directory of this pytest process in /dev/shm, named in COMMITLOG_SHM_DIR. Its path is short because sockets lie in
+    it, and theirs may be 107 bytes long. A lock on it tells it from those of runs that were killed, which are removed."""
+    for stale in leaks.SHARED_MEMORY.glob(f"{leaks.BASE_PREFIX}*"):
+        _remove_if_stale(stale)
+    base = leaks.SHARED_MEMORY / f"{leaks.BASE_PREFIX}{os.getpid()}"
+    unlocked = base.with_name(f".{base.name}")  # nobody takes it for a stale one yet
+    unlocked.mkdir(mode=0o700)
+    lock = os.open(unlocked, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    unlocked.rename(base)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COMMITLOG_SHM_DIR", str(base))
+        yield base
+    shutil.rmtree(base)
+    os.close(lock)
+
+
+def _remove_if_stale(directory: Path) -> None:
+    try:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return  # removed meanwhile, or another user's
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(directory, ignore_errors=True)
+    except BlockingIOError:
+        pass  # in use
+    finally:
+        os.close(fd)
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def shm_root(request: pytest.FixtureRequest, shm_base: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The test's own directory for pools. Afterwards it must be empty and nothing else left: no descriptor, thread,
+    process, socket or piece of shared memory. A test that kills what would clean up is marked `leaves_pools`."""
+    root = shm_base / str(next(_numbers))
+    root.mkdir(mode=0o700)
+    monkeypatch.setenv("COMMITLOG_SHM_DIR", str(root))
+    before = leaks.Snapshot.take(f"COMMITLOG_SHM_DIR={root}", _spark_jvm)
+    yield root
+    may_leave_pools = request.node.get_closest_marker("leaves_pools") is not None
+
+    def left() -> list[str]:
+        pools = [] if may_leave_pools else [f"pool {path}" for path in sorted(root.rglob("*"))]
+        return before.leaks() + pools
+
+    if left():
+        gc.collect()  # what only a cycle of references keeps alive is no leak
+    with contextlib.suppress(AssertionError):
+        wait_until(lambda: not left(), LEAK_PATIENCE_SECONDS)
+    found = left()
+    leaks.kill(before.left_processes())
+    shutil.rmtree(root)
+    if found:
+        pytest.fail("left behind: " + "; ".join(found), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def spark_session(shm_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The worker's one session; tests take `spark`."""
+    global _spark_jvm
+    from tests.spark_session import jvm_pid, small_session
+
+    with small_session(tmp_path_factory.mktemp("spark")) as session:
+        _spark_jvm = jvm_pid(session)
+        yield session
+    _spark_jvm = None
+
+
+@pytest.fixture
+def spark(spark_session: SparkSession) -> Iterator[SparkSession]:
+    """The worker's session on two cores. A streaming query that a test leaves running is stopped and fails the test."""
+    yield spark_session
+    running = [query.name or str(query.id) for query in spark_session.streams.active]
+    for query in spark_session.streams.active:
+        query.stop()
+    spark_session.catalog.clearCache()
+    assert not running, f"streaming queries left running: {running}"

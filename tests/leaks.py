@@ -1,0 +1,190 @@
+"""What a test may leave behind: nothing. Looks at descriptors, threads, processes and shared memory, before and after."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+SHARED_MEMORY = Path("/dev/shm")
+BASE_PREFIX = "clt-"  # of the directories in which tests keep their pools
+SUSPECTS = ("commitlog-", "psm_", "sem.", "test-of-leaks-")  # our pools, and what multiprocessing makes
+
+
+@dataclass(frozen=True)
+class Process:
+    """One line of the process table; `start` tells a re-used pid from the one before."""
+
+    pid: int
+    start: int
+    parent: int
+    state: str
+
+
+def processes() -> dict[int, Process]:
+    """The process table, zombies included."""
+    table = {}
+    for name in os.listdir(PROC):
+        if not name.isdigit():
+            continue
+        try:
+            fields = (PROC / name / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # gone since the listing
+        table[int(name)] = Process(int(name), int(fields[19]), int(fields[1]), fields[0])
+    return table
+
+
+def descendants(of: int, table: dict[int, Process]) -> set[int]:
+    """Pids of children, grandchildren and so on."""
+    children: dict[int, list[int]] = {}
+    for process in table.values():
+        children.setdefault(process.parent, []).append(process.pid)
+    found: set[int] = set()
+    open_pids = [of]
+    while open_pids:
+        for child in children.get(open_pids.pop(), []):
+            found.add(child)
+            open_pids.append(child)
+    return found
+
+
+def describe(pid: int) -> str:
+    try:
+        command = (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        command = ""
+    return f"process {pid}: {command[:200] or 'ended, and nobody waited for it'}"
+
+
+def descriptors() -> dict[int, str]:
+    """Open descriptors of this process and what they are."""
+    found = {}
+    for name in os.listdir(PROC / "self" / "fd"):
+        try:
+            found[int(name)] = os.readlink(PROC / "self" / "fd" / name)
+        except OSError:
+            continue  # the listing's own descriptor
+    return found
+
+
+def shared_memory() -> set[str]:
+    """Names outside the tests' own directories that could come from a test; others use /dev/shm as well."""
+    return {name for name in os.listdir(SHARED_MEMORY) if name.startswith(SUSPECTS)}
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state before a test. `mark` is an environment entry that every process the test starts inherits, so that those
+    are found that have lost their parent."""
+
+    mark: str
+    spark_jvm: int | None
+    table: dict[int, Process]
+    descriptors: dict[int, str]
+    threads: frozenset[threading.Thread]
+    shared_memory: frozenset[str]
+
+    @classmethod
+    def take(cls, mark: str, spark_jvm: int | None = None) -> Snapshot:
+        return cls(
+            mark,
+            spark_jvm,
+            processes(),
+            descriptors(),
+            frozenset(threading.enumerate()),
+            frozenset(shared_memory()),
+        )
+
+    def leaks(self) -> list[str]:
+        """What is there now and was not then, one line each."""
+        return [
+            *(describe(pid) for pid in self.left_processes()),
+            *self._threads(),
+            *self._descriptors(),
+            *self._shared_memory(),
+        ]
+
+    def left_processes(self) -> set[int]:
+        """New processes that descend from this one or carry the mark. Spark's own come and go as they like."""
+        table = processes()
+        new = {pid for pid, process in table.items() if not self._was_there(process)}
+        if self.spark_jvm is not None:
+            new -= descendants(self.spark_jvm, table) | {self.spark_jvm}
+        ours = descendants(os.getpid(), table)
+        return {pid for pid in new if pid in ours or (table[pid].state != "Z" and self._is_marked(pid))}
+
+    def _was_there(self, process: Process) -> bool:
+        before = self.table.get(process.pid)
+        return before is not None and before.start == process.start
+
+    def _is_marked(self, pid: int) -> bool:
+        try:
+            entries = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        except OSError:
+            return False  # another user's, or gone
+        return self.mark.encode() in entries
+
+    def _threads(self) -> Iterator[str]:
+        for thread in threading.enumerate():
+            sparks = self.spark_jvm is not None and _is_py4js(thread)
+            if thread not in self.threads and thread.is_alive() and not sparks:
+                yield f"thread {thread.name}"
+
+    def _descriptors(self) -> Iterator[str]:
+        inet = _inet_sockets() if self.spark_jvm is not None else set()  # py4j keeps a connection for each thread
+        for fd, target in descriptors().items():
+            if self.descriptors.get(fd) != target and target not in inet:
+                yield f"descriptor {fd}: {target}"
+
+    def _shared_memory(self) -> Iterator[str]:
+        for name in shared_memory() - self.shared_memory:
+            path = SHARED_MEMORY / name
+            try:
+                is_ours = path.lstat().st_uid == os.getuid()
+            except FileNotFoundError:
+                continue
+            if is_ours and not _is_in_use(path):
+                yield f"shared memory {path}"
+
+
+def _is_py4js(thread: threading.Thread) -> bool:
+    """py4j serves calls from the JVM (foreachBatch) in threads that live as long as the session."""
+    return "py4j" in type(thread).__module__ or "py4j" in repr(getattr(thread, "_target", None))
+
+
+def _inet_sockets() -> set[str]:
+    """Names of all TCP sockets, as /proc/self/fd shows them."""
+    names = set()
+    for table in ("tcp", "tcp6"):
+        lines = (PROC / "net" / table).read_text().splitlines()[1:]
+        names |= {f"socket:[{line.split()[9]}]" for line in lines}
+    return names
+
+
+def _is_in_use(path: Path) -> bool:
+    """Whether a living process maps a file at or below `path`: then it is somebody's who works beside the tests."""
+    needle = str(path).encode()
+    for pid in processes():
+        try:
+            if needle in (PROC / str(pid) / "maps").read_bytes():
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def kill(pids: set[int]) -> None:
+    """Ends processes that a test left, so that the tests after it start clean."""
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        except (ProcessLookupError, ChildProcessError):
+            continue
+    subprocess._cleanup()  # type: ignore[attr-defined]  # forgets those that have just been waited for

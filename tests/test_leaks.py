@@ -1,0 +1,74 @@
+"""The look for leaks sees what it should: each kind is made, seen, and cleaned up."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import leaks
+from tests.waiting import wait_until
+
+SLEEP = "import time; time.sleep(60)"
+
+
+@pytest.fixture
+def before(shm_root: Path) -> Iterator[leaks.Snapshot]:
+    snapshot = leaks.Snapshot.take(f"COMMITLOG_SHM_DIR={shm_root}")
+    assert snapshot.leaks() == []
+    yield snapshot
+    leaks.kill(snapshot.left_processes())
+
+
+def test_nothing_new_is_no_leak(before: leaks.Snapshot) -> None:
+    assert before.leaks() == []
+
+
+def test_descriptor(before: leaks.Snapshot, tmp_path: Path) -> None:
+    with (tmp_path / "open").open("w"):
+        (leak,) = before.leaks()
+    assert leak.startswith("descriptor")
+    assert leak.endswith(str(tmp_path / "open"))
+
+
+def test_thread(before: leaks.Snapshot) -> None:
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait, name="left alone")
+    thread.start()
+    assert before.leaks() == ["thread left alone"]
+    end.set()
+    thread.join()
+
+
+def test_child_and_its_zombie(before: leaks.Snapshot) -> None:
+    with subprocess.Popen([sys.executable, "-c", SLEEP]) as child:
+        assert [leak for leak in before.leaks() if f"process {child.pid}: " in leak and SLEEP in leak]
+        child.kill()
+        wait_until(lambda: any("nobody waited" in leak for leak in before.leaks()), what="the zombie is seen")
+
+
+def test_grandchild_that_lost_its_parent_and_left_the_session(before: leaks.Snapshot) -> None:
+    """It is not a descendant any more: only the environment that it inherited gives it away."""
+    program = f"""if True:
+        import subprocess, sys
+        command = [sys.executable, "-c", {SLEEP!r}]
+        print(subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True).pid)
+    """
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], stdout=subprocess.PIPE, check=True)
+    assert before.left_processes() == {int(done.stdout)}
+    leaks.kill(before.left_processes())
+    wait_until(lambda: before.leaks() == [], what="the killed process is gone")
+
+
+def test_shared_memory_that_no_process_uses(before: leaks.Snapshot) -> None:
+    path = leaks.SHARED_MEMORY / f"test-of-leaks-{os.getpid()}"
+    path.write_bytes(b"x")
+    try:
+        assert before.leaks() == [f"shared memory {path}"]
+    finally:
+        path.unlink()

@@ -1,0 +1,26 @@
+"""Waiting for a condition instead of sleeping for a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def wait_until(condition: Callable[[], T], timeout: float = 10.0, what: str = "") -> T:
+    """Calls `condition` again and again until its answer is true, and returns that; AssertionError after `timeout` seconds.
+
+    `what` says in the error what did not happen. Looks after 1 ms at first, then less and less often, every 50 ms at last.
+    """
+    deadline = time.monotonic() + timeout
+    pause = 0.001
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"not within {timeout:g} s: {what or condition}; last seen: {answer!r}")
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.05)
