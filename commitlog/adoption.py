@@ -49,6 +49,17 @@ def choose_segment_bytes(buffers_per_lane: int, largest: int, smallest: int) -> 
     return size
 
 
+def check_lane_fits(segment_bytes: int, buffers_per_lane: int) -> None:
+    """Refuses a store of which not one lane fits into this machine's shared memory. Raises NotEnoughSharedMemory."""
+    facts = os.statvfs(base_directory())
+    size = facts.f_blocks * facts.f_frsize
+    if segment_bytes * buffers_per_lane > size:
+        raise NotEnoughSharedMemory(
+            f"{base_directory()} has {size:,} bytes, a lane of this store takes {segment_bytes * buffers_per_lane:,}: "
+            f"enlarge it (mount -o remount,size=1g /dev/shm, docker run --shm-size=1g)"
+        )
+
+
 def open_pool(
     directory: StoreDirectory, facts: StoreFacts, channel: FileChannel, report: Report
 ) -> tuple[ControlRegion, StoreFacts]:

@@ -10,13 +10,14 @@ import zmq
 
 from commitlog.clock import Clock
 from commitlog.config import Config
-from commitlog.errors import NoFreeLane, StoreNotRunning, StoreStopped, disk_error
+from commitlog.errors import NoFreeLane, NotEnoughSharedMemory, StoreNotRunning, StoreStopped, disk_error
 from commitlog.file_channel import DISK, FileChannel
 from commitlog.lane import Lease, try_lease
 from commitlog.store_directory import StoreDirectory
 from commitlog.view import attach_control
 from commitlog.wire import NoticeSubscriber, WakeupSender
 from shm.layout import Header, Lane, Stage
+from shm.pool import free_bytes
 
 _SUPERVISOR_SILENT_NS = 5_000_000_000
 _LEASE_POLL_SECONDS = 0.01
@@ -55,27 +56,39 @@ class Attachment:
         self._closed = False
 
     def lease(self) -> Lease:
-        """The first free lane, prepared for appending. Raises NoFreeLane, NotEnoughSharedMemory."""
+        """The first free lane, prepared for appending. Raises NoFreeLane, StoreStopped, StoreNotRunning."""
         config = self.config
         deadline = self.clock.monotonic_ns() + config.producer.lane_wait_ms * 1_000_000
-        while (lease := try_lease(self.directory, self.control, self.channel, config.store.max_lanes)) is None:
+        lane_bytes = self.facts.segment_bytes * config.store.buffers_per_lane
+        while (lease := self._try_lease(lane_bytes)) is None:
             self.check_open()
             if self.clock.monotonic_ns() > deadline:
                 raise NoFreeLane(
-                    f"{self.directory.path}: all {config.store.max_lanes} lanes are leased: close a producer, or raise "
-                    f"store.max_lanes"
+                    f"{self.directory.path}: no lane is free: {config.store.max_lanes} may be leased (store.max_lanes), a "
+                    f"further one takes {lane_bytes:,} bytes of shared memory, of which {free_bytes(self.pool):,} are left: "
+                    f"close a producer, or give more of either"
                 )
             self.clock.sleep(_LEASE_POLL_SECONDS)
+        self._lane = lease.lane
+        return lease
+
+    def _try_lease(self, lane_bytes: int) -> Lease | None:
+        limit = self.config.store.max_lanes
+        lease = try_lease(self.directory, self.control, self.channel, limit, lane_bytes)
+        if lease is None:
+            return None
         try:
             self.check_open()  # again: a stop that began before the lock was taken has not seen it
-            lease.prepare(self.pool, self.facts, config.store.buffers_per_lane)
+            lease.prepare(self.pool, self.facts, self.config.store.buffers_per_lane)
             self.wake("allocator")
             self.wake("committer")
             lease.wait_drained(self.clock)
+        except NotEnoughSharedMemory:  # another producer was quicker
+            lease.release()
+            return None
         except BaseException:
             lease.release()
             raise
-        self._lane = lease.lane
         return lease
 
     # ---- what the stages say -------------------------------------------------------------------------------------

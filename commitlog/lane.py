@@ -12,12 +12,12 @@ from pathlib import Path
 
 from commitlog.clock import Clock
 from commitlog.consume_queue import ConsumeQueue
-from commitlog.errors import NotEnoughSharedMemory, StoreNotRunning
+from commitlog.errors import NotEnoughSharedMemory, RecoveryError, StoreNotRunning
 from commitlog.file_channel import FileChannel
 from commitlog.scan import MAX_BYTES, Stop, scan
 from commitlog.store_directory import LaneDirectory, StoreDirectory, StoreFacts
 from shm.layout import Lane
-from shm.pool import WriteBuffers
+from shm.pool import WriteBuffers, free_bytes
 from shm.positions import ControlRegion
 from shm.region import RegionFull
 
@@ -35,11 +35,19 @@ class LogEnd:
     store_timestamp: int  # of the last record, ms; 0 where there is none
 
 
-def try_lease(directory: StoreDirectory, control: ControlRegion, channel: FileChannel, max_lanes: int) -> Lease | None:
-    """Locks the first free lane: those that exist first, then a new one. None when all are leased."""
+def try_lease(
+    directory: StoreDirectory, control: ControlRegion, channel: FileChannel, max_lanes: int, lane_bytes: int
+) -> Lease | None:
+    """Locks the first free lane: those that exist first, then a new one. None when all are leased.
+
+    `lane_bytes`: the shared memory that a lane without buffers takes; where there is less, such a lane is passed over.
+    """
     existing = directory.lane_numbers()
     for number in [*existing, *(n for n in range(max_lanes) if n not in existing)][:max_lanes]:
         lane = directory.lane(number)
+        has_buffers = control.words[control.lane_base(number) + Lane.BUFFERS] & 1
+        if not has_buffers and free_bytes(control.region.path.parent) < lane_bytes:
+            continue
         for part in (lane.commitlog, lane.consumequeue, lane.tmp):
             channel.create_directory(part)
         fd = channel.open(lane.lock_file, write=True, create=True)
@@ -133,8 +141,8 @@ class Lease:
                 where += table.stop_position
             else:
                 raise RecoveryError(
-                    f"{self.directory.segment(start)} at offset {where}: {table.reason or table.stop.value}; stop the store and "
-                    f"start it again, recovery says more"
+                    f"{self.directory.segment(start)} at offset {where}: {table.reason or table.stop.value}; stop the "
+                    f"store and start it again, recovery says more"
                 )
         return LogEnd(next_offsets, timestamp)
 

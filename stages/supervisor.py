@@ -21,7 +21,7 @@ from typing import Any
 
 import orjson
 
-from commitlog.adoption import choose_segment_bytes, open_pool
+from commitlog.adoption import check_lane_fits, choose_segment_bytes, open_pool
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import AUTO_SEGMENT_BYTES_MAX, MIN_SEGMENT_BYTES, Config
 from commitlog.errors import CommitLogError, PoolUnlinked, StageFailed, StoreNotFound, StoreRefused, StoreRunning
@@ -92,7 +92,9 @@ class Supervisor:
     def _load_or_plan(self) -> StoreFacts:
         """The store's facts, or those of the one to be made: looked at before anything is created."""
         try:
-            return self.directory.load()
+            facts = self.directory.load()
+            check_lane_fits(facts.segment_bytes, self.config.store.buffers_per_lane)
+            return facts
         except StoreNotFound:
             parent = next(p for p in (self.directory.path, *self.directory.path.parents) if p.exists())
             if not os.access(parent, os.W_OK | os.X_OK):
