@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 PLAIN_SECONDS = 2.0
 _EVENTS_SHOWN = 4
 _WIDE = 110
+_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
 @dataclass(frozen=True)
@@ -201,15 +202,13 @@ def _event(event: str) -> RenderableType:
 
 
 def _head(snapshot: Snapshot, now: float) -> RenderableType:
-    from rich.spinner import SPINNERS
     from rich.text import Text
 
-    dots: Any = SPINNERS["dots"]["frames"]
     clock = f"{snapshot.elapsed:,.0f} s"
     if snapshot.seconds is not None:
         clock += f" of {snapshot.seconds:,.0f}"
     head = Text(no_wrap=True, overflow="ellipsis")
-    head.append(f"{dots[int(now * 8) % len(dots)]} ", style="cyan")
+    head.append(f"{_SPINNER[int(now * 8) % len(_SPINNER)]} ", style="cyan")
     head.append("commitlog ingest", style="bold")
     head.append(f"   {snapshot.phase}", style="cyan")
     head.append(f"   {clock}   run {snapshot.run}   Ctrl-C drains and stops", style="dim")

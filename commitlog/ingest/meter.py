@@ -27,7 +27,6 @@ class Reading:
     at: float
     messages: dict[str, float]
     bytes: dict[str, int]
-    body_bytes: int
     buffers: int
     buffers_free: int
     syncs: Histogram
@@ -43,7 +42,6 @@ class _Track:
     lane: int
     wrote_at_start: int
     messages_at_start: int
-    body_bytes_at_start: int
     pairs: deque[tuple[int, int]] = field(default_factory=deque)
 
     def add(self, wrote: int, messages: int) -> None:
@@ -84,7 +82,7 @@ class Meter:
         """Counts what is written to a lane from now on. Its producer holds it and has not sent anything yet."""
         base, words = self.control.lane_base(lane), self.control.words
         wrote, messages = words[base + Lane.WROTE], words[base + Lane.MESSAGES]
-        track = _Track(lane, wrote, messages, words[base + Lane.BODY_BYTES])
+        track = _Track(lane, wrote, messages)
         track.add(wrote, messages)
         self._tracks[lane] = track
 
@@ -97,7 +95,7 @@ class Meter:
         messages = dict.fromkeys(STEPS, 0.0)
         amounts = dict.fromkeys(STEPS, 0)
         faults: dict[str, int] = {}
-        body_bytes = buffers = free = 0
+        buffers = free = 0
         for track in self._tracks.values():
             base = self.control.lane_base(track.lane)
             positions = [words[base + index] for index in reversed(_POSITIONS)][::-1]
@@ -106,7 +104,6 @@ class Meter:
                 messages[step] += track.messages_at(position)
                 amounts[step] += max(position - track.wrote_at_start, 0)
             track.forget_below(positions[-1])
-            body_bytes += words[base + Lane.BODY_BYTES] - track.body_bytes_at_start
             if slots := words[base + Lane.SLOTS]:
                 buffers += slots
                 free += available_buffers(positions[0], positions[2], words[base + Lane.SEGMENT_SIZE], slots)
@@ -117,7 +114,6 @@ class Meter:
             at,
             messages,
             amounts,
-            body_bytes,
             buffers,
             max(free, 0),
             Histogram.load(words, self._histogram_at) - self._syncs_at_start,

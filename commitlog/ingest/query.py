@@ -19,7 +19,7 @@ from commitlog.ingest.settings import CHECKPOINT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 BATCH_ROWS_MAX = 400_000
 """Bounds the memory of a batch when Spark is behind."""

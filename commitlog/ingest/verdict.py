@@ -64,10 +64,10 @@ class ProducerCount:
     def examples(self, what: str) -> list[int]:
         """The first sequence numbers that are missing or doubled."""
         if what == "doubled":
-            return np.flatnonzero(self.counts > 1)[:_NAMED_MAX].tolist()
+            return [int(number) for number in np.flatnonzero(self.counts > 1)[:_NAMED_MAX]]
         there = np.zeros(self.sent, bool)
         there[: min(len(self.counts), self.sent)] = self.counts[: self.sent] > 0
-        return np.flatnonzero(~there)[:_NAMED_MAX].tolist()
+        return [int(number) for number in np.flatnonzero(~there)[:_NAMED_MAX]]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,201 @@
+"""The report's picture: four panels that a stranger can read, under a line that says how the run ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from commitlog.ingest.latency import Latencies
+from commitlog.ingest.verdict import EXACTLY_ONCE
+
+_INK, _FAINT, _GOOD, _BAD = "#1f2933", "#7b8794", "#1b7f4b", "#b3261e"
+_COLOURS = {
+    "sent": "#f0a202",
+    "committed": "#5aa9e6",
+    "flushed": "#1d4e89",
+    "dispatched": "#9b7ede",
+    "spark": "#d1495b",
+}
+_GROUPS = {"stages": "#1d4e89", "producers": "#f0a202", "spark": "#d1495b", "job": "#7b8794", "pool": "#5aa9e6"}
+_MONOSPACE_WRAP = 110
+
+
+def draw(report: dict[str, Any], flushed: Latencies, spark: Latencies, path: Path) -> None:
+    """Writes the PNG."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    style: Any = {
+        "font.family": "DejaVu Sans",
+        "font.size": 9.5,
+        "axes.edgecolor": _FAINT,
+        "axes.labelcolor": _INK,
+        "axes.titlesize": 11.5,
+        "axes.titleweight": "bold",
+        "axes.titlelocation": "left",
+        "text.color": _INK,
+        "xtick.color": _INK,
+        "ytick.color": _INK,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.color": "#e4e7eb",
+        "legend.frameon": False,
+    }
+    with rc_context(style):
+        figure = Figure(figsize=(13, 9), dpi=120, facecolor="white")
+        panels = figure.subplots(2, 2)
+        figure.subplots_adjust(left=0.07, right=0.97, top=0.80, bottom=0.07, hspace=0.36, wspace=0.2)
+        _head(figure, report)
+        _rates(panels[0][0], report)
+        _lag(panels[0][1], report)
+        _latencies(panels[1][0], flushed, spark)
+        _memory(panels[1][1], report)
+        figure.savefig(path, metadata={"Software": "commitlog ingest"})
+
+
+def _head(figure: Any, report: dict[str, Any]) -> None:
+    good = report["verdict"] == EXACTLY_ONCE
+    settings = report["settings"]
+    figure.text(0.07, 0.955, "commitlog ingest", fontsize=19, weight="bold")
+    source = f"{settings['producers']} producer process{'es' if settings['producers'] > 1 else ''}"
+    if settings["input"]:
+        source += f", lines of {len(settings['input'])} input{'s' if len(settings['input']) > 1 else ''}"
+    else:
+        source += " sampling this machine"
+    rate = f"{settings['rate']:,.0f} messages/s each" if settings["rate"] else "as fast as it goes"
+    figure.text(0.97, 0.962, f"{source}, {rate}", ha="right", color=_FAINT)
+    figure.text(0.97, 0.938, f"run {settings['run']}, {report['finished']}", ha="right", color=_FAINT)
+    verdict = report["verdict"] if good else f"NOT exactly once: {report['verdict']}"
+    if good:
+        verdict = f"✓ exactly once: all {report['sent']:,} messages sent are in the Parquet files, each one time"
+    if len(verdict) > _MONOSPACE_WRAP:
+        verdict = verdict[: _MONOSPACE_WRAP - 1] + "…"
+    figure.text(0.07, 0.908, verdict, fontsize=13, weight="bold", color=_GOOD if good else _BAD)
+    facts = (
+        f"{report['seconds']:.1f} s of sending, {report['messages_per_second']:,} messages/s   ·   "
+        f"committed {report['committed']:,}   ·   flushed {report['flushed']:,}   ·   "
+        f"read by Spark {report['read']:,} in {report['spark']['batches']:,} batches   ·   "
+        f"rows {report['rows']:,}"
+    )
+    figure.text(0.07, 0.875, facts, color=_INK)
+    restarts = sum(report["restarts"].values())
+    versions = report["versions"]
+    more = (
+        f"drained {report['seconds_to_drain']:.1f} s after the last message   ·   "
+        f"{restarts} stage restart{'' if restarts == 1 else 's'}   ·   {len(report['errors'])} errors   ·   "
+        f"PySpark {versions['pyspark']}, Python {versions['python']}"
+    )
+    figure.text(0.07, 0.85, more, color=_FAINT)
+
+
+def _thousands(axis: Any) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+
+
+def _rates(axes: Any, report: dict[str, Any]) -> None:
+    axes.set_title("Rate of each stage", pad=12)
+    axes.set_xlabel("seconds since the first message")
+    axes.set_ylabel("messages / s")
+    rates = report["rates"]
+    styles: dict[str, dict[str, Any]] = {
+        "sent": {"linewidth": 6.0, "alpha": 0.55},
+        "committed": {"linewidth": 3.6, "alpha": 0.9},
+        "flushed": {"linewidth": 1.6},
+        "spark": {"linewidth": 1.8, "marker": "o", "markersize": 2.5},
+    }
+    for name, style in styles.items():
+        label = "read by Spark" if name == "spark" else name
+        axes.plot(rates["seconds"], rates[name], label=label, color=_COLOURS[name], solid_capstyle="round", **style)
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+    _thousands(axes.yaxis)
+    _mark_end(axes, report)
+    axes.legend(loc="lower center", ncols=4, bbox_to_anchor=(0.5, 0.0))
+
+
+def _mark_end(axes: Any, report: dict[str, Any]) -> None:
+    if report["seconds"] > 0:
+        axes.axvline(report["seconds"], color=_FAINT, linewidth=0.9, linestyle=":")
+        axes.annotate(
+            "sending ends ",
+            (report["seconds"], 1.0),
+            xycoords=("data", "axes fraction"),
+            ha="right",
+            va="top",
+            fontsize=8,
+            color=_FAINT,
+        )
+
+
+def _lag(axes: Any, report: dict[str, Any]) -> None:
+    axes.set_title("How far each stage is behind the one before", pad=12)
+    axes.set_xlabel("seconds since the first message")
+    axes.set_ylabel("messages (linear to 10, then logarithmic)")
+    lag = report["lag_over_time"]
+    names = {
+        "committed": "committed behind sent",
+        "flushed": "flushed behind committed",
+        "spark": "Spark behind flushed",
+    }
+    for name, label in names.items():
+        axes.plot(lag["seconds"], lag.get(name, []), label=label, color=_COLOURS[name], linewidth=1.8)
+    axes.set_yscale("symlog", linthresh=10)
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+    _thousands(axes.yaxis)
+    _mark_end(axes, report)
+    axes.legend(loc="upper left")
+
+
+def _latencies(axes: Any, flushed: Latencies, spark: Latencies) -> None:
+    axes.set_title("Latency of a message", pad=12)
+    axes.set_xlabel("milliseconds since send (logarithmic)")
+    axes.set_ylabel("messages that took at most this long, %")
+    axes.set_xscale("log")
+    axes.set_ylim(0, 101)
+    for latencies, name, label in ((flushed, "flushed", "send → flushed"), (spark, "spark", "send → Spark's table")):
+        durations, shares = latencies.curve()
+        if not durations:
+            continue
+        p50, p99 = latencies.percentile(0.5), latencies.percentile(0.99)
+        text = f"{label}: p50 {p50:,.3g} ms, p99 {p99:,.3g} ms" if p99 and p99 < 1000 else ""
+        text = text or f"{label}: p50 {p50:,.0f} ms, p99 {p99:,.0f} ms"
+        colour = _COLOURS[name]
+        axes.step(durations, [share * 100 for share in shares], where="post", color=colour, linewidth=2, label=text)
+        axes.plot([p50, p99], [50, 99], "o", color=colour, markersize=5)
+    _thousands_small(axes.xaxis)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 0.02))
+
+
+def _thousands_small(axis: Any) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
+
+
+def _memory(axes: Any, report: dict[str, Any]) -> None:
+    resources = report["resources"]
+    axes.set_title("Memory and CPU of the whole", pad=12)
+    axes.set_xlabel("seconds since the first message")
+    axes.set_ylabel("private memory and pool, MB")
+    groups = [name for name in _GROUPS if resources["memory_bytes"].get(name)]
+    seconds = resources["seconds"]
+    if not groups or len(seconds) < 2:
+        return
+    stacks = [[value / 1e6 for value in resources["memory_bytes"][name]] for name in groups]
+    cores = {name: resources["cores"][name] for name in groups if name in resources["cores"]}
+    labels = [f"{name}: {_mean(cores[name]):.2f} cores" if name in cores else name for name in groups]
+    axes.stackplot(seconds, stacks, labels=labels, colors=[_GROUPS[name] for name in groups], alpha=0.8, linewidth=0)
+    axes.set_xlim(left=0)
+    axes.set_ylim(0, max(map(sum, zip(*stacks, strict=True))) * 1.45)
+    _thousands(axes.yaxis)
+    handles, names = axes.get_legend_handles_labels()
+    axes.legend(handles[::-1], names[::-1], loc="upper center", ncols=3)
+
+
+def _mean(values: list[float]) -> float:
+    busy = values[1:] or values  # the first look has nothing to compare with
+    return sum(busy) / len(busy)

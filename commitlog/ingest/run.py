@@ -1,0 +1,41 @@
+"""From settings to an exit code: the job, then the verdict, the report on screen and on disk, the picture."""
+
+from __future__ import annotations
+
+from commitlog.ingest.dashboard import make_display
+from commitlog.ingest.settings import Settings, check_packages
+
+
+def run(settings: Settings) -> int:
+    """0 when every message that was sent is in the Parquet files exactly once and nothing else went wrong.
+
+    Raises CommitLogError for what kept the job from beginning; nothing is left behind then.
+    """
+    check_packages()
+    from commitlog.config_file import load_config
+    from commitlog.ingest import picture, report
+    from commitlog.ingest.job import Job
+    from commitlog.ingest.verdict import judge
+    from commitlog.spark.java import java_home
+
+    load_config(settings.config)
+    java_home()
+    display = make_display()
+    job = Job(settings, display)
+    try:
+        job.run()
+    finally:
+        display.close()
+    display.say("counting the rows in Parquet")
+    verdict = judge(
+        settings.out,
+        settings.run,
+        {producer.number: producer.sent for producer in job.producers},
+        {producer.number: producer.done for producer in job.producers},
+    )
+    facts = report.build(job, verdict)
+    picture.draw(facts, job.history.flushed_latencies, job.history.spark_latencies, settings.picture)
+    report.write(facts, settings.report)
+    for line in report.lines(facts):
+        display.say(line)
+    return 0 if verdict.exactly_once and not job.errors else 1
