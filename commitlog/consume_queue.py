@@ -157,9 +157,12 @@ class ConsumeQueue:
             if start + self.file_bytes <= where:
                 continue
             fd = self._open_to_write(start)
-            self.channel.truncate(fd, max(where - start, 0))
-            self.channel.truncate(fd, self.file_bytes)
-            self.channel.fdatasync(fd)
+            begin = max(where - start, 0)
+            data = self.channel.pread(fd, self.file_bytes - begin, begin)
+            used = len(data.rstrip(b"\0"))
+            if used:  # never by truncation: a crash in between would leave a file of another size
+                self.channel.pwrite(fd, bytes(used), begin)
+                self.channel.fdatasync(fd)
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
