@@ -211,9 +211,8 @@ class LogScan:
             return table
         ends = table.positions + table.sizes
         gatherer = RecordGatherer(mapped, table.base_offset, None, False, False)
-        has = (table.properties_sizes >= CRC_PROPERTY_BYTES) & (
-            gatherer.gather("S9", ends - CRC_PROPERTY_BYTES) == CRC_PROPERTY_START
-        )
+        has = (table.properties_sizes >= CRC_PROPERTY_BYTES) & (gatherer.gather("u1", ends - 1) == 2)
+        has &= gatherer.gather("S9", ends - CRC_PROPERTY_BYTES) == CRC_PROPERTY_START
         without = np.flatnonzero(~has & (table.properties_sizes > 0))
         if not len(without):
             return table

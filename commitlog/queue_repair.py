@@ -53,7 +53,7 @@ class QueueState:
 class QueueRepair:
     """All consume queues of one lane."""
 
-    def __init__(self, lane: LaneDirectory, channel: FileChannel) -> None:
+    def __init__(self, lane: LaneDirectory, channel: FileChannel, file_bytes: int = FILE_BYTES) -> None:
         self.lane, self.channel = lane, channel
         self.findings: list[str] = []
         self.gap: Gap | None = None
@@ -62,7 +62,7 @@ class QueueRepair:
         self._ends: dict[str, int] = {}
         self._sound: dict[str, int] = {}
         self._seen: set[str] = set()
-        self._file_bytes = self._usual_file_bytes()
+        self._file_bytes = self._usual_file_bytes(file_bytes)
 
     # ---- what is there -------------------------------------------------------------------------------------------
 
@@ -87,14 +87,14 @@ class QueueRepair:
                 found.append((int(name), facts.st_size))
         return found
 
-    def _usual_file_bytes(self) -> int:
-        """The size that most files of the lane's queues have."""
-        sizes: Counter[int] = Counter()
+    def _usual_file_bytes(self, configured: int) -> int:
+        """The size that most files of the lane's queues have; between equals the larger, a file may have been cut."""
+        sizes = Counter({configured: 1})
         for directory in self._directories():
             with contextlib.suppress(DamagedFile):
                 sizes.update(size for start, size in self._files(directory) if size and start % size == 0)
-        usual = [size for size, _ in sizes.most_common() if size % ENTRY_BYTES == 0]
-        return usual[0] if usual else FILE_BYTES
+        usual = [(count, size) for size, count in sizes.items() if size % ENTRY_BYTES == 0]
+        return max(usual)[1]
 
     def _state(self, directory: Path) -> QueueState:
         """Looks a queue through. Raises DamagedFile where its files don't fit together."""
@@ -203,7 +203,7 @@ class QueueRepair:
         if not mark.exists():
             self.channel.create_directory(self.lane.quarantine)
             self.channel.replace_file(mark, b"{}\n")
-        self._close_all()
+        self.close()
         self._ends.clear()
         for directory in self._directories():
             self._fit_files(directory)
@@ -269,7 +269,7 @@ class QueueRepair:
     def cut(self, end: int) -> list[str]:
         """Empties the places whose records are at or past the log's end; what was emptied, a line each."""
         self._sync_all()
-        self._close_all()
+        self.close()
         found = []
         for directory in self._directories():
             try:
@@ -301,7 +301,7 @@ class QueueRepair:
     def finish(self) -> None:
         """Everything placed is durable when this returns."""
         self._sync_all()
-        self._close_all()
+        self.close()
         mark = self.lane.quarantine / _MARK
         if mark.exists():
             self.channel.unlink(mark)
@@ -321,7 +321,7 @@ class QueueRepair:
         if queue is None:
             if len(self._open) >= _OPEN_MOST:
                 self._sync_all()
-                self._close_all()
+                self.close()
             queue = self._open[topic] = ConsumeQueue(self.lane.queue(topic), self._file_bytes, self.channel)
         return queue
 
@@ -329,7 +329,8 @@ class QueueRepair:
         for queue in self._open.values():
             queue.sync()
 
-    def _close_all(self) -> None:
+    def close(self) -> None:
+        """Closes the queues that are open, whatever else happened."""
         for queue in self._open.values():
             queue.close()
         self._open.clear()

@@ -24,6 +24,7 @@ import numpy as np
 
 from commitlog.checkpoint import Positions, PositionsFile
 from commitlog.clock import SYSTEM_CLOCK
+from commitlog.consume_queue import FILE_BYTES
 from commitlog.errors import FAULT_BY_ERRNO, RecoveryError, disk_error
 from commitlog.file_channel import FileChannel
 from commitlog.log_scan import Gap, LogScan, Segments
@@ -59,8 +60,17 @@ class LaneEnd:
     findings: tuple[str, ...]
 
 
-def recover_lane(lane: LaneDirectory, segment_bytes: int, channel: FileChannel, report: Report) -> LaneEnd:
+def recover_lane(
+    lane: LaneDirectory,
+    segment_bytes: int,
+    channel: FileChannel,
+    report: Report,
+    *,
+    queue_file_bytes: int = FILE_BYTES,
+) -> LaneEnd:
     """Makes the lane ready to be appended to. `report` gets progress and each finding, one line each.
+
+    `queue_file_bytes` is the configured size of a consume queue's files; where other files are there, theirs counts.
 
     Called before anybody appends or reads as live. Raises RecoveryError where the lane is in use or can't be opened
     without losing data, DiskError where the disk refuses.
@@ -68,7 +78,11 @@ def recover_lane(lane: LaneDirectory, segment_bytes: int, channel: FileChannel, 
     try:
         _prepare_directories(lane, channel)
         with _locked(lane, channel):
-            return _Recovery(lane, segment_bytes, channel, report).run()
+            recovery = _Recovery(lane, segment_bytes, channel, report, queue_file_bytes)
+            try:
+                return recovery.run()
+            finally:
+                recovery.queues.close()
     except OSError as error:
         doing = f"recovery of {lane.path}"
         if error.errno in FAULT_BY_ERRNO and not isinstance(error, FileNotFoundError):
@@ -109,9 +123,12 @@ class _Walked:
 
 
 class _Recovery:
-    def __init__(self, lane: LaneDirectory, segment_bytes: int, channel: FileChannel, report: Report) -> None:
+    def __init__(
+        self, lane: LaneDirectory, segment_bytes: int, channel: FileChannel, report: Report, queue_file_bytes: int
+    ) -> None:
         self.lane, self.size, self.channel, self.report = lane, segment_bytes, channel, report
         self.quarantine = Quarantine(lane, segment_bytes, channel)
+        self.queues = QueueRepair(lane, channel, queue_file_bytes)
         self.findings: list[str] = []
         self.last_report_ns = SYSTEM_CLOCK.monotonic_ns()
 
@@ -125,8 +142,7 @@ class _Recovery:
         log = LogScan(segments, self.lane.number, progress=self._progress)
         positions = self._load_positions(segments)
         flushed = max(positions.flushed_where, self._too_old(log))
-        queues = QueueRepair(self.lane, self.channel)
-        walked, dispatched = self._walk(log, positions, flushed, queues)
+        walked, dispatched = self._walk(log, positions, flushed)
         for gap in walked.corrupt:
             self._note_corruption(gap)
         self._cut(log, walked)
@@ -134,9 +150,9 @@ class _Recovery:
             kept_from = flushed - flushed % _PAGE_BYTES
             write_again(self.lane, self.size, kept_from, walked.end, self.channel, self._progress)
         self.channel.sync_directory(self.lane.commitlog)
-        for finding in queues.cut(walked.end):
+        for finding in self.queues.cut(walked.end):
             self._find(finding)
-        queues.finish()
+        self.queues.finish()
         return LaneEnd(
             first=segments.first if segments.starts else walked.end,
             end=walked.end,
@@ -228,44 +244,44 @@ class _Recovery:
 
     # ---- the walk ------------------------------------------------------------------------------------------------
 
-    def _walk(self, log: LogScan, positions: Positions, flushed: int, queues: QueueRepair) -> tuple[_Walked, int]:
+    def _walk(self, log: LogScan, positions: Positions, flushed: int) -> tuple[_Walked, int]:
         """Walks from the recorded `dispatched`; from the first segment where that or the consume queues are doubtful.
 
         Also gives the place up to which the queues are right: the recorded one, or the end where they were built here.
         """
         first, dispatched = log.segments.first, positions.dispatched_where
-        known = first <= dispatched and queues.look_right(log, dispatched)
+        known = first <= dispatched and self.queues.look_right(log, dispatched)
         if known and (dispatched > 0 or not log.segments.starts):
-            walked = self._walk_from(log, dispatched, flushed, queues, build=False)
+            walked = self._walk_from(log, dispatched, flushed, build=False)
             if walked.met_dispatched and walked.queues_right:
                 if any(gap.end > dispatched for gap in walked.corrupt):  # a dispatcher would not get past it
-                    walked = self._walk_from(log, dispatched, flushed, queues, build=True)
+                    walked = self._walk_from(log, dispatched, flushed, build=True)
                     dispatched = walked.end
                 return walked, min(dispatched, walked.end)
-        for finding in queues.findings:
+        for finding in self.queues.findings:
             self._find(finding)
-        queues.begin_rebuild()
-        walked = self._walk_from(log, first, flushed, queues, build=True)
+        self.queues.begin_rebuild()
+        walked = self._walk_from(log, first, flushed, build=True)
         return walked, walked.end
 
-    def _walk_from(self, log: LogScan, dispatched: int, flushed: int, queues: QueueRepair, *, build: bool) -> _Walked:
+    def _walk_from(self, log: LogScan, dispatched: int, flushed: int, *, build: bool) -> _Walked:
         """`build`: places the consume queue entries of all that is kept."""
         # from the start of its segment, which proves the place; of the one before, for the last record's time
         start = max((dispatched - 1) // self.size * self.size, log.segments.first)
         walked = _Walked(end=start, met_dispatched=dispatched == start)
-        queues.gap = None
+        self.queues.gap = None
         for piece in log.pieces(start):
             if isinstance(piece, Gap):
                 if walked.torn is None:
                     self._judge(walked, piece, flushed)
-                    queues.gap = walked.corrupt[-1] if walked.corrupt else None  # what lost queue offsets are in
+                    self.queues.gap = walked.corrupt[-1] if walked.corrupt else None  # what lost queue offsets are in
                 walked.met_dispatched |= dispatched in (piece.start, piece.end)
             elif walked.torn is not None:
                 walked.records_after += len(piece)
             else:
-                self._count(walked, piece, dispatched, None if build else queues)
+                self._count(walked, piece, dispatched, None if build else self.queues)
                 if build:
-                    queues.place(piece)
+                    self.queues.place(piece)
         walked.met_dispatched |= dispatched == walked.end
         return walked
 

@@ -87,7 +87,7 @@ class MadeLane:
         )
 
     def recover(self, channel: FileChannel = DISK, report: Callable[[str], None] = lambda line: None) -> LaneEnd:
-        return recover_lane(self.directory, self.segment_bytes, channel, report)
+        return recover_lane(self.directory, self.segment_bytes, channel, report, queue_file_bytes=QUEUE_FILE)
 
     def kept(self) -> list[int]:
         """Which of the written records are in the log now, byte for byte; raises for a good record that was never written."""
