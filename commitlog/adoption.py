@@ -21,7 +21,7 @@ from commitlog.recovery import LaneEnd, recover_lane
 from commitlog.store_directory import LaneDirectory, PoolPlace, StoreDirectory, StoreFacts, boot_id
 from commitlog.view import attach_control
 from shm.layout import LANE_ROWS, Header, Lane
-from shm.pool import WriteBuffers, free_bytes
+from shm.pool import WriteBuffers, free_bytes, is_direct
 from shm.positions import ControlRegion
 from shm.region import RegionError, RegionFull, base_directory, private_directory
 
@@ -131,7 +131,7 @@ def _adopt(
             Lane.BLOCKED,
         ):
             words[base + word] = 0
-        if not words[base + Lane.BUFFERS] & 1:
+        if not words[base + Lane.BUFFERS] & 1 or words[base + Lane.SLOTS] == 0:
             continue
         if number not in on_disk:
             raise PoolNotAdopted(
@@ -156,6 +156,9 @@ def _check_buffers(control: ControlRegion, lane: LaneDirectory, pool: Path, chan
         where, wrote = words[base + Lane.FLUSHED], words[base + Lane.WROTE]
         while where < wrote:
             start = where - where % size
+            if is_direct(words, base, start // size):
+                where = start + size
+                continue
             end = min(start + size, wrote)
             if end == start + size:
                 end = words[base + Lane.DATA_END + start // size % slots]

@@ -59,7 +59,7 @@ class Attachment:
         """The first free lane, prepared for appending. Raises NoFreeLane, StoreStopped, StoreNotRunning."""
         config = self.config
         deadline = self.clock.monotonic_ns() + config.producer.lane_wait_ms * 1_000_000
-        lane_bytes = self.facts.segment_bytes * config.store.buffers_per_lane
+        lane_bytes = self.facts.segment_bytes * self._slots
         while (lease := self._try_lease(lane_bytes)) is None:
             self.check_open()
             if self.clock.monotonic_ns() > deadline:
@@ -72,6 +72,10 @@ class Attachment:
         self._lane = lease.lane
         return lease
 
+    @property
+    def _slots(self) -> int:
+        return self.config.store.buffers_per_lane if self.config.store.write_path == "pool" else 0
+
     def _try_lease(self, lane_bytes: int) -> Lease | None:
         limit = self.config.store.max_lanes
         lease = try_lease(self.directory, self.control, self.channel, limit, lane_bytes)
@@ -79,7 +83,7 @@ class Attachment:
             return None
         try:
             self.check_open()  # again: a stop that began before the lock was taken has not seen it
-            lease.prepare(self.pool, self.facts, self.config.store.buffers_per_lane)
+            lease.prepare(self.pool, self.facts, self._slots)
             self.wake("allocator")
             self.wake("committer")
             lease.wait_drained(self.clock)
@@ -105,7 +109,7 @@ class Attachment:
     def check_stages(self) -> None:
         """Raises StoreStopped or StoreNotRunning where nobody is left to do the work."""
         silent = self.clock.monotonic_ns() - self.words[Header.SUPERVISOR_HEARTBEAT]
-        if silent > _SUPERVISOR_SILENT_NS and not self.channel.is_locked(self.directory.lock_file):
+        if (self.closing or silent > _SUPERVISOR_SILENT_NS) and not self.channel.is_locked(self.directory.lock_file):
             self.check_open()
             raise StoreNotRunning(
                 f"{self.directory.path}: its stages are gone (no sign for {silent // 10**9} s). What was accepted is "

@@ -26,6 +26,7 @@ class StoreConfig:
     segment_bytes: Annotated[int, Interval(ge=0, le=MAX_SEGMENT_BYTES)] = 0
     buffers_per_lane: Annotated[int, Interval(ge=3, le=8)] = 3
     max_lanes: Annotated[int, Interval(ge=1, le=128)] = 16
+    write_path: Literal["pool", "direct"] = "pool"
     flush_disk_type: Literal["ASYNC_FLUSH", "SYNC_FLUSH"] = "ASYNC_FLUSH"
     record_crc: bool = True
 
@@ -35,7 +36,9 @@ class ProducerConfig:
     """`[producer]`."""
 
     buffer_wait_ms: Milliseconds = 5_000
+    when_no_buffer: Literal["wait", "write_direct"] = "wait"
     lane_wait_ms: Milliseconds = 1_000
+    segment_wait_ms: Milliseconds = 5_000
     sync_flush_timeout_ms: Milliseconds = 5_000
 
 

@@ -100,10 +100,6 @@ class ConcurrentUse(ProducerError):
     """Two threads are inside one producer. Give each thread a producer (a lane) of its own."""
 
 
-class LaneRetired(ProducerError):
-    """The lane's stages gave up on it (see the store's logs); its data is safe in the pool."""
-
-
 class WaitTimeout(ProducerError):
     """`flush()` did not come through in time. Nothing is lost: the messages are in the log and not yet flushed."""
 
@@ -174,6 +170,10 @@ class AllocateTimeout(DiskError):
     """CREATE_MAPPED_FILE_FAILED: the allocator did not make the next segment in time."""
 
 
+class LaneDamaged(DiskError):
+    """What a failed sync lost can't be written again, because the file no longer holds it. The lane stops."""
+
+
 class PoolUnlinked(DiskError):
     """The pool's files were removed under the running store (RemoveIPC at logout, or a cleaner)."""
 
@@ -219,6 +219,7 @@ FAULT_BY_ERRNO: dict[int, type[DiskError]] = {
     errno.EIO: DiskInputOutput,
     errno.ETIMEDOUT: AllocateTimeout,
     errno.ENOENT: PoolUnlinked,
+    errno.EILSEQ: LaneDamaged,
 }
 
 

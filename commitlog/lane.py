@@ -64,7 +64,7 @@ def try_lease(
 class Lease:
     """A locked lane with its buffers. `words[base + Lane.X]` are the lane's words.
 
-    Attributes: `lane` (number), `directory` (LaneDirectory), `buffers` (WriteBuffers once prepared), `words`, `base`.
+    Attributes: `lane` (number), `directory` (LaneDirectory), `buffers` (WriteBuffers once prepared, None for a direct lane), `words`, `base`.
     """
 
     def __init__(self, directory: LaneDirectory, control: ControlRegion, channel: FileChannel, lock_fd: int) -> None:
@@ -74,14 +74,18 @@ class Lease:
         self.base = control.lane_base(self.lane)
         self.channel = channel
         self._lock_fd = lock_fd
-        self.buffers: WriteBuffers | None = None
+        self.buffers: WriteBuffers | None = None  # None: direct
 
     def prepare(self, pool: Path, facts: StoreFacts, slots: int) -> None:
-        """Attaches the lane's buffers, or makes them. Raises NotEnoughSharedMemory."""
+        """Attaches the lane's buffers, or makes them; with `slots` 0 there are none. Raises NotEnoughSharedMemory."""
         words, base = self.words, self.base
         if words[base + Lane.BUFFERS] & 1:
             size, slots = words[base + Lane.SEGMENT_SIZE], words[base + Lane.SLOTS]
-            self.buffers = WriteBuffers.attach(pool, self.lane, size, slots, writable=True)
+            if slots:
+                self.buffers = WriteBuffers.attach(pool, self.lane, size, slots, writable=True)
+        elif slots == 0:
+            words[base + Lane.SEGMENT_SIZE], words[base + Lane.SLOTS] = facts.segment_bytes, 0
+            words[base + Lane.BUFFERS] += 1
         else:
             try:
                 self.buffers = WriteBuffers.create(pool, self.lane, facts.segment_bytes, slots)

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -22,27 +22,27 @@ from commitlog.attachment import Attachment
 from commitlog.batch import batch_size, encode_batch
 from commitlog.bodies import Bodies
 from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.direct_segment import DirectSegment
 from commitlog.errors import (
+    AllocateTimeout,
     ConcurrentUse,
     ForkedProducer,
     MessageTooLarge,
     NoBufferAvailable,
     ProducerClosed,
-    WaitTimeout,
 )
 from commitlog.lane import Lease
+from commitlog.progress import LaneProgress
 from commitlog.properties import check_topic, encode_properties
-from commitlog.receipt import BatchReceipt, Level, Receipt
+from commitlog.receipt import BatchReceipt, Receipt
 from commitlog.record import BLANK_BYTES, MAGIC_BLANK, Host, RecordEncoder, decode, encode_blank
-from commitlog.status import PutMessageStatus
-from shm.layout import Lane
-from shm.pool import slot_is_free
+from shm.layout import DIRECT_WINDOW, Lane
+from shm.pool import is_direct, slot_is_free
 
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 STORE_ADDRESS = "127.0.0.1"
 STORE_PORT = 10911
 
-_SPIN_NS = 200_000
 _NOTICE_WAIT_MS = 5
 _FAULT_PATIENCE_NS = 300_000_000
 
@@ -83,30 +83,32 @@ class Producer:
         except BaseException:
             attachment.close()
             raise
+        try:
+            end = self._lease.log_end()
+        except BaseException:
+            self._lease.release()
+            attachment.close()
+            raise
         lease, config = self._lease, attachment.config
-        assert lease.buffers is not None
         self.lane = lease.lane
         self.store_host = Host.of(STORE_ADDRESS, STORE_PORT + lease.lane)
-        self._config = config
-        self._clock = clock
+        self._config, self._clock = config, clock
         self._words, self._base = lease.words, lease.base
+        self._progress = LaneProgress(attachment, lease.lane, lease.base, self.store_host, clock)
         self._buffers = lease.buffers
-        self._segment_bytes = lease.buffers.segment_size
+        self._segment_bytes = lease.words[lease.base + Lane.SEGMENT_SIZE]
         self.message_bytes_max = min(MESSAGE_BYTES_MAX, self._segment_bytes // 4)
         self._encode = RecordEncoder(lease.lane, Host.of(STORE_ADDRESS, 0), self.store_host, config.store.record_crc)
-        end = lease.log_end()
         self._timestamp = end.store_timestamp
         self._topics: dict[str, _Topic] = {}
         self._known_offsets = end.queue_offsets
-        self._wrote_at = self._base + Lane.WROTE
-        self._messages_at = self._base + Lane.MESSAGES
-        self._sleep_at = attachment.sleep_at
-        self._seen = 0
+        self._wrote_at, self._messages_at = self._base + Lane.WROTE, self._base + Lane.MESSAGES
+        self._sleep_at, self._seen = attachment.sleep_at, 0
         self._wrote = self._words[self._wrote_at]
         self._segment = -1
-        self._slot = self._buffers.slot(0)
+        self._slot: memoryview | DirectSegment = memoryview(b"")
         self._segment_start = self._limit = 0  # nothing may be written before a slot is known to be free
-        self._sync = config.store.flush_disk_type == "SYNC_FLUSH"
+        self._sync = self._progress.sync
         self._guard: Any = threading.RLock()
         self._busy = False
         _PRODUCERS.add(self)
@@ -180,9 +182,9 @@ class Producer:
             self._guard.release()
         if words[self._sleep_at] != self._seen:
             self._attend()
-        receipt = Receipt(self, topic, offset, where, end)
+        receipt = Receipt(self._progress, topic, offset, where, end)
         if self._sync and wait:
-            self.wait_for("flushed", end, None)
+            self._progress.wait("flushed", end, None)
         return receipt
 
     def send_batch(
@@ -222,8 +224,11 @@ class Producer:
             where = self._wrote if self._wrote + size <= self._limit else self._make_room(size)
             now = max(time.time_ns() // 1_000_000, self._timestamp)
             offset, start = state.next_offset, self._segment_start
-            out = self._slot[where - start : where - start + size]
+            slot, place = self._slot, slice(where - start, where - start + size)
+            out = slot[place] if isinstance(slot, memoryview) else memoryview(bytearray(size))
             places = encode_batch(self._encode, state.encoded, made, encoded, offset, where, now, now, out)
+            if isinstance(slot, DirectSegment):
+                slot[place] = out
             end = where + size
             self._words[self._wrote_at] = end  # publishes them all
             state.next_offset = offset + made.count
@@ -234,9 +239,9 @@ class Producer:
             self._guard.release()
         if self._words[self._sleep_at] != self._seen:
             self._attend()
-        receipt = BatchReceipt(self, topic, offset, where, end, places)
+        receipt = BatchReceipt(self._progress, topic, offset, where, end, places)
         if self._sync and wait:
-            self.wait_for("flushed", end, None)
+            self._progress.wait("flushed", end, None)
         return receipt
 
     def _too_large(self, size: int) -> MessageTooLarge:
@@ -260,8 +265,10 @@ class Producer:
             where = self._wrote
             segment = where // segment_bytes
             if segment != self._segment:
-                self._await_buffer(segment)
-                self._slot = self._buffers.slot(segment)
+                slot = self._open_slot(segment)
+                if isinstance(self._slot, DirectSegment) and self._slot is not slot:
+                    self._slot.close()
+                self._slot = slot
                 self._segment_start = segment * segment_bytes
                 self._segment, self._limit = segment, self._segment_start + segment_bytes - BLANK_BYTES
                 self._attachment.wake("allocator")
@@ -270,50 +277,93 @@ class Producer:
                 return where
             position = where - self._segment_start
             self._slot[position : position + BLANK_BYTES] = encode_blank(segment_end - where)
-            words[self._base + Lane.DATA_END + segment % self._buffers.slots] = where + BLANK_BYTES
+            if self._buffers is not None and not is_direct(words, self._base, segment):
+                words[self._base + Lane.DATA_END + segment % self._buffers.slots] = where + BLANK_BYTES
             words[self._wrote_at] = segment_end
             self._wrote = segment_end
 
-    def _await_buffer(self, segment: int) -> None:
-        """Back-pressure: waits until the slot of a segment is flushed. Raises NoBufferAvailable, DiskFull, …"""
-        words, base, clock = self._words, self._base, self._clock
+    def _open_slot(self, segment: int) -> memoryview | DirectSegment:
+        """Where a segment number is written: its write buffer when that is free, or its file. Raises NoBufferAvailable, …"""
         self._attachment.check_open()
-        if slot_is_free(segment, words[base + Lane.FLUSHED], self._segment_bytes, self._buffers.slots):
-            return
+        words, base, buffers = self._words, self._base, self._buffers
+        if buffers is None or is_direct(words, base, segment):
+            return self._open_file(segment)
+        flushed_at, size, slots = base + Lane.FLUSHED, self._segment_bytes, buffers.slots
+        if not slot_is_free(segment, words[flushed_at], size, slots):
+            may_write = slot_is_free(segment, words[flushed_at], size, DIRECT_WINDOW)
+            if self._config.producer.when_no_buffer == "write_direct" and may_write:
+                file = self._open_file(segment)
+                words[base + Lane.DIRECT + segment % DIRECT_WINDOW] = segment + 1
+                words[base + Lane.DIRECT_SEGMENTS] += 1
+                return file
+            self._wait_until(
+                lambda: slot_is_free(segment, words[flushed_at], size, slots),
+                self._config.producer.buffer_wait_ms,
+                self._no_buffer,
+            )
+        return buffers.slot(segment)
+
+    def _open_file(self, segment: int) -> DirectSegment:
+        """The segment's file, once it is made and the flusher has it open. Raises AllocateTimeout, DiskFull, …"""
+        words, base, start = self._words, self._base, segment * self._segment_bytes
+
+        def is_ready() -> bool:
+            return words[base + Lane.ALLOCATED] > start and words[base + Lane.OPENED] > start
+
+        if not is_ready():
+            self._wait_until(is_ready, self._config.producer.segment_wait_ms, self._no_segment)
+        return DirectSegment(self._lease.directory.segment(start), self._lease.channel)
+
+    def _wait_until(self, condition: Callable[[], bool], limit_ms: int, late: Callable[[int], Exception]) -> None:
+        """Back-pressure: waits for the stages, and raises what keeps them, or `late(limit)` at the limit. Counted."""
+        words, base, clock = self._words, self._base, self._clock
         began = clock.monotonic_ns()
-        limit_ms = self._config.producer.buffer_wait_ms
         words[base + Lane.BUFFER_WAITS] += 1
         words[base + Lane.BLOCKED] = began
         try:
-            while not slot_is_free(segment, words[base + Lane.FLUSHED], self._segment_bytes, self._buffers.slots):
+            while not condition():
                 waited = clock.monotonic_ns() - began
                 if waited > _FAULT_PATIENCE_NS:
                     self._attachment.raise_fault(base)
                 if waited >= limit_ms * 1_000_000:
                     words[base + Lane.BUFFER_TIMEOUTS] += 1
                     self._attachment.check_open()
-                    raise NoBufferAvailable(
-                        f"lane {self.lane}: no write buffer came free in {limit_ms} ms, the disk does not keep up; the "
-                        f"message was not accepted: send it again later, or raise producer.buffer_wait_ms"
-                    )
-                self._attachment.wake("committer")
+                    self._attachment.check_stages()
+                    raise late(limit_ms)
+                for stage in ("committer", "allocator"):
+                    self._attachment.wake(stage)
                 self._attachment.await_notice(_NOTICE_WAIT_MS)
         finally:
             words[base + Lane.BLOCKED] = 0
             words[base + Lane.BUFFER_WAIT_NS] += clock.monotonic_ns() - began
+
+    def _no_buffer(self, limit_ms: int) -> NoBufferAvailable:
+        return NoBufferAvailable(
+            f"lane {self.lane}: no write buffer came free in {limit_ms} ms, the disk does not keep up; the message was not "
+            f"accepted: send it again later, or raise producer.buffer_wait_ms"
+        )
+
+    def _no_segment(self, limit_ms: int) -> AllocateTimeout:
+        return AllocateTimeout(
+            f"CREATE_MAPPED_FILE_FAILED: lane {self.lane}: the next segment was not made in {limit_ms} ms; the message was "
+            f"not accepted: see the store's logs/allocator.log, or raise producer.segment_wait_ms"
+        )
 
     def _rebuild(self) -> None:
         """After an interrupted or failed call: what was published is in the log, and nothing else is."""
         words, published = self._words, self._words[self._wrote_at]
         where = self._wrote
         while where < published:
-            start = where - where % self._segment_bytes
-            slot = self._buffers.slot(start // self._segment_bytes)
-            position = where - start
-            if int.from_bytes(slot[position + 4 : position + 8], "big") == MAGIC_BLANK:
+            segment = where // self._segment_bytes
+            start, position = segment * self._segment_bytes, where % self._segment_bytes
+            slot = self._slot if segment == self._segment else self._open_slot(segment)
+            data = bytes(slot[position : min(published - start, self._segment_bytes)])
+            if isinstance(slot, DirectSegment) and slot is not self._slot:
+                slot.close()
+            if int.from_bytes(data[4:8], "big") == MAGIC_BLANK:
                 where = start + self._segment_bytes
                 continue
-            record = decode(slot, position)
+            record = decode(data)
             state = self._topics.get(record.topic) or self._open_topic(record.topic)
             state.next_offset = record.queue_offset + 1
             self._timestamp = max(self._timestamp, record.store_timestamp)
@@ -325,49 +375,10 @@ class Producer:
 
     # ---- acknowledgements ----------------------------------------------------------------------------------------
 
-    def reached(self, level: Level, where: int) -> bool:
-        """Whether everything below `where` (bytes of the lane's log) has reached the level."""
-        return self._words[self._base + _WORD_OF[level]] >= where
-
-    def status_of(self, where: int) -> PutMessageStatus:
-        """PUT_OK when `where` has reached the store's own level, else FLUSH_DISK_TIMEOUT."""
-        level: Level = "flushed" if self._sync else "accepted"
-        return PutMessageStatus.PUT_OK if self.reached(level, where) else PutMessageStatus.FLUSH_DISK_TIMEOUT
-
-    def wait_for(self, level: Level, where: int, timeout: float | None) -> PutMessageStatus:
-        """See Receipt.wait. Any thread may wait."""
-        words, at = self._words, self._base + _WORD_OF[level]
-        if words[at] >= where:
-            return PutMessageStatus.PUT_OK
-        clock, attachment = self._clock, self._attachment
-        limit = self._config.producer.sync_flush_timeout_ms / 1000 if timeout is None else timeout
-        began = clock.monotonic_ns()
-        deadline = began + int(limit * 1e9)
-        requested_at = self._base + Lane.FLUSH_REQUESTED
-        if words[requested_at] < where:
-            words[requested_at] = where
-            attachment.ring("committer")
-            attachment.ring("flusher")
-        while words[at] < where:
-            now = clock.monotonic_ns()
-            if now - began < _SPIN_NS:
-                continue
-            if now >= deadline:
-                return PutMessageStatus.FLUSH_DISK_TIMEOUT
-            if now - began > _FAULT_PATIENCE_NS:
-                attachment.raise_fault(self._base)
-                attachment.check_stages()
-            attachment.await_notice(_NOTICE_WAIT_MS)
-        return PutMessageStatus.PUT_OK
-
     def flush(self, timeout: float | None = None) -> None:
         """Returns when everything sent so far is flushed. Raises WaitTimeout after `timeout` seconds (default: none),
         and what `Receipt.wait` raises; whatever it raises, the messages stay in the log."""
-        where = self._words[self._wrote_at]
-        limit = 86_400.0 * 365 if timeout is None else timeout
-        if self.wait_for("flushed", where, limit) is not PutMessageStatus.PUT_OK:
-            left = where - self._words[self._base + Lane.FLUSHED]
-            raise WaitTimeout(f"lane {self.lane}: {left} bytes are not flushed after {timeout} s; they stay in the log")
+        self._progress.flush(timeout)
 
     def _attend(self) -> None:
         """The committer went to sleep, or the store is closing: rings, or makes the next send find out."""
@@ -384,6 +395,8 @@ class Producer:
             return
         _PRODUCERS.discard(self)
         self._guard = _Guard(ProducerClosed(f"lane {self.lane}: this producer was closed"))
+        if isinstance(self._slot, DirectSegment):
+            self._slot.close()
         self._lease.release()
         self._attachment.close_sockets()
 
@@ -401,11 +414,13 @@ class Producer:
     ) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        self.close()
+
     def __repr__(self) -> str:
         return f"Producer({str(self._attachment.directory.path)!r}, lane={self.lane})"
 
 
-_WORD_OF: dict[Level, int] = {"accepted": Lane.WROTE, "committed": Lane.COMMITTED, "flushed": Lane.FLUSHED}
 _PRODUCERS: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 

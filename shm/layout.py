@@ -38,6 +38,8 @@ LANES_AT = STAGES_AT + STAGE_ROWS * STAGE_ROW_WORDS
 CONTROL_WORDS = LANES_AT + LANE_ROWS * LANE_ROW_WORDS
 CONTROL_BYTES = CONTROL_WORDS * WORD_BYTES
 MAX_SLOTS = 8
+DIRECT_WINDOW = 8
+"""At most so many unflushed segments of a lane may be written directly."""
 HISTOGRAM_BUCKETS = 192
 
 STAGES = ("committer", "flusher", "allocator", "dispatcher")
@@ -103,12 +105,13 @@ class Lane:
     BUFFER_WAITS = 42
     BUFFER_WAIT_NS = 43
     BUFFER_TIMEOUTS = 44
+    DIRECT_SEGMENTS = 45  # how many were written directly because no buffer was free
     # line 6, lessee: where the data of the segment in slot 0, 1, … ends (after its BLANK); stored before the roll
     DATA_END = 48
     # line 7, lock holder: the lane's buffers
-    BUFFERS = 56  # a sequence: odd while the lane's pool file is there
+    BUFFERS = 56  # a sequence: odd while the lane is prepared for a lessee
     SEGMENT_SIZE = 57
-    SLOTS = 58
+    SLOTS = 58  # 0: no buffers, the lessee writes the segment files itself
     # line 8, allocator
     ALLOCATED = 64  # segment files exist up to here
     ALLOCATOR_FAULT = 65  # errno, 0 when healthy
@@ -125,6 +128,8 @@ class Lane:
     # line 11, dispatcher
     DISPATCHER_FAULT = 88
     DISPATCHED_RECORDS = 89
+    # line 12, lessee: segment S is written to its file by the lessee where word S mod 8 is S + 1
+    DIRECT = 96
 
 
 _WRITERS: dict[type, dict[str, tuple[str, int]]] = {
@@ -144,7 +149,8 @@ _WRITERS: dict[type, dict[str, tuple[str, int]]] = {
     },
     Lane: {
         "lessee": (
-            "WROTE FLUSH_REQUESTED LESSEE_PID BLOCKED MESSAGES BUFFER_WAITS BUFFER_WAIT_NS BUFFER_TIMEOUTS DATA_END",
+            "WROTE FLUSH_REQUESTED LESSEE_PID BLOCKED DATA_END DIRECT "
+            "MESSAGES BUFFER_WAITS BUFFER_WAIT_NS BUFFER_TIMEOUTS DIRECT_SEGMENTS",
             LANE_ROW_WORDS,
         ),
         "committer": ("COMMITTED REWRITTEN COMMITTER_FAULT COMMITS", LANE_ROW_WORDS),
@@ -157,7 +163,7 @@ _WRITERS: dict[type, dict[str, tuple[str, int]]] = {
         "lock holder": ("BUFFERS SEGMENT_SIZE SLOTS", LANE_ROW_WORDS),
     },
 }
-_WIDTHS = {"HISTOGRAM": HISTOGRAM_BUCKETS, "DATA_END": MAX_SLOTS}
+_WIDTHS = {"HISTOGRAM": HISTOGRAM_BUCKETS, "DATA_END": MAX_SLOTS, "DIRECT": DIRECT_WINDOW}
 _ALONE = ("WROTE", "COMMITTED", "FLUSHED", "SLEEP")
 
 

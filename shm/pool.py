@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from shm.layout import MAX_SLOTS
+from shm.layout import DIRECT_WINDOW, MAX_SLOTS, Lane
 from shm.region import Region, RegionError
 
 MIN_SLOTS = 3
@@ -29,6 +29,11 @@ def buffers_path(directory: Path, lane: int) -> Path:
 def available_buffers(wrote: int, flushed: int, segment_size: int, slots: int) -> int:
     """How many buffers are free: the slots less those from the first unflushed segment to the one being written."""
     return slots - (wrote // segment_size - flushed // segment_size + 1)
+
+
+def is_direct(words: memoryview, base: int, segment: int) -> bool:
+    """Whether a segment number of the lane at words index `base` is written by the lessee to its file, not to a slot."""
+    return words[base + Lane.SLOTS] == 0 or words[base + Lane.DIRECT + segment % DIRECT_WINDOW] == segment + 1
 
 
 def slot_is_free(segment: int, flushed: int, segment_size: int, slots: int) -> bool:

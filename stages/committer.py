@@ -16,8 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.errors import CorruptRecord
 from commitlog.file_channel import DISK, FileChannel
+from commitlog.scan import Stop, scan
 from shm.layout import Lane
+from shm.pool import is_direct
 from stages.lane_buffers import LaneBuffers
 from stages.service_thread import ServiceThread, main
 
@@ -70,8 +73,9 @@ class CommitRealTimeService(ServiceThread):
             try:
                 moved = self._serve(lane, now) or moved
                 self._set_fault(lane, 0)
-            except OSError as error:
-                self._set_fault(lane, error.errno or errno.EIO)
+            except (OSError, CorruptRecord) as error:
+                log.warning("lane %d: %s", lane, error)
+                self._set_fault(lane, errno.EILSEQ if isinstance(error, CorruptRecord) else error.errno or errno.EIO)
                 self._not_before[lane] = now + self._retry_ns
                 self._close_file(lane)
         if moved:
@@ -114,10 +118,11 @@ class CommitRealTimeService(ServiceThread):
         if words[base + Lane.OPENED] <= start:
             self._flusher.wake()
             return False
-        data_end = self._data_end(base, start, size, wrote)
-        stop = min(data_end, committed + self._slice_bytes)
+        direct = is_direct(words, base, start // size)  # its bytes are in the file before `wrote` says so
+        data_end = min(wrote, start + size) if direct else self._data_end(base, start, size, wrote)
+        stop = data_end if direct else min(data_end, committed + self._slice_bytes)
         began = self.clock.monotonic_ns()
-        if stop > committed:
+        if stop > committed and not direct:
             buffer = self._buffers.get(lane).slot(start // size)
             fd = self._file(lane, start)
             self.channel.pwrite(fd, buffer[committed - start : stop - start], committed - start)
@@ -147,12 +152,29 @@ class CommitRealTimeService(ServiceThread):
         log.warning("lane %d: writing [%d, %d) again", lane, where, committed)
         while where < committed:
             start = where - where % size
-            end = min(self._data_end(base, start, size, committed), committed)
-            buffer = self._buffers.get(lane).slot(start // size)
             with self.channel.opened(self.directory.lane(lane).segment(start), write=True) as fd:
-                if end > where:
-                    self.channel.pwrite(fd, buffer[where - start : end - start], where - start)
+                data = self._again(lane, base, start, where, committed, fd)
+                self.channel.pwrite(fd, data, where - start)
             where = start + size
+
+    def _again(self, lane: int, base: int, start: int, where: int, committed: int, fd: int) -> bytes | memoryview:
+        """What was written to a segment from `where` on. Of a direct one there is no buffer: it is read back, and must be
+        right by every CRC. Raises CorruptRecord."""
+        words = self.words
+        size = words[base + Lane.SEGMENT_SIZE]
+        if not is_direct(words, base, start // size):
+            end = min(self._data_end(base, start, size, committed), committed)
+            return self._buffers.get(lane).slot(start // size)[where - start : max(end, where) - start]
+        end = min(committed, start + size)
+        at = max(words[base + Lane.DISPATCHED], start) - start  # a record's start at or below `flushed`
+        data = self.channel.pread(fd, end - start, 0)
+        table = scan(data, at, len(data), start, lane, check_crc=True)
+        while table.stop is Stop.FULL:
+            table = scan(data, table.stop_position, len(data), start, lane, check_crc=True)
+        if table.stop in (Stop.CORRUPT, Stop.ZERO):
+            reason = f"a failed sync lost it, and what the file holds now is damaged ({table.reason or 'zeros'})"
+            raise CorruptRecord(reason, start + table.stop_position, str(self.directory.lane(lane).segment(start)))
+        return data[where - start :]
 
     def _file(self, lane: int, start: int) -> int:
         known = self._files.get(lane)

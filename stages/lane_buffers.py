@@ -37,7 +37,8 @@ class LaneBuffers:
     def follow(self) -> None:
         """Maps what was made, so that it is safe from being unlinked, and unmaps what was given back: its memory is free
         only when the last mapping goes."""
-        for lane in np.flatnonzero(self._sequences & np.uint64(1)).tolist():
+        has_buffers = (self._sequences & np.uint64(1)).astype(bool) & (self._lanes[:, Lane.SLOTS] > 0)
+        for lane in np.flatnonzero(has_buffers).tolist():
             with contextlib.suppress(FileNotFoundError):  # unlinked already: the commit that needs it says so
                 self.get(lane)
         for lane, (sequence, _) in list(self._mapped.items()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -23,9 +24,10 @@ from tests.crash.accounts import read_store
 SMALL: dict[str, Any] = {"store": {"segment_bytes": 1 << 16, "max_lanes": 3}}
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[commitlog.Store]:
-    with commitlog.Store.open(tmp_path / "store", SMALL) as opened:
+@pytest.fixture(params=["pool", "direct"])
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[commitlog.Store]:
+    """A running store with small segments, written both ways."""
+    with commitlog.Store.open(tmp_path / "store", {"store": {**SMALL["store"], "write_path": request.param}}) as opened:
         yield opened
 
 
@@ -256,6 +258,52 @@ def test_back_pressure_is_an_error_and_ends_with_its_cause(tmp_path: Path) -> No
         wait_until(lambda: _accepts(producer, b"at last"), 10, "a free buffer")
         producer.flush()
         assert [message.value for message in read(store)] == [*accepted, b"at last"]
+
+
+def test_without_a_free_buffer_the_segment_may_be_written_directly(tmp_path: Path) -> None:
+    """With the flusher stopped no buffer comes free; `write_direct` goes on in the file, is counted, and all is one log."""
+    config = {**SMALL, "producer": {"when_no_buffer": "write_direct", "segment_wait_ms": 200}}
+    with commitlog.Store.open(tmp_path / "store", config) as store:
+        producer = store.producer()
+        flusher = int((store.path / "locks" / "flusher").read_text())
+        producer.send("t", b"first").wait("flushed", 10)
+        accepted: list[bytes] = [b"first"]
+        os.kill(flusher, signal.SIGSTOP)
+        with pytest.raises((errors.NoBufferAvailable, errors.AllocateTimeout)):
+            _send_many(producer, 1000, accepted)
+        os.kill(flusher, signal.SIGCONT)
+        producer.flush()
+        _send_many(producer, 300, accepted)
+        producer.flush()
+        assert [message.value for message in read(store)] == accepted
+
+
+def test_acknowledgements_come_by_callback_and_to_asyncio(
+    store: commitlog.Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A thousand outstanding receipts, each answered once; a callback that fails stops nobody else's."""
+    producer = store.producer()
+    answers: list[PutMessageStatus] = []
+
+    def broken(_status: PutMessageStatus) -> None:
+        raise ValueError("a mistake of the user's")
+
+    for number in range(1000):
+        producer.send("t", b"%d" % number).add_callback(broken if number == 500 else answers.append)
+    wait_until(lambda: len(answers) == 999, 20, "all callbacks")
+    assert set(answers) == {PutMessageStatus.PUT_OK}
+    assert "a mistake of the user's" in caplog.text
+    caplog.clear()  # the traceback in it holds the producer
+
+    async def send_and_wait() -> list[PutMessageStatus]:
+        receipts = [producer.send("t", b"") for _ in range(1000)]
+        return list(await asyncio.gather(*(_wait_for(receipt) for receipt in receipts)))
+
+    assert set(asyncio.run(send_and_wait())) == {PutMessageStatus.PUT_OK}
+
+
+async def _wait_for(receipt: commitlog.Receipt) -> PutMessageStatus:
+    return await receipt
 
 
 def _send_many(producer: commitlog.Producer, count: int, accepted: list[bytes]) -> None:
