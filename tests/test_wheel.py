@@ -1,0 +1,106 @@
+"""The wheel, installed into an environment of its own far from the checkout, serves README's examples."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import venv
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+def run(*command: str | Path, cwd: Path, timeout: float = 100, env: Mapping[str, str] = os.environ) -> str:
+    """Output of a command that must succeed; what it said goes into the error if it does not."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, (
+        f"{command} ended with {done.returncode}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    )
+    return done.stdout
+
+
+def examples() -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", directory, cwd=ROOT)
+    (built,) = directory.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh environment with the wheel. It borrows the third-party packages of the one that runs the tests: a line in a
+    .pth file adds their folder, whose own .pth files, and so the editable checkout, are not read."""
+    directory = tmp_path_factory.mktemp("environment")
+    venv.create(directory, symlinks=True)
+    python = directory / "bin" / "python"
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=directory)
+    paths = sysconfig.get_paths(vars={"base": str(directory), "platbase": str(directory)})
+    Path(paths["purelib"], "borrowed.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    return directory
+
+
+def clean_environment() -> dict[str, str]:
+    """Nothing that leads back to the checkout or names another Python to Spark's workers."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "PYSPARK", "SPARK", "VIRTUAL_ENV"))
+    }
+
+
+def test_contents(wheel: Path) -> None:
+    """Every module and marker of the four import names, the licence, and nothing else."""
+    names = set(zipfile.ZipFile(wheel).namelist())
+    info = f"commitlog-{VERSION}.dist-info/"
+    packages = {"shm", "commitlog", "stages"}
+    assert {name.split("/")[0] for name in names if not name.startswith(info)} == packages | {"pyspark_commitlog.py"}
+    wanted = {
+        str(path.relative_to(ROOT))
+        for package in packages
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert wanted <= names
+    assert {f"{package}/py.typed" for package in packages} <= names
+    assert f"{info}licenses/LICENSE" in names
+
+
+def test_command(environment: Path, tmp_path: Path) -> None:
+    said = run(environment / "bin" / "commitlog", "--version", cwd=tmp_path, env=clean_environment())
+    assert VERSION in said
+    program = "import commitlog, shm, stages; print(commitlog.__file__, shm.__file__, stages.__file__)"
+    for path in run(environment / "bin" / "python", "-c", program, cwd=tmp_path, env=clean_environment()).split():
+        assert Path(path).is_relative_to(environment), "the checkout came in"
+
+
+@pytest.mark.timeout(240)
+def test_examples_of_readme(environment: Path, tmp_path: Path) -> None:
+    """All of them in order, as one program in an empty directory; each prints the message that the first one sends."""
+    assert len(examples()) >= 2, "README.md has an example in Python and one in Spark"
+    program = tmp_path / "examples.py"
+    program.write_text("\n".join(examples()))
+    said = run(environment / "bin" / "python", program, cwd=tmp_path, timeout=200, env=clean_environment())
+    assert said.count("one apple") == 2, said
