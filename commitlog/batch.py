@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from commitlog.bodies import Bodies
+from commitlog.byte_ranges import Ints, crcs_of_rows, five_digits
 from commitlog.record import CRC_MASK, CRC_PROPERTY_BYTES, CRC_PROPERTY_START, RecordEncoder, crc32
-from commitlog.record_table import Ints, RecordTable, Stop, five_digits
+from commitlog.record_table import RecordTable, Stop
 from commitlog.scan import scan, tabulate
 
 __all__ = ["Bodies", "RecordTable", "Stop", "batch_size", "encode_batch", "scan", "tabulate"]
@@ -116,12 +117,9 @@ class _Writer:
         head["physical_offset"] = index * self.size + self.physical_offset
         if body is not None:
             rows["body"] = body
-            head["body_crc"] = bodies.crcs(start, stop) & CRC_MASK
+            head["body_crc"] = bodies.crcs(start, stop)
         if self.append_crc:
-            covered = f"V{self.size - CRC_PROPERTY_BYTES}"
-            # numpy makes bytes objects of void items faster than Python slices them
-            items = np.ndarray((count,), covered, out, at, (self.size,)).tolist()
-            crcs = np.fromiter(map(crc32, items), np.uint32, count) & CRC_MASK
+            crcs = crcs_of_rows(out, at, self.size, self.size - CRC_PROPERTY_BYTES, count)
             digits = five_digits()
             rows["crc_low"] = digits[crcs % 100_000]
             rows["crc_high"] = digits[crcs // 100_000]
@@ -133,7 +131,7 @@ class _Writer:
         heads[:] = self.head
         columns = heads.view(self.head_type)
         columns["total_size"] = sizes
-        columns["body_crc"] = bodies.crcs(start, stop) & CRC_MASK
+        columns["body_crc"] = bodies.crcs(start, stop)
         columns["queue_offset"] = np.arange(start, stop) + self.queue_offset
         columns["physical_offset"] = offsets
         columns["body_bytes"] = bodies.sizes[start:stop]
@@ -144,14 +142,14 @@ class _Writer:
         if self.append_crc:
             running = map(crc32, items, map(crc32, head_items))
             tails = [self.tail] * count
-            crcs = np.fromiter(map(crc32, tails, running), np.uint32, count) & CRC_MASK
+            crcs = np.fromiter(map(crc32, tails, running), np.uint32, count) & np.uint32(CRC_MASK)
             parts[3::pieces] = _crc_properties(crcs)
         at = int(offsets[0]) - self.physical_offset
         made = b"".join(parts)
         out[at : at + len(made)] = made
 
 
-def _crc_properties(crcs: npt.NDArray[Any]) -> list[bytes]:
+def _crc_properties(crcs: npt.NDArray[np.uint32]) -> list[bytes]:
     digits = five_digits()
     rows = np.empty(len(crcs), _CRC_COLUMNS)
     rows["crc_name"], rows["crc_end"] = CRC_PROPERTY_START, 2

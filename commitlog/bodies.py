@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from commitlog.byte_ranges import Ints, crcs_of_rows
 from commitlog.errors import RecordError
-from commitlog.record import crc32
-from commitlog.record_table import Ints
+from commitlog.record import CRC_MASK, crc32
 
 _ARROW_OFFSETS = {"binary": np.int32, "large_binary": np.int64}
 
@@ -145,9 +145,13 @@ class Bodies:
         return part.view(f"V{self.size}").ravel()
 
     def crcs(self, start: int, stop: int) -> npt.NDArray[np.uint32]:
-        """CRC-32 of the bodies [start, stop), all 32 bits."""
+        """Masked CRC-32 of the bodies [start, stop)."""
+        count = stop - start
+        if self._matrix is not None:
+            size, rows = self.size or 0, np.ascontiguousarray(self._matrix[start:stop])
+            return crcs_of_rows(rows.data.cast("B") if rows.size else memoryview(b""), 0, size, size, count)
         try:
-            return np.fromiter(map(crc32, self.items(start, stop)), np.uint32, stop - start)
+            return np.fromiter(map(crc32, self.items(start, stop)), np.uint32, count) & np.uint32(CRC_MASK)
         except TypeError:
             _refuse(self._sequence)
 

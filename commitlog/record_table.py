@@ -10,17 +10,15 @@ import mmap
 import struct
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from commitlog.byte_ranges import Ints, Mask, crcs_of, first_false, five_digits, gather
 from commitlog.errors import CorruptRecord
-from commitlog.properties import decode_properties, tags_code
 from commitlog.record import (
     BLANK_BYTES,
-    CRC_MASK,
     CRC_PROPERTY_BYTES,
     CRC_PROPERTY_START,
     FIXED_BYTES,
@@ -30,15 +28,13 @@ from commitlog.record import (
     RECORD_BYTES_MIN,
     SysFlag,
     Transaction,
-    crc32,
     decode,
     topic_fault,
 )
+from commitlog.tags_column import tags_codes_of
 
 Source = bytes | bytearray | memoryview | mmap.mmap
 """Bytes to read from; a memoryview must be of plain bytes."""
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 Columns = dict[str, npt.NDArray[Any]]
 
 _HEAD = np.dtype(
@@ -58,12 +54,6 @@ _HEAD_BYTES = 48
 assert _HEAD.itemsize == _HEAD_BYTES
 size_and_magic = struct.Struct(">iI").unpack_from
 
-_BLOCK_BYTES = 1 << 20
-"""Records are copied out for their CRCs in blocks of this size, which stay in the cache."""
-_GATHER_BYTES_MAX = 4096
-"""Larger ones are not copied out: their CRC costs more than a slice."""
-_SAME_BYTES_MAX = 8 << 20
-"""Property strings are compared with each other up to so many bytes in all."""
 _TOPIC_ROUNDS = 64
 """Topics of a table that are found by numpy, one round each; beyond that one record at a time."""
 
@@ -128,11 +118,6 @@ class RecordTable:
         return (self.sys_flags & Transaction.PREPARED) == 0
 
 
-def first_false(mask: Mask) -> int:
-    """Index of the first False, the length if there is none."""
-    return len(mask) if mask.all() else int(mask.argmin())
-
-
 class RecordGatherer:
     """A buffer and what its place demands of the records in it."""
 
@@ -144,16 +129,8 @@ class RecordGatherer:
         self.base_offset, self.queue_id = base_offset, queue_id
         self.check_crc, self.require_crc = check_crc, require_crc
 
-    def gather(self, dtype: str, positions: Ints) -> npt.NDArray[Any]:
-        """Items at any positions, aligned or not: taken from an overlapping view with a stride of one byte."""
-        width = np.dtype(dtype).itemsize
-        if not len(positions) or not width:
-            return np.empty(len(positions), dtype)
-        windows = np.ndarray((len(self.view) - width + 1,), dtype, self.buffer, 0, (1,))
-        return windows[positions]
-
     def ints(self, dtype: str, positions: Ints) -> Ints:
-        return self.gather(dtype, positions).astype(np.int64)
+        return gather(self.view, dtype, positions).astype(np.int64)
 
     def tabulate(self, positions: Ints, sizes: Ints) -> RecordTable:
         """The table up to the first bad record (CORRUPT), or of all (END). All places are within the buffer."""
@@ -165,7 +142,10 @@ class RecordGatherer:
         columns["has_crc"] = self._has_crc(columns)
         if self.check_crc:
             _shorten(columns, self._crcs(columns))
-        columns["tags_codes"] = self._tags_codes(columns)
+        crc_bytes = CRC_PROPERTY_BYTES * columns["has_crc"]
+        columns["tags_codes"] = tags_codes_of(
+            self.view, columns["properties_positions"], columns["properties_sizes"] - crc_bytes
+        )
         count = len(columns["positions"])
         stop, reason = Stop.END, ""
         position = int(positions[-1] + sizes[-1]) if len(positions) else 0
@@ -225,7 +205,7 @@ class RecordGatherer:
 
     def _heads(self, columns: Columns) -> Mask:
         positions, sizes = columns["positions"], columns["sizes"]
-        heads = self.gather(f"V{_HEAD_BYTES}", positions).view(_HEAD)
+        heads = gather(self.view, f"V{_HEAD_BYTES}", positions).view(_HEAD)
         columns["magic"] = magic = heads["magic"].astype(np.int64)
         for name, field in (
             ("queue_ids", "queue_id"),
@@ -282,7 +262,7 @@ class RecordGatherer:
         while first < len(index):
             if len(topics) < _TOPIC_ROUNDS:
                 left = np.flatnonzero((index < 0) & (sizes == sizes[first]))
-                names = self.gather(f"S{sizes[first]}", positions[left])
+                names = gather(self.view, f"S{sizes[first]}", positions[left])
                 # all of one length, so it does no harm that numpy leaves zeros at the end out
                 same = left[names == names[0]]
             else:
@@ -294,19 +274,17 @@ class RecordGatherer:
             first += first_false(index[first:] >= 0)
         return topics, good
 
-    # ---- CRCs --------------------------------------------------------------------------------------------
-
     def _crcs(self, columns: Columns) -> Mask:
-        good: Mask = self._crc_of(columns["body_positions"], columns["body_sizes"]) == columns["body_crcs"]
+        good: Mask = crcs_of(self.view, columns["body_positions"], columns["body_sizes"]) == columns["body_crcs"]
         has = columns["has_crc"]
         if self.require_crc:
             good &= has
         index = np.flatnonzero(has)
         positions, sizes = columns["positions"][index], columns["sizes"][index]
-        crcs = self._crc_of(positions, sizes - CRC_PROPERTY_BYTES)
+        crcs = crcs_of(self.view, positions, sizes - CRC_PROPERTY_BYTES)
         ends, digits = positions + sizes, five_digits()
-        good[index] &= self.gather("S5", ends - 11) == digits[crcs % 100_000]
-        good[index] &= self.gather("S5", ends - 6) == digits[crcs // 100_000]
+        good[index] &= gather(self.view, "S5", ends - 11) == digits[crcs % 100_000]
+        good[index] &= gather(self.view, "S5", ends - 6) == digits[crcs // 100_000]
         return good
 
     def _has_crc(self, columns: Columns) -> Mask:
@@ -314,56 +292,9 @@ class RecordGatherer:
         ends = columns["positions"] + columns["sizes"]
         # a record without properties is at least as long as the CRC property: no place is outside the buffer
         has: Mask = columns["properties_sizes"] >= CRC_PROPERTY_BYTES
-        has &= self.gather("S9", ends - CRC_PROPERTY_BYTES) == CRC_PROPERTY_START
-        has &= self.gather("u1", ends - 1) == 2
+        has &= gather(self.view, "S9", ends - CRC_PROPERTY_BYTES) == CRC_PROPERTY_START
+        has &= gather(self.view, "u1", ends - 1) == 2
         return has
-
-    def _crc_of(self, positions: Ints, sizes: Ints) -> Ints:
-        """Masked CRC-32 of byte ranges."""
-        count = len(positions)
-        if not count:
-            return np.empty(0, np.int64)
-        size = int(sizes[0])
-        if 0 < size <= _GATHER_BYTES_MAX and (sizes == size).all():
-            crcs = np.empty(count, np.int64)
-            step = max(_BLOCK_BYTES // size, 1)
-            for at in range(0, count, step):
-                # numpy makes bytes objects of void items faster than Python slices them
-                block = self.gather(f"V{size}", positions[at : at + step]).tolist()
-                crcs[at : at + step] = list(map(crc32, block))
-            return crcs & CRC_MASK
-        bounds = zip(positions.tolist(), (positions + sizes).tolist(), strict=True)
-        source = self.view.data
-        return np.array([crc32(source[start:end]) for start, end in bounds], np.int64) & CRC_MASK
-
-    # ---- tags --------------------------------------------------------------------------------------------
-
-    def _tags_codes(self, columns: Columns) -> Ints:
-        """The tags code of each record; 0 where there are no TAGS."""
-        positions = columns["properties_positions"]
-        sizes = columns["properties_sizes"] - CRC_PROPERTY_BYTES * columns["has_crc"]
-        codes = np.zeros(len(positions), np.int64)
-        index = np.flatnonzero(sizes)
-        if not len(index):
-            return codes
-        positions, sizes = positions[index], sizes[index]
-        size = int(sizes[0])
-        if len(index) * size <= _SAME_BYTES_MAX and (sizes == size).all():
-            strings = self.gather(f"S{size}", positions)
-            if (strings == strings[0]).all():  # as a batch has them
-                start = int(positions[0])
-                codes[index] = _tags_code_of(self.view[start : start + size].tobytes(), 0, size)
-                return codes
-        codes[index] = self._many_tags_codes(positions, positions + sizes)
-        return codes
-
-    def _many_tags_codes(self, starts: Ints, ends: Ints) -> list[int]:
-        bounds = zip(starts.tolist(), ends.tolist(), strict=True)
-        if isinstance(self.buffer, bytes | bytearray | mmap.mmap):
-            source = self.buffer
-            return [_tags_code_of(source, start, end) for start, end in bounds]
-        source_view = self.view.data
-        return [_tags_code_of(bytes(source_view[start:end]), 0, end - start) for start, end in bounds]
 
 
 def _shorten(columns: Columns, good: Mask) -> None:
@@ -372,29 +303,3 @@ def _shorten(columns: Columns, good: Mask) -> None:
     if count < len(good):
         for name, column in columns.items():
             columns[name] = column[:count]
-
-
-def _tags_code_of(source: bytes | bytearray | mmap.mmap, start: int, end: int) -> int:
-    """The tags code of the property string in [start, end)."""
-    at = source.rfind(b"TAGS\x01", start, end)
-    if at < 0:
-        return 0
-    value = at + 5
-    stop = source.find(b"\x02", value, end)
-    if stop > value and (at == start or source[at - 1] == 2):
-        return _code_of_bytes(source[value:stop])
-    # an empty value, no last separator, or a name that only ends like this one: rare, so as decode does it
-    return tags_code(decode_properties(source[start:end]).get("TAGS"))
-
-
-@lru_cache(maxsize=4096)
-def _code_of_bytes(tags: bytes) -> int:
-    return tags_code(tags.decode(errors="replace"))
-
-
-@lru_cache(maxsize=1)
-def five_digits() -> npt.NDArray[np.bytes_]:
-    """0 to 99,999 as five digits, the least significant first: halves of the CRC property's digits."""
-    numbers = np.arange(100_000)
-    powers = 10 ** np.arange(5)
-    return (48 + numbers[:, None] // powers % 10).astype(np.uint8).view("S5").ravel()

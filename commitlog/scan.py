@@ -11,14 +11,16 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from commitlog.byte_ranges import Ints, first_false
 from commitlog.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
-from commitlog.record_table import Ints, RecordGatherer, RecordTable, Source, Stop, first_false, size_and_magic
+from commitlog.record_table import RecordGatherer, RecordTable, Source, Stop, size_and_magic
 
 __all__ = ["MAX_BYTES", "MAX_RECORDS", "RecordTable", "Stop", "scan", "tabulate"]
 
-MAX_RECORDS = 65_536
-MAX_BYTES = 16 * 1024 * 1024
-"""A table ends after so many records, or with the record that passes so many bytes: that bounds memory."""
+MAX_RECORDS = 8192
+MAX_BYTES = 8 * 1024 * 1024
+"""A table ends after so many records, or with the record that passes so many bytes. That bounds memory, and keeps what
+is looked at several times in the processor's cache: larger tables are slower."""
 
 _RUN_LEAST = 16
 """Records of one size in a row that are worth a comparison by numpy; shorter runs are walked."""
