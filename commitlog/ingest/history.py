@@ -41,8 +41,13 @@ class History:
         self._looked_at = 0.0
 
     def start_clock(self) -> None:
-        """The run's time zero."""
+        """The run's time zero; what a batch with nothing in it said before is forgotten."""
         self.began = time.monotonic()
+        self.spark = Series(("messages",), interval=0)
+        self.spark.add(0.0, 0)
+        self.batches = Series(("rows", "seconds", "p50_ms", "p99_ms"), interval=0)
+        self.batch_count = 0
+        self.last_batch = None
 
     @property
     def elapsed(self) -> float:
@@ -72,7 +77,7 @@ class History:
     def add_batch(self, message: dict[str, Any]) -> None:
         """What the query says after each batch."""
         now = self.elapsed
-        if self.spark_rows == 0 or message["seconds"] < now - (self.spark.points[-1][0] if self.spark.points else 0):
+        if self.spark.points and now - message["seconds"] > self.spark.points[-1][0]:
             self.spark.add(now - message["seconds"], self.spark_rows)  # it stood still before this batch began
         self.spark_rows = message["total"]
         self.spark.add(now, self.spark_rows)

@@ -262,6 +262,8 @@ class Job:
             self.phase = message["text"] if not self._running else self.phase
         else:
             self._query_said.add(message["event"])
+            if message["event"] == "looked":  # the query would miss what came before, if the store is an old one
+                self.producers[0].child.link.send({"do": "warm up"})
 
     def _hear_producer(self, producer: ProducerState, message: Message) -> None:
         event = message["event"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from commitlog.ingest.dashboard import milliseconds
 from commitlog.ingest.latency import Latencies
 from commitlog.ingest.verdict import EXACTLY_ONCE
 
@@ -40,12 +41,13 @@ def draw(report: dict[str, Any], flushed: Latencies, spark: Latencies, path: Pat
         "axes.spines.right": False,
         "axes.grid": True,
         "grid.color": "#e4e7eb",
+        "axes.axisbelow": True,
         "legend.frameon": False,
     }
     with rc_context(style):
         figure = Figure(figsize=(13, 9), dpi=120, facecolor="white")
         panels = figure.subplots(2, 2)
-        figure.subplots_adjust(left=0.07, right=0.97, top=0.80, bottom=0.07, hspace=0.36, wspace=0.2)
+        figure.subplots_adjust(left=0.07, right=0.97, top=0.775, bottom=0.06, hspace=0.46, wspace=0.2)
         _head(figure, report)
         _rates(panels[0][0], report)
         _lag(panels[0][1], report)
@@ -89,6 +91,19 @@ def _head(figure: Any, report: dict[str, Any]) -> None:
     figure.text(0.07, 0.85, more, color=_FAINT)
 
 
+def _legend(axes: Any, *entries: Any) -> None:
+    """One line between title and plot, where it hides nothing."""
+    axes.legend(
+        *entries,
+        loc="lower left",
+        bbox_to_anchor=(-0.02, 0.985),
+        ncols=6,
+        fontsize=8.5,
+        columnspacing=1.3,
+        handlelength=1.6,
+    )
+
+
 def _thousands(axis: Any) -> None:
     from matplotlib.ticker import FuncFormatter
 
@@ -96,7 +111,7 @@ def _thousands(axis: Any) -> None:
 
 
 def _rates(axes: Any, report: dict[str, Any]) -> None:
-    axes.set_title("Rate of each stage", pad=12)
+    axes.set_title("Rate of each stage", pad=26)
     axes.set_xlabel("seconds since the first message")
     axes.set_ylabel("messages / s")
     rates = report["rates"]
@@ -104,16 +119,24 @@ def _rates(axes: Any, report: dict[str, Any]) -> None:
         "sent": {"linewidth": 6.0, "alpha": 0.55},
         "committed": {"linewidth": 3.6, "alpha": 0.9},
         "flushed": {"linewidth": 1.6},
-        "spark": {"linewidth": 1.8, "marker": "o", "markersize": 2.5},
+        "spark": {"linewidth": 1.8},
     }
     for name, style in styles.items():
         label = "read by Spark" if name == "spark" else name
-        axes.plot(rates["seconds"], rates[name], label=label, color=_COLOURS[name], solid_capstyle="round", **style)
+        values = rates[name][:1] + rates[name]
+        axes.plot(
+            [0.0, *rates["seconds"]][: len(values)],
+            values,
+            label=label,
+            color=_COLOURS[name],
+            drawstyle="steps-pre",
+            **style,
+        )
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
     _thousands(axes.yaxis)
     _mark_end(axes, report)
-    axes.legend(loc="lower center", ncols=4, bbox_to_anchor=(0.5, 0.0))
+    _legend(axes)
 
 
 def _mark_end(axes: Any, report: dict[str, Any]) -> None:
@@ -131,7 +154,7 @@ def _mark_end(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _lag(axes: Any, report: dict[str, Any]) -> None:
-    axes.set_title("How far each stage is behind the one before", pad=12)
+    axes.set_title("How far each stage is behind the one before", pad=26)
     axes.set_xlabel("seconds since the first message")
     axes.set_ylabel("messages (linear to 10, then logarithmic)")
     lag = report["lag_over_time"]
@@ -147,27 +170,26 @@ def _lag(axes: Any, report: dict[str, Any]) -> None:
     axes.set_xlim(left=0)
     _thousands(axes.yaxis)
     _mark_end(axes, report)
-    axes.legend(loc="upper left")
+    _legend(axes)
 
 
 def _latencies(axes: Any, flushed: Latencies, spark: Latencies) -> None:
-    axes.set_title("Latency of a message", pad=12)
+    axes.set_title("Latency of a message", pad=26)
     axes.set_xlabel("milliseconds since send (logarithmic)")
     axes.set_ylabel("messages that took at most this long, %")
     axes.set_xscale("log")
     axes.set_ylim(0, 101)
-    for latencies, name, label in ((flushed, "flushed", "send → flushed"), (spark, "spark", "send → Spark's table")):
+    for latencies, name, label in ((flushed, "flushed", "send → flushed"), (spark, "spark", "send → Spark")):
         durations, shares = latencies.curve()
         if not durations:
             continue
         p50, p99 = latencies.percentile(0.5), latencies.percentile(0.99)
-        text = f"{label}: p50 {p50:,.3g} ms, p99 {p99:,.3g} ms" if p99 and p99 < 1000 else ""
-        text = text or f"{label}: p50 {p50:,.0f} ms, p99 {p99:,.0f} ms"
+        text = f"{label}: p50 {milliseconds(p50)}, p99 {milliseconds(p99)}"
         colour = _COLOURS[name]
         axes.step(durations, [share * 100 for share in shares], where="post", color=colour, linewidth=2, label=text)
         axes.plot([p50, p99], [50, 99], "o", color=colour, markersize=5)
     _thousands_small(axes.xaxis)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 0.02))
+    _legend(axes)
 
 
 def _thousands_small(axis: Any) -> None:
@@ -178,7 +200,7 @@ def _thousands_small(axis: Any) -> None:
 
 def _memory(axes: Any, report: dict[str, Any]) -> None:
     resources = report["resources"]
-    axes.set_title("Memory and CPU of the whole", pad=12)
+    axes.set_title("Memory of the whole, and cores in use", pad=10)
     axes.set_xlabel("seconds since the first message")
     axes.set_ylabel("private memory and pool, MB")
     groups = [name for name in _GROUPS if resources["memory_bytes"].get(name)]
@@ -190,10 +212,10 @@ def _memory(axes: Any, report: dict[str, Any]) -> None:
     labels = [f"{name}: {_mean(cores[name]):.2f} cores" if name in cores else name for name in groups]
     axes.stackplot(seconds, stacks, labels=labels, colors=[_GROUPS[name] for name in groups], alpha=0.8, linewidth=0)
     axes.set_xlim(left=0)
-    axes.set_ylim(0, max(map(sum, zip(*stacks, strict=True))) * 1.45)
+    axes.set_ylim(0, max(map(sum, zip(*stacks, strict=True))) * 1.3)
     _thousands(axes.yaxis)
     handles, names = axes.get_legend_handles_labels()
-    axes.legend(handles[::-1], names[::-1], loc="upper center", ncols=3)
+    axes.legend(handles[::-1], names[::-1], loc="upper left", ncols=3, fontsize=8.5)
 
 
 def _mean(values: list[float]) -> float:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.errors import CommitLogError, IngestError
 from commitlog.ingest.link import Link, Message
+from commitlog.ingest.sending import WARM_UP
 from commitlog.ingest.settings import CHECKPOINT
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ SAMPLE = (
     "kind string, name string, pid int, cpu_percent double, memory_bytes bigint, in_bytes_per_second bigint, "
     "out_bytes_per_second bigint, sampled_at double"
 )
+_WARM_UP_SECONDS = 60.0
 _SETTLED_SECONDS = 1.5
 _SPARK = {
     "spark.ui.enabled": "false",
@@ -65,6 +67,11 @@ def parsed(messages: DataFrame, settings: Message) -> DataFrame:
     return ours.select(properties["source"].alias("source"), *line, *place)
 
 
+def _import_arrow() -> None:
+    """While Java starts: it takes half a second, which the first batch would have to wait for."""
+    import commitlog.ingest.livetable  # noqa: F401
+
+
 class QueryProcess:
     """Starts Spark and the query, reports each batch, drains and stops as the job says."""
 
@@ -82,6 +89,7 @@ class QueryProcess:
         try:
             query = self._start_query(spark)
             self._wait_until_idle(query)
+            self._warm_up(query)
             self.link.send({"event": "ready"})
             self._serve(query)
             query.stop()
@@ -91,6 +99,7 @@ class QueryProcess:
 
     def _start_spark(self) -> SparkSession:
         self.link.send({"event": "phase", "text": "starting Java and Spark"})
+        threading.Thread(target=_import_arrow, daemon=True).start()
         import commitlog.spark
 
         return commitlog.spark.session("commitlog ingest", config=_SPARK)
@@ -100,10 +109,11 @@ class QueryProcess:
         from commitlog.ingest.livetable import LiveTable
 
         self.table = LiveTable(machine=self.settings["live"])
+        topic = self.settings["topic"]
         messages = (
             spark.readStream.format("commitlog")
             .option("path", self.settings["store"])
-            .option("subscribe", self.settings["topic"])
+            .option("subscribe", f"{topic},{topic}.{WARM_UP}")
             .option("startingOffsets", self.settings["starting_offsets"])
             .option("maxOffsetsPerTrigger", BATCH_ROWS_MAX)
             .option("columns", "value,partition,offset,timestamp,properties")
@@ -116,6 +126,20 @@ class QueryProcess:
             .queryName("ingest")
             .start()
         )
+
+    def _warm_up(self, query: StreamingQuery) -> None:
+        """Asks for one message that no table will have, and waits until the query has read it.
+
+        The first batch of a session takes some seconds (classes, generated code, Python's workers). Spent here, they
+        delay the start and not the first messages.
+        """
+        self.link.send({"event": "looked"})
+        self.link.send({"event": "phase", "text": "warming up Spark"})
+        deadline = time.monotonic() + _WARM_UP_SECONDS
+        while self._alive(query) and not self.link.closed and time.monotonic() < deadline:
+            if any(progress.numInputRows for progress in query.recentProgress):
+                return
+            time.sleep(0.05)
 
     def _write_batch(self, rows: DataFrame, batch: int) -> None:
         """Writes one batch, by overwrite: a batch that is run again replaces itself. Runs in a thread of py4j."""

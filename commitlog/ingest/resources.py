@@ -1,7 +1,7 @@
 """CPU and memory of everything that belongs to the run, by group, about once a second.
 
-Memory is what the processes have for themselves (resident less shared pages) plus the pool's files, counted once:
-adding up resident sizes would count the pool once for every process that maps it.
+Memory is the processes' anonymous memory, a page that several share after a fork counted once, plus the pool's files.
+Adding up resident sizes would count the pool once for every process that maps it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,18 @@ class Usage:
     memory_bytes: int = 0
 
 
+def private_bytes(pid: int) -> int:
+    """The process's share of anonymous memory; 0 when it is gone or another user's."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith(b"Pss_Anon:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        return 0
+    return 0
+
+
 @dataclass
 class Resources:
     """Remembers processes between looks, so that CPU time of those that ended is not forgotten."""
@@ -40,11 +52,11 @@ class Resources:
         for group, pids in roots.items():
             for process in self._with_descendants(group, pids):
                 with contextlib.suppress(psutil.Error), process.oneshot():
-                    times, memory = process.cpu_times(), process.memory_info()
+                    times = process.cpu_times()
                     spent = times.user + times.system
                     _, first, _ = self._cpu.get(process.pid, (group, spent, spent))
                     self._cpu[process.pid] = (group, first, spent)
-                    usage[group].memory_bytes += max(memory.rss - memory.shared, 0)
+                    usage[group].memory_bytes += private_bytes(process.pid)
         for group, first, last in self._cpu.values():
             usage[group].cpu_seconds += last - first
         self.pool_bytes = self._measure_pool()

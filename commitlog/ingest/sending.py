@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from commitlog.errors import CommitLogError, DiskError, IngestError, NoBufferAvailable, RecordError, StoreStopped
 from commitlog.ingest.link import Link, Message
 
+WARM_UP = "warm-up"
 NOTE_SECONDS = 0.2
 TURN_SECONDS = 0.002
 """How long a paced producer sleeps at most: also the resolution of its latencies."""
@@ -95,6 +96,11 @@ class Sender:
             self._note(now)
             if not items or (self.rate and due < TURN_MESSAGES):
                 self._rest(bool(items))
+
+    def warm_up(self) -> None:
+        """One message to a topic of its own, for the query to try itself on before the clock starts."""
+        own = {**self.identity, "run": WARM_UP, "sequence": "0", "source": WARM_UP}
+        self.producer.send(f"{self.topic}.{WARM_UP}", b"{}", properties=own)
 
     def finish(self, source: Source) -> None:
         """Waits until all of it is flushed and gives the lane back."""
@@ -180,6 +186,17 @@ class Sender:
         self._flushed_us = []
 
 
+def _told_to_go(link: Link, sender: Sender) -> bool:
+    """Waits for the job's word; False when it is over before it began."""
+    while not link.closed:
+        for message in link.receive(None):
+            if message["do"] == "warm up":
+                sender.warm_up()
+            else:
+                return bool(message["do"] == "go")
+    return False
+
+
 def serve(link: Link, make_sender: Callable[[], Sender], make_source: Callable[[], Source]) -> None:
     """The life of a producer process: lease a lane, say so, wait for the start, send, drain.
 
@@ -191,7 +208,7 @@ def serve(link: Link, make_sender: Callable[[], Sender], make_source: Callable[[
         sender = make_sender()
         source = make_source()
         link.send({"event": "ready", "lane": sender.producer.lane})
-        if any(message["do"] == "go" for message in link.receive(None)):
+        if _told_to_go(link, sender):
             try:
                 sender.run(source)
             finally:
