@@ -112,9 +112,10 @@ class Decoder:
         hosts = self.sys_flag & (SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
         self.has_ipv6 = bool(hosts.any())
         if self.has_ipv6:
-            self._fail(self.places.size < HEAD_BYTES + 24 + 3, "the record is too short for its addresses")
-            self.stored_at = at + 56 + 12 * ((hosts & SysFlag.BORN_HOST_V6) != 0)
-            after = self.stored_at + 32 + 12 * ((hosts & SysFlag.STORE_HOST_V6) != 0)
+            born, stored = ((hosts & flag) != 0 for flag in (SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6))
+            self.stored_at = at + 56 + 12 * born
+            after = self.stored_at + 32 + 12 * stored
+            self._fail(after > at + self.places.size, "the record is too short for its addresses")
             body_bytes = self.segment.be32[after - 4].astype(np.int64)
         else:
             self.stored_at = at + 56
@@ -125,21 +126,19 @@ class Decoder:
         self._fail((body_bytes < 0) | (self.body.end + 3 + self._is_v2 > ends), "the body is longer than its record")
 
     def _check_tails(self) -> None:
-        topic_bytes = len(self.queue.topic)
         ends = self.places.at + self.places.size
         topic_at = self.body.end + 1 + self._is_v2
-        if not self.queue.offset_is_stored:
-            stored = self.segment.u8[topic_at - 1].astype(np.int64)  # V1, or the low byte of V2
-            stored += np.where(self._is_v2, self.segment.u8[topic_at - 2].astype(np.int64) << 8, 0)
-            properties_at = topic_at + stored + 2
-        else:
-            properties_at = topic_at + topic_bytes + 2
+        topic_bytes = self.segment.u8[topic_at - 1].astype(np.int64)  # of V2 the low byte
+        if self._is_v2.any():
+            topic_bytes += np.where(self._is_v2, self.segment.u8[topic_at - 2].astype(np.int64) << 8, 0)
+        properties_at = topic_at + topic_bytes + 2
         self._fail(properties_at > ends, "the topic is longer than its record")
-        if self.queue.offset_is_stored:
-            name = self.segment.at_every_byte(np.dtype(("S", topic_bytes)))
-            self._fail(name[topic_at] != self.queue.topic, "a record of another topic")
         length = self.segment.be16[properties_at - 2]
         self._fail(length != ends - properties_at, "the properties are not as long as the record says")
+        if self.queue.offset_is_stored:
+            self._fail(topic_bytes != len(self.queue.topic), "a record of another topic")
+            name = self.segment.at_every_byte(np.dtype(("S", len(self.queue.topic))))
+            self._fail(name[topic_at] != self.queue.topic, "a record of another topic")
         self.properties = Spans(properties_at, ends)
 
     # ---- columns -------------------------------------------------------------------------------------------------

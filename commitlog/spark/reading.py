@@ -43,6 +43,7 @@ def read_task(task: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatc
     if not isinstance(task, Task):
         return  # nothing was planned: Spark makes one partition of none
     _freeze_once()
+    SEGMENTS.forget_gone()
     store = StoreDirectory(task.path)
     _check_store(store, task)
     for piece in task.slices:

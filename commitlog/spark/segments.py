@@ -20,8 +20,8 @@ from commitlog.file_channel import DISK, FileChannel
 
 HEAD_BYTES = 88
 """A record up to its body, both hosts IPv4."""
-MAPPINGS_MAX = 256
-"""Mapped files kept; address space only, the page cache is shared."""
+MAPPINGS_MAX = 128
+"""Mapped files kept; each holds a descriptor and address space, the page cache is shared."""
 
 HEAD = np.dtype(
     [
@@ -91,6 +91,20 @@ class SegmentCache:
             self.channel.close(fd)
         self._mapped.move_to_end(key)
         return segment
+
+    def forget_gone(self) -> None:
+        """Lets go of files that are not at their path any more: a mapping would keep their space on the disk."""
+        for key, segment in list(self._mapped.items()):
+            try:
+                facts = os.stat(segment.path)
+            except FileNotFoundError:
+                del self._mapped[key]
+                continue
+            if (facts.st_dev, facts.st_ino) != key:
+                del self._mapped[key]
+
+    def clear(self) -> None:
+        self._mapped.clear()
 
 
 SEGMENTS = SegmentCache()

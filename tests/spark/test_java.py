@@ -97,7 +97,7 @@ def test_the_script_drops_one_argument_and_keeps_all_others(tmp_path: Path) -> N
         "$HOME",
         "--add-modules=x",
     ]
-    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    said = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True, check=True).stdout
     assert said == "<-cp>\n<a b>\n<>\n<$HOME>\n<--add-modules=x>\n"
 
 

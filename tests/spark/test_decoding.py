@@ -1,0 +1,173 @@
+"""Every column of every kind of record is what record.decode says of it, and nothing of another place is given out."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from commitlog.errors import CorruptRecord, DataLoss, StoreNotFound
+from commitlog.properties import RESERVED_NAMES
+from commitlog.record import Record
+from commitlog.spark.columns import ALL_COLUMNS, schema_of
+from commitlog.spark.decoding import column_names
+from commitlog.spark.planning import Slice
+from commitlog.spark.reading import Task, read_task
+from commitlog.spark.source import arrow_schema
+from tests.spark.hand_made import V4, V6, HandMadeStore
+
+LONG_TOPIC = "t" * 200
+
+
+def expected(record: Record) -> dict[str, Any]:
+    properties = {name: value for name, value in record.properties.items() if name != "__CRC32#"}
+    headers = [
+        {"key": name, "value": value.encode()} for name, value in properties.items() if name not in RESERVED_NAMES
+    ]
+    key, sys_flag = properties.get("KEYS"), record.sys_flag
+    return {
+        "key": key.encode() if key else None,
+        "value": zlib.decompress(record.body) if sys_flag & 1 else record.body,
+        "topic": record.topic,
+        "partition": record.queue_id,
+        "offset": record.queue_offset,
+        "timestamp": record.store_timestamp,
+        "timestampType": 1,
+        "headers": headers or None,
+        "tags": properties.get("TAGS"),
+        "bornTimestamp": record.born_timestamp,
+        "properties": properties,
+        "physicalOffset": record.physical_offset,
+        "messageId": record.message_id,
+        "size": record.total_size,
+        "sysFlag": sys_flag,
+    }
+
+
+def read(store: HandMadeStore, piece: Slice, columns: tuple[str, ...] = tuple(ALL_COLUMNS)) -> list[dict[str, Any]]:
+    task = Task(str(store.path), store.id, store.segment_bytes, True, (piece,))
+    rows: list[dict[str, Any]] = []
+    for batch in read_task(task, arrow_schema(schema_of(columns))):
+        batch.validate(full=True)
+        rows += batch.to_pylist()
+    for row in rows:
+        for name in ("timestamp", "bornTimestamp"):
+            if name in row:
+                row[name] = round(row[name].timestamp() * 1000)
+        if "properties" in row:
+            row["properties"] = dict(row["properties"])
+    return rows
+
+
+def test_every_column_has_a_builder() -> None:
+    assert set(column_names()) == set(ALL_COLUMNS)
+
+
+@pytest.mark.parametrize("topic", ["orders", LONG_TOPIC])
+@pytest.mark.parametrize("dispatched", [True, False])
+def test_all_columns_of_all_kinds_of_records(tmp_path: Path, topic: str, dispatched: bool) -> None:
+    """V1 and V2, IPv4 and IPv6, with and without CRC, all kinds of properties, compressed bodies, several segments."""
+    store, rng = HandMadeStore(tmp_path / "store", 1 << 15), random.Random(1)
+    lane = store.lane(3)
+    raws = [
+        None,
+        b"",
+        b"KEYS\x01a",
+        b"KEYS\x01a\x02",
+        b"a\x01\x02\x01b\x02KEYS\x01k k\x02",
+        b"x\x01y\x01z\x02TAGS\x01\xc3\xa9\x02",
+    ]
+    for row in range(700):
+        kind = rng.randrange(8)
+        lane.append(
+            topic,
+            zlib.compress(b"z" * row) if kind == 0 else rng.randbytes(rng.randrange(300)),
+            key=f"key {row}" if rng.random() < 0.5 else None,
+            tags="tag" if rng.random() < 0.3 else None,
+            properties={"header": str(row), "__RMQ_": "mine"} if rng.random() < 0.4 else None,
+            raw_properties=rng.choice(raws),
+            born=rng.choice([V4, V6]) if row > 300 else V4,
+            stored=rng.choice([V4, V6]) if row > 300 else V4,
+            sys_flag=1 if kind == 0 and row > 350 else 0,
+            crc=rng.random() < 0.7,
+        )
+        if row % 50 == 0:
+            lane.append("other", b"between")
+            lane.append(topic, b"prepared", sys_flag=4)
+    lane.dispatch(None if dispatched else 100)
+    lane.publish()
+    wanted = [expected(record) for record in lane.records if record.topic == topic and not record.sys_flag & 4]
+    piece = Slice(topic, 3, 0, len(wanted), 0, lane.end)
+    assert read(store, piece) == wanted
+    assert read(store, Slice(topic, 3, 37, 411, 0, lane.end)) == wanted[37:411]
+    assert read(store, piece, ("offset", "value")) == [{"offset": r["offset"], "value": r["value"]} for r in wanted]
+
+
+def test_records_without_properties(tmp_path: Path) -> None:
+    store = HandMadeStore(tmp_path / "store")
+    records = [store.lane(0).append("orders", b"x" * row) for row in range(20)]
+    store.publish()
+    assert read(store, Slice("orders", 0, 0, 20, -1, 0)) == [expected(record) for record in records]
+
+
+def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows where rows are large, but at least one."""
+    store = HandMadeStore(tmp_path / "store")
+    for row in range(30):
+        store.lane(0).append("orders", bytes(3000 if row % 3 else 9000))
+    store.publish()
+    monkeypatch.setattr("commitlog.spark.decoding.BATCH_BYTES_MAX", 8000)
+    monkeypatch.setattr("commitlog.spark.decoding.ROWS_MAX", 2)
+    task = Task(str(store.path), store.id, store.segment_bytes, True, (Slice("orders", 0, 0, 30, -1, 0),))
+    batches = list(read_task(task, arrow_schema(schema_of(["value"]))))
+    assert sum(batch.num_rows for batch in batches) == 30
+    assert {batch.num_rows for batch in batches} == {1, 2}
+    assert isinstance(batches[0], pa.RecordBatch)
+
+
+@pytest.mark.parametrize("byte", [0, 4, 12, 20, 28, 84, 92, 93])
+def test_a_damaged_record_is_an_error_with_its_place(tmp_path: Path, byte: int) -> None:
+    """Size, magic, queue id, queue offset, physical offset, body length, topic length, topic."""
+    store = HandMadeStore(tmp_path / "store")
+    records = [store.lane(0).append("orders", b"body") for _ in range(10)]
+    store.publish()
+    path = store.directory.lane(0).segment(0)
+    with path.open("r+b") as file:
+        file.seek(records[4].physical_offset + byte)
+        damaged = file.read(1)[0] ^ 0x41
+        file.seek(-1, 1)
+        file.write(bytes([damaged]))
+    with pytest.raises(CorruptRecord, match="orders, lane 0, offset 4") as raised:
+        read(store, Slice("orders", 0, 0, 10, -1, 0), ("value",))
+    assert raised.value.offset == records[4].physical_offset
+
+
+def test_another_store_at_the_path(tmp_path: Path) -> None:
+    store = HandMadeStore(tmp_path / "store")
+    store.lane(0).append("orders", b"x")
+    store.publish()
+    again = HandMadeStore(tmp_path / "store")
+    assert again.id != store.id
+    with pytest.raises(DataLoss, match="made again"):
+        read(store, Slice("orders", 0, 0, 1, -1, 0))
+
+
+def test_an_executor_that_does_not_see_the_store(tmp_path: Path) -> None:
+    store = HandMadeStore(tmp_path / "store")
+    store.path = tmp_path / "elsewhere"
+    with pytest.raises(StoreNotFound, match="executor does not see"):
+        read(store, Slice("orders", 0, 0, 1, -1, 0))
+
+
+def test_rows_that_retention_took_after_planning(tmp_path: Path) -> None:
+    store = HandMadeStore(tmp_path / "store", 1 << 12)
+    for _ in range(100):
+        store.lane(0).append("orders", bytes(200))
+    store.publish()
+    store.lane(0).forget_before(2)
+    with pytest.raises(DataLoss, match=r"failOnDataLoss=false"):
+        read(store, Slice("orders", 0, 0, 100, -1, 0))
