@@ -110,7 +110,7 @@ class Producer:
         self._segment_start = self._limit = 0  # nothing may be written before a slot is known to be free
         self._sync = self._progress.sync
         self._guard: Any = threading.RLock()
-        self._busy = False
+        self._busy = self._closed = False
         _PRODUCERS.add(self)
 
     # ---- append --------------------------------------------------------------------------------------------------
@@ -391,9 +391,9 @@ class Producer:
 
     def close(self) -> None:
         """Gives the lane back. What was sent is drained by the stages; `flush` before waits for it."""
-        if self not in _PRODUCERS:
+        if self._closed:
             return
-        _PRODUCERS.discard(self)
+        self._closed = True
         self._guard = _Guard(ProducerClosed(f"lane {self.lane}: this producer was closed"))
         if isinstance(self._slot, DirectSegment):
             self._slot.close()
@@ -401,6 +401,7 @@ class Producer:
         self._attachment.close_sockets()
 
     def _die_after_fork(self) -> None:
+        self._closed = True
         self._guard = _Guard(
             ForkedProducer(f"lane {self.lane}: this producer belongs to the parent process; make one in the child")
         )
@@ -415,7 +416,8 @@ class Producer:
         self.close()
 
     def __del__(self) -> None:
-        self.close()
+        if not getattr(self, "_closed", True):  # not there when __init__ raised
+            self.close()
 
     def __repr__(self) -> str:
         return f"Producer({str(self._attachment.directory.path)!r}, lane={self.lane})"
