@@ -72,7 +72,7 @@ def _crcs_of_block(view: ByteArray, positions: Ints, sizes: Ints, mean: int) -> 
     source: memoryview | bytes = view.data
     # a slice of bytes is cheaper than one of a memoryview, as long as little is copied
     if mean <= _COPY_BYTES_MAX and last - first <= 4 * _BLOCK_BYTES:
-        source = source[first:last].tobytes()
+        source = view[first:last].tobytes()
         positions, ends = positions - first, ends - first
     bounds = zip(positions.tolist(), ends.tolist(), strict=True)
     return [crc32(source[start:end]) for start, end in bounds]

@@ -62,7 +62,7 @@ def check_topic(topic: str) -> bytes:
     return topic.encode("ascii")
 
 
-def _check_pair(name: str, value: str, what: str) -> None:
+def _check_pair(name: object, value: object, what: str) -> None:
     if not isinstance(name, str) or not isinstance(value, str):
         kinds = f"{type(name).__name__} and {type(value).__name__}"
         raise IllegalProperty(f"{what}: name and value are both str, not {kinds}")

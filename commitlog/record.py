@@ -45,6 +45,7 @@ differ too much.
 
 from __future__ import annotations
 
+import mmap
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
@@ -99,7 +100,8 @@ RECORD_BYTES_MIN = FIXED_BYTES + 8 + 8 + 1
 V1_TOPIC_BYTES_MAX = 127
 
 CRC_PROPERTY_START = b"__CRC32#\x01"
-Buffer = bytes | bytearray | memoryview
+Buffer = bytes | bytearray | memoryview | mmap.mmap
+"""What bytes are read from; a memoryview must be of plain bytes."""
 
 crc32 = zlib_ng.crc32
 _blank = struct.Struct(">iI")

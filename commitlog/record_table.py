@@ -6,7 +6,6 @@ the reason.
 
 from __future__ import annotations
 
-import mmap
 import struct
 from dataclasses import dataclass
 from enum import Enum
@@ -15,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from commitlog.byte_ranges import Ints, Mask, crcs_of, first_false, five_digits, gather
+from commitlog.byte_ranges import Ints as Ints
+from commitlog.byte_ranges import Mask, crcs_of, first_false, five_digits, gather
 from commitlog.errors import CorruptRecord
 from commitlog.record import (
     BLANK_BYTES,
@@ -26,6 +26,7 @@ from commitlog.record import (
     MAGIC_V1,
     MAGIC_V2,
     RECORD_BYTES_MIN,
+    Buffer,
     SysFlag,
     Transaction,
     decode,
@@ -33,8 +34,6 @@ from commitlog.record import (
 )
 from commitlog.tags_column import tags_codes_of
 
-Source = bytes | bytearray | memoryview | mmap.mmap
-"""Bytes to read from; a memoryview must be of plain bytes."""
 Columns = dict[str, npt.NDArray[Any]]
 
 _HEAD = np.dtype(
@@ -100,6 +99,7 @@ class RecordTable:
     topic_index: Ints
     topics: list[str]
     tags_codes: Ints
+    has_crc: Mask
     stop: Stop
     stop_position: int
     reason: str
@@ -115,22 +115,27 @@ class RecordTable:
     def in_queue(self) -> Mask:
         """Which records get a consume queue entry: all but PREPARED and ROLLBACK."""
         # both have bit 0x4, the other two have not
-        return (self.sys_flags & Transaction.PREPARED) == 0
+        mask: Mask = (self.sys_flags & Transaction.PREPARED) == 0
+        return mask
 
 
 class RecordGatherer:
     """A buffer and what its place demands of the records in it."""
 
     def __init__(
-        self, buffer: Source, base_offset: int, queue_id: int | None, check_crc: bool, require_crc: bool
+        self, buffer: Buffer, base_offset: int, queue_id: int | None, check_crc: bool, require_crc: bool
     ) -> None:
         self.buffer = buffer
         self.view = np.frombuffer(buffer, np.uint8)
         self.base_offset, self.queue_id = base_offset, queue_id
         self.check_crc, self.require_crc = check_crc, require_crc
 
+    def gather(self, dtype: str, positions: Ints) -> npt.NDArray[Any]:
+        """Items at any positions within the buffer, aligned or not."""
+        return gather(self.view, dtype, positions)
+
     def ints(self, dtype: str, positions: Ints) -> Ints:
-        return gather(self.view, dtype, positions).astype(np.int64)
+        return self.gather(dtype, positions).astype(np.int64)
 
     def tabulate(self, positions: Ints, sizes: Ints) -> RecordTable:
         """The table up to the first bad record (CORRUPT), or of all (END). All places are within the buffer."""
@@ -205,7 +210,7 @@ class RecordGatherer:
 
     def _heads(self, columns: Columns) -> Mask:
         positions, sizes = columns["positions"], columns["sizes"]
-        heads = gather(self.view, f"V{_HEAD_BYTES}", positions).view(_HEAD)
+        heads = self.gather(f"V{_HEAD_BYTES}", positions).view(_HEAD)
         columns["magic"] = magic = heads["magic"].astype(np.int64)
         for name, field in (
             ("queue_ids", "queue_id"),
@@ -221,7 +226,7 @@ class RecordGatherer:
         columns["born_bytes"] = 8 + ((sys_flags & SysFlag.BORN_HOST_V6) >> 4) * 12
         columns["hosts_bytes"] = columns["born_bytes"] + 8 + ((sys_flags & SysFlag.STORE_HOST_V6) >> 5) * 12
         columns["fixed"] = FIXED_BYTES + columns["hosts_bytes"] + (magic == MAGIC_V2)
-        good = (magic == MAGIC_V1) | (magic == MAGIC_V2)
+        good: Mask = (magic == MAGIC_V1) | (magic == MAGIC_V2)
         good &= heads["total_size"] == sizes
         good &= heads["physical_offset"] == positions + self.base_offset
         good &= sizes >= columns["fixed"]
@@ -250,7 +255,8 @@ class RecordGatherer:
         at = columns["topic_positions"] + columns["topic_sizes"]
         columns["properties_positions"] = at + 2
         columns["properties_sizes"] = sizes = self.ints(">i2", at)
-        return sizes == columns["positions"] + columns["sizes"] - at - 2
+        good: Mask = sizes == columns["positions"] + columns["sizes"] - at - 2
+        return good
 
     def _topics(self, columns: Columns) -> tuple[list[str], Mask]:
         """Numbers the topics in order of appearance; one that can't be a topic makes its records bad."""
@@ -262,7 +268,7 @@ class RecordGatherer:
         while first < len(index):
             if len(topics) < _TOPIC_ROUNDS:
                 left = np.flatnonzero((index < 0) & (sizes == sizes[first]))
-                names = gather(self.view, f"S{sizes[first]}", positions[left])
+                names = self.gather(f"S{sizes[first]}", positions[left])
                 # all of one length, so it does no harm that numpy leaves zeros at the end out
                 same = left[names == names[0]]
             else:
@@ -283,8 +289,8 @@ class RecordGatherer:
         positions, sizes = columns["positions"][index], columns["sizes"][index]
         crcs = crcs_of(self.view, positions, sizes - CRC_PROPERTY_BYTES)
         ends, digits = positions + sizes, five_digits()
-        good[index] &= gather(self.view, "S5", ends - 11) == digits[crcs % 100_000]
-        good[index] &= gather(self.view, "S5", ends - 6) == digits[crcs // 100_000]
+        good[index] &= self.gather("S5", ends - 11) == digits[crcs % 100_000]
+        good[index] &= self.gather("S5", ends - 6) == digits[crcs // 100_000]
         return good
 
     def _has_crc(self, columns: Columns) -> Mask:
@@ -292,8 +298,8 @@ class RecordGatherer:
         ends = columns["positions"] + columns["sizes"]
         # a record without properties is at least as long as the CRC property: no place is outside the buffer
         has: Mask = columns["properties_sizes"] >= CRC_PROPERTY_BYTES
-        has &= gather(self.view, "S9", ends - CRC_PROPERTY_BYTES) == CRC_PROPERTY_START
-        has &= gather(self.view, "u1", ends - 1) == 2
+        has &= self.gather("S9", ends - CRC_PROPERTY_BYTES) == CRC_PROPERTY_START
+        has &= self.gather("u1", ends - 1) == 2
         return has
 
 

@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from commitlog.byte_ranges import Ints, first_false
 from commitlog.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
-from commitlog.record_table import RecordGatherer, RecordTable, Source, Stop, size_and_magic
+from commitlog.record import Buffer as Source
+from commitlog.record_table import RecordGatherer, RecordTable, Stop, size_and_magic
 
-__all__ = ["MAX_BYTES", "MAX_RECORDS", "RecordTable", "Stop", "scan", "tabulate"]
+__all__ = ["MAX_BYTES", "MAX_RECORDS", "RecordTable", "Source", "Stop", "scan", "tabulate"]
 
 MAX_RECORDS = 8192
 MAX_BYTES = 8 * 1024 * 1024
