@@ -79,7 +79,8 @@ class Job:
         self._meter: Meter | None = None
         self._resources = Resources()
         self._looked_at = self._used_at = 0.0
-        self._running = False
+        self._running = False  # from the first message on
+        self._sending = False
 
     # ---- the course of a run -------------------------------------------------------------------------------------
 
@@ -123,6 +124,7 @@ class Job:
             report = store.close()
             for kept in report.kept:
                 self.history.event(f"the store kept {kept}")
+            self._show("stopped")
 
     def _pipeline(self, existed: bool) -> None:
         began = time.monotonic()
@@ -141,12 +143,13 @@ class Job:
             if producer.lane is not None:
                 self._meter.follow(producer.lane)
         self.history.start_clock()
-        self._running = True
+        self._running = self._sending = True
         self.phase = "running" if self.settings.live else "reading the input"
         for producer in self.producers:
             producer.child.link.send({"do": "go"})
         limit = self.settings.seconds
         self._wait_for(lambda: self._stopped_early() or all(producer.gone for producer in self.producers), limit)
+        self._sending = False
         self.phase = "stopping the producers"
         for producer in self.producers:
             producer.child.link.send({"do": "stop"})
@@ -331,7 +334,7 @@ class Job:
             run=self.settings.run,
             phase=self.phase,
             elapsed=history.elapsed,
-            seconds=self.settings.seconds if self._running else None,
+            seconds=self.settings.seconds if self._sending else None,
             steps=history.step_lines(),
             buffers_free=reading.buffers_free if reading else 0,
             buffers=reading.buffers if reading else 0,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-BATCH_ROWS_MAX = 400_000
+BATCH_ROWS_MAX = 200_000
 """Bounds the memory of a batch when Spark is behind."""
 SAMPLE = (
     "kind string, name string, pid int, cpu_percent double, memory_bytes bigint, in_bytes_per_second bigint, "
