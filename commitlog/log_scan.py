@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from commitlog.byte_ranges import ByteArray, gather
 from commitlog.file_channel import DISK, FileChannel
 from commitlog.record import (
     BLANK_BYTES,
@@ -29,7 +29,7 @@ from commitlog.record import (
     MAGIC_V2,
     RECORD_BYTES_MIN,
 )
-from commitlog.record_table import RecordGatherer, RecordTable, Stop, size_and_magic
+from commitlog.record_table import RecordTable, Stop, size_and_magic
 from commitlog.scan import scan
 
 _BLOCK_BYTES = 1 << 20
@@ -64,7 +64,7 @@ class Segments:
         self.directory, self.size, self.channel = directory, segment_bytes, channel
         self.findings: list[str] = []
         self.wrong_sizes: dict[int, int] = {}
-        """Start of a file → its length in bytes, where that is not a segment's."""
+        """Start of a file → its length in bytes, where that is not a segment's: read as if it ended in zeros, or earlier."""
         self.starts: list[int] = []
         for name in channel.list(directory):
             self._look_at(name)
@@ -82,11 +82,11 @@ class Segments:
         elif not stat.S_ISREG(facts.st_mode):
             kind = "a symbolic link" if stat.S_ISLNK(facts.st_mode) else "no regular file"
             self.findings.append(f"{path}: {kind}; passed over")
-        elif facts.st_size == self.size:
-            self.starts.append(start)
         elif facts.st_size:
-            self.wrong_sizes[start] = facts.st_size
-            self.findings.append(f"{path}: {facts.st_size:,} bytes, a segment of this log has {self.size:,}")
+            self.starts.append(start)
+            if facts.st_size != self.size:
+                self.wrong_sizes[start] = facts.st_size
+                self.findings.append(f"{path}: {facts.st_size:,} bytes, a segment of this log has {self.size:,}")
 
     @property
     def first(self) -> int:
@@ -109,17 +109,26 @@ class Segments:
         return self.directory / f"{start:020d}"
 
     def map(self, start: int) -> mmap.mmap:
-        """The file's bytes. Raises OSError."""
+        """The segment's bytes. Raises OSError."""
         if start != self._base:
             with self.channel.opened(self.path(start)) as fd:
-                self._mapped = self.channel.map_read(fd, self.size)
+                length = self.channel.size(fd)
+                self._mapped = self.channel.map_read(fd, self.size) if length >= self.size else self._padded(fd, length)
             self._base = start
         return self._mapped
+
+    def _padded(self, fd: int, length: int) -> mmap.mmap:
+        """A copy of a file that is too short: reading a mapping beyond a file's end would be a SIGBUS."""
+        copy = mmap.mmap(-1, self.size)
+        for at in range(0, length, _BLOCK_BYTES):
+            data = self.channel.pread(fd, min(_BLOCK_BYTES, length - at), at)
+            copy[at : at + len(data)] = data
+        return copy
 
     def done_with(self, start: int, position: int) -> None:
         """Takes the first `position` bytes of the mapped file out of this process's memory: they count as its own."""
         whole = position - position % mmap.PAGESIZE
-        if start == self._base and whole:
+        if start == self._base and whole and start not in self.wrong_sizes:
             self._mapped.madvise(mmap.MADV_DONTNEED, 0, whole)
 
     def last_nonzero(self, start: int, position: int = 0) -> int:
@@ -209,14 +218,11 @@ class LogScan:
         """
         if not self.check_crc or not len(table):
             return table
-        ends = table.positions + table.sizes
-        gatherer = RecordGatherer(mapped, table.base_offset, None, False, False)
-        has = (table.properties_sizes >= CRC_PROPERTY_BYTES) & (gatherer.gather("u1", ends - 1) == 2)
-        has &= gatherer.gather("S9", ends - CRC_PROPERTY_BYTES) == CRC_PROPERTY_START
-        without = np.flatnonzero(~has & (table.properties_sizes > 0))
+        without = np.flatnonzero(~table.has_crc & (table.properties_sizes > 0))
         if not len(without):
             return table
-        doubtful = without[gatherer.gather("u1", ends[without] - 1) == 0]
+        ends = table.positions + table.sizes
+        doubtful = without[gather(np.frombuffer(mapped, np.uint8), "u1", ends[without] - 1) == 0]
         if self._expects_crc:
             for index in without.tolist():
                 start = int(table.properties_positions[index])
@@ -233,8 +239,7 @@ class LogScan:
             table = scan(
                 mapped, 0, len(mapped), base, self.queue_id, check_crc=self.check_crc, max_records=_SAMPLE_RECORDS
             )
-            ends = (table.positions + table.sizes).tolist()
-            if any(mapped[end - CRC_PROPERTY_BYTES : end].startswith(CRC_PROPERTY_START) for end in ends):
+            if table.has_crc.any():
                 return True
         return False
 
@@ -284,7 +289,7 @@ class LogScan:
             return likely
         view = np.frombuffer(mapped, np.uint8)
         for at in range(after + 1, min(end, size - BLANK_BYTES), _BLOCK_BYTES):
-            for position, length in _candidates(mapped, view, base, at, min(at + _BLOCK_BYTES, end)):
+            for position, length in _candidates(view, base, at, min(at + _BLOCK_BYTES, end)):
                 if self._is_good(base, position):
                     return position
                 budget -= length
@@ -302,20 +307,17 @@ class LogScan:
         return len(self._scan(base, position, 1)) > 0
 
 
-def _candidates(
-    mapped: mmap.mmap, view: npt.NDArray[np.uint8], base: int, start: int, end: int
-) -> list[tuple[int, int]]:
+def _candidates(view: ByteArray, base: int, start: int, end: int) -> list[tuple[int, int]]:
     """Positions in [start, end) that look like a record or a BLANK of their place, with the bytes they claim."""
     size = len(view)
     magics = view[start + 4 : min(end + 7, size)]
     first = np.flatnonzero((magics == MAGIC_V1 >> 24) | (magics == MAGIC_BLANK >> 24)) + start
     first = first[first + BLANK_BYTES <= size]
-    gatherer = RecordGatherer(mapped, base, None, False, False)
-    magic, length = gatherer.ints(">u4", first + 4), gatherer.ints(">i4", first)
+    magic, length = gather(view, ">u4", first + 4), gather(view, ">i4", first)
     blank = (magic == MAGIC_BLANK) & (length == size - first)
     record = ((magic == MAGIC_V1) | (magic == MAGIC_V2)) & (length >= RECORD_BYTES_MIN) & (length <= size - first)
     places = first[record]
-    fits = gatherer.ints(">i8", places + 28) == places + base
+    fits = gather(view, ">i8", places + 28) == places + base
     record[record] = fits
     keep = np.flatnonzero(blank | record)
     return list(zip(first[keep].tolist(), length[keep].tolist(), strict=True))

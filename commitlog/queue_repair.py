@@ -19,12 +19,13 @@ from pathlib import Path
 
 import numpy as np
 
+from commitlog.byte_ranges import Ints
 from commitlog.consume_queue import ENTRY, ENTRY_BYTES, FILE_BYTES, PRE_FILL_SIZE, ConsumeQueue, Entries
 from commitlog.errors import DamagedFile
 from commitlog.file_channel import FileChannel
 from commitlog.log_scan import Gap, LogScan
 from commitlog.record import RECORD_BYTES_MIN
-from commitlog.record_table import Ints, RecordTable
+from commitlog.record_table import RecordTable
 from commitlog.scan import scan
 from commitlog.store_directory import LaneDirectory
 
@@ -167,15 +168,15 @@ class QueueRepair:
 
     def has_entries(self, table: RecordTable, count: int) -> bool:
         """Whether the first `count` records of a table have the entries they should have."""
-        for topic, rows in _by_topic(table, count):
+        for topic, rows in by_topic(table, count):
             queue = self._queue(topic)
-            for begin, end in _runs(table.queue_offsets[rows]):
+            for begin, end in runs(table.queue_offsets[rows]):
                 some = rows[begin:end]
                 try:
                     entries = queue.entries(int(table.queue_offsets[some[0]]), end - begin)
                 except (DamagedFile, OSError, OverflowError, ValueError):
                     entries = np.empty(0, ENTRY)
-                if len(entries) < len(some) or (entries != _entries_of(table, some)).any():
+                if len(entries) < len(some) or (entries != entries_of(table, some)).any():
                     self.findings.append(
                         f"consume queue: {queue.directory}: entry {int(table.queue_offsets[some[0]])} is missing or wrong"
                     )
@@ -186,7 +187,7 @@ class QueueRepair:
         """Whether the queues go up to the records from index `start` on, as far as those are the first of their topic."""
         if self._seen.issuperset(table.topics):
             return True
-        for topic, rows in _by_topic(table, len(table)):
+        for topic, rows in by_topic(table, len(table)):
             later = rows[rows >= start]
             if len(later) and topic not in self._seen:
                 self._seen.add(topic)
@@ -238,14 +239,14 @@ class QueueRepair:
 
     def place(self, table: RecordTable) -> None:
         """Places the entries of a table, and fills what is missing before them."""
-        for topic, rows in _by_topic(table, len(table)):
+        for topic, rows in by_topic(table, len(table)):
             offsets = table.queue_offsets[rows]
             possible = (offsets >= 0) & (offsets < _OFFSET_END)
             rows, offsets = rows[possible], offsets[possible]
             queue = self._queue(topic)
             if topic not in self._ends:
                 self._ends[topic] = self._state(queue.directory).sound
-            for begin, end in _runs(offsets):
+            for begin, end in runs(offsets):
                 first = int(offsets[begin])
                 if first > self._ends[topic]:
                     self._fill(queue, self._ends[topic], first)
@@ -351,7 +352,7 @@ def _sound_entries(entries: Entries, before: int) -> int:
     return len(good) if good.all() else int(good.argmin())
 
 
-def _by_topic(table: RecordTable, count: int) -> Iterator[tuple[str, Ints]]:
+def by_topic(table: RecordTable, count: int) -> Iterator[tuple[str, Ints]]:
     """Topic, and the indices of its records among the first `count` that belong into a queue."""
     wanted = np.flatnonzero(table.in_queue[:count])
     wanted = wanted[np.argsort(table.topic_index[wanted], kind="stable")]
@@ -361,13 +362,13 @@ def _by_topic(table: RecordTable, count: int) -> Iterator[tuple[str, Ints]]:
             yield topic, wanted[edges[index] : edges[index + 1]]
 
 
-def _runs(offsets: Ints) -> Iterator[tuple[int, int]]:
+def runs(offsets: Ints) -> Iterator[tuple[int, int]]:
     """Ranges of indices over which the offsets are consecutive."""
     edges = [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
     yield from ((begin, end) for begin, end in itertools.pairwise(edges) if begin < end)
 
 
-def _entries_of(table: RecordTable, rows: Ints) -> Entries:
+def entries_of(table: RecordTable, rows: Ints) -> Entries:
     entries = np.empty(len(rows), ENTRY)
     entries["physical_offset"], entries["size"] = table.physical_offsets[rows], table.sizes[rows]
     entries["tags_code"] = table.tags_codes[rows]

@@ -204,7 +204,8 @@ class _Recovery:
         """
         segments = Segments(self.lane.commitlog, self.size, self.channel)
         sizes = set(segments.wrong_sizes.values())
-        if len(sizes) == 1 and not segments.starts and (len(segments.wrong_sizes) > 1 or _is_power_of_two(*sizes)):
+        all_wrong = len(segments.wrong_sizes) == len(segments.starts)
+        if len(sizes) == 1 and all_wrong and (len(segments.starts) > 1 or _is_power_of_two(*sizes)):
             raise RecoveryError(
                 f"{self.lane.commitlog}: segments of {sizes.pop():,} bytes, store.json says {self.size:,}; correct "
                 f"segment_bytes there"

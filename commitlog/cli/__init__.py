@@ -22,6 +22,8 @@ COMMANDS: dict[str, str] = {
     "produce": "produce",
     "cat": "cat",
     "stat": "stat",
+    "dump": "inspect",
+    "verify": "inspect",
     "destroy": "destroy",
 }
 """Name of a command → its module in this package, in the order that `--help` lists them."""

@@ -1,0 +1,62 @@
+"""`commitlog dump` and `commitlog verify`: look into a store of ours or of RocketMQ's, running or not. Change nothing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Directory = Annotated[Path, typer.Argument(help="A store, one of its lanes, or a RocketMQ store root.")]
+
+
+def dump(
+    directory: Directory,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a record, with RocketMQ's names.")] = False,
+) -> None:
+    """Print every good record in log order; damaged ranges are passed over (see verify)."""
+    import orjson
+
+    from commitlog.dump import dump_records
+
+    write = sys.stdout.buffer.write
+    for record in dump_records(directory):
+        if json:
+            write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+        else:
+            line = f"{record['physicOffset']} {record['topic']}/{record['queueId']}/{record['queueOffset']}"
+            write(f"{line} {record['storeSize']} bytes, stored {record['storeTimestamp']} {record['msgId']}\n".encode())
+    sys.stdout.buffer.flush()
+
+
+def verify(
+    directory: Directory,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Check every record and every consume queue entry. Exit code 1 if anything is wrong."""
+    from dataclasses import asdict
+
+    import orjson
+
+    from commitlog.verify import verify_store
+
+    report = verify_store(directory)
+    if json:
+        typer.echo(orjson.dumps({"good": report.good, **asdict(report)}, option=orjson.OPT_INDENT_2).decode())
+    else:
+        for finding in report.findings:
+            typer.echo(finding)
+        for lane in report.lanes:
+            name = lane.path if lane.lane is None else f"lane {lane.lane}"
+            typer.echo(
+                f"{name}: {lane.records:,} good records, {lane.records_bytes:,} bytes, in [{lane.first:,}, {lane.end:,}); "
+                f"{lane.entries:,} consume queue entries"
+            )
+            for found in lane.findings:
+                typer.echo(f"    {found.file} at offset {found.offset}: {found.reason}")
+            if lane.findings_more:
+                typer.echo(f"    and {lane.findings_more:,} more")
+        typer.echo("good" if report.good else "NOT good")
+    if not report.good:
+        raise typer.Exit(1)

@@ -1,0 +1,88 @@
+"""What there is to inspect at a path: a store of ours, one of its lanes, or any RocketMQ store root."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from commitlog.checkpoint import PositionsFile
+from commitlog.errors import StoreDamaged, StoreNotFound
+from commitlog.file_channel import DISK, FileChannel
+from commitlog.log_scan import LogScan, Segments, guess_segment_bytes
+from commitlog.store_directory import STORE_FILE, LaneDirectory, StoreDirectory
+from commitlog.view import StoreView
+
+
+@dataclass(frozen=True, slots=True)
+class LogRoot:
+    """One log: a directory with `commitlog/` and `consumequeue/` in it."""
+
+    path: Path
+    lane: int | None
+    """Its number, which all its records have for queue id; None for a RocketMQ's, whose records have any."""
+    segment_bytes: int
+    limit: int | None = None
+    """Log offset up to which it may be read while somebody appends; None where nobody does."""
+    dispatched: int = 0
+    """Log offset up to which the consume queues are complete; 0 where that is not known."""
+    flushed: int = 0
+    """Log offset up to which the log was synced; 0 where that is not known."""
+
+    def open(self, channel: FileChannel = DISK, *, check_crc: bool = True) -> LogScan:
+        """A scan of its log."""
+        return LogScan(Segments(self.path / "commitlog", self.segment_bytes, channel), self.lane, check_crc)
+
+
+def find_roots(path: str | os.PathLike[str], channel: FileChannel = DISK) -> tuple[list[LogRoot], list[str]]:
+    """The logs at a path in the order of their numbers, and what is wrong with the store around them.
+
+    Raises StoreNotFound where there is none, StoreTooNew, StoreRefused.
+    """
+    path = Path(path).absolute()
+    directory = StoreDirectory(path, channel)
+    if (path / STORE_FILE).exists() or directory.lanes_directory.is_dir():
+        return _roots_of_store(directory)
+    if not (path / "commitlog").is_dir():
+        raise StoreNotFound(
+            f"{path}: neither a store nor a RocketMQ store root: there is no {STORE_FILE}, no commitlog/"
+        )
+    number = _number_of(path)
+    if number is not None:
+        return [_lane_root(LaneDirectory(path, number), 0, channel)], []
+    return [LogRoot(path, None, guess_segment_bytes(path / "commitlog", channel) or 1 << 30)], []
+
+
+def _number_of(path: Path) -> int | None:
+    """The number of a lane of ours; None for another root."""
+    ours = (path / "positions").exists() or (path.parent.name == "lanes" and (path.parents[1] / STORE_FILE).exists())
+    return int(path.name) if ours and path.name.isdecimal() else None
+
+
+def _roots_of_store(directory: StoreDirectory) -> tuple[list[LogRoot], list[str]]:
+    channel, lanes = directory.channel, [directory.lane(number) for number in directory.lane_numbers()]
+    try:
+        view = StoreView(directory.path, channel)
+    except (StoreDamaged, StoreNotFound) as error:
+        return [_lane_root(lane, 0, channel) for lane in lanes], [str(error)]
+    try:
+        roots = []
+        for lane in lanes:
+            root = _lane_root(lane, view.segment_bytes, channel)
+            if view.live:
+                limits = view.limits(lane.number)
+                root = LogRoot(
+                    lane.path, lane.number, view.segment_bytes, limits.flushed, limits.dispatched, limits.flushed
+                )
+            roots.append(root)
+        return roots, []
+    finally:
+        view.close()
+
+
+def _lane_root(lane: LaneDirectory, segment_bytes: int, channel: FileChannel) -> LogRoot:
+    positions = PositionsFile(lane.positions_file, channel).load()
+    size = segment_bytes or guess_segment_bytes(lane.commitlog, channel) or 1 << 30
+    if positions is None:
+        return LogRoot(lane.path, lane.number, size)
+    return LogRoot(lane.path, lane.number, size, None, positions.dispatched_where, positions.flushed_where)
