@@ -18,13 +18,13 @@ from commitlog.properties import check_topic
 from commitlog.spark.columns import ALL_COLUMNS, KAFKA_COLUMNS
 from commitlog.start import EARLIEST, LATEST, Start, parse_start
 
-READ_OPTIONS = (
-    "path subscribe subscribePattern assign startingOffsets endingOffsets startingTimestamp endingTimestamp "
-    "startingOffsetsByTimestamp endingOffsetsByTimestamp startingOffsetsByTimestampStrategy failOnDataLoss "
-    "maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition "
-    "includeHeaders columns isolation"
-).split()
-SPELLING = {name.lower(): name for name in READ_OPTIONS}
+_READ_OPTIONS = """
+    path subscribe subscribePattern assign startingOffsets endingOffsets startingTimestamp endingTimestamp
+    startingOffsetsByTimestamp endingOffsetsByTimestamp startingOffsetsByTimestampStrategy failOnDataLoss
+    maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition
+    includeHeaders columns isolation
+"""
+SPELLING = {name.lower(): name for name in _READ_OPTIONS.split()}
 
 LATEST_OFFSET, EARLIEST_OFFSET = -1, -2
 """In JSON offsets, as Kafka has them."""

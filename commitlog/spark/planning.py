@@ -14,6 +14,8 @@ ROWS_PER_TASK = 250_000
 BYTES_PER_TASK = 64 << 20
 ROWS_PER_SLICE = 1_000
 """What it costs to begin with another queue, counted in rows."""
+SLACK = 0.1
+"""Tasks grow by so much before one more is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,9 @@ def plan(work: Sequence[Work], min_tasks: int | None = None, max_rows: int | Non
     rows = sum(item.slice.rows for item in work)
     if not rows:
         return []
-    load = sum(_load(item) for item in work)
-    count = max(math.ceil(load), min_tasks or 1, math.ceil(rows / max_rows) if max_rows else 1)
+    overhead = 0.0 if min_tasks else ROWS_PER_SLICE / ROWS_PER_TASK  # who asks for a number of tasks gets that number
+    load = sum(overhead + item.slice.rows * item.per_row for item in work)
+    count = max(math.ceil(load - SLACK), min_tasks or 1, math.ceil(rows / max_rows) if max_rows else 1)
     rows_limit = max_rows or rows
     if min_tasks:
         rows_limit = min(rows_limit, max(rows // min_tasks, 1))
@@ -71,25 +74,22 @@ def plan(work: Sequence[Work], min_tasks: int | None = None, max_rows: int | Non
             if current and (room <= 0 or rows_left <= 0):
                 tasks.append(tuple(current))
                 current, room, rows_left = [], share, rows_limit
-            overhead = ROWS_PER_SLICE / ROWS_PER_TASK
-            fits = math.ceil((room - overhead) / item.per_row - 1e-9)
+            if rest.start == item.slice.start:
+                room -= overhead
+            fits = math.ceil(room / item.per_row - 1e-9)
             taken = max(1, min(rest.rows, fits, rows_left))
             current.append(replace(rest, end=rest.start + taken))
             rest = replace(rest, start=rest.start + taken)
-            room -= overhead + taken * item.per_row
+            room -= taken * item.per_row
             rows_left -= taken
     tasks.append(tuple(current))
     return tasks
 
 
-def _load(item: Work) -> float:
-    return ROWS_PER_SLICE / ROWS_PER_TASK + item.slice.rows * item.per_row
-
-
 def share_out(backlog: dict[tuple[str, int], int], limit: int) -> dict[tuple[str, int], int]:
-    """How many rows of each queue a batch of at most `limit` rows takes: in proportion to its backlog, none starved.
+    """How many rows of each queue a batch of at most `limit` rows takes: in proportion to its backlog.
 
-    Queues with anything to read get at least one row as long as the limit has one for each.
+    All of the limit is used. What is left over after rounding goes to queues that would get nothing, then to the others.
     """
     waiting = {queue: rows for queue, rows in backlog.items() if rows > 0}
     total = sum(waiting.values())
