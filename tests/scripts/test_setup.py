@@ -1,0 +1,166 @@
+"""`scripts/setup` on a small project of its own: made once, found done, mended, brought up to date, explained."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.scripts.wheels import write_wheel
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+PROJECT = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+BACKEND = """\
+import pathlib
+from wheels import write_wheel
+
+def build_editable(directory, settings=None, metadata=None):
+    return write_wheel(pathlib.Path(directory), "project", "1", {"project.pth": str(pathlib.Path.cwd())}).name
+"""
+UNREACHABLE = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1"}
+
+
+class Checkout:
+    """A project that `scripts/setup` can set up without a network."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        (path / "scripts").mkdir(parents=True)
+        self.packages = path.with_name("packages")  # pip splits a list of folders at spaces
+        self.packages.mkdir()
+        shutil.copy(ROOT / "scripts" / "setup", path / "scripts")
+        (path / "pyproject.toml").write_text(PROJECT)
+        (path / "backend.py").write_text(BACKEND)
+        shutil.copy(ROOT / "tests" / "scripts" / "wheels.py", path)
+        self.lock("1.0")
+
+    def lock(self, version: str) -> None:
+        """Locks the one package that the project needs."""
+        wheel = write_wheel(self.packages, "tiny", version, {"tiny.py": f"version = {version!r}\n"})
+        checksum = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        (self.path / "requirements.lock").write_text(f"tiny=={version} \\\n    --hash=sha256:{checksum}\n")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        known = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+        return known | {"PYTHON": sys.executable, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.packages)}
+
+    def start(self, **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [self.path / "scripts" / "setup"],
+            env=self.environment | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def setup(self, **environment: str) -> tuple[int, str]:
+        """Exit code and what was said."""
+        with self.start(**environment) as process:
+            said = process.communicate(timeout=100)[0]
+        return process.returncode, said
+
+    @property
+    def tiny_version(self) -> str:
+        """Of the package in the environment; raises if that is not whole."""
+        command = [str(self.path / ".venv" / "bin" / "python"), "-c", "import backend, tiny; print(tiny.version)"]
+        return subprocess.run(command, cwd="/", stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path / "a checkout")
+
+
+def test_life_of_an_environment(checkout: Checkout) -> None:
+    """Made; found done at once; brought up to date; left alone by an update whose hash is wrong."""
+    code, said = checkout.setup()
+    assert code == 0, said
+    assert checkout.tiny_version == "1.0"
+    assert "making .venv" in said
+
+    begin = time.monotonic()
+    assert checkout.setup() == (0, "")
+    assert time.monotonic() - begin < 1
+
+    checkout.lock("2.0")
+    code, said = checkout.setup()
+    assert code == 0, said
+    assert checkout.tiny_version == "2.0"
+    assert "making .venv" not in said
+
+    lock = checkout.path / "requirements.lock"
+    good = lock.read_text()
+    write_wheel(checkout.packages, "tiny", "3.0", {})
+    lock.write_text("tiny==3.0 --hash=sha256:" + "0" * 64 + "\n")
+    code, said = checkout.setup()
+    assert (code, checkout.tiny_version) == (1, "2.0"), said
+    assert "DO NOT MATCH THE HASHES" in said.splitlines()[-1]
+    lock.write_text(good)
+    assert checkout.setup() == (0, ""), "what failed has changed nothing"
+    assert not (checkout.path / ".venv" / "tmp").exists()
+
+
+def test_killed_in_the_middle_it_is_made_again(checkout: Checkout) -> None:
+    with checkout.start() as process:
+        wait_until((checkout.path / ".venv" / "bin" / "python").exists, what="the making of .venv has begun")
+        os.killpg(process.pid, signal.SIGKILL)
+    assert not (checkout.path / ".venv" / "setup-stamp").exists()
+    code, said = checkout.setup()
+    assert code == 0, said
+    assert checkout.tiny_version == "1.0"
+
+
+def test_interrupted_it_leaves_nothing(checkout: Checkout) -> None:
+    with checkout.start() as process:
+        wait_until((checkout.path / ".venv" / "tmp").exists, what="packages are being installed")
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.communicate(timeout=60)[0]
+    assert process.returncode == 1
+    assert "interrupted" in said
+    assert not (checkout.path / ".venv").exists()
+
+
+def test_two_at_once_make_one(checkout: Checkout) -> None:
+    with checkout.start() as one, checkout.start() as other:
+        said = [process.communicate(timeout=100)[0] for process in (one, other)]
+    assert (one.returncode, other.returncode) == (0, 0), said
+    assert checkout.tiny_version == "1.0"
+    assert sum("making .venv" in text for text in said) == 1
+    assert sum("waiting for it" in text for text in said) == 1
+
+
+def test_no_network_is_one_line(checkout: Checkout) -> None:
+    shutil.rmtree(checkout.packages)
+    code, said = checkout.setup(PIP_NO_INDEX="0", **UNREACHABLE)
+    assert code == 1
+    assert "can't be reached" in said.splitlines()[-1]
+    assert not (checkout.path / ".venv").exists()
+
+
+def test_a_python_that_cannot_make_environments_names_the_package_to_install(
+    checkout: Checkout, tmp_path: Path
+) -> None:
+    """As on a bare Debian: it is new enough, and has no ensurepip."""
+    python = tmp_path / "bare-python"
+    python.write_text('#!/bin/sh\ncase "$2" in *ensurepip*) exit 1 ;; esac\n')
+    python.chmod(0o755)
+    code, said = checkout.setup(PYTHON=str(python))
+    assert (code, len(said.splitlines())) == (1, 1)
+    assert "apt install python3-venv" in said
+
+
+def test_no_python_is_one_line(checkout: Checkout) -> None:
+    code, said = checkout.setup(PYTHON="/nonsense")
+    assert (code, len(said.splitlines())) == (1, 1)
+    assert "3.11" in said
