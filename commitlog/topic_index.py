@@ -20,6 +20,7 @@ import numpy as np
 
 from commitlog.consume_queue import ConsumeQueue
 from commitlog.log_walk import LastSegment, Step, walk
+from commitlog.record import decode
 from commitlog.view import LaneLimits, StoreView
 
 WALK_RATHER_BYTES = 8192
@@ -178,29 +179,20 @@ class LaneIndex:
         known = self.queues.get(topic)
         if known is None or known.first >= known.end:
             return None
-        low, high = known.first, min(known.indexed, known.end)
+        indexed = min(known.indexed, known.end)
         queue = self.queue(topic)
         try:
-            while low < high:
-                middle = (low + high) // 2
-                if self._stored_at(queue, middle) < timestamp_ms:
-                    low = middle + 1
-                else:
-                    high = middle
+            found = queue.find_by_timestamp(timestamp_ms, known.first, indexed, self._stored_at)
         finally:
             queue.close()
-        if low < min(known.indexed, known.end):
-            return low
+        if found < indexed:
+            return found
         return self._find_by_walking(topic, known, timestamp_ms)
 
-    def _stored_at(self, queue: ConsumeQueue, offset: int) -> int:
-        entry = queue.entries(offset, 1)
-        where = int(entry["physical_offset"][0])
+    def _stored_at(self, where: int, size: int) -> int:
         base = where - where % self.view.segment_bytes
         record = self._segments.open(base)
-        from commitlog.record import decode
-
-        found = decode(record, where - base, physical_offset=where, check_crc=False)  # type: ignore[arg-type]
+        found = decode(record, where - base, limit=where - base + size, physical_offset=where, check_crc=False)
         return found.store_timestamp
 
     def _find_by_walking(self, topic: str, known: QueueRange, timestamp_ms: int) -> int | None:

@@ -7,7 +7,7 @@ buffer whose items are, in turn, what is wanted and what lies between, and the w
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ class Spans(NamedTuple):
     end: Ints
 
 
-def fixed(values: npt.NDArray, kind: pa.DataType) -> pa.Array:
+def fixed(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
     """An array of numbers or timestamps with no nulls, over the memory of `values`."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 

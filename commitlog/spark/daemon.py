@@ -32,5 +32,5 @@ class QuietStream:
 
 
 if __name__ == "__main__":
-    sys.stderr = QuietStream(sys.stderr)  # type: ignore[assignment]
+    sys.stderr = QuietStream(sys.stderr)
     daemon.manager()

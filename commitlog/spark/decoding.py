@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -189,7 +190,7 @@ class Decoder:
             unpacked.append(plain_body(record))
         return arrays.binaries(unpacked)
 
-    def timestamps(self, ms: npt.NDArray, kind: pa.DataType) -> pa.Array:
+    def timestamps(self, ms: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
         return arrays.fixed(ms.astype(np.int64) * 1000, kind)
 
     def stored(self, kind: pa.DataType) -> pa.Array:
@@ -212,7 +213,7 @@ class Decoder:
             found.append((host + self.segment.map[at[2] + 28 : at[2] + 36]).hex().upper().encode())
         return pa.Array.from_buffers(pa.string(), self.count, arrays.binaries(found).buffers())
 
-    def numbers(self, values: npt.NDArray, dtype: type[np.generic], kind: pa.DataType) -> pa.Array:
+    def numbers(self, values: npt.NDArray[Any], dtype: type[np.generic], kind: pa.DataType) -> pa.Array:
         return arrays.fixed(np.ascontiguousarray(values.astype(dtype)), kind)
 
     def constant(self, value: int, kind: pa.DataType) -> pa.Array:

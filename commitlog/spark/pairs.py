@@ -45,9 +45,9 @@ class Pairs:
         where = np.flatnonzero(found)
         for index, byte in enumerate(name):
             where = where[self.data[self.name_at[where] + index] == byte]
-        found[:] = False
-        found[where] = True
-        return found
+        mask = np.zeros(len(found), np.bool_)
+        mask[where] = True
+        return mask
 
     def reserved(self) -> Bools:
         """Which pairs have a name of RocketMQ's own, and are none of the user's headers."""

@@ -58,7 +58,7 @@ def plan(work: Sequence[Work], min_tasks: int | None = None, max_rows: int | Non
     rows = sum(item.slice.rows for item in work)
     if not rows:
         return []
-    overhead = 0.0 if min_tasks else ROWS_PER_SLICE / ROWS_PER_TASK  # who asks for a number of tasks gets that number
+    overhead = 0.0 if min_tasks or max_rows else ROWS_PER_SLICE / ROWS_PER_TASK  # who asks for a size gets it
     load = sum(overhead + item.slice.rows * item.per_row for item in work)
     count = max(math.ceil(load - SLACK), min_tasks or 1, math.ceil(rows / max_rows) if max_rows else 1)
     rows_limit = max_rows or rows

@@ -133,5 +133,5 @@ def test_wrong_schemas(fields: list, message: str) -> None:
 
 
 def test_schema_and_columns() -> None:
-    with pytest.raises(OptionError, match="either it or .schema"):
+    with pytest.raises(OptionError, match=r"either it or \.schema"):
         source(columns="value").reader(StructType([StructField("offset", LongType())]))

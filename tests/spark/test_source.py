@@ -195,5 +195,5 @@ def test_a_store_made_again_under_a_checkpoint(spark: SparkSession, tmp_path: Pa
     shutil.rmtree(store.path)
     again = small_store(tmp_path / "store")
     query = stream(spark, again, checkpoint, sink).trigger(availableNow=True).start()
-    with pytest.raises(PySparkException, match="DataLoss: .* is another store"):
+    with pytest.raises(PySparkException, match=r"DataLoss: .* is another store"):
         query.awaitTermination()
