@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import sys
+import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from commitlog.errors import CommitLogError, StoreNotFound, StoreNotRunning
 
+if TYPE_CHECKING:
+    from commitlog.producer import Producer
+
+_READ_BYTES = 1 << 18
+
 
 class InputError(CommitLogError):
-    """An input file can't be read."""
+    """An input file can't be read, or a line of it can't be sent."""
 
 
 def produce(
@@ -31,12 +36,16 @@ def produce(
     Where the stages of STORE are not running, they run for as long as this command does.
     """
     from commitlog.producer import Producer
+    from commitlog.properties import check_topic, encode_properties
     from commitlog.store import Store
 
     names = files or ["-"]
     for name in names:
-        if name != "-" and not Path(name).is_file():
-            raise InputError(f"{name}: no such file; nothing was sent")
+        if name != "-" and not os.access(name, os.R_OK):
+            raise InputError(f"{name}: no such file, or no permission to read it; nothing was sent")
+    overhead = (
+        len(check_topic(topic)) + len(encode_properties(key, tags, None)) + 128
+    )  # and refuses before anything is made
     with contextlib.ExitStack() as stack:
         try:
             producer = stack.enter_context(Producer(store))
@@ -45,25 +54,43 @@ def produce(
             producer = stack.enter_context(Producer(store))
         sent = 0
         try:
-            for line in _lines(names):
-                producer.send(topic, line, key, tags, wait=False)
-                sent += 1
+            for lines in _batches(names, producer, overhead):
+                producer.send_batch(topic, lines, key, tags)
+                sent += len(lines)
         except (CommitLogError, OSError) as error:
             producer.flush()
-            raise InputError(f"stopped after {sent:,} messages, which are on disk: {error}") from error
+            raise InputError(f"stopped after {sent:,} lines, which are on disk: {error}") from error
         producer.flush()
     typer.echo(f"{sent:,} messages sent to {topic}, all on disk", err=True)
 
 
-def _lines(names: list[str]) -> Iterator[bytes]:
+def _batches(names: list[str], producer: Producer, overhead: int) -> Iterator[list[bytes]]:
+    """Lines as they come, in batches that a segment surely holds; a line that is too large comes alone."""
     for name in names:
-        if name == "-":
-            yield from _split(sys.stdin.buffer)
-        else:
-            with open(name, "rb") as file:
-                yield from _split(file)
+        batch: list[bytes] = []
+        size = 0
+        for chunk in _lines_as_they_come(name):
+            for line in chunk:
+                if batch and size + len(line) + overhead > producer.message_bytes_max:
+                    yield batch
+                    batch, size = [], 0
+                batch.append(line)
+                size += len(line) + overhead
+            if batch:
+                yield batch
+                batch, size = [], 0
 
 
-def _split(file: BinaryIO) -> Iterator[bytes]:
-    for line in file:
-        yield line.removesuffix(b"\n")
+def _lines_as_they_come(name: str) -> Iterator[list[bytes]]:
+    """The lines that each read of a file or of standard input completes; the last may lack its newline."""
+    fd = 0 if name == "-" else os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        rest = b""
+        while data := os.read(fd, _READ_BYTES):
+            *lines, rest = (rest + data).split(b"\n")
+            yield lines
+        if rest:
+            yield [rest]
+    finally:
+        if fd:
+            os.close(fd)
