@@ -1,0 +1,80 @@
+"""A real RocketMQ store, fetched with Maven once and kept by it: opens lanes of ours and says what it finds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+HERE = Path(__file__).parent
+FETCH_SECONDS, RUN_SECONDS = 600, 90
+
+
+def class_path() -> str:
+    """The jars of RocketMQ's store. Skips the test, and says why, where they can't be had."""
+    for tool in ("java", "javac", "mvn"):
+        if not shutil.which(tool):
+            pytest.skip(f"needs Java 17 (a JDK) and Maven to run a real RocketMQ: {tool} is not here")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "commitlog-tests" / "rocketmq"
+    known = cache / f"class-path-{hash_of(HERE / 'pom.xml')}"
+    if known.exists() and all(os.path.exists(jar) for jar in known.read_text().split(":")):
+        return known.read_text()
+    cache.mkdir(parents=True, exist_ok=True)
+    fresh = cache / f"{known.name}.{os.getpid()}"
+    command = [
+        "mvn",
+        "-q",
+        "-B",
+        "-f",
+        str(HERE / "pom.xml"),
+        "dependency:build-classpath",
+        f"-Dmdep.outputFile={fresh}",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS)
+    if done.returncode:
+        reason = f"Maven could not fetch RocketMQ: {(done.stdout + done.stderr)[-500:]}"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    fresh.rename(known)
+    return known.read_text()
+
+
+def hash_of(path: Path) -> str:
+    """Eight characters that change with a file's content."""
+    import hashlib
+
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What RocketMQ found: messages in log order, with dump's names; index entries; results of its appends."""
+
+    messages: list[dict[str, Any]]
+    entries: list[dict[str, Any]]
+    appended: list[dict[str, Any]]
+    end: int
+
+
+def open_with_rocketmq(
+    root: Path, segment_bytes: int, queue_file_bytes: int, output: Path, append: list[tuple[str, int, str]]
+) -> Found:
+    """Opens a store root, reads all of it, appends messages (topic, queue id, body), closes it."""
+    command = ["java", "-Xmx512m", f"-Duser.home={output.parent}", "-cp", class_path(), str(HERE / "OpenStore.java")]
+    command += [str(root), str(segment_bytes), str(queue_file_bytes), str(output)]
+    for topic, queue_id, body in append:
+        command += [topic, str(queue_id), body]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    lines: dict[str, list[dict[str, Any]]] = {"message": [], "entry": [], "appended": [], "end": []}
+    for line in output.read_bytes().splitlines():
+        values = orjson.loads(line)
+        lines[values.pop("kind")].append(values)
+    return Found(lines["message"], lines["entry"], lines["appended"], lines["end"][0]["where"])
