@@ -247,7 +247,8 @@ class Producer:
     def _too_large(self, size: int) -> MessageTooLarge:
         more = "" if self.message_bytes_max == MESSAGE_BYTES_MAX else ", or make a store with larger segments"
         return MessageTooLarge(
-            f"MESSAGE_SIZE_EXCEEDED: a record of {size:,} bytes, this store takes {self.message_bytes_max:,}: split the body{more}"
+            f"MESSAGE_SIZE_EXCEEDED: a record of {size:,} bytes, this store takes {self.message_bytes_max:,}: split the "
+            f"body{more}"
         )
 
     def _open_topic(self, topic: str) -> _Topic:

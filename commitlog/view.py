@@ -94,7 +94,7 @@ class StoreView:
 
     def refresh(self) -> None:
         """Looks whether the store was stopped or started since. A few microseconds when it was not."""
-        if self._file_stamp() != self._stamp or (self.control and self.control.region.unlinked):
+        if self._file_stamp() != self._stamp or (self.control and self.control.region.is_unlinked()):
             self.close()
             self._load()
 

@@ -38,6 +38,9 @@ LANES_AT = STAGES_AT + STAGE_ROWS * STAGE_ROW_WORDS
 CONTROL_WORDS = LANES_AT + LANE_ROWS * LANE_ROW_WORDS
 CONTROL_BYTES = CONTROL_WORDS * WORD_BYTES
 MAX_SLOTS = 8
+PUT_TIME_BUCKETS = 13
+SAMPLES, SAMPLE_WORDS = 121, 3
+"""Throughput is noted every five seconds, for ten minutes: monotonic ns, messages, bytes."""
 DIRECT_WINDOW = 8
 """At most so many unflushed segments of a lane may be written directly."""
 HISTOGRAM_BUCKETS = 192
@@ -61,6 +64,18 @@ class Header:
     CLOSING = 8  # 1 while stopping: producers raise StoreStopped
     SUPERVISOR_PID = 9
     SUPERVISOR_HEARTBEAT = 10  # CLOCK_MONOTONIC, ns
+    # line 2, allocator: retention
+    RETENTION_FLAGS = 16  # what it is up against, one bit each (statistics.py)
+    CLOCK_WALL_MS = 17  # both clocks when the allocator first ran after the store's start
+    CLOCK_BOOT_MS = 18
+    CLOCK_GENERATION = 19  # which start that was
+    DELETED_SEGMENTS = 20
+    DELETED_BYTES = 21
+    FORCED_SEGMENTS = 22  # of these, deleted for the disk's sake before their time, or under a registered reader
+    DISK_USED_PERMILLE = 23
+    # line 4, supervisor: how many samples of the throughput were taken; then the last of them, number i at place i mod 121
+    SAMPLES_TAKEN = 32
+    SAMPLES = 64
 
 
 class Stage:
@@ -105,6 +120,7 @@ class Lane:
     BUFFER_WAITS = 42
     BUFFER_WAIT_NS = 43
     BUFFER_TIMEOUTS = 44
+    BUFFER_WAIT_NS_MAX = 46
     DIRECT_SEGMENTS = 45  # how many were written directly because no buffer was free
     # line 6, lessee: where the data of the segment in slot 0, 1, … ends (after its BLANK); stored before the roll
     DATA_END = 48
@@ -116,6 +132,8 @@ class Lane:
     ALLOCATED = 64  # segment files exist up to here
     ALLOCATOR_FAULT = 65  # errno, 0 when healthy
     FIRST = 66  # the log's first offset kept; grows when retention unlinks a segment
+    LOW_WATER = 67  # how many times no buffer was free for long
+    LOCKED_BYTES = 68  # of the lane's buffers, locked into memory
     # line 9, flusher
     OPENED = 72  # the flusher holds a descriptor of every unflushed segment that starts below this
     REWRITE_WANTED = 73  # a sequence: raised when [flushed, committed] has to be written again
@@ -130,13 +148,20 @@ class Lane:
     DISPATCHED_RECORDS = 89
     # line 12, lessee: segment S is written to its file by the lessee where word S mod 8 is S + 1
     DIRECT = 96
+    # lines 13 and 14, lessee: how many puts took how long, RocketMQ's buckets; the first is not counted (statistics.py)
+    PUT_TIMES = 104
 
 
 _WRITERS: dict[type, dict[str, tuple[str, int]]] = {
     Header: {
         "supervisor": (
             "MAGIC LAYOUT_VERSION GENERATION STORE_ID_HIGH STORE_ID_LOW STORE_DEVICE STORE_INODE "
-            "CLOSING SUPERVISOR_PID SUPERVISOR_HEARTBEAT",
+            "CLOSING SUPERVISOR_PID SUPERVISOR_HEARTBEAT SAMPLES_TAKEN SAMPLES",
+            HEADER_WORDS,
+        ),
+        "allocator": (
+            "RETENTION_FLAGS CLOCK_WALL_MS CLOCK_BOOT_MS CLOCK_GENERATION DELETED_SEGMENTS DELETED_BYTES FORCED_SEGMENTS "
+            "DISK_USED_PERMILLE",
             HEADER_WORDS,
         ),
     },
@@ -150,7 +175,7 @@ _WRITERS: dict[type, dict[str, tuple[str, int]]] = {
     Lane: {
         "lessee": (
             "WROTE FLUSH_REQUESTED LESSEE_PID BLOCKED DATA_END DIRECT "
-            "MESSAGES BUFFER_WAITS BUFFER_WAIT_NS BUFFER_TIMEOUTS DIRECT_SEGMENTS",
+            "MESSAGES BUFFER_WAITS BUFFER_WAIT_NS BUFFER_WAIT_NS_MAX BUFFER_TIMEOUTS DIRECT_SEGMENTS PUT_TIMES",
             LANE_ROW_WORDS,
         ),
         "committer": ("COMMITTED REWRITTEN COMMITTER_FAULT COMMITS", LANE_ROW_WORDS),
@@ -159,11 +184,17 @@ _WRITERS: dict[type, dict[str, tuple[str, int]]] = {
             "DISPATCHED DISPATCH_SYNCED DISPATCHED_TIMESTAMP DISPATCHER_FAULT DISPATCHED_RECORDS",
             LANE_ROW_WORDS,
         ),
-        "allocator": ("ALLOCATED ALLOCATOR_FAULT FIRST", LANE_ROW_WORDS),
+        "allocator": ("ALLOCATED ALLOCATOR_FAULT FIRST LOW_WATER LOCKED_BYTES", LANE_ROW_WORDS),
         "lock holder": ("BUFFERS SEGMENT_SIZE SLOTS", LANE_ROW_WORDS),
     },
 }
-_WIDTHS = {"HISTOGRAM": HISTOGRAM_BUCKETS, "DATA_END": MAX_SLOTS, "DIRECT": DIRECT_WINDOW}
+_WIDTHS = {
+    "HISTOGRAM": HISTOGRAM_BUCKETS,
+    "DATA_END": MAX_SLOTS,
+    "DIRECT": DIRECT_WINDOW,
+    "PUT_TIMES": PUT_TIME_BUCKETS,
+    "SAMPLES": SAMPLES * SAMPLE_WORDS,
+}
 _ALONE = ("WROTE", "COMMITTED", "FLUSHED", "SLEEP")
 
 

@@ -93,8 +93,7 @@ class Region:
             raise
         return cls(path, fd, writable=writable)
 
-    @property
-    def unlinked(self) -> bool:
+    def is_unlinked(self) -> bool:
         """Whether the region's name was removed: the memory stays usable, but nobody can find it any more."""
         try:
             return os.stat(self.path, follow_symlinks=False).st_ino != self._inode

@@ -250,7 +250,7 @@ class Supervisor:
     def _check_pool(self) -> None:
         """Memory that was unlinked is still mapped by the stages: they drain it, and the store stops."""
         assert self.control is not None
-        if self.control.region.unlinked:
+        if self.control.region.is_unlinked():
             raise PoolUnlinked(
                 f"the pool {self.control.region.path.parent} was removed under the running store (systemd's RemoveIPC at "
                 f"logout, or a cleaner of /dev/shm): what was accepted is written to disk, then the store stops"

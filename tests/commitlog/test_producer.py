@@ -341,7 +341,7 @@ def test_sync_flush_returns_when_flushed_and_times_out_by_name(tmp_path: Path) -
             producer.flush(timeout=0.05)
         os.kill(flusher, signal.SIGCONT)
         assert unwaited.wait("flushed", timeout=10) is PutMessageStatus.PUT_OK
-        assert late.status is PutMessageStatus.PUT_OK
+        assert late.status.name == "PUT_OK"
 
 
 def test_store_timestamps_never_go_back(store: commitlog.Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,7 +379,7 @@ def test_a_batch_is_all_or_nothing_in_one_segment(store: commitlog.Store) -> Non
     with pytest.raises(errors.MessageTooLarge, match="split the body"):
         producer.send_batch("t", [b"x" * 20_000])
     with pytest.raises(TypeError):
-        producer.send_batch("t", ["text"])  # type: ignore[list-item]
+        producer.send_batch("t", ["text"])
     assert len(producer.send_batch("t", [])) == 0
     producer.send_batch("t", [b"y" * 10_000])
     rolled = producer.send_batch("t", [b"y" * 10_000] * 6)

@@ -62,9 +62,9 @@ def test_links_and_empty_files_are_not_attached(shm_root: Path, tmp_path: Path) 
 def test_a_region_knows_that_it_was_unlinked(shm_root: Path) -> None:
     """Its memory stays usable; whoever comes next can't find it."""
     region = Region.create(shm_root / "x", 4096)
-    assert not region.unlinked
+    assert not region.is_unlinked()
     os.unlink(shm_root / "x")
-    assert region.unlinked
+    assert region.is_unlinked()
     region.words[0] = 7
     assert region.words[0] == 7
     region.close()

@@ -44,7 +44,7 @@ def test_dockers_64_mib_give_smaller_segments_and_four_lanes(small_memory: Path,
     """4 MiB segments, three buffers a lane; what does not fit any more is NoFreeLane, and the others go on."""
     with commitlog.Store.open(tmp_path / "store") as store:
         assert store.segment_bytes == 4 * MIB
-        producers = []
+        producers: list[commitlog.Producer] = []
         with pytest.raises(errors.NoFreeLane, match="shared memory"):
             producers.extend(commitlog.Producer(store.path) for _ in range(16))
         assert len(producers) >= 4
