@@ -17,6 +17,8 @@ COMPRESSED = 0x1
 COMPRESSION_SHIFT, COMPRESSION_MASK = 8, 0x700
 PLAIN_BODY_BYTES_MAX = 4 * 1024 * 1024
 """RocketMQ's clients refuse larger messages before they compress them, so nothing honest unpacks to more."""
+_ZSTD_STEP_BYTES = 64
+"""zstd can't be told how much to unpack. Four of its bytes may become 128 KiB, so this much becomes 2 MiB at most."""
 
 
 def plain_body(record: Record, limit: int = PLAIN_BODY_BYTES_MAX) -> bytes:
@@ -80,10 +82,14 @@ def _unpack_zstd(record: Record, limit: int) -> bytes:
         import zstandard
     except ImportError:
         raise _missing("ZSTD") from None
-    # the decoder allocates a window as large as the frame's header asks for; 1 KiB is zstd's smallest limit
-    unpacker = zstandard.ZstdDecompressor(max_window_size=max(limit, 1024))
+    # the decoder allocates a window as large as the frame's header asks for
+    unpacker = zstandard.ZstdDecompressor(max_window_size=max(limit, PLAIN_BODY_BYTES_MAX)).decompressobj()
+    plain = bytearray()
     try:
-        with unpacker.stream_reader(record.body) as reader:
-            return reader.read(limit + 1)
+        for start in range(0, len(record.body), _ZSTD_STEP_BYTES):
+            plain += unpacker.decompress(record.body[start : start + _ZSTD_STEP_BYTES])
+            if unpacker.eof or len(plain) > limit:
+                return bytes(plain)
     except zstandard.ZstdError as error:
         raise _corrupt(record, f"the ZSTD body does not unpack: {error}") from None
+    raise _corrupt(record, "the ZSTD body is cut short")

@@ -206,7 +206,8 @@ class RecordEncoder:
         self._low, self._high = crc_digits() if append_crc else ([], [])
         self._crc_bytes = CRC_PROPERTY_BYTES if append_crc else 0
         self._properties_most = PROPERTIES_BYTES_MAX - self._crc_bytes
-        self._topic, self._topic_part, self._topic_overhead, self._magic = b"", b"", 0, b""
+        self._topic: bytes | None = None
+        self._topic_part, self._topic_overhead, self._magic = b"", 0, b""
         self._properties: bytes | None = None  # of the last record, whose tail and overhead these are:
         self._tail, self._overhead = b"", 0
 
