@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PLAIN_SECONDS = 2.0
 _EVENTS_SHOWN = 4
-_WIDE = 110
+_WIDE, _NARROW = 110, 80
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
@@ -137,7 +137,7 @@ class Dashboard:
         self._live.update(render(snapshot, self.console.width, now), refresh=True)
 
     def say(self, text: str) -> None:
-        self.console.print(printable(text), markup=False)
+        self.console.print(printable(text), markup=False, soft_wrap=True)
 
     def close(self) -> None:
         self._live.stop()
@@ -145,7 +145,7 @@ class Dashboard:
 
 def printable(text: str) -> str:
     """Without control characters: names of processes and files may hold any."""
-    return "".join(character if character.isprintable() or character == "\n" else "?" for character in text)
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def milliseconds(value: float | None) -> str:
@@ -188,7 +188,7 @@ def render(snapshot: Snapshot, width: int, now: float) -> RenderableType:
 
     parts: list[Any] = [_head(snapshot, now)]
     if snapshot.steps:
-        parts += [_steps(snapshot), _facts(snapshot)]
+        parts += [_steps(snapshot, width), _facts(snapshot)]
     if snapshot.grids:
         parts.append(_grids(snapshot, width))
     parts += [_event(event) for event in snapshot.events[-_EVENTS_SHOWN:]]
@@ -215,17 +215,18 @@ def _head(snapshot: Snapshot, now: float) -> RenderableType:
     return head
 
 
-def _steps(snapshot: Snapshot) -> RenderableType:
+def _steps(snapshot: Snapshot, width: int) -> RenderableType:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2))
-    table.add_column("stage", style="bold")
-    for title in ("messages", "messages/s", "MB/s", "behind the one before"):
-        table.add_column(title, justify="right")
+    narrow = width < _NARROW
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1 if narrow else 2))
+    table.add_column("stage", style="bold", no_wrap=True)
+    for title in ("messages", "messages/s", "MB/s", "behind" if narrow else "behind the one before"):
+        table.add_column(title, justify="right", no_wrap=True)
     for step in snapshot.steps:
         behind = "" if step.behind is None else f"{step.behind:,}"
-        if step.behind_bytes:
+        if step.behind_bytes and not narrow:
             behind += f"  ({megabytes(step.behind_bytes)})"
         table.add_row(
             step.name, f"{step.messages:,}", f"{step.per_second:,.0f}", f"{step.megabytes_per_second:,.2f}", behind
@@ -267,6 +268,7 @@ def _grids(snapshot: Snapshot, width: int) -> RenderableType:
     from rich.columns import Columns
     from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
     tables: list[Any] = []
     for grid in snapshot.grids:
@@ -274,6 +276,6 @@ def _grids(snapshot: Snapshot, width: int) -> RenderableType:
         for index, column in enumerate(grid.columns):
             table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True, max_width=32)
         for row in grid.rows:
-            table.add_row(*(printable(cell) for cell in row))
+            table.add_row(*(Text(printable(cell)) for cell in row))  # Text: a name may look like rich's markup
         tables.append(table)
     return Columns(tables, padding=(0, 2)) if width >= _WIDE else Group(*tables)

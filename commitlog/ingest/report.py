@@ -164,7 +164,7 @@ def lines(report: dict[str, Any]) -> list[str]:
         f"read by Spark {report['read']:,}, rows in Parquet {report['rows']:,}",
         f"speed        {report['messages_per_second']:,} messages/s for {seconds:.1f} s, "
         f"{report['body_bytes'] / 1e6:,.1f} MB of bodies, {report['log_bytes'] / 1e6:,.1f} MB in the log",
-        f"Spark        {report['spark']['batches']:,} batches; ready after {report['seconds_to_start']:.1f} s, "
+        f"Spark        batches: {report['spark']['batches']:,}; ready after {report['seconds_to_start']:.1f} s, "
         f"drained {report['seconds_to_drain']:.1f} s after the last message",
     ]
     for name, title in (("flushed", "send → flushed"), ("spark", "send → Spark")):
