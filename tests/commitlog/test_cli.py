@@ -1,0 +1,166 @@
+"""The command line as a user types it: real processes, exit codes, one-line errors."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+import commitlog
+from commitlog.cli import COMMANDS
+
+SMALL = "[store]\nsegment_bytes = 65536\n"
+README = Path(__file__).parents[2] / "README.md"
+
+
+def run(*arguments: object, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "commitlog.cli", *map(str, arguments)]
+    return subprocess.run(command, input=given, capture_output=True, timeout=60)
+
+
+@contextlib.contextmanager
+def running(store: Path, config: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`commitlog run`, ready."""
+    command = [sys.executable, "-m", "commitlog.cli", "run", str(store), "--config", str(config)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout
+    assert process.stderr
+    assert process.stdout.readline().startswith(b"running ")
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(30)
+        process.stdout.close()
+        process.stderr.close()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "small.toml"
+    file.write_text(SMALL)
+    return file
+
+
+def test_commands_work_beside_each_other_on_a_live_store(tmp_path: Path, config: Path) -> None:
+    """run, produce, cat and stat at the same time; then cat and stat on the stopped store; then destroy."""
+    store = tmp_path / "store"
+    with running(store, config) as process:
+        done = run("produce", store, "lines", "--key", "k", given=b"one\ntwo\n\xff\n\nlast")
+        assert done.returncode == 0
+        assert b"5 messages" in done.stderr
+        assert run("cat", store).stdout == b"one\ntwo\n\xff\n\nlast\n"
+        facts = orjson.loads(run("stat", store, "--json").stdout)
+        assert facts["running"] is True
+        assert facts["lanes"][0]["topics"] == {"lines": [0, 5]}
+        assert {stage["stage"] for stage in facts["stages"]} == {"committer", "flusher", "allocator", "dispatcher"}
+        assert run("run", store).returncode == 1
+        assert run("destroy", store, "--yes").returncode == 1
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    rows = [
+        orjson.loads(line) for line in run("cat", store, "--format", "json", "--from", "last 3").stdout.splitlines()
+    ]
+    assert [row.get("value", row.get("value_base64")) for row in rows] == ["/w==", "", "last"]
+    assert [row["offset"] for row in rows] == [2, 3, 4]
+    assert {row["key"] for row in rows} == {"k"}
+    assert orjson.loads(run("stat", store, "--json").stdout)["running"] is False
+    assert run("stat", store).returncode == 0
+    assert run("destroy", store, given=b"n\n").returncode == 1
+    assert store.exists()
+    assert run("destroy", store, "--yes").returncode == 0
+    assert not store.exists()
+
+
+def test_produce_runs_the_stages_itself(tmp_path: Path) -> None:
+    """On a store that is not there yet, and again on it while it is stopped."""
+    lines = tmp_path / "lines.txt"
+    lines.write_text("a\nb\n")
+    for _ in range(2):
+        assert run("produce", tmp_path / "store", "t", lines).returncode == 0
+    assert run("cat", tmp_path / "store", "--topic", "t").stdout == b"a\nb\na\nb\n"
+
+
+def test_cat_follows_until_interrupted(tmp_path: Path) -> None:
+    """What is flushed appears; Ctrl-C ends it without a word."""
+    with commitlog.Store.open(tmp_path / "store", {"store": {"segment_bytes": 1 << 16}}) as store:
+        producer = store.producer()
+        producer.send("t", b"first").wait("flushed")
+        command = [sys.executable, "-m", "commitlog.cli", "cat", str(store.path), "--follow"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdout
+        assert process.stderr
+        assert process.stdout.readline() == b"first\n"
+        producer.send("t", b"second")
+        assert process.stdout.readline() == b"second\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+        assert (process.returncode, out, err) == (0, b"", b"")
+
+
+def test_cat_into_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
+    """`cat STORE | head -1` prints one line and nothing else."""
+    lines = b"".join(b"%d\n" % n for n in range(50_000))
+    assert run("produce", tmp_path / "store", "t", given=lines).returncode == 0
+    pipeline = f'"{sys.executable}" -m commitlog.cli cat "{tmp_path / "store"}" | head -1'
+    done = subprocess.run(["bash", "-c", pipeline], capture_output=True, timeout=60)
+    assert (done.stdout, done.stderr) == (b"0\n", b"")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("cat", "{absent}"), "StoreNotFound"),
+        (("stat", "{absent}"), "StoreNotFound"),
+        (("destroy", "{absent}", "--yes"), "StoreNotFound"),
+        (("run", "{file}"), "StoreRefused"),
+        (("run", "{absent}", "--config", "{absent}"), "ConfigError"),
+        (("produce", "{absent}", "bad topic"), "IllegalTopic"),
+        (("produce", "{absent}", "t", "{absent}"), "InputError"),
+        (("cat", "{store}", "--from", "whenever"), "BadStart"),
+        (("cat", "{store}", "--topic", "nope"), "UnknownTopic"),
+        (("cat", "{store}", "--from", "99"), "OffsetOutOfRange"),
+    ],
+)
+def test_a_mistake_is_one_line_and_an_exit_code(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
+    """The line names the error; nothing is made; no traceback."""
+    (tmp_path / "file").write_text("")
+    store = tmp_path / "store"
+    if "{store}" in arguments:
+        assert run("produce", store, "t", given=b"x\n").returncode == 0
+    places = {"absent": tmp_path / "absent", "file": tmp_path / "file", "store": store}
+    done = run(*(argument.format(**places) for argument in arguments))
+    assert done.returncode == 1
+    assert done.stderr.decode().count("\n") == 1
+    assert says in done.stderr.decode()
+    assert not (tmp_path / "absent").exists()
+
+
+def test_a_line_that_is_too_large_stops_by_name_and_keeps_what_came_before(tmp_path: Path) -> None:
+    """The error counts what is on disk."""
+    done = run("produce", tmp_path / "store", "t", given=b"fine\n" + b"x" * 5_000_000 + b"\n")
+    assert done.returncode == 1
+    assert b"MESSAGE_SIZE_EXCEEDED" in done.stderr
+    assert run("cat", tmp_path / "store").stdout == b"fine\n"
+
+
+def test_every_command_is_in_the_readme_and_has_help() -> None:
+    """What there is, a newcomer finds."""
+    text = README.read_text()
+    for command in COMMANDS:
+        assert re.search(rf"commitlog {command}\b", text), f"README does not mention `commitlog {command}`"
+        done = run(command, "--help")
+        assert done.returncode == 0
+        assert command.encode() in done.stdout
+
+
+def test_version() -> None:
+    """One line."""
+    assert re.fullmatch(rb"commitlog \d+\.\d+\.\d+\n", run("--version").stdout)
