@@ -38,6 +38,7 @@ class AllocateMappedFileService(ServiceThread):
         self._ahead = config.segments_ahead
         self._idle_ns = config.lane_idle_ms * 1_000_000
         self._idle_since: dict[int, int] = {}
+        self._turns: dict[int, int] = {}  # lane → when it was served last: among equals they take turns
         self._committer, self._flusher = self.bell_of("committer"), self.bell_of("flusher")
 
     def news(self) -> int:
@@ -47,22 +48,33 @@ class AllocateMappedFileService(ServiceThread):
         return int(segments.sum() + lanes[:, Lane.BUFFERS].sum())
 
     def left(self) -> int:
-        return sum(1 for lane in self._leased() if self._missing(lane) > self._ahead)
+        return sum(1 for lane in self._leased() if self._has_data_without_file(lane))
+
+    def on_start(self) -> None:
+        """Removes what an allocator that was killed had begun: nothing in it was ever part of a log."""
+        for number in self.directory.lane_numbers():
+            tmp = self.directory.lane(number).tmp
+            for name in self.channel.list(tmp):
+                if name.isdecimal():
+                    self.channel.unlink(tmp / name)
 
     def work(self) -> bool:
-        """Makes one segment: for the lane that has the fewest ahead of its producer. True when it made one."""
-        wanted = [(self._missing(lane), lane) for lane in self._leased()]
-        for missing, lane in sorted(wanted, reverse=True):
-            if missing <= 0 or (self.stopping and missing <= self._ahead):
-                break
-            if self._make_next(lane):
-                return True
-        return False
+        """Makes one segment, the most urgent. True when it made one; where a lane's can't be made, others get theirs."""
+        return any(self._make_next(lane) for lane in sorted(self._short(), key=self._urgency))
 
     def _leased(self) -> list[int]:
         """Lanes whose buffers are there: somebody writes into them, or has left something to commit."""
         leased: list[int] = np.flatnonzero(self.lanes[:, Lane.BUFFERS] & np.uint64(1)).tolist()
         return leased
+
+    def _short(self) -> list[int]:
+        """Lanes that have not all their segments; while stopping, only those whose data has nowhere to go."""
+        is_short = self._has_data_without_file if self.stopping else self._missing
+        return [lane for lane in self._leased() if is_short(lane) > 0]
+
+    def _has_data_without_file(self, lane: int) -> bool:
+        row = self.lanes[lane]
+        return bool(row[Lane.WROTE] > row[Lane.ALLOCATED])
 
     def _missing(self, lane: int) -> int:
         """How many segments short of the one being written and those ahead of it."""
@@ -71,10 +83,22 @@ class AllocateMappedFileService(ServiceThread):
         until = (int(row[Lane.WROTE]) // size + 1 + self._ahead) * size
         return (until - int(row[Lane.ALLOCATED])) // size
 
+    def _urgency(self, lane: int) -> tuple[int, int, int]:
+        """Sorts lanes: those that can't go on come first, a waiting producer's before all, then who has fewest ahead.
+
+        A lane can't go on without the segment that its committer, or its producer in direct mode, has come to.
+        """
+        row = self.lanes[lane]
+        size, allocated = int(row[Lane.SEGMENT_SIZE]), int(row[Lane.ALLOCATED]) // int(row[Lane.SEGMENT_SIZE])
+        wrote, committed = int(row[Lane.WROTE]), int(row[Lane.COMMITTED])
+        stuck = wrote > committed and allocated <= committed // size
+        waits = int(row[Lane.BLOCKED]) > 0 and allocated <= wrote // size
+        return -2 * waits - stuck, allocated - wrote // size, self._turns.get(lane, 0)
+
     def _make_next(self, lane: int) -> bool:
         words, base = self.words, self.control.lane_base(lane)
         size, start = words[base + Lane.SEGMENT_SIZE], words[base + Lane.ALLOCATED]
-        began = self.clock.monotonic_ns()
+        began = self._turns[lane] = self.clock.monotonic_ns()
         try:
             self._make(lane, start, size)
         except OSError as error:

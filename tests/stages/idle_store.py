@@ -1,0 +1,93 @@
+"""A store with a pool and no processes: for tests that turn one stage by hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from commitlog.clock import Clock
+from commitlog.config import Config
+from commitlog.store_directory import PoolPlace, StoreDirectory, StoreFacts, boot_id, new_store_id
+from shm.layout import Header, Lane
+from shm.positions import ControlRegion
+
+SEGMENT = 1 << 16
+
+
+class SetClock(Clock):
+    """A clock that stands where it was put."""
+
+    def __init__(self) -> None:
+        self.wall, self.boot, self.ticks = 1_800_000_000_000, 5_000_000_000_000, 1
+
+    def wall_ms(self) -> int:
+        return self.wall
+
+    def boot_ns(self) -> int:
+        return self.boot
+
+    def monotonic_ns(self) -> int:
+        self.ticks += 1
+        return self.boot + self.ticks
+
+    def sleep(self, seconds: float) -> None:
+        self.pass_seconds(seconds)
+
+    def pass_seconds(self, seconds: float) -> None:
+        """Time goes by: both clocks move."""
+        self.wall += int(seconds * 1000)
+        self.boot += int(seconds * 1e9)
+
+
+class IdleStore:
+    """`lane(n)[word]` reads and stores a lane's words; `directory` is its StoreDirectory."""
+
+    def __init__(self, directory: StoreDirectory, control: ControlRegion) -> None:
+        self.directory, self.control = directory, control
+
+    def get(self, lane: int, word: int) -> int:
+        return self.control.words[self.control.lane_base(lane) + word]
+
+    def set(self, lane: int, **words: int) -> None:
+        """`set(0, WROTE=5)` stores words of a lane by their names in the layout."""
+        for name, value in words.items():
+            self.control.words[self.control.lane_base(lane) + getattr(Lane, name)] = value
+
+    def lease(self, lane: int, slots: int = 3) -> None:
+        """The words of a lane that somebody writes into; no buffers are made."""
+        place = self.directory.lane(lane)
+        for part in (place.commitlog, place.consumequeue, place.tmp):
+            self.directory.channel.create_directory(part)
+        self.set(lane, SEGMENT_SIZE=SEGMENT, SLOTS=slots, BUFFERS=1)
+
+    def segments(self, lane: int) -> list[int]:
+        return [int(name) for name in self.directory.channel.list(self.directory.lane(lane).commitlog)]
+
+
+@contextmanager
+def idle_store(
+    path: Path, pool: Path, lanes: Sequence[int] = (0,), config: Config | None = None
+) -> Iterator[IdleStore]:
+    """Makes a store of 64 KiB segments at `path` with its pool at `pool`, and takes the pool away again."""
+    directory = StoreDirectory(path)
+    directory.channel.create_directory(path / "locks")
+    directory.channel.create_directory(directory.lanes_directory)
+    pool.mkdir(mode=0o700)
+    facts = StoreFacts(new_store_id(), SEGMENT, generation=1, config=(config or Config()).to_json())
+    control = ControlRegion.create(pool, facts.id, path)
+    control.words[Header.GENERATION] = 1
+    place = PoolPlace(str(pool), os.stat(pool).st_dev, boot_id(), os.geteuid())
+    directory.save(replace(facts, pool=place))
+    store = IdleStore(directory, control)
+    for lane in lanes:
+        store.lease(lane)
+    try:
+        yield store
+    finally:
+        control.close()
+        for name in os.listdir(pool):
+            os.unlink(pool / name)
+        pool.rmdir()

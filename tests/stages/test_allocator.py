@@ -1,0 +1,118 @@
+"""The allocator, turned by hand: what is made first, what is left of a killed one, a full disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from commitlog.clock import Clock
+from commitlog.config import Config
+from commitlog.file_channel import DISK, FileChannel
+from shm.layout import Lane
+from stages.allocator import AllocateMappedFileService
+from tests.stages.idle_store import SEGMENT, IdleStore, SetClock, idle_store
+
+
+@contextmanager
+def allocator(
+    store: IdleStore, channel: FileChannel = DISK, clock: Clock | None = None
+) -> Iterator[AllocateMappedFileService]:
+    """An allocator in this process; it does what it is told, and leaves nothing."""
+    service = AllocateMappedFileService(store.directory.path, channel, clock or SetClock())
+    try:
+        service.on_start()
+        yield service
+    finally:
+        service.on_stop()
+        service._close()
+
+
+@pytest.fixture
+def store(tmp_path: Path, shm_root: Path) -> Iterator[IdleStore]:
+    with idle_store(tmp_path / "store", shm_root / "pool", lanes=(0, 1, 2)) as made:
+        yield made
+
+
+def made_in_order(service: AllocateMappedFileService, store: IdleStore) -> list[tuple[int, int]]:
+    """(lane, segment number) of everything that the allocator makes until it has no more to do."""
+    order: list[tuple[int, int]] = []
+    while True:
+        before = {lane: store.get(lane, Lane.ALLOCATED) for lane in range(3)}
+        if not service.work():
+            return order
+        order += [(n, before[n] // SEGMENT) for n in range(3) if store.get(n, Lane.ALLOCATED) != before[n]]
+
+
+def test_what_somebody_waits_for_comes_first(store: IdleStore) -> None:
+    """A waiting producer's lane, then one whose committer waits, then the next of all in turn, then those after."""
+    store.set(0, WROTE=10)
+    store.set(1, WROTE=4 * SEGMENT, COMMITTED=4 * SEGMENT, ALLOCATED=5 * SEGMENT)
+    store.set(2, WROTE=2 * SEGMENT, COMMITTED=2 * SEGMENT, ALLOCATED=2 * SEGMENT, BLOCKED=1)
+    with allocator(store) as service:
+        order = made_in_order(service, store)
+    assert order[:2] == [(2, 2), (0, 0)]
+    assert sorted(order[2:5]) == [(0, 1), (1, 5), (2, 3)]
+    assert sorted(order[5:]) == [(0, 2), (1, 6), (2, 4)]
+    assert store.segments(0) == [0, SEGMENT, 2 * SEGMENT]
+
+
+def test_what_a_killed_allocator_left_is_cleaned(store: IdleStore) -> None:
+    """Half-made files in tmp/ go; a segment that was in place and not announced yet is taken as it is."""
+    lane = store.directory.lane(1)
+    (lane.tmp / "00000000000000065536").write_bytes(b"half")
+    lane.segment(0).write_bytes(bytes(SEGMENT))
+    inode = lane.segment(0).stat().st_ino
+    with allocator(store) as service:
+        assert not list(lane.tmp.iterdir())
+        made_in_order(service, store)
+    assert lane.segment(0).stat().st_ino == inode
+    assert store.get(1, Lane.ALLOCATED) == 3 * SEGMENT
+
+
+class FullFor(FileChannel):
+    """No space for the segments of one lane."""
+
+    def __init__(self, lane: int) -> None:
+        self.lane, self.full = lane, True
+
+    def allocate(self, fd: int, length: int) -> None:
+        if self.full and f"/lanes/{self.lane}/" in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError(errno.ENOSPC, "full")
+        super().allocate(fd, length)
+
+
+def test_a_lane_that_gets_no_segment_keeps_nobody_waiting(store: IdleStore) -> None:
+    """Its fault has a name and goes when there is space again."""
+    channel = FullFor(0)
+    with allocator(store, channel) as service:
+        made_in_order(service, store)
+        assert store.segments(0) == []
+        assert store.get(0, Lane.ALLOCATOR_FAULT) == errno.ENOSPC
+        assert len(store.segments(1)) == len(store.segments(2)) == 3
+        channel.full = False
+        made_in_order(service, store)
+    assert store.get(0, Lane.ALLOCATOR_FAULT) == 0
+    assert len(store.segments(0)) == 3
+
+
+def test_at_the_stop_only_what_has_data_is_made(store: IdleStore) -> None:
+    """What was accepted has somewhere to go; nothing is made ahead."""
+    store.set(0, WROTE=SEGMENT + 5)
+    with allocator(store) as service:
+        service.stopping = True
+        assert service.left() == 1
+        assert made_in_order(service, store) == [(0, 0), (0, 1)]
+        assert service.left() == 0
+
+
+def test_ahead_is_a_knob(tmp_path: Path, shm_root: Path) -> None:
+    """allocator.segments_ahead, besides the one that is being written."""
+    config = Config.from_json({"allocator": {"segments_ahead": 5}})
+    with idle_store(tmp_path / "store", shm_root / "pool", config=config) as store, allocator(store) as service:
+        made_in_order(service, store)
+        assert len(store.segments(0)) == 6
