@@ -1,0 +1,217 @@
+"""A store whose stages live in the test's own process and move only when told: every order of events can be tried, at once.
+
+The locks, the pool, the files and the words are the real ones; only the processes, and the time between rounds, are not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import commitlog
+from commitlog.clock import Clock
+from commitlog.config import Config
+from commitlog.config_file import load_config
+from commitlog.scan import Stop, scan
+from shm.layout import Header, Lane, Stage
+from stages.closing import StopReport, close_store
+from stages.service_thread import ServiceThread
+from stages.supervisor import Supervisor
+from tests.faults.channel import FaultsDirectory, FaultyChannel
+from tests.faults.stage import KINDS
+
+SEGMENT_BYTES = 1 << 16
+SETTINGS: dict[str, dict[str, Any]] = {
+    "store": {"segment_bytes": SEGMENT_BYTES, "max_lanes": 3},
+    "producer": {"buffer_wait_ms": 30, "segment_wait_ms": 30, "lane_wait_ms": 30},
+    "dispatcher": {"queue_file_entries": 1000},
+}
+
+
+class SteppingClock(Clock):
+    """The system's, plus what a test has added: retries are due when it says so."""
+
+    added_ns = 0
+
+    def monotonic_ns(self) -> int:
+        return super().monotonic_ns() + self.added_ns
+
+    def step(self, seconds: float) -> None:
+        self.added_ns += int(seconds * 1e9)
+
+
+class _Locks(Supervisor):
+    """Takes the locks and opens the pool as ever, and starts nothing."""
+
+    warnings: list[str]
+
+    def _launch(self, name: str, restarts: list[int] | None = None) -> Any:
+        return None
+
+    def _wait_until_up(self) -> None:
+        pass
+
+    def _warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+class Bench:
+    """`kinds`: stage classes to take instead of the real ones, by name; `channels`: the stages' channels.
+
+    Attributes: `words` (the control region's), `faults`, `clock`, `stages` by name.
+    """
+
+    def __init__(
+        self, path: Path, kinds: dict[str, Any] | None = None, channel: Any = FaultyChannel, **settings: dict[str, Any]
+    ) -> None:
+        self.path, self.clock, self.faults = path, SteppingClock(), FaultsDirectory(path)
+        config: Config = load_config(
+            {k: {**SETTINGS.get(k, {}), **settings.get(k, {})} for k in {*SETTINGS, *settings}}
+        )
+        self._kinds, self._channel = {**KINDS, **(kinds or {})}, channel
+        self.supervisor = _Locks(path, config)
+        self.supervisor.warnings = []
+        self.supervisor.start()
+        assert self.supervisor.control is not None
+        self.control, self.words = self.supervisor.control, self.supervisor.control.words
+        self.stages: dict[str, Any] = {}
+        self.producers: list[commitlog.Producer] = []
+        for name in ("allocator", "flusher", "committer", "dispatcher"):
+            self.start(name)
+
+    def start(self, name: str) -> Any:
+        """A stage as it is just before its first round."""
+        stage = self.stages[name] = self._kinds[name](self.path, self._channel(self.path, name), self.clock)
+        stage.beat()
+        stage.on_start()
+        return stage
+
+    def crash(self, name: str) -> None:
+        """What kill -9 leaves of a stage: its descriptors and its lock are gone, the words stay."""
+        stage = self.stages.pop(name)
+        words, base = bytes(self.control.region.bytes), self.control.lane_base(0) * 8
+        with contextlib.suppress(OSError):
+            for fd in list(stage.channel._paths):
+                if fd != stage._lock_fd:
+                    stage.channel.close(fd)
+        for held in ("_flusher", "_allocator", "_committer", "_dispatcher", "_notices"):
+            if held in vars(stage):
+                getattr(stage, held).close()
+        if "_syncs" in vars(stage):
+            stage._syncs.shutdown()
+        stage._close()
+        assert bytes(self.control.region.bytes)[base:] == words[base:]
+
+    def producer(self) -> commitlog.Producer:
+        self.words[Header.SUPERVISOR_HEARTBEAT] = Clock().monotonic_ns()
+        producer = commitlog.Producer(self.path)
+        self.producers.append(producer)
+        return producer
+
+    def lane(self, word: int, lane: int = 0) -> int:
+        return self.words[self.control.lane_base(lane) + word]
+
+    def turn(self, *names: str) -> bool:
+        """One round of each stage named (default: all). True when something moved."""
+        moved = [
+            bool(self.stages[n].work()) for n in names or ("allocator", "flusher", "committer", "flusher", "dispatcher")
+        ]
+        return any(moved)
+
+    def settle(self, rounds: int = 200) -> None:
+        """Rounds until nothing is left, with the time that retries want; gives up after so many."""
+        for _ in range(rounds):
+            if not self.turn() and not any(stage.left() for stage in self.stages.values()):
+                return
+            self.clock.step(1)
+        left = {name: stage.left() for name, stage in self.stages.items() if stage.left()}
+        raise AssertionError(f"not settled after {rounds} rounds, left: {left}")
+
+    def durable_bodies(self, lane: int = 0) -> list[bytes]:
+        """The bodies below `flushed` that a power cut would leave. AssertionError where anything below is not whole."""
+        flushed, where, bodies = self.lane(Lane.FLUSHED, lane), 0, []
+        directory = self.supervisor.directory.lane(lane)
+        while where < flushed:
+            start = where - where % SEGMENT_BYTES
+            data, end = self.faults.durable(directory.segment(start)), min(flushed - start, SEGMENT_BYTES)
+            assert len(data) >= end, f"lane {lane}: flushed is {flushed}, and {start} was never synced so far"
+            table = scan(data, where - start, end, start, lane, check_crc=True)
+            places = zip(table.body_positions.tolist(), table.body_sizes.tolist(), strict=True)
+            bodies += [data[at : at + size] for at, size in places]
+            where = start + SEGMENT_BYTES if table.stop is Stop.BLANK else start + table.stop_position
+            whole = table.stop in (Stop.FULL, Stop.BLANK) or where >= flushed
+            assert whole, (
+                f"lane {lane}: {where} is below flushed ({flushed}) and not durable: {table.stop} {table.reason}"
+            )
+        return bodies
+
+    def stop(self) -> StopReport:
+        """As the supervisor does it: closing, drains in order, last positions."""
+        for producer in self.producers:
+            producer.close()
+        self.producers.clear()
+        self.words[Header.CLOSING] = 1
+        for name in ("committer", "flusher", "dispatcher", "allocator"):
+            stage = self.stages.pop(name, None)
+            if stage:
+                stage.stopping = True
+                stage._poll = lambda milliseconds: self.clock.step(milliseconds / 1000)
+                stage._drain()
+                stage.on_stop()
+                stage._close()
+        assert self.supervisor.facts is not None
+        report = close_store(self.supervisor.directory, self.supervisor.facts, self.control, self.supervisor.channel)
+        self._let_go()
+        return report
+
+    def abandon(self) -> None:
+        """As if all processes had been killed, producers too."""
+        for producer in self.producers:
+            producer.close()
+        self.producers.clear()
+        for name in list(self.stages):
+            self.crash(name)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        for fd in self.supervisor._locks.values():
+            self.supervisor.channel.close(fd)
+        self.supervisor._locks.clear()
+        self.control.close()
+
+
+@contextlib.contextmanager
+def bench(
+    path: Path, kinds: dict[str, Any] | None = None, channel: Any = FaultyChannel, **settings: Any
+) -> Iterator[Bench]:
+    """A bench that leaves nothing, however the test ends. A pool that is not drained goes, too."""
+    with _quiet():
+        made = Bench(path, kinds, channel, **settings)
+        pool = made.control.region.path.parent
+        try:
+            yield made
+        finally:
+            if made.stages:
+                made.abandon()
+            for file in pool.glob("*"):
+                file.unlink()
+            if pool.exists():
+                pool.rmdir()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """What stages log of a fault would fill the report; and a record of an error keeps its frames, which keep the pool."""
+    logger = logging.getLogger("stages")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+__all__ = ["SEGMENT_BYTES", "Bench", "ServiceThread", "Stage", "SteppingClock", "bench"]

@@ -1,0 +1,186 @@
+"""A disk that fails on command, and forgets what was not synced: a FileChannel for stage processes under test.
+
+Beside a store `S` lies `S.faults/`: `rules.json`, read again at every call; `hits/<rule>`, a byte for each time that a rule
+struck; and `disk/`, what a power cut would leave of each file under `S/lanes`. A successful sync copies the file there. A
+failed one does what Linux may do: what was written since the last good sync is gone from the file itself, and the next
+sync finds nothing to do and succeeds.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import orjson
+
+from commitlog.file_channel import Buffer, FileChannel
+
+Call = Literal["pwrite", "fdatasync", "allocate", "open", "rename", "sync_directory"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A call on a path that contains `where` fails with `error`, writes `short` bytes at most, or kills its process.
+
+    `dies`: "before" the call does anything, or "after" it, failed or not. `stage`: only there. `times`: so often, 0 for
+    always; `skip`: not the first ones.
+    """
+
+    call: Call
+    where: str = "/commitlog/"
+    error: int = 0
+    short: int = 0
+    dies: Literal["", "before", "after"] = ""
+    stage: str = ""
+    times: int = 0
+    skip: int = 0
+    name: str = "rule"
+
+
+class FaultsDirectory:
+    """`S.faults`, seen from a test and from the channels in the stages alike."""
+
+    def __init__(self, store: Path) -> None:
+        self.lanes = store / "lanes"
+        self.path = store.with_name(f"{store.name}.faults")
+        self._rules_file = self.path / "rules.json"
+        for part in ("hits", "disk"):
+            (self.path / part).mkdir(parents=True, exist_ok=True)
+
+    def set(self, *rules: Rule) -> None:
+        """From now on these and no others. Hits are counted from zero."""
+        for file in (self.path / "hits").iterdir():
+            file.unlink()
+        temporary = self.path / f"rules.{os.getpid()}"
+        temporary.write_bytes(orjson.dumps([asdict(rule) for rule in rules]))
+        temporary.rename(self._rules_file)
+
+    def clear(self) -> None:
+        self.set()
+
+    def rules(self) -> list[Rule]:
+        try:
+            return [Rule(**rule) for rule in orjson.loads(self._rules_file.read_bytes())]
+        except FileNotFoundError:
+            return []
+
+    def hits(self, name: str = "rule") -> int:
+        """How often a rule struck, in all processes."""
+        file = self.path / "hits" / name
+        return file.stat().st_size if file.exists() else 0
+
+    def strikes(self, rule: Rule) -> bool:
+        """Counts a call that a rule is about; whether it is one of those that fail."""
+        fd = os.open(self.path / "hits" / rule.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.write(fd, b"x")
+        count = os.fstat(fd).st_size
+        os.close(fd)
+        return count > rule.skip and (not rule.times or count <= rule.skip + rule.times)
+
+    def image(self, path: Path) -> Path:
+        """What a power cut leaves of a file."""
+        return self.path / "disk" / str(path.relative_to(self.lanes)).replace("/", "+")
+
+    def durable(self, path: Path) -> bytes:
+        image = self.image(path)
+        return image.read_bytes() if image.exists() else b""
+
+
+class FaultyChannel(FileChannel):
+    """One for each process: it remembers which descriptor is which file."""
+
+    def __init__(self, store: Path, stage: str = "") -> None:
+        self.faults = FaultsDirectory(store)
+        self.stage = stage
+        self._paths: dict[int, Path] = {}
+
+    # ---- what fails ----------------------------------------------------------------------------------------------
+
+    def _rule(self, call: Call, path: Path) -> Rule | None:
+        for rule in self.faults.rules():
+            wanted = rule.call == call and rule.where in f"{path}/" and rule.stage in ("", self.stage)
+            if wanted and self.faults.strikes(rule):
+                if rule.dies == "before":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return rule
+        return None
+
+    @staticmethod
+    def _finish(rule: Rule | None) -> None:
+        """The end of a call: dies, or raises, where a rule says so."""
+        if rule and rule.dies == "after":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if rule and rule.error:
+            raise OSError(rule.error, os.strerror(rule.error))
+
+    def open(self, path: str | Path, *, write: bool = False, create: bool = False, exclusive: bool = False) -> int:
+        rule = self._rule("open", Path(path))
+        self._finish(rule)
+        fd = super().open(path, write=write, create=create, exclusive=exclusive)
+        self._paths[fd] = Path(path)
+        return fd
+
+    def close(self, fd: int) -> None:
+        self._paths.pop(fd, None)
+        super().close(fd)
+
+    def write_once(self, fd: int, data: Buffer, offset: int) -> int:
+        rule = self._rule("pwrite", self._paths[fd])
+        if rule and rule.short:
+            data = memoryview(data)[: rule.short]
+        count = 0 if rule and rule.error else super().write_once(fd, data, offset)
+        self._finish(rule)
+        return count
+
+    def allocate(self, fd: int, length: int) -> None:
+        rule = self._rule("allocate", self._paths[fd])
+        if not (rule and rule.error):
+            super().allocate(fd, length)
+        self._finish(rule)
+
+    def rename(self, source: str | Path, target: str | Path) -> None:
+        rule = self._rule("rename", Path(target))
+        super().rename(source, target)
+        image = self.faults.image(Path(source)) if self._is_modelled(Path(source)) else None
+        if image and image.exists():
+            image.rename(self.faults.image(Path(target)))
+        self._finish(rule)
+
+    def sync_directory(self, path: str | Path) -> None:
+        rule = self._rule("sync_directory", Path(path))
+        super().sync_directory(path)
+        self._finish(rule)
+
+    # ---- what a disk keeps ---------------------------------------------------------------------------------------
+
+    def _is_modelled(self, path: Path) -> bool:
+        return path.is_relative_to(self.faults.lanes)
+
+    def fdatasync(self, fd: int) -> None:
+        path = self._paths[fd]
+        rule = self._rule("fdatasync", path)
+        if not self._is_modelled(path):
+            return
+        image = self.faults.image(path)
+        if rule and rule.error:
+            self._forget(path, image)
+        else:
+            temporary = image.with_name(f".{image.name}.{os.getpid()}")
+            temporary.write_bytes(self.pread(fd, self.size(fd), 0))
+            temporary.rename(image)
+        self._finish(rule)
+
+    def _forget(self, path: Path, image: Path) -> None:
+        """Puts back what the file held at its last good sync: the pages written since are lost."""
+        kept = image.read_bytes() if image.exists() else b""
+        fd = os.open(path, os.O_WRONLY)
+        os.pwrite(fd, kept.ljust(os.fstat(fd).st_size, b"\0"), 0)
+        os.close(fd)
+
+
+NAMES = {errno.EIO: "DiskInputOutput", errno.ENOSPC: "DiskFull", errno.EDQUOT: "QuotaExceeded"}
+"""The errors that producers see."""

@@ -1,0 +1,52 @@
+"""A stage process under test, `python -P -m tests.faults.stage STORE`; the environment says which one, and how patched."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+from commitlog import wire
+from stages import allocator, committer, dispatcher, flusher
+from stages.service_thread import ServiceThread, main
+from tests.faults.channel import FaultyChannel
+
+STAGE, PATCH = "COMMITLOG_TEST_STAGE", "COMMITLOG_TEST_PATCH"
+Kind = type[ServiceThread]
+
+KINDS: dict[str, Any] = {
+    "committer": committer.CommitRealTimeService,
+    "flusher": flusher.FlushRealTimeService,
+    "allocator": allocator.AllocateMappedFileService,
+    "dispatcher": dispatcher.ReputMessageService,
+}
+
+
+def with_faults(kind: Any) -> Kind:
+    """The stage on a disk that fails on command."""
+
+    class OnFaultyDisk(kind):  # type: ignore[misc]
+        def __init__(self, path: Path) -> None:
+            super().__init__(path, FaultyChannel(path, kind.name))
+
+    return OnFaultyDisk
+
+
+def deaf_and_dumb(kind: Any) -> Kind:
+    """The stage rings nobody, and hears no bell: shared memory and its own intervals are all it has."""
+
+    class WithoutBells(kind):  # type: ignore[misc]
+        def _poll(self, milliseconds: int) -> bool:
+            if self._bell.socket in self._poller:
+                self._poller.unregister(self._bell.socket)
+            return bool(super()._poll(milliseconds))
+
+    wire.WakeupSender.ring = lambda self: None  # type: ignore[method-assign]
+    wire.NoticePublisher.publish = lambda self, lane, committed, flushed: None  # type: ignore[method-assign]
+    return WithoutBells
+
+
+if __name__ == "__main__":
+    module, function = os.environ[PATCH].split(":")
+    main(getattr(importlib.import_module(module), function)(KINDS[os.environ[STAGE]]))

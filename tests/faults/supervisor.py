@@ -1,0 +1,45 @@
+"""A supervisor whose stages are patched: `python -P -m tests.faults.supervisor`, started by `patched_stages`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stages.supervisor import StageProcess, Supervisor, main
+
+STAGE, PATCH = "COMMITLOG_TEST_STAGE", "COMMITLOG_TEST_PATCH"
+
+
+class PatchedSupervisor(Supervisor):
+    """Runs `tests.faults.stage` for every stage and tells it by the environment which one it is."""
+
+    def _launch(self, name: str, restarts: list[int] | None = None) -> StageProcess:
+        os.environ[STAGE] = name
+        return super()._launch(name, restarts)
+
+    def entry_point(self, name: str) -> str:
+        return "tests.faults.stage"
+
+
+@contextlib.contextmanager
+def patched_stages(patch: str = "tests.faults.stage:with_faults") -> Iterator[None]:
+    """Within it `Store.open` starts patched stages. `patch`: module and function that makes a stage's class another."""
+
+    def start(command: list[str], **how: Any) -> subprocess.Popen[bytes]:
+        assert command[1:] == ["-P", "-m", "stages.supervisor"]
+        return subprocess.Popen([sys.executable, "-P", "-m", __name__], env={**os.environ, PATCH: patch}, **how)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("commitlog.store.subprocess", SimpleNamespace(Popen=start, PIPE=subprocess.PIPE))
+        yield
+
+
+if __name__ == "__main__":
+    main(PatchedSupervisor)

@@ -1,0 +1,309 @@
+"""What must hold, as functions: each passes with the stages as they are and fails with the mistake it is there for.
+
+A check takes a `Build`, which makes benches of the stages as they are or with one mistake planted.
+"""
+
+from __future__ import annotations
+
+import errno
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+import commitlog
+from commitlog.checkpoint import PositionsFile
+from commitlog.consume_queue import ConsumeQueue
+from commitlog.errors import DiskError, NoBufferAvailable, StageFailed
+from commitlog.file_channel import DISK
+from commitlog.record import BLANK_BYTES
+from commitlog.scan import Stop, scan
+from shm.layout import Lane
+from tests.crash.accounts import read_store
+from tests.faults.bench import SEGMENT_BYTES, Bench
+from tests.faults.channel import Rule
+
+
+class Build(Protocol):
+    """Makes a bench at a path; settings are sections of the configuration."""
+
+    def __call__(self, path: Path, **settings: Any) -> AbstractContextManager[Bench]: ...
+
+
+def send(producer: commitlog.Producer, count: int, size: int = 1000) -> list[bytes]:
+    """Numbered bodies of that size, sent."""
+    bodies = [b"%08d" % number + bytes([number % 251 + 1]) * (size - 8) for number in range(count)]
+    for body in bodies:
+        producer.send("t", body)
+    return bodies
+
+
+def flushed_is_durable(build: Build, path: Path) -> None:
+    """At every step of the way, what is acknowledged as flushed is what a power cut would leave."""
+    with build(path) as bench:
+        producer = bench.producer()
+        sent = []
+        for _ in range(3):
+            sent += send(producer, 40)
+            for stage in ("allocator", "flusher", "committer", "flusher", "committer", "flusher", "dispatcher"):
+                bench.turn(stage)
+                bench.durable_bodies()
+        bench.settle()
+        assert bench.durable_bodies() == sent
+
+
+def a_failed_sync_is_repaired(build: Build, path: Path) -> None:
+    """The pages of a failed sync are lost and the next sync succeeds; `flushed` waits until they were written again."""
+    with build(path) as bench:
+        producer = bench.producer()
+        sent = send(producer, 30)
+        bench.settle()
+        bench.faults.set(Rule("fdatasync", error=errno.EIO, times=2))
+        sent += send(producer, 60)  # over a segment's end
+        for _ in range(30):
+            bench.turn()
+            bench.durable_bodies()
+            bench.clock.step(0.2)
+        bench.settle()
+        assert bench.faults.hits() > 2
+        assert bench.durable_bodies() == sent
+
+
+def a_new_flusher_trusts_nothing(build: Build, path: Path) -> None:
+    """A sync fails and its flusher is killed before it could say so; the next one's first sync succeeds."""
+    with build(path) as bench:
+        producer = bench.producer()
+        sent = send(producer, 30)
+        bench.turn("allocator", "flusher", "committer")
+        bench.faults.set(Rule("fdatasync", error=errno.EIO, times=1))
+        wanted = bench.lane(Lane.REWRITE_WANTED)
+        bench.turn("flusher")
+        assert bench.faults.hits() == 1
+        bench.words[bench.control.lane_base(0) + Lane.REWRITE_WANTED] = wanted  # killed before this store
+        bench.crash("flusher")
+        bench.faults.clear()
+        bench.start("flusher")
+        bench.settle()
+        assert bench.durable_bodies() == sent
+
+
+def buffers_return_when_flushed(build: Build, path: Path) -> None:
+    """With three slots full of committed bytes that no sync has covered, there is no buffer for a fourth segment; and what
+    a failed sync loses then is still in them."""
+    with build(path, producer={"buffer_wait_ms": 30}) as bench:
+        producer = bench.producer()
+        sent = send(producer, 1)
+        for _ in range(3):
+            bench.turn("allocator", "allocator", "allocator", "flusher", "committer")
+        bench.faults.set(Rule("fdatasync", error=errno.EIO))
+        try:
+            for _ in range(6):
+                sent += send(producer, 40)
+                bench.turn("allocator", "committer")
+            raise AssertionError("six segments were accepted into three buffers, none of them flushed")
+        except (NoBufferAvailable, DiskError):
+            pass
+        bench.faults.clear()
+        bench.settle()
+        bodies = bench.durable_bodies()
+        assert bodies[: len(sent)] == sent
+
+
+def short_writes_are_continued(build: Build, path: Path) -> None:
+    """A pwrite that writes 700 bytes of what it was given is followed by the rest."""
+    with build(path) as bench:
+        bench.faults.set(Rule("pwrite", short=700))
+        sent = send(bench.producer(), 20)
+        bench.settle()
+        assert bench.faults.hits() > 20
+        assert bench.durable_bodies() == sent
+
+
+def committed_is_in_the_file(build: Build, path: Path) -> None:
+    """While pwrite fails nothing is committed; later everything is."""
+    with build(path) as bench:
+        bench.faults.set(Rule("pwrite", error=errno.ENOSPC))
+        sent = send(bench.producer(), 20)
+        for _ in range(3):
+            bench.turn()
+            bench.clock.step(1)
+        assert bench.faults.hits() >= 3
+        assert bench.lane(Lane.COMMITTED) == 0, "committed what could not be written"
+        assert bench.lane(Lane.COMMITTER_FAULT) == errno.ENOSPC, "nobody was told"
+        bench.faults.clear()
+        bench.settle()
+        assert bench.lane(Lane.COMMITTER_FAULT) == 0
+        assert bench.durable_bodies() == sent
+
+
+def one_of_each_stage(build: Build, path: Path) -> None:
+    """A second committer, or flusher, beside the first is refused by the lock, whatever else is true."""
+    with build(path) as bench:
+        for name in ("committer", "flusher", "dispatcher", "allocator"):
+            first = bench.stages[name]
+            try:
+                second = bench.start(name)
+            except StageFailed:
+                continue
+            second._close()
+            bench.stages[name] = first
+            raise AssertionError(f"two of {name} work on one store")
+
+
+def one_writer_of_each_lane(build: Build, path: Path) -> None:
+    """Two producers have two lanes."""
+    with build(path) as bench:
+        lanes = [bench.producer().lane, bench.producer().lane]
+        assert lanes == [0, 1], f"two writers have the lanes {lanes}"
+
+
+def names_are_durable_before_use(build: Build, path: Path) -> None:
+    """A new segment's name is synced, after its rename, before the committer is told of it."""
+    with build(path) as bench:
+        bench.producer()
+        bench.faults.set(Rule("sync_directory", where="/commitlog/", error=errno.EIO))
+        bench.turn("allocator")
+        assert bench.faults.hits() >= 1, "the directory was never synced"
+        assert bench.lane(Lane.ALLOCATED) == 0
+
+
+def segments_are_open_first(build: Build, path: Path) -> None:
+    """Nothing is written to a segment before the flusher holds a descriptor of it, or it could miss an error."""
+    with build(path) as bench:
+        sent = send(bench.producer(), 10)
+        bench.turn("allocator")
+        bench.turn("committer")
+        assert bench.lane(Lane.COMMITTED) == 0, "committed before the flusher had the segment open"
+        bench.settle()
+        assert bench.durable_bodies() == sent
+
+
+def a_stop_drains(build: Build, path: Path) -> None:
+    """Everything accepted before the stop is in the files, and nothing but zeros after it."""
+    with build(path) as bench:
+        sent = send(bench.producer(), 150)
+        bench.turn("allocator", "allocator", "allocator", "flusher")
+        report = bench.stop()
+        assert report.drained, report.kept
+    assert read_store(path).messages == len(sent)
+
+
+def published_bytes_are_there(build: Build, path: Path) -> None:
+    """When `wrote` moves, a committer that looks at once finds whole records below it."""
+    with build(path) as bench:
+        producer = bench.producer()
+        bench.turn("allocator", "flusher")
+        for _ in range(5):
+            send(producer, 1)
+            bench.turn("committer", "flusher")
+            bench.durable_bodies()
+
+
+def a_blank_ends_what_is_committed(build: Build, path: Path) -> None:
+    """After a BLANK the file is zero, also where the slot holds an older segment's bytes."""
+    with build(path) as bench:
+        producer = bench.producer()
+        for number in range(16):
+            send(producer, 6, 9_000 + 1_700 * (number % 5))
+            bench.settle()
+        assert bench.lane(Lane.FLUSHED) > 6 * SEGMENT_BYTES
+        directory = bench.supervisor.directory.lane(0)
+        for start in range(0, bench.lane(Lane.FLUSHED) - SEGMENT_BYTES, SEGMENT_BYTES):
+            data = directory.segment(start).read_bytes()
+            table = scan(data, 0, len(data), start, 0, check_crc=True)
+            assert table.stop is Stop.BLANK
+            assert not any(data[table.stop_position + BLANK_BYTES :]), f"segment {start} does not end in zeros"
+
+
+def _assert_dispatched(bench: Bench, count: int) -> None:
+    queue = ConsumeQueue(bench.supervisor.directory.lane(0).queue("t"), file_bytes=20_000, channel=DISK)
+    sizes = queue.entries(0, count)["size"]
+    queue.close()
+    assert len(sizes) == count
+    assert sizes.all(), f"entry {int(sizes.argmin())} of {count} is empty"
+
+
+def every_record_is_placed(build: Build, path: Path) -> None:
+    """A consume queue without space stops dispatch and nothing else; later no entry is missing."""
+    with build(path) as bench:
+        producer = bench.producer()
+        bench.faults.set(Rule("pwrite", where="/consumequeue/", error=errno.ENOSPC))
+        sent = send(producer, 30)
+        for _ in range(5):
+            bench.turn()
+        assert bench.lane(Lane.FLUSHED) == bench.lane(Lane.WROTE)
+        assert bench.lane(Lane.DISPATCHED) == 0, "dispatched what could not be placed"
+        assert bench.lane(Lane.DISPATCHER_FAULT) == errno.ENOSPC, "nobody was told"
+        bench.faults.clear()
+        sent += send(producer, 10)
+        bench.settle()
+        _assert_dispatched(bench, len(sent))
+
+
+def lost_entries_are_placed_again(build: Build, path: Path) -> None:
+    """A consume queue's failed sync loses entries; they are placed again before `dispatch_synced` says otherwise."""
+    with build(path) as bench:
+        sent = send(bench.producer(), 30)
+        bench.settle()
+        bench.faults.set(Rule("fdatasync", where="/consumequeue/", error=errno.EIO, times=1))
+        bench.clock.step(2)
+        bench.stages["dispatcher"].on_wait_end()
+        assert bench.faults.hits() == 1
+        bench.settle()
+        bench.clock.step(2)
+        bench.stages["dispatcher"].on_wait_end()
+        assert bench.lane(Lane.DISPATCH_SYNCED) == bench.lane(Lane.FLUSHED)
+        _assert_dispatched(bench, len(sent))
+
+
+def positions_say_what_is_durable(build: Build, path: Path) -> None:
+    """`positions` never runs ahead of `flushed` or of what was synced of the consume queues."""
+    with build(path) as bench:
+        producer = bench.producer()
+        send(producer, 30)
+        bench.settle()
+        send(producer, 30)
+        bench.turn("allocator", "flusher", "committer")
+        bench.clock.step(2)
+        bench.stages["flusher"].on_wait_end()
+        positions = PositionsFile(bench.supervisor.directory.lane(0).positions_file, DISK).load()
+        assert positions is not None
+        assert bench.lane(Lane.COMMITTED) > bench.lane(Lane.FLUSHED)
+        assert positions.flushed_where <= bench.lane(Lane.FLUSHED), "says flushed of what is only committed"
+        assert positions.dispatched_where <= bench.lane(Lane.DISPATCH_SYNCED), "says dispatched of what was not synced"
+
+
+def news_before_a_sleep_is_seen(build: Build, path: Path) -> None:
+    """What came between the round and the sleep word keeps a stage from sleeping: the producer did not ring."""
+    with build(path) as bench:
+        producer = bench.producer()
+        for name in ("committer", "flusher"):
+            stage = bench.stages[name]
+            slept: list[int] = []
+            stage._poll = slept.append
+            seen = stage.news()
+            send(producer, 3)
+            bench.turn("allocator", "flusher", "committer")
+            stage.wait_for_running(60_000, seen)
+            del stage._poll
+            assert max(slept, default=0) < 1000, f"the {name} slept through the news"
+
+
+CHECKS = [
+    flushed_is_durable,
+    a_failed_sync_is_repaired,
+    a_new_flusher_trusts_nothing,
+    buffers_return_when_flushed,
+    short_writes_are_continued,
+    committed_is_in_the_file,
+    one_of_each_stage,
+    one_writer_of_each_lane,
+    names_are_durable_before_use,
+    segments_are_open_first,
+    a_stop_drains,
+    published_bytes_are_there,
+    a_blank_ends_what_is_committed,
+    every_record_is_placed,
+    lost_entries_are_placed_again,
+    positions_say_what_is_durable,
+    news_before_a_sleep_is_seen,
+]
