@@ -22,7 +22,7 @@ from commitlog.record import MAGIC_V1, MAGIC_V2, SysFlag, decode
 from commitlog.spark import arrays
 from commitlog.spark.arrays import Spans
 from commitlog.spark.pairs import CRC_BYTES, CRC_WORD, Pairs, parse_pairs
-from commitlog.spark.segments import HEAD_BYTES, Segment
+from commitlog.spark.segments import HEAD, HEAD_BYTES, Segment
 
 Ints = npt.NDArray[np.int64]
 
@@ -75,7 +75,7 @@ class Decoder:
         self.segment, self.queue, self.places = segment, queue, places
         self.count = len(places.at)
         self._check_bounds()
-        self.heads = segment.heads[places.at]
+        self.heads = segment.heads[places.at].view(HEAD)
         self.sys_flag = self.heads["sys_flag"].astype(np.int32)
         self._check_heads()
         self._find_body()

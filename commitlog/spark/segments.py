@@ -49,7 +49,8 @@ class Segment:
     """One mapped segment file. `base` is the log offset of its first byte.
 
     `heads`, `be64`, `be32`, `be16` are views with a stride of one byte: item i is what begins at byte i, so that
-    one fancy index gathers a field of many records wherever they lie.
+    one fancy index gathers a field of many records wherever they lie. The items of `heads` are plain bytes, to be
+    viewed as HEAD: numpy copies those ten times faster than items with fields.
     """
 
     def __init__(self, path: Path, base: int, fd: int, size: int, channel: FileChannel) -> None:
@@ -57,7 +58,7 @@ class Segment:
         self.map = channel.map_read(fd, size)
         self.buffer = pa.py_buffer(self.map)
         self.u8: npt.NDArray[np.uint8] = np.frombuffer(self.map, np.uint8)
-        self.heads = self.at_every_byte(HEAD)
+        self.heads = self.at_every_byte(np.dtype(f"V{HEAD_BYTES}"))
         self.be64 = self.at_every_byte(np.dtype(">i8"))
         self.be32 = self.at_every_byte(np.dtype(">i4"))
         self.be16 = self.at_every_byte(np.dtype(">i2"))
