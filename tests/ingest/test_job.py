@@ -1,0 +1,153 @@
+"""The main job from its command line to its exit code, with a real store and a real Spark."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow.parquet as pq
+import pytest
+
+from commitlog.ingest.verdict import parquet_files
+from tests.waiting import wait_until
+
+START_SECONDS = 120.0
+PNG = b"\x89PNG\r\n\x1a\n"
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@contextmanager
+def running(directory: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The command, its output in `directory/said`."""
+    command = [sys.executable, "-P", "-m", "commitlog.cli", "ingest", "--store", "run/store", "--out", "run/out"]
+    with (directory / "said").open("wb") as said:
+        process = subprocess.Popen([*command, *options], cwd=directory, stdout=said, stderr=subprocess.STDOUT)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+
+
+def said(directory: Path) -> str:
+    return (directory / "said").read_text()
+
+
+def wait_for_phase(directory: Path, process: subprocess.Popen[bytes], phase: str) -> None:
+    wait_until(lambda: phase in said(directory).splitlines() or process.poll() is not None, START_SECONDS, phase)
+    assert process.poll() is None, said(directory)
+
+
+def rows(directory: Path, *columns: str) -> list[dict[str, Any]]:
+    """The table, read without this project's help."""
+    files = parquet_files(directory / "run/out")
+    return [row for path in files for row in pq.read_table(path, columns=list(columns), partitioning=None).to_pylist()]
+
+
+def check_report(report: dict[str, Any]) -> None:
+    """The keys that are promised, and that they agree with each other."""
+    assert report["verdict"] == "exactly once"
+    assert report["sent"] == report["committed"] == report["flushed"] == report["read"] == report["rows"] > 0
+    assert report["lag"].items() >= {"sent": 0, "committed": 0, "flushed": 0, "spark": 0}.items()
+    length = len(report["rates"]["seconds"])
+    assert length > 0
+    for name in ("sent", "committed", "flushed", "spark"):
+        assert len(report["rates"][name]) == length
+    for name in ("flushed", "spark"):
+        assert 0 < report["latency_ms"][name]["p50"] <= report["latency_ms"][name]["p99"]
+    assert Path(report["picture"]).read_bytes().startswith(PNG)
+
+
+def test_a_short_run_through_the_death_of_the_committer(tmp_path: Path) -> None:
+    """Live input for some seconds, kill -9 in the middle: exactly once, exit code 0, plain lines, and nothing left."""
+    options = ["--seconds", "6", "--rate", "1000", "--report", "report.json"]
+    with running(tmp_path, *options) as process:
+        wait_for_phase(tmp_path, process, "running")
+        os.kill(int((tmp_path / "run/store/locks/committer").read_text()), signal.SIGKILL)
+        assert process.wait(150) == 0, said(tmp_path)
+    report = orjson.loads((tmp_path / "report.json").read_bytes())
+    check_report(report)
+    assert report["restarts"]["committer"] == 1
+    assert 4.0 < report["seconds"] < 60
+    assert all(character.isprintable() for line in said(tmp_path).splitlines() for character in line)
+    assert "the committer had died" in said(tmp_path)
+    table = rows(tmp_path, "run", "producer", "sequence", "kind", "cpu_percent")
+    assert {(row["producer"], row["sequence"]) for row in table} == {
+        (producer["producer"], sequence) for producer in report["producers"] for sequence in range(producer["sent"])
+    }
+    assert {"process", "cpu", "memory"} <= {row["kind"] for row in table}
+    assert {row["run"] for row in table} == {report["settings"]["run"]}
+    with running(tmp_path) as again:
+        assert again.wait(60) == 1
+    assert "holds another run" in said(tmp_path)
+
+
+@pytest.mark.nightly
+def test_tailed_files_until_ctrl_c(tmp_path: Path) -> None:
+    """Lines written before, during and after a rotation and a truncation, each once and in order; Ctrl-C drains."""
+    first, second = tmp_path / "a.log", tmp_path / "b.log"
+    first.write_bytes(b"".join(b"a%d\n" % n for n in range(1000)))
+    second.write_bytes(b"b0\nodd \xff byte\n")
+    with running(tmp_path, "--input", "a.log", "b.log", "--follow") as process:
+        wait_for_phase(tmp_path, process, "reading the input")
+        wait_until(lambda: len(rows(tmp_path, "line")) == 1002, 60)
+        first.rename(tmp_path / "a.log.1")
+        first.write_bytes(b"after rotation\n")
+        with second.open("r+b") as file:
+            file.truncate(0)
+            file.write(b"anew\n")
+        wait_until(lambda: len(rows(tmp_path, "line")) == 1004, 60)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(150) == 0, said(tmp_path)
+    check_report(orjson.loads((tmp_path / "run/out/report.json").read_bytes()))
+    table = sorted(rows(tmp_path, "source", "line", "sequence"), key=lambda row: row["sequence"])
+    by_source = {path: [row["line"] for row in table if row["source"] == str(path)] for path in (first, second)}
+    assert by_source[first] == [f"a{n}" for n in range(1000)] + ["after rotation"]
+    assert by_source[second] == ["b0", "odd � byte", "anew"]
+
+
+@pytest.mark.nightly
+def test_a_killed_producer_is_judged_by_what_it_had_noted(tmp_path: Path) -> None:
+    """The others go on; the report says so; what is there is there once."""
+    with running(tmp_path, "--seconds", "5", "--producers", "3") as process:
+        wait_for_phase(tmp_path, process, "running")
+        wait_until(lambda: "wrote" in said(tmp_path), 60)
+        producers = subprocess.run(
+            ["pgrep", "-P", str(process.pid), "-f", "commitlog.ingest.sampling"], capture_output=True, check=True
+        )
+        os.kill(int(producers.stdout.split()[-1]), signal.SIGKILL)
+        assert process.wait(150) == 0, said(tmp_path)
+    report = orjson.loads((tmp_path / "run/out/report.json").read_bytes())
+    assert report["verdict"] == "exactly once"
+    assert sum(not producer["finished"] for producer in report["producers"]) == 1
+    assert any("died" in event for event in report["events"])
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["--input", "missing"], "missing: No such file"),
+        (["--store", "file"], "is a file"),
+        (["--out", "file/out"], "Not a directory"),
+        (["--config", "missing.toml"], "missing.toml: can't be read"),
+    ],
+)
+def test_refusals_leave_nothing_behind(tmp_path: Path, options: list[str], error: str) -> None:
+    """One line, exit code 1, no directory and no pool."""
+    (tmp_path / "file").write_text("")
+    with running(tmp_path, *options) as process:
+        assert process.wait(60) == 1
+    lines = [line for line in said(tmp_path).splitlines() if line.startswith("commitlog: ")]
+    assert len(lines) == 1
+    assert error in lines[0]
+    assert sorted(os.listdir(tmp_path)) == ["file", "said"]
