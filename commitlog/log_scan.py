@@ -7,11 +7,13 @@ BLANK that reaches exactly to its segment's end, or the start of a later segment
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import re
 import stat
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -144,13 +146,19 @@ class Segments:
 
 
 def guess_segment_bytes(directory: Path, channel: FileChannel = DISK) -> int:
-    """The segment size of a log that has no store.json: the size most files have; 0 without files."""
+    """The segment size of a log that has no store.json; 0 without files.
+
+    That by which the files' names differ, if one of them has it for size; else the size that most files have.
+    """
     sizes: dict[int, int] = {}
     for name in channel.list(directory):
-        facts = os.lstat(directory / name)
-        if _SEGMENT_NAME.fullmatch(name) and stat.S_ISREG(facts.st_mode) and facts.st_size:
-            sizes[facts.st_size] = sizes.get(facts.st_size, 0) + 1
-    return max(sizes, key=lambda size: (sizes[size], size), default=0)
+        if _SEGMENT_NAME.fullmatch(name):
+            facts = os.lstat(directory / name)
+            if stat.S_ISREG(facts.st_mode) and facts.st_size:
+                sizes[int(name)] = facts.st_size
+    steps = Counter(after - before for before, after in itertools.pairwise(sizes))
+    counts = Counter(sizes.values())
+    return max(counts, key=lambda size: (steps[size], counts[size], size), default=0)
 
 
 @dataclass

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -274,7 +274,7 @@ class _Recovery:
         for piece in log.pieces(start):
             if isinstance(piece, Gap):
                 if walked.torn is None:
-                    self._judge(walked, piece, flushed)
+                    self._judge(walked, piece, flushed, log.segments)
                     self.queues.gap = walked.corrupt[-1] if walked.corrupt else None  # what lost queue offsets are in
                 walked.met_dispatched |= dispatched in (piece.start, piece.end)
             elif walked.torn is not None:
@@ -294,31 +294,33 @@ class _Recovery:
             old = int(np.searchsorted(where, dispatched))
             walked.queues_right = check.has_entries(table, old) and check.reach(table, old)
 
-    def _judge(self, walked: _Walked, gap: Gap, flushed: int) -> None:
+    def _judge(self, walked: _Walked, gap: Gap, flushed: int, segments: Segments) -> None:
         """Is this gap the log's end, or damage within it?"""
         walked.end = gap.start
         below = gap.start < flushed
         unfinished = gap.claimed_end > flushed or gap.start + _HEAD_BYTES > flushed
         if below and ((gap.end <= flushed and not gap.last) or not unfinished):
-            walked.corrupt.append(gap)
-            walked.end = self._resume_at(flushed) if gap.last else gap.end
             if gap.last:
                 walked.torn = gap
+                gap = replace(gap, end=self._resume_at(flushed, segments))
+            walked.corrupt.append(gap)
+            walked.end = gap.end
         elif gap.dirty or not gap.last:
             walked.torn = gap
 
-    def _resume_at(self, flushed: int) -> int:
+    def _resume_at(self, flushed: int, segments: Segments) -> int:
         """Where a log goes on that is damaged up to what was flushed: behind it, so that no offset is used twice."""
         base = flushed - flushed % self.size
-        there = os.path.isfile(self.lane.segment(base)) and base + self.size - flushed >= BLANK_BYTES
-        return flushed if there or flushed == base else base + self.size
+        has_room = base in segments and base + self.size - flushed >= BLANK_BYTES
+        return flushed if has_room or flushed == base else base + self.size
 
     # ---- repairs -------------------------------------------------------------------------------------------------
 
     def _note_corruption(self, gap: Gap) -> None:
         count = gap.end - gap.start
-        self.quarantine.note_corruption(gap.file, gap.start, gap.end, gap.reason)
-        self._find(f"corruption: {gap.file} at offset {gap.start}: {gap.reason}; {count:,} bytes hold no record")
+        reason = gap.reason or "the segment file is missing"
+        self.quarantine.note_corruption(gap.file, gap.start, gap.end, reason)
+        self._find(f"corruption: {gap.file} at offset {gap.start}: {reason}; {count:,} bytes hold no record")
 
     def _cut(self, log: LogScan, walked: _Walked) -> None:
         """Takes what is behind the end out of the log. Files made ahead, all zero, stay."""
