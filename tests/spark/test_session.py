@@ -1,0 +1,90 @@
+"""What importing costs, what a session is given, the lag of a progress, and executors in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import commitlog.spark
+from commitlog.spark.daemon import QuietStream
+from commitlog.spark.sessions import FAST, _cores
+from tests.spark.hand_made import small_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[2]
+
+
+def python(code: str, *arguments: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("module", "unwanted"),
+    [
+        ("commitlog.spark", "pyspark pyarrow numpy.random zmq"),
+        ("pyspark_commitlog", "zmq pydantic typer pandas rich psutil"),
+        ("commitlog.spark.daemon", "pyarrow zmq pydantic typer"),
+    ],
+)
+def test_imports(module: str, unwanted: str) -> None:
+    loaded = python(f"import sys, {module}; print(*[name for name in {unwanted.split()} if name in sys.modules])")
+    assert loaded == ""
+
+
+def test_a_running_session_is_used_as_it_is(spark: SparkSession) -> None:
+    for key, value in FAST.items():
+        assert spark.conf.get(key) == value
+    with pytest.warns(UserWarning, match=r"running already .* spark\.sql\.shuffle\.partitions=7"):
+        assert commitlog.spark.session("another", master="local[7]") is spark
+
+
+def test_cores() -> None:
+    assert [_cores(master) for master in ("local", "local[3]", "local-cluster[2,3,512]")] == [1, 3, 6]
+    assert _cores("local[*]") == len(os.sched_getaffinity(0))
+    assert _cores("spark://somewhere:7077") is None
+
+
+def test_lag() -> None:
+    end = {"@store": "s", "@from": {"a": {"0": 1}}, "a": {"0": 5, "1": 7}}
+    latest = {"@store": "s", "a": {"0": 9, "1": 7, "2": 4}, "b": {"0": 1}}
+    ours = {"endOffset": end, "latestOffset": json.dumps(latest)}
+    other = {"endOffset": {"b": {"0": 3}}, "latestOffset": {"b": {"0": 9}}}
+    assert commitlog.spark.lag({"sources": [ours, other]}) == {"a": {0: 4, 1: 0, 2: 4}, "b": {0: 1}}
+    assert commitlog.spark.lag(None) == commitlog.spark.lag({"sources": [{"endOffset": None}]}) == {}
+
+
+def test_workers_that_spark_let_go_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    stream = QuietStream(sys.stdout)
+    print("failed to flush the output to the worker process:\nTraceback\nBrokenPipeError: x", file=stream)
+    print("something else", file=stream)
+    assert capsys.readouterr().out == "something else\n"
+
+
+def test_executors_of_their_own(tmp_path: Path) -> None:
+    """A local cluster: planning and reading are in different processes, which start elsewhere."""
+    store = small_store(tmp_path / "store", rows=50)
+    code = """
+import os, sys, commitlog.spark
+os.chdir(os.path.dirname(sys.argv[1]))
+spark = commitlog.spark.session("cluster", "local-cluster[2,1,512]", {"spark.ui.enabled": False})
+frame = spark.read.format("commitlog").option("subscribe", "orders,other").option("minPartitions", 4).load("store")
+print(frame.count(), frame.rdd.getNumPartitions(), spark.conf.get("spark.sql.shuffle.partitions"))
+spark.stop()
+"""
+    assert python(code, str(store.path), SPARK_WORKER_DIR=str(tmp_path / "work")) == "200 4 2"

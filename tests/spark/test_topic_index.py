@@ -1,0 +1,103 @@
+"""Which queue offsets may be read: what is dispatched, what has to be walked, what retention left, and nothing more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from commitlog import topic_index
+from commitlog.topic_index import LaneIndex, QueueRange, TopicIndex
+from commitlog.view import StoreView
+from tests.spark.hand_made import BEGIN_MS, HandMadeLane, HandMadeStore
+
+
+@pytest.fixture(autouse=True)
+def _look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_index, "STOPPED_REREAD_NS", 0)
+
+
+@pytest.fixture
+def lane(tmp_path: Path) -> HandMadeLane:
+    """100 records of two topics in turn, over several segments; nothing dispatched or published."""
+    made = HandMadeStore(tmp_path / "store", 1 << 12).lane(0)
+    for row in range(100):
+        made.append(("even", "odd")[row % 2], b"%d" % row)
+    return made
+
+
+def index_of(lane: HandMadeLane) -> TopicIndex:
+    index = TopicIndex(StoreView(lane.store.path))
+    index.refresh()
+    return index
+
+
+def ends(index: TopicIndex) -> dict[str, tuple[int, int]]:
+    return {topic: (queue.first, queue.end) for topic in index.topics() for queue in index.ranges(topic).values()}
+
+
+@pytest.mark.parametrize("dispatched", [0, 1, 37, 99, 100])
+@pytest.mark.parametrize("flushed", [0, 1, 38, 100])
+def test_any_state_of_dispatch_and_flush(lane: HandMadeLane, dispatched: int, flushed: int) -> None:
+    """Also entries beyond the limit, as a lost pool leaves them: they don't count."""
+    lane.dispatch(dispatched)
+    last = lane.records[flushed - 1]
+    lane.publish(flushed=last.physical_offset + last.total_size if flushed else 0)
+    expected = {"even": (0, (flushed + 1) // 2), "odd": (0, flushed // 2)}
+    found = ends(index_of(lane))
+    assert {topic: found.get(topic, (0, 0)) for topic in expected} == expected
+
+
+def test_it_follows(lane: HandMadeLane) -> None:
+    """Step by step, whatever is dispatched meanwhile; walks from a mark find every offset."""
+    lane.publish(flushed=0)
+    index = index_of(lane)
+    assert ends(index) == {}
+    for count, record in enumerate(lane.records, 1):
+        lane.publish(flushed=record.physical_offset + record.total_size)
+        if count % 7 == 0:
+            lane.dispatch(5)
+        assert index.refresh()
+        assert not index.refresh()
+        assert ends(index)["even"] == (0, (count + 1) // 2)
+        queue = index.ranges("even")[0]
+        assert queue.walk_from(queue.end - 1) <= lane.records[2 * (queue.end - 1)].physical_offset
+
+
+def test_marks_lead_to_what_has_no_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = QueueRange(0, 50, 10, [(8, 800), (20, 2000), (40, 4000)])
+    assert [queue.walk_from(offset) for offset in (0, 8, 19, 20, 39, 40, 49)] == [800, 800, 800, 2000, 2000, 4000, 4000]
+    assert QueueRange(0, 50, 50).walk_from(3) == -1
+
+
+def test_retention(lane: HandMadeLane) -> None:
+    lane.dispatch()
+    lane.publish()
+    index = index_of(lane)
+    lane.forget_before(2)
+    assert index.refresh()
+    kept = [record for record in lane.records if record.physical_offset >= 2 << 12]
+    firsts = {topic: min(r.queue_offset for r in kept if r.topic == topic) for topic in ("even", "odd")}
+    for seen in (index, index_of(lane)):
+        assert ends(seen) == {topic: (first, 50) for topic, first in firsts.items()}
+
+
+@pytest.mark.parametrize("dispatched", [0, 50, 100])
+def test_times(lane: HandMadeLane, dispatched: int) -> None:
+    lane.dispatch(dispatched)
+    lane.publish()
+    index = index_of(lane)
+    for row in (0, 1, 48, 49, 50, 51, 97, 98):
+        assert index.find_by_time("even", 0, BEGIN_MS + 1000 * row - 1) == (row + 1) // 2
+    assert index.find_by_time("even", 0, BEGIN_MS + 98_001) is None
+    assert index.find_by_time("even", 0, 0) == 0
+
+
+def test_lanes_that_appear(lane: HandMadeLane) -> None:
+    lane.publish()
+    index = index_of(lane)
+    lane.store.lane(5).append("new", b"x")
+    lane.store.lane(5).publish()
+    assert index.refresh()
+    assert isinstance(index.lanes[5], LaneIndex)
+    assert ends(index)["new"] == (0, 1)
