@@ -1,0 +1,103 @@
+"""A mapped segment is not closed under its user, and outlives its file."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from commitlog.clock import Clock
+from commitlog.errors import DamagedFile
+from commitlog.mapped_file import MappedFile
+
+
+class FakeClock(Clock):
+    """Time that passes in `sleep` only."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+    def sleep(self, seconds: float) -> None:
+        self.now_ns += int(seconds * 1e9)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / f"{8192:020d}"
+    path.write_bytes(b"first".ljust(4096, b"."))
+    return path
+
+
+def test_read_only(path: Path) -> None:
+    """No process ever stores to a mapped file."""
+    mapped = MappedFile(path, 8192, 4096)
+    with mapped.held() as view:
+        assert (bytes(view[:5]), len(view), mapped.start) == (b"first", 4096, 8192)
+        with pytest.raises(TypeError):
+            view[0] = 1
+    assert mapped.shutdown()
+
+
+@pytest.mark.parametrize("size", [0, 4095, 4097, 8192])
+def test_another_size(path: Path, size: int) -> None:
+    """Reading beyond the end of a mapped file is a SIGBUS, so it is refused at once, by name."""
+    with pytest.raises(DamagedFile, match=path.name):
+        MappedFile(path, 8192, size)
+
+
+def test_missing(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        MappedFile(tmp_path / f"{0:020d}", 0, 4096)
+
+
+def test_unlinked_while_mapped(path: Path) -> None:
+    """A retired file stays readable as long as its mapping does."""
+    mapped = MappedFile(path, 8192, 4096)
+    path.unlink()
+    with mapped.held() as view:
+        assert bytes(view[:5]) == b"first"
+    assert mapped.shutdown()
+
+
+def test_nobody_gets_in_after_shutdown(path: Path) -> None:
+    mapped = MappedFile(path, 8192, 4096)
+    assert mapped.hold()
+    mapped.release()
+    assert mapped.shutdown()
+    assert not mapped.hold()
+    with pytest.raises(ValueError, match="closed"), mapped.held():
+        pass
+
+
+def test_shutdown_waits_for_holders(path: Path) -> None:
+    """Until the last one gives it back."""
+    mapped = MappedFile(path, 8192, 4096)
+    assert mapped.hold()
+    timer = threading.Timer(0.05, mapped.release)
+    timer.start()
+    assert mapped.shutdown(wait_seconds=30)
+    timer.join()
+
+
+def test_shutdown_forces_after_its_limit(path: Path) -> None:
+    """The limit passed, the mapping goes although somebody still counts as a holder: he finds it closed, not torn away."""
+    mapped = MappedFile(path, 8192, 4096)
+    assert mapped.hold()
+    clock = FakeClock()
+    assert mapped.shutdown(wait_seconds=120, clock=clock)
+    assert 120 <= clock.now_ns / 1e9 < 121
+    with pytest.raises(ValueError, match="released"):
+        bytes(mapped.view)
+
+
+def test_a_view_in_use_keeps_the_mapping(path: Path) -> None:
+    """Python unmaps nothing that is in use: whoever holds a view can finish."""
+    mapped = MappedFile(path, 8192, 4096)
+    part = mapped.view[:5]
+    assert not mapped.shutdown()
+    assert bytes(part) == b"first"
+    part.release()
