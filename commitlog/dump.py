@@ -30,7 +30,7 @@ def dump_records(path: str | os.PathLike[str], channel: FileChannel = DISK) -> I
 
 
 def _dump(root: LogRoot, channel: FileChannel) -> Iterator[dict[str, Any]]:
-    scan = root.open(channel)
+    scan = root.scan(channel)
     for piece in scan.pieces(scan.segments.first):
         if not isinstance(piece, RecordTable):
             continue

@@ -29,7 +29,7 @@ class LogRoot:
     flushed: int = 0
     """Log offset up to which the log was synced; 0 where that is not known."""
 
-    def open(self, channel: FileChannel = DISK, *, check_crc: bool = True) -> LogScan:
+    def scan(self, channel: FileChannel = DISK, *, check_crc: bool = True) -> LogScan:
         """A scan of its log."""
         return LogScan(Segments(self.path / "commitlog", self.segment_bytes, channel), self.lane, check_crc)
 

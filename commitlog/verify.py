@@ -100,7 +100,7 @@ class _Check:
     queues: dict[Path, ConsumeQueue] = field(default_factory=dict)
 
     def run(self, progress: Callable[[int], None]) -> LaneReport:
-        scan = self.root.open(self.channel)
+        scan = self.root.scan(self.channel)
         scan.progress = progress
         segments = scan.segments
         for text in segments.findings:

@@ -1,0 +1,141 @@
+"""`dump` and `verify`: stores of RocketMQ's and ours, sound and damaged, by function and by command."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+import commitlog
+from commitlog.cli import app
+from commitlog.dump import dump_records
+from commitlog.errors import StoreNotFound
+from commitlog.store_directory import StoreDirectory
+from commitlog.verify import verify_store
+from tests.commitlog.made_lane import MadeLane, image, make_lane
+from tests.commitlog.vector_store import NAMES, VectorStore
+
+SMALL: dict[str, Any] = {"store": {"segment_bytes": 1 << 16, "max_lanes": 2}}
+
+
+@pytest.fixture
+def lane(tmp_path: Path) -> MadeLane:
+    return make_lane(tmp_path / "3")
+
+
+def unpack(name: str, directory: Path) -> Path:
+    """The files of a store that RocketMQ wrote."""
+    for path, content in VectorStore(name).files.items():
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).write_bytes(content)
+    return directory
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_dump_says_what_rocketmq_says(name: str, tmp_path: Path) -> None:
+    """Each object equals RocketMQ's, its names in the same order; nothing of the store is changed."""
+    store, root = VectorStore(name), unpack(name, tmp_path)
+    before = image(root)
+    found = list(dump_records(root))
+    assert found == store.expected
+    assert [list(record) for record in found] == [list(record) for record in store.expected]
+    assert image(root) == before
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_verify_finds_rocketmqs_stores_good(name: str, tmp_path: Path) -> None:
+    """All records and entries; only where the test of RocketMQ's own tore a record there is a torn tail."""
+    store, root = VectorStore(name), unpack(name, tmp_path)
+    report = verify_store(root)
+    (lane,) = report.lanes
+    assert lane.lane is None
+    assert lane.records == len(store.expected)
+    assert report.good == (name != "torn")
+    if name == "torn":
+        assert "torn tail" in lane.findings[0].reason
+
+
+def test_a_store_of_ours_running_and_stopped(tmp_path: Path) -> None:
+    """Lanes by number; what is flushed is shown of a running one."""
+    path = tmp_path / "store"
+    with commitlog.Store.open(path, SMALL) as store, store.producer() as one, store.producer() as two:
+        for number in range(100):
+            (one, two)[number % 2].send("orders", b"x" * number)
+        one.flush()
+        two.flush()
+        running = list(dump_records(path))
+        assert verify_store(path).good
+    assert running == list(dump_records(path))
+    assert [(r["queueId"], r["queueOffset"]) for r in running] == [(lane, n) for lane in (0, 1) for n in range(50)]
+    assert running[:50] == list(dump_records(path / "lanes" / "0"))
+    report = verify_store(path)
+    assert report.good
+    assert [(lane.lane, lane.records, lane.entries) for lane in report.lanes] == [(0, 50, 50), (1, 50, 50)]
+    assert verify_store(path / "lanes" / "1").lanes[0].records == 50
+
+
+def test_without_store_json_the_messages_are_there(tmp_path: Path) -> None:
+    """A damaged store.json is a finding; the segment size shows in the files."""
+    path = tmp_path / "store"
+    with commitlog.Store.open(path, SMALL) as store, store.producer() as producer:
+        for _ in range(200):
+            producer.send("orders", b"x" * 1000)
+    StoreDirectory(path).file.write_text("{}")
+    report = verify_store(path)
+    assert report.findings
+    assert report.lanes[0].records == 200
+    assert len(list(dump_records(path))) == 200
+
+
+def test_damage_is_named_with_file_and_offset(lane: MadeLane) -> None:
+    """A flipped bit in a body, an entry of another record, a torn tail behind what was flushed."""
+    start = lane.places[20][0]
+    byte = lane.read(start + 90, start + 91)[0]
+    lane.write(start + 90, bytes([byte ^ 4]))
+    queue = lane.directory.queue("orders") / f"{0:020d}"
+    data = queue.read_bytes()
+    queue.write_bytes(data[:40] + data[20:40] + data[60:])
+    lane.write(lane.end, b"something")
+    report = verify_store(lane.directory.path)
+    (found,) = report.lanes
+    assert found.records == len(lane.records) - 1
+    assert [finding.offset for finding in found.findings] == [40, start, lane.end]
+    assert found.findings[1].file.endswith("commitlog/00000000000000000000") == (start < lane.segment_bytes)
+    assert "torn tail" in found.findings[2].reason
+
+
+def test_entries_that_are_missing_or_too_many_are_found(lane: MadeLane) -> None:
+    """Below what was dispatched; and past the log's end."""
+    shutil.rmtree(lane.directory.queue("payments").parent)
+    lane.directory.segment(lane.end - lane.end % lane.segment_bytes).unlink()
+    lane.set_positions(lane.end, lane.end)
+    reasons = " ".join(finding.reason for finding in verify_store(lane.directory.path).lanes[0].findings)
+    assert "entries are missing" in reasons
+    assert "the segment file is missing" in reasons or "flushed was" in reasons
+    assert "past the log's end" in reasons
+
+
+def test_commands(lane: MadeLane) -> None:
+    """JSON for programs, lines for people; the exit code says whether all is good."""
+    runner, path = CliRunner(), str(lane.directory.path)
+    dumped = runner.invoke(app, ["dump", path, "--json"])
+    assert [orjson.loads(line) for line in dumped.stdout.splitlines()] == list(dump_records(path))
+    assert len(runner.invoke(app, ["dump", path]).stdout.splitlines()) == len(lane.records)
+    good = runner.invoke(app, ["verify", path, "--json"])
+    assert good.exit_code == 0
+    assert orjson.loads(good.stdout)["lanes"][0]["records"] == len(lane.records)
+    lane.write(lane.places[3][0] + 50, b"\xff" * 30)
+    bad = runner.invoke(app, ["verify", path])
+    assert bad.exit_code == 1
+    assert f"at offset {lane.places[3][0]}" in bad.stdout
+
+
+def test_a_directory_without_a_log_is_named(tmp_path: Path) -> None:
+    """Neither a store nor a RocketMQ root."""
+    for function in (verify_store, lambda path: list(dump_records(path))):
+        with pytest.raises(StoreNotFound):
+            function(tmp_path)
