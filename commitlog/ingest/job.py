@@ -32,7 +32,7 @@ from commitlog.view import StoreView
 
 LOOK_SECONDS = 0.2
 USAGE_SECONDS = 1.0
-START_LIMIT_SECONDS = 180.0
+START_LIMIT_SECONDS = 300.0
 FLUSH_LIMIT_SECONDS = 90.0
 STALL_LIMIT_SECONDS = 120.0
 """Draining goes on as long as Spark gets on; after this long without a batch it is given up."""

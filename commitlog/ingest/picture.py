@@ -93,6 +93,8 @@ def _head(figure: Any, report: dict[str, Any]) -> None:
 
 def _legend(axes: Any, *entries: Any) -> None:
     """One line between title and plot, where it hides nothing."""
+    if not axes.get_legend_handles_labels()[0]:
+        return
     axes.legend(
         *entries,
         loc="lower left",
@@ -136,6 +138,7 @@ def _rates(axes: Any, report: dict[str, Any]) -> None:
     axes.set_xlim(left=0)
     _thousands(axes.yaxis)
     _mark_end(axes, report)
+    _mark_deaths(axes, report)
     _legend(axes)
 
 
@@ -151,6 +154,25 @@ def _mark_end(axes: Any, report: dict[str, Any]) -> None:
             fontsize=8,
             color=_FAINT,
         )
+
+
+def _mark_deaths(axes: Any, report: dict[str, Any]) -> None:
+    """A line where a stage had died, so that its trace in the curves is no riddle."""
+    for event in report["events"]:
+        when, _, text = event.partition(" s: ")
+        if "had died" in text:
+            axes.axvline(float(when), color=_BAD, linewidth=0.9, linestyle="--")
+            name = text.removeprefix("the ").split()[0]
+            axes.annotate(
+                f" {name} died",
+                (float(when), 0.02),
+                xycoords=("data", "axes fraction"),
+                fontsize=8,
+                color=_BAD,
+                rotation=90,
+                va="bottom",
+                ha="right",
+            )
 
 
 def _lag(axes: Any, report: dict[str, Any]) -> None:
@@ -170,6 +192,7 @@ def _lag(axes: Any, report: dict[str, Any]) -> None:
     axes.set_xlim(left=0)
     _thousands(axes.yaxis)
     _mark_end(axes, report)
+    _mark_deaths(axes, report)
     _legend(axes)
 
 

@@ -18,10 +18,10 @@ import pytest
 from commitlog.ingest.verdict import parquet_files
 from tests.waiting import wait_until
 
-START_SECONDS = 120.0
+START_SECONDS = 180.0
 PNG = b"\x89PNG\r\n\x1a\n"
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(400)
 
 
 @contextmanager

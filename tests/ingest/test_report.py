@@ -1,0 +1,127 @@
+"""The report says what happened, as JSON, in words and as a picture; also of runs that went wrong or never began."""
+
+from __future__ import annotations
+
+import io
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog.ingest import picture, report
+from commitlog.ingest.dashboard import PlainLines
+from commitlog.ingest.job import Job
+from commitlog.ingest.meter import STEPS, Reading
+from commitlog.ingest.settings import choose
+from commitlog.ingest.verdict import EXACTLY_ONCE, Verdict
+from shm.statistics import Histogram
+
+SECONDS = 20
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fonts(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """matplotlib keeps the font files open that it has drawn with; no leak of a test's, so it draws before they begin."""
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    figure.text(0, 0, "plain")
+    figure.text(0, 0, "bold", weight="bold")
+    figure.savefig(tmp_path_factory.mktemp("fonts") / "fonts.png")
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    settings = choose(inputs=[], out=tmp_path / "out", store=tmp_path / "store", report=tmp_path / "r.json")
+    return Job(settings, PlainLines(io.StringIO()))
+
+
+def reading(at: float, messages: float, restarts: int = 0) -> Reading:
+    return Reading(
+        at=at,
+        messages=dict.fromkeys(STEPS, messages),
+        bytes=dict.fromkeys(STEPS, int(messages * 100)),
+        buffers=6,
+        buffers_free=4,
+        syncs=Histogram((0, 10, 5)),
+        pids={},
+        restarts={"committer": restarts},
+        faults={},
+    )
+
+
+def fill(job: Job) -> None:
+    """A run of some seconds: a thousand messages a second, Spark a batch every two, one restart."""
+    history = job.history
+    history.start_clock()
+    for step in range(SECONDS * 5 + 1):
+        history.began = time.monotonic() - step / 5
+        history.add_reading(reading(step / 5, step * 200.0, restarts=int(step > 50)))
+        if step % 10 == 9:
+            other = history.spark_latencies.to_json() | {"buckets": [500], "counts": [2000], "highest_ms": 20.0}
+            history.add_batch(
+                {
+                    "id": step,
+                    "rows": 2000,
+                    "total": (step + 1) * 200,
+                    "seconds": 1.0,
+                    "p50_ms": 10.0,
+                    "p99_ms": 20.0,
+                    "latencies": other,
+                    "grids": [],
+                }
+            )
+    history.flushed_latencies.add([1.0, 2.0, 50.0])
+    job.sending_seconds = float(SECONDS)
+
+
+def test_a_run_in_numbers(job: Job, tmp_path: Path) -> None:
+    """Rates of every stage in bins of a second that add up to the messages; the picture is a PNG."""
+    fill(job)
+    facts = report.build(job, Verdict(EXACTLY_ONCE, 20_000, ()))
+    rates = facts["rates"]
+    assert rates["seconds"] == [float(second) for second in range(1, SECONDS + 1)]
+    assert rates["sent"] == rates["flushed"] == [1000.0] * SECONDS
+    assert sum(rates["spark"]) == pytest.approx(20_000)
+    assert facts["lag"] == {"sent": 0, "committed": 0, "flushed": 0, "dispatched": 0, "spark": 0}
+    assert facts["restarts"] == {"committer": 1}
+    assert facts["latency_ms"]["flushed"]["max"] == 50
+    assert facts["spark"]["batches"] == 10
+    picture.draw(facts, job.history.flushed_latencies, job.history.spark_latencies, tmp_path / "r.png")
+    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
+    report.write(facts, tmp_path / "r.json")
+    assert (tmp_path / "r.json").stat().st_size > 1000
+
+
+def test_a_run_in_words(job: Job) -> None:
+    """What is wrong stands first, and what is left unread is said."""
+    fill(job)
+    job.history.spark_rows = 19_000
+    job.errors.append("the Spark process died")
+    text = "\n".join(report.lines(report.build(job, Verdict("producer 0: 7 of 9 messages missing", 19_000, ()))))
+    assert text.startswith("verdict      producer 0: 7 of 9 messages missing")
+    assert "Spark has not read 1,000 messages" in text
+    assert "the committer had died" in text
+    assert "error        the Spark process died" in text
+
+
+@pytest.mark.parametrize("verdict", [EXACTLY_ONCE, "producer 0: " + "very " * 100 + "wrong"])
+def test_a_run_that_never_began(job: Job, tmp_path: Path, verdict: str) -> None:
+    """No message, no batch, no second: a report and a picture all the same."""
+    facts: dict[str, Any] = report.build(job, Verdict(verdict, 0, ()))
+    picture.draw(facts, job.history.flushed_latencies, job.history.spark_latencies, tmp_path / "r.png")
+    assert report.lines(facts)
+    assert (tmp_path / "r.png").exists()
+
+
+def test_the_dashboards_numbers(job: Job) -> None:
+    """Speeds are those of the last seconds; Spark is behind what is flushed."""
+    fill(job)
+    snapshot = job.snapshot()
+    assert [step.name for step in snapshot.steps] == ["wrote", "committed", "flushed", "dispatched", "read by Spark"]
+    assert snapshot.steps[0].per_second == pytest.approx(1000)
+    assert snapshot.steps[0].megabytes_per_second == pytest.approx(0.1)
+    assert snapshot.steps[-1].behind == 0
+    assert snapshot.sync_p50_ms is not None
+    assert snapshot.events[0].endswith("the committer had died and was started again")
