@@ -86,7 +86,8 @@ class Attachment:
             lease.prepare(self.pool, self.facts, self._slots)
             self.wake("allocator")
             self.wake("committer")
-            lease.wait_drained(self.clock)
+            lease.wait_drained(self.clock, self.raise_fault)
+            lease.clear_unpublished()
         except NotEnoughSharedMemory:  # another producer was quicker
             lease.release()
             return None

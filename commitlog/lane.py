@@ -7,6 +7,7 @@ the lane's write buffers in shared memory, made and filled here when nobody made
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,21 +18,23 @@ from commitlog.file_channel import FileChannel
 from commitlog.scan import MAX_BYTES, Stop, scan
 from commitlog.store_directory import LaneDirectory, StoreDirectory, StoreFacts
 from shm.layout import Lane
-from shm.pool import WriteBuffers, free_bytes
+from shm.pool import WriteBuffers, free_bytes, is_direct
 from shm.positions import ControlRegion
 from shm.region import RegionFull
 
 ROCKETMQ_LOCK_TEXT = b"lock"
 
 _POLL_SECONDS = 0.002
-_DRAIN_LIMIT_SECONDS = 10.0
+_DRAIN_LIMIT_NS = 10_000_000_000
+_FAULT_PATIENCE_NS = 300_000_000
+_CLEAR_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
     """What a new lessee has to know about the records before it."""
 
-    queue_offsets: dict[str, int]  # topic → next queue offset, of the topics found above `dispatched`
+    queue_offsets: dict[str, int]  # topic → next queue offset, of the topics found above `dispatch_synced`
     store_timestamp: int  # of the last record, ms; 0 where there is none
 
 
@@ -64,7 +67,8 @@ def try_lease(
 class Lease:
     """A locked lane with its buffers. `words[base + Lane.X]` are the lane's words.
 
-    Attributes: `lane` (number), `directory` (LaneDirectory), `buffers` (WriteBuffers once prepared, None for a direct lane), `words`, `base`.
+    Attributes: `lane` (number), `directory` (LaneDirectory), `buffers` (WriteBuffers once prepared, None for a
+    direct lane), `words`, `base`.
     """
 
     def __init__(self, directory: LaneDirectory, control: ControlRegion, channel: FileChannel, lock_fd: int) -> None:
@@ -108,23 +112,43 @@ class Lease:
                 data = self.channel.pread(fd, wrote - start, 0)
             buffers.slot(start // segment_bytes)[: len(data)] = data
 
-    def wait_drained(self, clock: Clock) -> None:
-        """Waits until all that the lane's last lessee wrote is committed. Raises StoreNotRunning after ten seconds."""
+    def wait_drained(self, clock: Clock, check: Callable[[int], None]) -> None:
+        """Waits until all that the lane's last lessee wrote is committed. Raises StoreNotRunning after ten seconds, and what
+        `check(base)` raises while a stage complains about the lane."""
         words, base = self.words, self.base
-        deadline = clock.monotonic_ns() + int(_DRAIN_LIMIT_SECONDS * 1e9)
+        began = clock.monotonic_ns()
         while words[base + Lane.COMMITTED] < words[base + Lane.WROTE]:
-            if clock.monotonic_ns() > deadline:
+            waited = clock.monotonic_ns() - began
+            if waited > _FAULT_PATIENCE_NS:
+                check(base)
+            if waited > _DRAIN_LIMIT_NS:
                 raise StoreNotRunning(
                     f"lane {self.lane}: what its last producer wrote is not committed; see the store's "
                     f"logs/committer.log"
                 )
             clock.sleep(_POLL_SECONDS)
 
+    def clear_unpublished(self) -> None:
+        """Zeroes what a killed lessee wrote to a segment file and never published: the log ends at `wrote`.
+
+        It wrote from there on without a gap, so where the next page is zero there is nothing.
+        """
+        words, base = self.words, self.base
+        wrote, size = words[base + Lane.WROTE], words[base + Lane.SEGMENT_SIZE]
+        start = wrote - wrote % size
+        if not is_direct(words, base, start // size) or words[base + Lane.ALLOCATED] <= start:
+            return
+        with self.channel.opened(self.directory.segment(start), write=True) as fd:
+            where = wrote - start
+            if any(self.channel.pread(fd, 4096, where)):
+                for at in range(where, size, _CLEAR_BYTES):
+                    self.channel.pwrite(fd, bytes(min(_CLEAR_BYTES, size - at)), at)
+
     def log_end(self) -> LogEnd:
-        """Walks [dispatched, wrote), which the consume queues may not have yet. Raises RecoveryError."""
+        """Walks [dispatch_synced, wrote), which the consume queues may not have, or lose. Raises RecoveryError."""
         words, base = self.words, self.base
         timestamp = words[base + Lane.DISPATCHED_TIMESTAMP]
-        where, wrote = words[base + Lane.DISPATCHED], words[base + Lane.WROTE]
+        where, wrote = words[base + Lane.DISPATCH_SYNCED], words[base + Lane.WROTE]
         size = words[base + Lane.SEGMENT_SIZE]
         next_offsets: dict[str, int] = {}
         while where < wrote:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,7 @@ class CommitRealTimeService(ServiceThread):
         self._files: dict[int, tuple[int, int]] = {}  # lane → segment start, descriptor
         self._last_commit: dict[int, int] = {}
         self._not_before: dict[int, int] = {}
+        self._trusted_above: dict[int, float] = {}  # lane → see _trust_direct
         self._wrote, self._committed = self.lanes[:, Lane.WROTE], self.lanes[:, Lane.COMMITTED]
         self._wanted, self._rewritten = self.lanes[:, Lane.REWRITE_WANTED], self.lanes[:, Lane.REWRITTEN]
         self._requested, self._flushed = self.lanes[:, Lane.FLUSH_REQUESTED], self.lanes[:, Lane.FLUSHED]
@@ -122,7 +124,9 @@ class CommitRealTimeService(ServiceThread):
         data_end = min(wrote, start + size) if direct else self._data_end(base, start, size, wrote)
         stop = data_end if direct else min(data_end, committed + self._slice_bytes)
         began = self.clock.monotonic_ns()
-        if stop > committed and not direct:
+        if direct:
+            self._trust_direct(lane, base, committed, stop)
+        elif stop > committed:
             buffer = self._buffers.get(lane).slot(start // size)
             fd = self._file(lane, start)
             self.channel.pwrite(fd, buffer[committed - start : stop - start], committed - start)
@@ -142,20 +146,33 @@ class CommitRealTimeService(ServiceThread):
         return self.words[base + Lane.DATA_END + start // size % slots]
 
     def _rewrite(self, lane: int, base: int) -> None:
-        """Writes [flushed rounded down to a page, committed) again from the buffers, into the same files."""
+        """Writes [flushed rounded down to a page, committed) again from the buffers, into the same files; of a direct segment
+        everything that is published, for the failed sync may have lost that too."""
         words = self.words
-        flushed, committed = words[base + Lane.FLUSHED], words[base + Lane.COMMITTED]
+        flushed, committed, wrote = words[base + Lane.FLUSHED], words[base + Lane.COMMITTED], words[base + Lane.WROTE]
         size = words[base + Lane.SEGMENT_SIZE]
         where = flushed - flushed % PAGE_BYTES
-        if flushed == committed:
-            return
+        self._trusted_above[lane] = wrote
         log.warning("lane %d: writing [%d, %d) again", lane, where, committed)
-        while where < committed:
+        while where < wrote:
             start = where - where % size
-            with self.channel.opened(self.directory.lane(lane).segment(start), write=True) as fd:
-                data = self._again(lane, base, start, where, committed, fd)
-                self.channel.pwrite(fd, data, where - start)
+            direct = is_direct(words, base, start // size)
+            self._write_again(lane, base, start, where, wrote if direct else committed)
             where = start + size
+
+    def _trust_direct(self, lane: int, base: int, committed: int, stop: int) -> None:
+        """Bytes that a lessee wrote before a failed sync may be published after their rewrite: what is published next is
+        written again as well. Later ones were written after it. A committer that starts knows of no rewrite: the same."""
+        if stop > self._trusted_above.get(lane, 0):
+            start = committed - committed % self.words[base + Lane.SEGMENT_SIZE]
+            self._write_again(lane, base, start, committed - committed % PAGE_BYTES, stop)
+            self._trusted_above[lane] = math.inf
+
+    def _write_again(self, lane: int, base: int, start: int, where: int, end: int) -> None:
+        """Writes [where, end) of the segment that begins at `start` again, as far as the segment reaches."""
+        if where < end:
+            with self.channel.opened(self.directory.lane(lane).segment(start), write=True) as fd:
+                self.channel.pwrite(fd, self._again(lane, base, start, where, end, fd), where - start)
 
     def _again(self, lane: int, base: int, start: int, where: int, committed: int, fd: int) -> bytes | memoryview:
         """What was written to a segment from `where` on. Of a direct one there is no buffer: it is read back, and must be

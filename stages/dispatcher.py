@@ -69,8 +69,8 @@ class ReputMessageService(ServiceThread):
             except OSError as error:
                 self._set_fault(lane, error.errno or errno.EIO)
             except CommitLogError as error:
-                log.error("lane %d: %s", lane, error)
-                self._set_fault(lane, errno.EILSEQ)
+                if self._set_fault(lane, errno.EILSEQ):
+                    log.error("lane %d: %s", lane, error)
         return moved
 
     def _dispatch(self, lane: int) -> bool:
@@ -153,16 +153,15 @@ class ReputMessageService(ServiceThread):
             state.segment = MappedFile(self.directory.lane(lane).segment(start), start, size, self.channel)
         return state.segment
 
-    def _set_fault(self, lane: int, code: int) -> None:
+    def _set_fault(self, lane: int, code: int) -> bool:
+        """True when that is new."""
         at = self.control.lane_base(lane) + Lane.DISPATCHER_FAULT
-        if self.words[at] != code:
-            self.words[at] = code
-            log.log(
-                logging.WARNING if code else logging.INFO,
-                "lane %d: fault %s",
-                lane,
-                errno.errorcode.get(code, "healed"),
-            )
+        if self.words[at] == code:
+            return False
+        self.words[at] = code
+        level = logging.WARNING if code else logging.INFO
+        log.log(level, "lane %d: fault %s", lane, errno.errorcode.get(code, "healed"))
+        return True
 
 
 if __name__ == "__main__":

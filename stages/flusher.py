@@ -58,10 +58,11 @@ class FlushRealTimeService(ServiceThread):
         self._positions_ns = config.positions_interval_ms * 1_000_000
         self._retry_ns = config.retry_ms * 1_000_000
         self._files: dict[int, dict[int, int]] = {}  # lane → segment start → descriptor
+        self._unopened: set[int] = set()  # lanes of which a segment could not be opened
         self._last_flush: dict[int, int] = {}
         self._not_before: dict[int, int] = {}
         self._positions: dict[int, PositionsFile] = {}
-        self._recorded: dict[int, tuple[int, int]] = {}
+        self._recorded: dict[int, tuple[int, int, int]] = {}
         self._recorded_ns = 0
         self._wrote, self._committed = self.lanes[:, Lane.WROTE], self.lanes[:, Lane.COMMITTED]
         self._flushed, self._requested = self.lanes[:, Lane.FLUSHED], self.lanes[:, Lane.FLUSH_REQUESTED]
@@ -121,6 +122,8 @@ class FlushRealTimeService(ServiceThread):
             return False
         committed, flushed = words[base + Lane.COMMITTED], words[base + Lane.FLUSHED]
         size = words[base + Lane.SEGMENT_SIZE]
+        if flushed - flushed % size not in self._files.get(lane, {}):
+            return False  # it could not be opened, and is tried again
         return (
             committed - flushed >= self._least_bytes
             or committed // size > flushed // size
@@ -182,8 +185,12 @@ class FlushRealTimeService(ServiceThread):
                 if start not in files:
                     files[start] = self.channel.open(directory.segment(start))
         except OSError as error:
+            self._unopened.add(lane)
             self._set_fault(lane, error.errno or errno.EIO)
             return False
+        if lane in self._unopened:
+            self._unopened.remove(lane)
+            self._set_fault(lane, 0)
         words[base + Lane.OPENED] = allocated
         return True
 
@@ -205,8 +212,9 @@ class FlushRealTimeService(ServiceThread):
         words = self.words
         for lane in np.flatnonzero(self._flushed).tolist():
             base = self.control.lane_base(lane)
+            first = words[base + Lane.FIRST]  # loaded first: it may grow up to the other two
             dispatched, flushed = words[base + Lane.DISPATCH_SYNCED], words[base + Lane.FLUSHED]
-            if self._recorded.get(lane) == (flushed, dispatched):
+            if self._recorded.get(lane) == (flushed, dispatched, first):
                 continue
             directory = self.directory.lane(lane)
             timestamp = words[base + Lane.DISPATCHED_TIMESTAMP]
@@ -218,7 +226,7 @@ class FlushRealTimeService(ServiceThread):
                         generation=self.control.generation,
                         flushed_where=flushed,
                         dispatched_where=dispatched,
-                        first_where=words[base + Lane.FIRST],
+                        first_where=first,
                         last_store_timestamp=timestamp,
                         drained=False,
                     )
@@ -227,7 +235,7 @@ class FlushRealTimeService(ServiceThread):
             except OSError as error:
                 log.warning("lane %d: positions not written: %s; a restart after a reboot scans more", lane, error)
                 continue
-            self._recorded[lane] = flushed, dispatched
+            self._recorded[lane] = flushed, dispatched, first
 
     def on_stop(self) -> None:
         self.record_positions()

@@ -1,0 +1,133 @@
+"""Orders of events that are rare between processes, made on a bench: each lost or doubled something once, or nearly."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+from commitlog.direct_segment import DirectSegment
+from shm.layout import Lane
+from tests.crash.accounts import read_store
+from tests.faults.bench import Bench, bench
+from tests.faults.channel import CachingChannel, Rule
+
+DIRECT = {"store": {"write_path": "direct"}}
+
+
+def direct_producer(made: Bench) -> Any:
+    """A producer that writes the segment file itself, on the bench's disk."""
+    producer = made.producer()
+    producer._lease.channel = made._channel(made.path, "producer")
+    made.turn("allocator", "flusher")
+    return producer
+
+
+def test_direct_bytes_that_a_failed_sync_lost_before_they_were_committed(tmp_path: Path) -> None:
+    """Written and published, not yet committed when the sync fails: no later sync writes those pages by itself."""
+    with bench(tmp_path / "store", channel=CachingChannel, **DIRECT) as made:
+        producer = direct_producer(made)
+        sent = [b"%04d" % number * 1000 for number in range(10)]
+        for body in sent[:3]:
+            producer.send("t", body)
+        made.turn("committer")
+        for body in sent[3:8]:
+            producer.send("t", body)
+        made.faults.set(Rule("fdatasync", error=errno.EIO, times=1))
+        made.turn("flusher")
+        assert made.faults.hits() == 1
+        for body in sent[8:]:
+            producer.send("t", body)
+        made.settle()
+        assert made.durable_bodies() == sent
+
+
+class _Interrupted:
+    """A segment whose next write is followed by what a test wants to happen before the record is published."""
+
+    def __init__(self, segment: DirectSegment, then: Any) -> None:
+        self._segment, self._then = segment, then
+
+    def __setitem__(self, place: slice, data: bytes) -> None:
+        self._segment[place] = data
+        self._then()
+        self._then = lambda: None
+
+    def __getitem__(self, place: slice) -> bytes:
+        return self._segment[place]
+
+
+def test_direct_bytes_that_a_failed_sync_lost_before_they_were_published(tmp_path: Path) -> None:
+    """The write is done, the sync fails, all that is committed is written again, and only then the record is published."""
+    with bench(tmp_path / "store", channel=CachingChannel, **DIRECT) as made:
+        producer = direct_producer(made)
+        first, second = b"1" * 9000, b"2" * 9000
+        producer.send("t", first)
+        made.turn("committer")
+
+        def fail() -> None:
+            made.faults.set(Rule("fdatasync", error=errno.EIO, times=1))
+            made.turn("flusher")
+            made.turn("committer")
+            assert made.lane(Lane.REWRITTEN) == made.lane(Lane.REWRITE_WANTED) > 0
+
+        slot = producer._slot
+        producer._slot = _Interrupted(slot, fail)
+        producer.send("t", second)
+        producer._slot = slot
+        made.settle()
+        assert made.durable_bodies() == [first, second]
+
+
+def test_direct_bytes_of_a_killed_lessee_are_no_part_of_the_log(tmp_path: Path) -> None:
+    """Written and never published: the next lessee's shorter record leaves nothing of them behind it."""
+    with bench(tmp_path / "store", **DIRECT) as made:
+        producer = direct_producer(made)
+        producer.send("t", b"first")
+        producer._slot[made.lane(Lane.WROTE) : made.lane(Lane.WROTE) + 9000] = b"x" * 9000
+        made.turn("committer")
+        producer.close()
+        again = direct_producer(made)
+        again.send("t", b"second")
+        made.settle()
+        assert made.stop().drained
+    assert read_store(tmp_path / "store").messages == 2
+
+
+def test_a_flusher_that_can_open_nothing_waits(tmp_path: Path) -> None:
+    """No descriptors left when it starts: the fault has a name, nobody dies, and it heals."""
+    with bench(tmp_path / "store") as made:
+        producer = made.producer()
+        producer.send("t", b"first")
+        made.turn("allocator", "flusher", "committer")
+        made.crash("flusher")
+        made.faults.set(Rule("open", stage="flusher", error=errno.EIO))
+        made.start("flusher")
+        for _ in range(3):
+            made.turn()
+        assert made.lane(Lane.FLUSHER_FAULT) == errno.EIO
+        assert made.lane(Lane.FLUSHED) == 0
+        made.faults.clear()
+        made.settle()
+        assert made.lane(Lane.FLUSHER_FAULT) == 0
+        assert made.durable_bodies() == [b"first"]
+
+
+def test_a_lessee_does_not_trust_queues_that_were_not_synced(tmp_path: Path) -> None:
+    """A dispatcher is killed by its failed sync, and entries are lost: the next lessee's offsets go on all the same."""
+    with bench(tmp_path / "store") as made:
+        producer = made.producer()
+        made.clock.step(-1000)  # nothing is synced by the way
+        for _ in range(20):
+            producer.send("t", b"x")
+        made.turn("allocator", "flusher", "committer", "flusher", "dispatcher")
+        producer.close()
+        assert made.lane(Lane.DISPATCHED) == made.lane(Lane.WROTE)
+        synced = made.lane(Lane.DISPATCH_SYNCED)
+        dispatched = made.lane(Lane.DISPATCHED)
+        made.faults.set(Rule("fdatasync", where="/consumequeue/", error=errno.EIO, times=1))
+        made.stages["dispatcher"]._sync()
+        made.words[made.control.lane_base(0) + Lane.DISPATCHED] = dispatched  # killed before it could take it back
+        made.crash("dispatcher")
+        assert synced == made.lane(Lane.DISPATCH_SYNCED) == 0
+        assert made.producer().send("t", b"next").offset == 20
