@@ -17,6 +17,7 @@ AUTO_SEGMENT_BYTES_MAX = 1 << 26
 
 Milliseconds = Annotated[int, Interval(ge=0, le=86_400_000)]
 Pages = Annotated[int, Interval(ge=0, le=65_536)]
+Percent = Annotated[int, Interval(ge=1, le=100)]
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,25 @@ class AllocatorConfig:
 
 
 @dataclass(frozen=True)
+class RetentionConfig:
+    """`[retention]`, RocketMQ's CleanCommitLogService and CleanConsumeQueueService; the allocator carries it out."""
+
+    reserved_hours: Annotated[int, Interval(ge=0, le=1_000_000)] = 72
+    max_bytes: Annotated[int, Interval(ge=0, le=1 << 60)] = 0
+    delete_when: str = ""
+    disk_max_used_percent: Percent = 75
+    disk_clean_forcibly_percent: Percent = 85
+    disk_refuse_percent: Percent = 90
+    interval_ms: Annotated[int, Interval(ge=10, le=3_600_000)] = 10_000
+    delete_batch_max: Annotated[int, Interval(ge=1, le=10_000)] = 10
+
+    @property
+    def delete_hours(self) -> frozenset[int]:
+        """Hours of the day in which segments are deleted for their age."""
+        return frozenset(map(int, self.delete_when.split(";"))) if self.delete_when else frozenset(range(24))
+
+
+@dataclass(frozen=True)
 class DispatcherConfig:
     """`[dispatcher]`, RocketMQ's ReputMessageService."""
 
@@ -103,6 +123,7 @@ class Config:
     committer: CommitterConfig = field(default_factory=CommitterConfig)
     flusher: FlusherConfig = field(default_factory=FlusherConfig)
     allocator: AllocatorConfig = field(default_factory=AllocatorConfig)
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
     dispatcher: DispatcherConfig = field(default_factory=DispatcherConfig)
     supervisor: SupervisorConfig = field(default_factory=SupervisorConfig)
 

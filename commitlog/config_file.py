@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,13 +13,14 @@ import orjson
 from annotated_types import Interval
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from commitlog.config import Config
+from commitlog.config import Config, RetentionConfig
 from commitlog.errors import ConfigError
 
 for _section in (Config, *(section.default_factory for section in dataclasses.fields(Config))):
     _section.__pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[union-attr]
 
 _ADAPTER = TypeAdapter(Config)
+_HOUR = r"([01]?\d|2[0-3])"
 
 
 def load_config(source: str | Path | Mapping[str, Any] | Config | None) -> Config:
@@ -51,7 +53,22 @@ def _validated(values: dict[str, Any], where: str) -> Config:
             f"{where}: store.segment_bytes = {size}: allowed are 0 (chosen by free memory) and "
             f"powers of two from 65536 to 1073741824"
         )
+    _check_retention(config.retention, where)
     return config
+
+
+def _check_retention(retention: RetentionConfig, where: str) -> None:
+    if not re.fullmatch(rf"({_HOUR}(;{_HOUR})*)?", retention.delete_when):
+        raise ConfigError(
+            f"{where}: retention.delete_when = {retention.delete_when!r}: allowed are hours from 00 to 23, as in '04' or "
+            f"'04;16', and '' for any hour"
+        )
+    low, middle = retention.disk_max_used_percent, retention.disk_clean_forcibly_percent
+    if not low <= middle <= retention.disk_refuse_percent:
+        raise ConfigError(
+            f"{where}: retention.disk_clean_forcibly_percent = {middle}: it has to lie between disk_max_used_percent ({low}) "
+            f"and disk_refuse_percent ({retention.disk_refuse_percent})"
+        )
 
 
 def _describe(problem: Any, where: str) -> str:
@@ -63,7 +80,8 @@ def _describe(problem: Any, where: str) -> str:
     key = ".".join(str(part) for part in problem["loc"])
     if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         return f"{where}: unknown key {key} (there are {', '.join(section.__dataclass_fields__)})"
-    return f"{where}: {key} = {problem['input']!r}: {problem['msg']}{_allowed(get_type_hints(section, include_extras=True)[last])}"
+    allowed = _allowed(get_type_hints(section, include_extras=True)[last])
+    return f"{where}: {key} = {problem['input']!r}: {problem['msg']}{allowed}"
 
 
 def _allowed(hint: Any) -> str:

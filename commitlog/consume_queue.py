@@ -148,6 +148,9 @@ class ConsumeQueue:
             self.channel.sync_directory(self.directory)
             self._new_names = False
         self._dirty.clear()
+        for start in sorted(self._writable)[:-1]:  # full: whoever deletes it gets its space back only when it is closed
+            self.channel.close(self._files.pop(start))
+            self._writable.discard(start)
 
     def zero_from(self, queue_offset: int) -> None:
         """Empties every place at or past a queue offset, durably. The last file stays, so that offsets never restart."""
@@ -226,6 +229,26 @@ class ConsumeQueue:
             self.channel.close(fd)
         self._files.clear()
         self._writable.clear()
+
+
+def unlink_below(directory: Path, first_where: int, channel: FileChannel) -> None:
+    """Deletes the files of a queue all of whose entries name places below a log offset; the last file stays, so that
+    offsets never restart. RocketMQ's deleteExpiredFile."""
+    queue = ConsumeQueue(directory, channel=channel)
+    try:
+        queue._look()
+        old = []
+        for start in queue._starts[:-1]:
+            last = queue.entries((start + queue.file_bytes) // ENTRY_BYTES - 1, 1)
+            if not len(last) or not last["size"][0] or int(last["physical_offset"][0]) >= first_where:
+                break
+            old.append(start)
+    finally:
+        queue.close()
+    for start in old:
+        channel.unlink(directory / segment_name(start))
+    if old:
+        channel.sync_directory(directory)
 
 
 def _first_where(condition: Callable[[int], bool], low: int, high: int) -> int:

@@ -110,6 +110,11 @@ class FileChannel:
     def remove_directory(self, path: str | Path) -> None:
         os.rmdir(path)
 
+    def space(self, path: str | Path) -> tuple[int, int]:
+        """Bytes of the file system that are used, and bytes that this user may still use."""
+        facts = os.statvfs(path)
+        return (facts.f_blocks - facts.f_bfree) * facts.f_frsize, facts.f_bavail * facts.f_frsize
+
     def list(self, path: str | Path) -> list[str]:
         """Names in the directory, sorted; an absent directory has none."""
         try:

@@ -8,6 +8,7 @@ behind, never torn.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntFlag
 
 from shm.layout import HISTOGRAM_BUCKETS
 
@@ -62,3 +63,13 @@ def record_duration(words: memoryview, at: int, nanoseconds: int) -> None:
     """Counts one duration in the histogram at word index `at`. Only its one writer may call this."""
     index = at + bucket_of(nanoseconds // 1000)
     words[index] += 1
+
+
+class RetentionFlag(IntFlag):
+    """What retention is up against, as it stands in the control region."""
+
+    CLOCK_JUMPED = 1
+    HELD_BY_READER = 2
+    DISK_HIGH = 4
+    DISK_FORCES = 8
+    DISK_REFUSES = 16

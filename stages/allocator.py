@@ -1,4 +1,6 @@
-"""Makes segment files ahead of need and gives drained lanes' memory back: RocketMQ's AllocateMappedFileService.
+"""Makes segment files ahead of need, gives drained lanes' memory back, and has old segments deleted (retention.py).
+
+RocketMQ's AllocateMappedFileService, and where its CleanCommitLogService runs.
 
 A segment is made in the lane's `tmp/`, allocated in full, synced, renamed into `commitlog/`, its directory synced, and only
 then announced (`allocated`): a full disk is an error here, never in the middle of a commit, and a half-made file is never
@@ -19,6 +21,7 @@ from commitlog.file_channel import DISK, FileChannel
 from commitlog.store_directory import segment_name
 from shm.layout import Lane
 from shm.pool import remove_buffers
+from stages.retention import Retention
 from stages.service_thread import ServiceThread, main
 
 log = logging.getLogger(__name__)
@@ -39,6 +42,9 @@ class AllocateMappedFileService(ServiceThread):
         self._idle_ns = config.lane_idle_ms * 1_000_000
         self._idle_since: dict[int, int] = {}
         self._turns: dict[int, int] = {}  # lane → when it was served last: among equals they take turns
+        self._retention = Retention(self.directory, self.facts, self.config.retention, self.control, clock)
+        self._retention_ns = self.config.retention.interval_ms * 1_000_000
+        self._retention_at = 0  # monotonic ns, when to look again
         self._committer, self._flusher = self.bell_of("committer"), self.bell_of("flusher")
 
     def news(self) -> int:
@@ -99,6 +105,9 @@ class AllocateMappedFileService(ServiceThread):
         words, base = self.words, self.control.lane_base(lane)
         size, start = words[base + Lane.SEGMENT_SIZE], words[base + Lane.ALLOCATED]
         began = self._turns[lane] = self.clock.monotonic_ns()
+        if self._retention.refuses() and not self.stopping:
+            self._set_fault(lane, errno.ENOSPC)
+            return False
         try:
             self._make(lane, start, size)
         except OSError as error:
@@ -144,13 +153,25 @@ class AllocateMappedFileService(ServiceThread):
     # ---- house-keeping -------------------------------------------------------------------------------------------
 
     def on_wait_end(self) -> None:
-        """Gives back the buffers of lanes that nobody has leased for a while and that are drained."""
+        """Gives back the buffers of lanes that nobody has leased for a while and that are drained; deletes old segments."""
         now = self.clock.monotonic_ns()
         for lane in self._leased():
             if not self._is_idle(lane):
                 self._idle_since.pop(lane, None)
             elif now - self._idle_since.setdefault(lane, now) >= self._idle_ns:
                 self._give_back(lane)
+        self._delete_old(now)
+
+    def _delete_old(self, now: int) -> None:
+        """A batch at a time, so that whoever waits for a segment waits no longer."""
+        if now >= self._retention_at:
+            is_more = False
+            try:
+                is_more = self._retention.look()
+            except OSError as error:
+                log.warning("old segments can't be looked for: %s", error)
+            self._retention_at = now if is_more else now + self._retention_ns
+        self._retention.unlink_retired()
 
     def _is_idle(self, lane: int) -> bool:
         row = self.lanes[lane]

@@ -24,6 +24,11 @@ def test_default_toml_is_the_defaults_and_documents_every_knob() -> None:
     for section in dataclasses.fields(Config):
         knobs = {knob.name for knob in dataclasses.fields(getattr(Config(), section.name))}
         assert set(values[section.name]) == knobs
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        name, is_knob, _ = line.partition(" = ")
+        if is_knob and not line.startswith("#"):
+            assert lines[number - 1].startswith("# "), f"{name} has no comment above it"
 
 
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.toml")), ids=lambda file: file.name)
@@ -44,6 +49,8 @@ def test_every_file_in_configs_loads(file: Path) -> None:
         ({"flusher": {"linger_ms": "5"}}, "flusher.linger_ms = '5'"),
         ({"producer": {"buffer_wait_ms": -1}}, "0 to 86400000"),
         ({"store": 5}, "store = 5"),
+        ({"retention": {"delete_when": "24"}}, "retention.delete_when = '24'"),
+        ({"retention": {"disk_refuse_percent": 80}}, "retention.disk_clean_forcibly_percent = 85"),
     ],
 )
 def test_a_mistake_names_key_value_and_what_is_allowed(values: dict[str, Any], says: str) -> None:

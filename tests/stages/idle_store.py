@@ -10,6 +10,7 @@ from pathlib import Path
 
 from commitlog.clock import Clock
 from commitlog.config import Config
+from commitlog.file_channel import DISK, FileChannel
 from commitlog.store_directory import PoolPlace, StoreDirectory, StoreFacts, boot_id, new_store_id
 from shm.layout import Header, Lane
 from shm.positions import ControlRegion
@@ -43,10 +44,10 @@ class SetClock(Clock):
 
 
 class IdleStore:
-    """`lane(n)[word]` reads and stores a lane's words; `directory` is its StoreDirectory."""
+    """`directory` is its StoreDirectory, `control` its control region, `facts` what is in store.json."""
 
-    def __init__(self, directory: StoreDirectory, control: ControlRegion) -> None:
-        self.directory, self.control = directory, control
+    def __init__(self, directory: StoreDirectory, control: ControlRegion, facts: StoreFacts) -> None:
+        self.directory, self.control, self.facts = directory, control, facts
 
     def get(self, lane: int, word: int) -> int:
         return self.control.words[self.control.lane_base(lane) + word]
@@ -61,7 +62,7 @@ class IdleStore:
         place = self.directory.lane(lane)
         for part in (place.commitlog, place.consumequeue, place.tmp):
             self.directory.channel.create_directory(part)
-        self.set(lane, SEGMENT_SIZE=SEGMENT, SLOTS=slots, BUFFERS=1)
+        self.set(lane, SEGMENT_SIZE=self.facts.segment_bytes, SLOTS=slots, BUFFERS=1)
 
     def segments(self, lane: int) -> list[int]:
         return [int(name) for name in self.directory.channel.list(self.directory.lane(lane).commitlog)]
@@ -69,19 +70,24 @@ class IdleStore:
 
 @contextmanager
 def idle_store(
-    path: Path, pool: Path, lanes: Sequence[int] = (0,), config: Config | None = None
+    path: Path,
+    pool: Path,
+    lanes: Sequence[int] = (0,),
+    config: Config | None = None,
+    segment_bytes: int = SEGMENT,
+    channel: FileChannel = DISK,
 ) -> Iterator[IdleStore]:
-    """Makes a store of 64 KiB segments at `path` with its pool at `pool`, and takes the pool away again."""
-    directory = StoreDirectory(path)
+    """Makes a store at `path` with its pool at `pool`, and takes the pool away again."""
+    directory = StoreDirectory(path, channel)
     directory.channel.create_directory(path / "locks")
     directory.channel.create_directory(directory.lanes_directory)
     pool.mkdir(mode=0o700)
-    facts = StoreFacts(new_store_id(), SEGMENT, generation=1, config=(config or Config()).to_json())
+    facts = StoreFacts(new_store_id(), segment_bytes, generation=1, config=(config or Config()).to_json())
     control = ControlRegion.create(pool, facts.id, path)
     control.words[Header.GENERATION] = 1
     place = PoolPlace(str(pool), os.stat(pool).st_dev, boot_id(), os.geteuid())
     directory.save(replace(facts, pool=place))
-    store = IdleStore(directory, control)
+    store = IdleStore(directory, control, facts)
     for lane in lanes:
         store.lease(lane)
     try:
