@@ -110,3 +110,11 @@ def spark(spark_session: SparkSession) -> Iterator[SparkSession]:
         query.stop()
     spark_session.catalog.clearCache()
     assert not running, f"streaming queries left running: {running}"
+
+
+@pytest.fixture
+def quick_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark sessions in processes that the test starts start quickly; their standard error gets one line more."""
+    from tests.spark_session import quick_java_options
+
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", quick_java_options())

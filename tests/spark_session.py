@@ -23,6 +23,7 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+QUICK = "-XX:TieredStopAtLevel=1"
 QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 CONFIG = {
     "spark.driver.memory": "1g",
@@ -40,7 +41,7 @@ def small_session(directory: Path, **config: Any) -> Iterator[SparkSession]:
         settings = CONFIG | {
             "spark.sql.warehouse.dir": str(directory / "warehouse"),
             "spark.local.dir": str(directory / "local"),
-            "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 {java_options}",
+            "spark.driver.extraJavaOptions": f"{QUICK} {java_options}",
         }
         session = commitlog.spark.session("tests", master="local[2]", config=settings | config)
         try:
@@ -68,15 +69,29 @@ def _end(session: SparkSession) -> None:
     SparkContext._jvm = None
 
 
-@contextmanager
-def _class_data() -> Iterator[str]:
-    """JVM options: use the archive if there is one, else write one, unless another worker is at it."""
+def quick_java_options() -> str:
+    """JVM options that make a start quick, for sessions in processes that a test starts (JDK_JAVA_OPTIONS)."""
+    archive = _archive()
+    return f"{QUICK} {_use(archive)}" if archive.exists() else QUICK
+
+
+def _archive() -> Path:
     from commitlog.spark.java import java_home
 
     kind = hashlib.sha256(f"{java_home()} {version('pyspark')}".encode()).hexdigest()[:16]
-    archive = Path(sys.prefix, f"spark-classes-{kind}.jsa")
+    return Path(sys.prefix, f"spark-classes-{kind}.jsa")
+
+
+def _use(archive: Path) -> str:
+    return f"-XX:SharedArchiveFile='{archive}' {QUIET}"
+
+
+@contextmanager
+def _class_data() -> Iterator[str]:
+    """JVM options: use the archive if there is one, else write one, unless another worker is at it."""
+    archive = _archive()
     if archive.exists():
-        yield f"-XX:SharedArchiveFile='{archive}' {QUIET}"
+        yield _use(archive)
         return
     draft = archive.with_suffix(".draft")
     with draft.with_suffix(".lock").open("w") as lock:

@@ -97,6 +97,7 @@ def test_command(environment: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.usefixtures("quick_java")
 def test_examples_of_readme(environment: Path, tmp_path: Path) -> None:
     """All of them in order, as one program in an empty directory; each prints the message that the first one sends."""
     assert len(examples()) >= 2, "README.md has an example in Python and one in Spark"

