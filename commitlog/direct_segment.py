@@ -32,3 +32,7 @@ class DirectSegment:
         if self._fd >= 0:
             self._channel.close(self._fd)
             self._fd = -1
+
+    def __del__(self) -> None:
+        if hasattr(self, "_fd"):  # not there when the file could not be opened
+            self.close()

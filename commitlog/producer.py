@@ -6,21 +6,29 @@ append. It encodes a record in its final bytes, copies it into the lane's write 
 
 **Interrupts.** KeyboardInterrupt can hit between any two steps of `send`. `_busy` is set first and cleared last; a call
 that finds it set re-reads `wrote` and learns what was published from the buffer itself (`_rebuild`).
+
+**Threads.** Each call takes a ticket. Between the look whether it is still the last one and the publish there is no call
+and no jump, so CPython's interpreter lock is not given away there: a call that another thread has overtaken raises
+ConcurrentUse before it has stored anything. What can't be done in one go (a batch, a write to a file) names its thread as
+the owner meanwhile. A lock would cost a tenth of `send`; an interpreter without that lock is refused.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
-import threading
-import time
+import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from threading import get_ident
+from time import time_ns
 from types import TracebackType
 from typing import Any
 
 from commitlog.attachment import Attachment
 from commitlog.batch import batch_size, encode_batch
 from commitlog.bodies import Bodies
+from commitlog.bound_encoder import BoundEncoder, bind
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.direct_segment import DirectSegment
 from commitlog.errors import (
@@ -30,6 +38,7 @@ from commitlog.errors import (
     MessageTooLarge,
     NoBufferAvailable,
     ProducerClosed,
+    ProducerError,
 )
 from commitlog.lane import Lease
 from commitlog.progress import LaneProgress
@@ -48,25 +57,12 @@ _FAULT_PATIENCE_NS = 300_000_000
 
 
 class _Topic:
-    """What a producer keeps of a topic it has sent to."""
+    """What a producer keeps of a topic it has sent to. `encode` and `overhead` are for messages without properties."""
 
-    __slots__ = ("encoded", "name", "next_offset")
+    __slots__ = ("encode", "encoded", "next_offset", "overhead")
 
-    def __init__(self, name: str, encoded: bytes, next_offset: int) -> None:
-        self.name, self.encoded, self.next_offset = name, encoded, next_offset
-
-
-class _Guard:
-    """Stands in for the lock of a producer that can't be used any more: raises the error it was made with."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def acquire(self, blocking: bool = True) -> bool:
-        raise self._error
-
-    def release(self) -> None:
-        """Never reached: acquire raises."""
+    def __init__(self, encoded: bytes, next_offset: int, encode: BoundEncoder, overhead: int) -> None:
+        self.encoded, self.next_offset, self.encode, self.overhead = encoded, next_offset, encode, overhead
 
 
 class Producer:
@@ -77,6 +73,10 @@ class Producer:
     """
 
     def __init__(self, path: str | os.PathLike[str], clock: Clock = SYSTEM_CLOCK) -> None:
+        if not getattr(sys, "_is_gil_enabled", lambda: True)():
+            raise ProducerError(
+                "this Python runs without its interpreter lock, on which a producer relies; use one that has it"
+            )
         self._attachment = attachment = Attachment(path, clock)
         try:
             self._lease: Lease = attachment.lease()
@@ -98,7 +98,7 @@ class Producer:
         self._buffers = lease.buffers
         self._segment_bytes = lease.words[lease.base + Lane.SEGMENT_SIZE]
         self.message_bytes_max = min(MESSAGE_BYTES_MAX, self._segment_bytes // 4)
-        self._encode = RecordEncoder(lease.lane, Host.of(STORE_ADDRESS, 0), self.store_host, config.store.record_crc)
+        self._encoder = RecordEncoder(lease.lane, Host.of(STORE_ADDRESS, 0), self.store_host, config.store.record_crc)
         self._timestamp = end.store_timestamp
         self._topics: dict[str, _Topic] = {}
         self._known_offsets = end.queue_offsets
@@ -109,8 +109,11 @@ class Producer:
         self._slot: memoryview | DirectSegment = memoryview(b"")
         self._segment_start = self._limit = 0  # nothing may be written before a slot is known to be free
         self._sync = self._progress.sync
-        self._guard: Any = threading.RLock()
+        self._messages = self._words[self._messages_at]
         self._busy = self._closed = False
+        self._tickets = itertools.count(1)
+        self._ticket = self._owner = 0
+        self._gone: Exception | None = None
         _PRODUCERS.add(self)
 
     # ---- append --------------------------------------------------------------------------------------------------
@@ -134,58 +137,74 @@ class Producer:
         Raises IllegalTopic, IllegalProperty, MessageTooLarge, PropertiesTooLarge, NoBufferAvailable (back-pressure),
         StoreStopped, ProducerClosed, ForkedProducer, ConcurrentUse: nothing was appended then.
         """
-        if not self._guard.acquire(False):
-            raise ConcurrentUse(f"lane {self.lane}: another thread is inside this producer; give each thread its own")
-        try:
-            if self._busy:
-                self._rebuild()
-            self._busy = True
-            state = self._topics.get(topic) or self._open_topic(topic)
-            if type(body) is not bytes:
-                body = _as_bytes(body)
-            if key is None and tags is None and properties is None and wait:
-                encoded = b""
-            else:
-                encoded = encode_properties(key, tags, properties, wait)
-            where = self._wrote
-            encode = self._encode
-            size = encode.size(state.encoded, body, encoded)
-            if size > self.message_bytes_max:
-                raise self._too_large(size)
+        if self._busy:
+            self._reenter()
+        self._busy = True
+        self._ticket = ticket = next(self._tickets)
+        state = self._topics.get(topic) or self._open_topic(topic)
+        if type(body) is not bytes:
+            body = _as_bytes(body)
+        if key is None and tags is None and properties is None and wait and not flag:
+            encode, size = state.encode, state.overhead + len(body)
+        else:
+            encode, size = self._bind(state, body, encode_properties(key, tags, properties, wait), flag)
+        if size > self.message_bytes_max:
+            raise self._too_large(size)
+        where = self._wrote
+        end = where + size
+        if end > self._limit:
+            where = self._make_room(size, ticket)
             end = where + size
-            if end > self._limit:
-                where = self._make_room(size)
-                end = where + size
-            now = time.time_ns() // 1_000_000
-            if now < self._timestamp:
-                now = self._timestamp
-            offset = state.next_offset
-            start = self._segment_start
-            self._slot[where - start : end - start] = encode.encode(
-                state.encoded,
-                body,
-                encoded,
-                offset,
-                where,
-                now if born_timestamp is None else born_timestamp,
-                now,
-                flag,
-            )
-            words = self._words
-            words[self._wrote_at] = end  # publishes the record: accepted
-            state.next_offset = offset + 1
-            self._wrote = end
-            self._timestamp = now
-            words[self._messages_at] += 1
-            self._busy = False
-        finally:
-            self._guard.release()
+        now = time_ns() // 1_000_000
+        if now < self._timestamp:
+            now = self._timestamp
+        offset = state.next_offset
+        record = encode(body, offset, where, now if born_timestamp is None else born_timestamp, now)
+        start, slot, words = self._segment_start, self._slot, self._words
+        if type(slot) is not memoryview:
+            self._owner = get_ident()
+        if self._ticket != ticket:
+            raise self._overtaken()
+        slot[where - start : end - start] = record
+        words[self._wrote_at] = end  # publishes the record: accepted
+        state.next_offset = offset + 1
+        self._wrote = end
+        self._timestamp = now
+        self._messages += 1
+        words[self._messages_at] = self._messages
+        self._owner = 0
+        self._busy = False
         if words[self._sleep_at] != self._seen:
             self._attend()
         receipt = Receipt(self._progress, topic, offset, where, end)
         if self._sync and wait:
             self._progress.wait("flushed", end, None)
         return receipt
+
+    def _bind(self, state: _Topic, body: bytes, properties: bytes, flag: int) -> tuple[BoundEncoder, int]:
+        """The encoder of a message with properties, and its record's size."""
+        encoder, topic = self._encoder, state.encoded
+
+        def encode(body: bytes, queue_offset: int, physical_offset: int, born: int, stored: int) -> bytes:
+            return encoder.encode(topic, body, properties, queue_offset, physical_offset, born, stored, flag)
+
+        return encode, encoder.size(topic, body, properties)
+
+    def _reenter(self) -> None:
+        """A call that finds another unfinished: it was interrupted in this thread, or goes on in another."""
+        if self._gone is not None:
+            raise self._gone
+        if self._owner not in (0, get_ident()):
+            raise self._overtaken()
+        self._owner = 0
+        self._rebuild()
+
+    def _overtaken(self) -> Exception:
+        if self._owner == get_ident():
+            self._owner = 0
+        if self._gone is not None:
+            return self._gone
+        return ConcurrentUse(f"lane {self.lane}: another thread is inside this producer; give each thread its own")
 
     def send_batch(
         self,
@@ -203,46 +222,53 @@ class Producer:
         properties are those of every message. Raises what `send` does; MessageTooLarge also for a batch that
         no segment holds.
         """
-        if not self._guard.acquire(False):
-            raise ConcurrentUse(f"lane {self.lane}: another thread is inside this producer; give each thread its own")
+        if self._busy:
+            self._reenter()
+        self._busy, self._owner = True, get_ident()
+        self._ticket = ticket = next(self._tickets)
         try:
-            if self._busy:
-                self._rebuild()
-            self._busy = True
             made = Bodies.of(bodies)
             state = self._topics.get(topic) or self._open_topic(topic)
             encoded = encode_properties(key, tags, properties, wait)
-            size = batch_size(self._encode, state.encoded, made, encoded)
-            largest = self._encode.size(state.encoded, b"", encoded) + (made.largest if made.count else 0)
-            if largest > self.message_bytes_max:
-                raise self._too_large(largest)
-            if size > self._segment_bytes - BLANK_BYTES:
-                raise MessageTooLarge(
-                    f"MESSAGE_SIZE_EXCEEDED: a batch of {size:,} bytes, a segment of this store has {self._segment_bytes:,}: "
-                    f"send smaller batches"
-                )
-            where = self._wrote if self._wrote + size <= self._limit else self._make_room(size)
-            now = max(time.time_ns() // 1_000_000, self._timestamp)
+            size = self._batch_size(state.encoded, made, encoded)
+            where = self._wrote if self._wrote + size <= self._limit else self._make_room(size, ticket)
+            now = max(time_ns() // 1_000_000, self._timestamp)
             offset, start = state.next_offset, self._segment_start
             slot, place = self._slot, slice(where - start, where - start + size)
             out = slot[place] if isinstance(slot, memoryview) else memoryview(bytearray(size))
-            places = encode_batch(self._encode, state.encoded, made, encoded, offset, where, now, now, out)
+            places = encode_batch(self._encoder, state.encoded, made, encoded, offset, where, now, now, out)
             if isinstance(slot, DirectSegment):
                 slot[place] = out
             end = where + size
+            if self._ticket != ticket:
+                raise self._overtaken()
             self._words[self._wrote_at] = end  # publishes them all
             state.next_offset = offset + made.count
             self._wrote, self._timestamp = end, now
-            self._words[self._messages_at] += made.count
+            self._messages += made.count
+            self._words[self._messages_at] = self._messages
             self._busy = False
         finally:
-            self._guard.release()
+            self._owner = 0
         if self._words[self._sleep_at] != self._seen:
             self._attend()
         receipt = BatchReceipt(self._progress, topic, offset, where, end, places)
         if self._sync and wait:
             self._progress.wait("flushed", end, None)
         return receipt
+
+    def _batch_size(self, topic: bytes, bodies: Bodies, properties: bytes) -> int:
+        """Bytes of a batch. Raises MessageTooLarge for one that no segment holds, or a message over the limit."""
+        size = batch_size(self._encoder, topic, bodies, properties)
+        largest = self._encoder.size(topic, b"", properties) + (bodies.largest if bodies.count else 0)
+        if largest > self.message_bytes_max:
+            raise self._too_large(largest)
+        if size > self._segment_bytes - BLANK_BYTES:
+            raise MessageTooLarge(
+                f"MESSAGE_SIZE_EXCEEDED: a batch of {size:,} bytes, a segment of this store has {self._segment_bytes:,}: "
+                f"send smaller batches"
+            )
+        return size
 
     def _too_large(self, size: int) -> MessageTooLarge:
         more = "" if self.message_bytes_max == MESSAGE_BYTES_MAX else ", or make a store with larger segments"
@@ -253,13 +279,14 @@ class Producer:
 
     def _open_topic(self, topic: str) -> _Topic:
         encoded = check_topic(topic)
-        next_offset = self._known_offsets.pop(topic, None)
+        next_offset = self._known_offsets.get(topic)
         if next_offset is None:
             next_offset = self._lease.queue_end(topic, self._config.dispatcher.queue_file_entries)
-        state = self._topics[topic] = _Topic(topic, encoded, next_offset)
-        return state
+        encode, overhead = bind(self._encoder, encoded, b"")
+        # another thread may have been here meanwhile: the first one's counts
+        return self._topics.setdefault(topic, _Topic(encoded, next_offset, encode, overhead))
 
-    def _make_room(self, size: int) -> int:
+    def _make_room(self, size: int, ticket: int) -> int:
         """Rolls into the next segment where the record does not fit, and waits for its buffer. Returns where to."""
         words, segment_bytes = self._words, self._segment_bytes
         while True:
@@ -267,6 +294,8 @@ class Producer:
             segment = where // segment_bytes
             if segment != self._segment:
                 slot = self._open_slot(segment)
+                if self._ticket != ticket:
+                    raise self._overtaken()
                 if isinstance(self._slot, DirectSegment) and self._slot is not slot:
                     self._slot.close()
                 self._slot = slot
@@ -277,9 +306,18 @@ class Producer:
             if where + size <= self._limit:
                 return where
             position = where - self._segment_start
-            self._slot[position : position + BLANK_BYTES] = encode_blank(segment_end - where)
-            if self._buffers is not None and not is_direct(words, self._base, segment):
-                words[self._base + Lane.DATA_END + segment % self._buffers.slots] = where + BLANK_BYTES
+            blank = encode_blank(segment_end - where)
+            if isinstance(self._slot, memoryview):
+                data_end_at = self._base + Lane.DATA_END + segment % words[self._base + Lane.SLOTS]
+                if self._ticket != ticket:
+                    raise self._overtaken()
+                self._slot[position : position + BLANK_BYTES] = blank
+                words[data_end_at] = where + BLANK_BYTES
+            else:
+                self._owner = get_ident()
+                if self._ticket != ticket:
+                    raise self._overtaken()
+                self._slot[position : position + BLANK_BYTES] = blank
             words[self._wrote_at] = segment_end
             self._wrote = segment_end
 
@@ -395,15 +433,20 @@ class Producer:
         if self._closed:
             return
         self._closed = True
-        self._guard = _Guard(ProducerClosed(f"lane {self.lane}: this producer was closed"))
+        self._leave(ProducerClosed(f"lane {self.lane}: this producer was closed"))
         if isinstance(self._slot, DirectSegment):
             self._slot.close()
         self._lease.release()
         self._attachment.close_sockets()
 
+    def _leave(self, error: Exception) -> None:
+        """From now on every call, also one that another thread is in, raises."""
+        self._gone, self._busy = error, True
+        self._ticket = next(self._tickets)
+
     def _die_after_fork(self) -> None:
         self._closed = True
-        self._guard = _Guard(
+        self._leave(
             ForkedProducer(f"lane {self.lane}: this producer belongs to the parent process; make one in the child")
         )
         self._lease.abandon_after_fork()
