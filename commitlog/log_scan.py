@@ -7,6 +7,7 @@ BLANK that reaches exactly to its segment's end, or the start of a later segment
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import mmap
 import os
@@ -40,7 +41,7 @@ _DOUBLE_CHECKS = 4
 """Places that look like records and are none may cost so many times their segment's bytes in CRCs, then it is given up."""
 _CRC_TAIL = CRC_PROPERTY_START + b"0" * 10 + b"\x02"
 _SEGMENT_NAME = re.compile(r"\d{20}")
-_PROPERTIES = re.compile(rb"(?:[^\x00-\x02]+\x01[^\x00-\x02]*\x02)*(?:[^\x00-\x02]+\x01[^\x00-\x02]*)?")
+_PROPERTIES = re.compile(rb"(?:[^\x01\x02]+\x01[^\x01\x02]*\x02)*(?:[^\x01\x02]+\x01[^\x01\x02]*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,10 @@ class Segments:
         if not _SEGMENT_NAME.fullmatch(name):
             self.findings.append(f"{path}: not a segment's name; passed over")
             return
-        facts, start = os.lstat(path), int(name)
+        try:
+            facts, start = os.lstat(path), int(name)
+        except FileNotFoundError:
+            return  # its store runs, and retention has just removed it
         if start % self.size or start >= 1 << 62:
             self.findings.append(f"{path}: no segment of {self.size:,} bytes begins there; passed over")
         elif not stat.S_ISREG(facts.st_mode):
@@ -153,9 +157,10 @@ def guess_segment_bytes(directory: Path, channel: FileChannel = DISK) -> int:
     sizes: dict[int, int] = {}
     for name in channel.list(directory):
         if _SEGMENT_NAME.fullmatch(name):
-            facts = os.lstat(directory / name)
-            if stat.S_ISREG(facts.st_mode) and facts.st_size:
-                sizes[int(name)] = facts.st_size
+            with contextlib.suppress(FileNotFoundError):
+                facts = os.lstat(directory / name)
+                if stat.S_ISREG(facts.st_mode) and facts.st_size:
+                    sizes[int(name)] = facts.st_size
     steps = Counter(after - before for before, after in itertools.pairwise(sizes))
     counts = Counter(sizes.values())
     return max(counts, key=lambda size: (steps[size], counts[size], size), default=0)
@@ -335,7 +340,9 @@ def _in_good_order(properties: bytes) -> bool:
     """Whether properties without a CRC look as if they never had one."""
     if not _PROPERTIES.fullmatch(properties) or CRC_PROPERTY_START in properties:
         return False
-    tail = properties[-CRC_PROPERTY_BYTES:].rjust(CRC_PROPERTY_BYTES, b"\0")
+    tail = properties[-CRC_PROPERTY_BYTES:].rjust(CRC_PROPERTY_BYTES, b" ")
+    if b"\0" in tail:  # lost bytes read as zeros
+        return False
     same = sum(a == b for a, b in zip(tail[:9] + tail[-1:], _CRC_TAIL[:9] + _CRC_TAIL[-1:], strict=True))
     if same >= 5:  # of ten bytes that never change: a few of them were damaged
         return False
