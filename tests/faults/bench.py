@@ -15,12 +15,12 @@ import commitlog
 from commitlog.clock import Clock
 from commitlog.config import Config
 from commitlog.config_file import load_config
-from commitlog.scan import Stop, scan
 from shm.layout import Header, Lane, Stage
 from stages.closing import StopReport, close_store
 from stages.service_thread import ServiceThread
 from stages.supervisor import Supervisor
 from tests.faults.channel import FaultsDirectory, FaultyChannel
+from tests.faults.disk import durable_bodies
 from tests.faults.stage import KINDS
 
 SEGMENT_BYTES = 1 << 16
@@ -132,21 +132,7 @@ class Bench:
 
     def durable_bodies(self, lane: int = 0) -> list[bytes]:
         """The bodies below `flushed` that a power cut would leave. AssertionError where anything below is not whole."""
-        flushed, where, bodies = self.lane(Lane.FLUSHED, lane), 0, []
-        directory = self.supervisor.directory.lane(lane)
-        while where < flushed:
-            start = where - where % SEGMENT_BYTES
-            data, end = self.faults.durable(directory.segment(start)), min(flushed - start, SEGMENT_BYTES)
-            assert len(data) >= end, f"lane {lane}: flushed is {flushed}, and {start} was never synced so far"
-            table = scan(data, where - start, end, start, lane, check_crc=True)
-            places = zip(table.body_positions.tolist(), table.body_sizes.tolist(), strict=True)
-            bodies += [data[at : at + size] for at, size in places]
-            where = start + SEGMENT_BYTES if table.stop is Stop.BLANK else start + table.stop_position
-            whole = table.stop in (Stop.FULL, Stop.BLANK) or where >= flushed
-            assert whole, (
-                f"lane {lane}: {where} is below flushed ({flushed}) and not durable: {table.stop} {table.reason}"
-            )
-        return bodies
+        return durable_bodies(self.supervisor.directory, self.faults, lane, self.lane(Lane.FLUSHED, lane))
 
     def stop(self) -> StopReport:
         """As the supervisor does it: closing, drains in order, last positions."""

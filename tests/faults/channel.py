@@ -27,7 +27,7 @@ class Rule:
     """A call on a path that contains `where` fails with `error`, writes `short` bytes at most, or kills its process.
 
     `dies`: "before" the call does anything, or "after" it, failed or not. `stage`: only there. `times`: so often, 0 for
-    always; `skip`: not the first ones.
+    always; `skip`: not the first ones. `keeps`: a failed sync leaves the bytes in the file (and does not make them durable).
     """
 
     call: Call
@@ -38,6 +38,7 @@ class Rule:
     stage: str = ""
     times: int = 0
     skip: int = 0
+    keeps: bool = False
     name: str = "rule"
 
 
@@ -167,7 +168,8 @@ class FaultyChannel(FileChannel):
             return
         image = self.faults.image(path)
         if rule and rule.error:
-            self._forget(path, image)
+            if not rule.keeps:
+                self._forget(path, image)
         else:
             temporary = image.with_name(f".{image.name}.{os.getpid()}")
             temporary.write_bytes(self.pread(fd, self.size(fd), 0))

@@ -1,0 +1,216 @@
+"""A disk that refuses, in real processes: each fault has a name within a second, loses nothing, and heals by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import commitlog
+from commitlog import errors
+from commitlog.file_channel import DISK
+from commitlog.status import PutMessageStatus
+from commitlog.view import StoreView
+from shm.layout import Lane
+from tests.conftest import wait_until
+from tests.crash.accounts import Place, check, read_store
+from tests.faults.channel import NAMES, FaultsDirectory, Rule
+from tests.faults.disk import durable_bodies
+from tests.faults.supervisor import patched_stages
+
+SEGMENT_BYTES = 1 << 16
+SEEN_SECONDS = 1.0
+CONFIG: dict[str, dict[str, Any]] = {
+    "store": {"segment_bytes": SEGMENT_BYTES, "max_lanes": 3},
+    "dispatcher": {"queue_file_entries": 1000, "interval_ms": 100},
+    "flusher": {"positions_interval_ms": 100},
+    "allocator": {"interval_ms": 200},
+    "supervisor": {"restarts_max": 1000, "restarts_window_ms": 1000},
+}
+
+
+@dataclass
+class Sender:
+    """A producer on a store with a faulty disk, and what it was told: `noted` is accepted, `sent` the bodies of it."""
+
+    store: commitlog.Store
+    producer: commitlog.Producer
+    faults: FaultsDirectory
+    noted: list[Place] = field(default_factory=list)
+    sent: list[bytes] = field(default_factory=list)
+
+    def send(self, size: int = 1000) -> commitlog.Receipt:
+        body = b"%08d" % len(self.sent) + os.urandom(size)
+        receipt = self.producer.send("t", body)
+        self.sent.append(body)
+        self.noted.append((receipt.lane, "t", receipt.offset, receipt.physical_offset, zlib.crc32(body)))
+        return receipt
+
+    def is_told(self, name: str, receipt: commitlog.Receipt) -> None:
+        """Within a second whoever waits hears the name of what is wrong, and nothing undurable counts as flushed."""
+        began = time.monotonic()
+        with pytest.raises(errors.DiskError) as raised:
+            receipt.wait("flushed", timeout=20)
+        assert type(raised.value).__name__ == name
+        assert time.monotonic() - began < SEEN_SECONDS * 2, "heard of it too late"  # the machine may be busy
+        with pytest.raises(getattr(errors, name)):
+            self.producer.flush(timeout=20)
+        assert not receipt.done("flushed")
+        self.looks_durable()
+
+    def fill(self) -> tuple[commitlog.Receipt, errors.CommitLogError, float]:
+        """Sends until it is refused: the last receipt, the error, and the seconds it took to come."""
+        receipt = self.send()
+        while True:
+            began = time.monotonic()
+            try:
+                receipt = self.send(2000)
+            except errors.CommitLogError as error:
+                return receipt, error, time.monotonic() - began
+
+    def heals(self, receipt: commitlog.Receipt) -> None:
+        self.faults.clear()
+        with contextlib.suppress(errors.DiskError):  # the fault is still posted until the next try
+            receipt.wait("flushed", timeout=1)
+        wait_until(lambda: receipt.done("flushed"), 10, "the lane to heal")
+        self.looks_durable()
+
+    def looks_durable(self) -> None:
+        with contextlib.closing(StoreView(self.store.path)) as view:
+            bodies = durable_bodies(
+                view.directory, self.faults, self.producer.lane, view.limits(self.producer.lane).flushed
+            )
+        assert bodies == self.sent[: len(bodies)]
+
+
+@contextlib.contextmanager
+def faulty_store(path: Path, write_path: str = "pool", **more: dict[str, Any]) -> Iterator[Sender]:
+    faults = FaultsDirectory(path)
+    config = {name: {**CONFIG.get(name, {}), **more.get(name, {})} for name in {*CONFIG, *more}}
+    config["store"] = {**config["store"], "write_path": write_path}
+    with patched_stages(), commitlog.Store.open(path, config) as store:
+        yield Sender(store, store.producer(), faults)
+        faults.clear()
+
+
+def refusals(write_path: str) -> Iterator[tuple[str, Rule]]:
+    """What may be refused, and the name it has to have."""
+    for code, name in NAMES.items():
+        if write_path == "pool":
+            yield name, Rule("pwrite", error=code, stage="committer")
+        yield name, Rule("fdatasync", error=code, keeps=write_path == "direct")
+
+
+@pytest.mark.parametrize("write_path", ["pool", "direct"])
+def test_a_disk_that_refuses_to_write_or_to_sync(write_path: str, tmp_path: Path) -> None:
+    """EIO, ENOSPC, EDQUOT, one after the other on one store that is never restarted."""
+    with faulty_store(tmp_path / "store", write_path) as sender:
+        sender.heals(sender.send())
+        for name, rule in refusals(write_path):
+            sender.faults.set(rule)
+            receipt = sender.send(3000)
+            sender.is_told(name, receipt)
+            sender.heals(receipt)
+    check(sender.noted, read_store(tmp_path / "store"), deaths=0)
+
+
+def test_a_sender_that_fills_all_buffers_hears_why(tmp_path: Path) -> None:
+    """Back-pressure by a failing disk is the disk's error, within a second, long before the wait for a buffer is over."""
+    with faulty_store(tmp_path / "store", producer={"buffer_wait_ms": 60_000}) as sender:
+        sender.heals(sender.send())
+        for rule, name in (
+            (Rule("fdatasync", error=errno.EIO), "DiskInputOutput"),
+            (Rule("pwrite", error=errno.ENOSPC, stage="committer"), "DiskFull"),
+            (Rule("allocate", where="/tmp/", error=errno.ENOSPC), "DiskFull"),
+            (Rule("allocate", where="/tmp/", error=errno.EIO), "DiskInputOutput"),
+        ):
+            sender.faults.set(rule)
+            last, error, seconds = sender.fill()
+            assert type(error).__name__ == name
+            assert seconds < SEEN_SECONDS * 2
+            sender.heals(last)
+    check(sender.noted, read_store(tmp_path / "store"), deaths=0)
+
+
+def test_short_writes_and_lost_flushers_cost_nothing_but_time(tmp_path: Path) -> None:
+    """pwrite that writes a little; syncs that fail once and lose the pages; flushers killed by their failed sync."""
+    with faulty_store(tmp_path / "store") as sender:
+        for rule in (
+            Rule("pwrite", short=300),
+            Rule("fdatasync", error=errno.EIO, times=1),
+            Rule("fdatasync", error=errno.EIO, dies="after", times=1),
+            Rule("fdatasync", error=errno.EIO, dies="after", times=3),
+            Rule("pwrite", error=errno.EIO, dies="after", times=1, stage="committer"),
+        ):
+            sender.faults.set(rule)
+            receipts = [sender.send(3000) for _ in range(10)]
+            wait_until(lambda rule=rule: sender.faults.hits() > rule.times, 20, f"{rule} to strike")  # type: ignore[misc]
+            sender.looks_durable()
+            wait_until(lambda last=receipts[-1]: last.done("flushed"), 20, "the rest")  # type: ignore[misc]
+            sender.looks_durable()
+            assert receipts[-1].wait("flushed", timeout=10) is PutMessageStatus.PUT_OK
+    check(sender.noted, read_store(tmp_path / "store"), deaths=0)
+
+
+def test_consume_queues_and_positions_that_fail_stop_nobody_else(tmp_path: Path) -> None:
+    """Messages are flushed as ever; the index and the records of how far it came follow when they can."""
+    with faulty_store(tmp_path / "store") as sender:
+        sender.heals(sender.send())
+        words = sender.producer._words
+        base = sender.producer._base
+
+        def caught_up() -> bool:
+            return bool(words[base + Lane.DISPATCH_SYNCED] == words[base + Lane.FLUSHED])
+
+        for rule in (
+            Rule("pwrite", where="/consumequeue/", error=errno.ENOSPC),
+            Rule("pwrite", where="/consumequeue/", error=errno.EIO),
+            Rule("fdatasync", where="/consumequeue/", error=errno.EIO),
+            Rule("fdatasync", where="/consumequeue/", error=errno.EIO, dies="after", times=1),
+            Rule("pwrite", where="/positions/", error=errno.ENOSPC),
+            Rule("fdatasync", where="/positions/", error=errno.EIO),
+        ):
+            sender.faults.set(rule)
+            assert sender.send().wait("flushed", timeout=10) is PutMessageStatus.PUT_OK
+            wait_until(sender.faults.hits, 10, f"{rule} to strike")
+            assert sender.send().wait("flushed", timeout=10) is PutMessageStatus.PUT_OK
+            sender.faults.clear()
+            wait_until(caught_up, 10, f"the dispatcher to recover from {rule}")
+        with commitlog.Reader(sender.store.path, start=0) as reader:
+            assert [message.value for message in reader] == sender.sent
+    check(sender.noted, read_store(tmp_path / "store"), deaths=0)
+
+
+@pytest.mark.leaves_pools
+def test_a_direct_writer_hears_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own pwrite fails: nothing was appended, and the next send takes the same offset. What a failed sync really lost
+    can't be written again from anywhere: the lane stops by name, and other lanes go on."""
+    with faulty_store(tmp_path / "store", "direct") as sender:
+        sender.heals(sender.send())
+        for code, name in NAMES.items():
+
+            def refuse(fd: int, data: Any, offset: int, code: int = code) -> int:
+                raise OSError(code, os.strerror(code))
+
+            with monkeypatch.context() as patch:
+                patch.setattr(DISK, "write_once", refuse)
+                with pytest.raises(getattr(errors, name), match="not accepted"):
+                    sender.send()
+        assert sender.send().offset == 1
+        other = sender.store.producer()
+        sender.heals(sender.send())
+        sender.faults.set(Rule("fdatasync", where="/0/commitlog/", error=errno.EIO, times=1))
+        sender.is_told("LaneDamaged", sender.send(9000))
+        assert other.send("t", b"").wait("flushed", timeout=10) is PutMessageStatus.PUT_OK
+        sender.faults.clear()
+        report = sender.store.close()
+        assert not report.drained
+        assert "lane 0" in report.kept[0]

@@ -1,0 +1,83 @@
+"""A power cut and a full disk, as near as a test comes to them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import commitlog
+from commitlog import errors
+from shm.layout import STAGES
+from tests.conftest import wait_until
+from tests.crash.accounts import check, read_store
+from tests.crash.test_kill import kill, pid_of
+from tests.faults.channel import FaultsDirectory, Rule
+from tests.faults.test_disk import CONFIG, Sender, faulty_store
+from tests.stages.test_small_memory import memory_of
+
+
+@pytest.mark.leaves_pools
+@pytest.mark.parametrize("write_path", ["pool", "direct"])
+def test_after_a_power_cut_everything_flushed_is_there(write_path: str, tmp_path: Path, shm_root: Path) -> None:
+    """Of each file only what was synced is left, of the memory nothing: the next start finds every message that was
+    acknowledged as flushed, in order, and goes on behind them."""
+    path = tmp_path / "store"
+    sender = _cut_power(path, write_path)
+    flushed = len(sender.sent) - 40
+    shutil.rmtree(next(shm_root.iterdir()))
+    faults = FaultsDirectory(path)
+    for file in path.glob("lanes/*/**/*"):
+        if file.is_file() and file.name not in ("lock", "abort"):
+            file.write_bytes(faults.durable(file).ljust(file.stat().st_size, b"\0"))
+    with commitlog.Store.open(path, CONFIG) as store, commitlog.Reader(path) as reader:
+        found = [message.value for message in reader]
+        assert found == sender.sent[: len(found)]
+        assert len(found) >= flushed
+        assert store.producer().send("t", b"").offset == len(found)
+
+
+def _cut_power(path: Path, write_path: str) -> Sender:
+    """A store that was killed in the middle of it; its last 40 messages were never said to be flushed."""
+    with pytest.raises(errors.StageFailed), faulty_store(path, write_path) as sender:
+        for _ in range(100):
+            last = sender.send(2000)
+        last.wait("flushed", timeout=20)
+        sender.faults.set(Rule("fdatasync", error=5, keeps=True))
+        for _ in range(40):
+            sender.send(300)
+        for name in ("", *STAGES):
+            kill(pid_of(path, name))
+    return sender
+
+
+def test_a_full_disk_is_named_and_heals(tmp_path: Path) -> None:
+    """A file system of 3 MB, full: senders hear of it; a file is deleted, and everything accepted is there."""
+    disk = tmp_path / "disk"
+    with memory_of(disk, 3 << 20):
+        with commitlog.Store.open(disk / "store", CONFIG) as store:
+            sender = Sender(store, store.producer(), FaultsDirectory(tmp_path / "none"))
+            sender.send().wait("flushed", timeout=10)
+            filler = disk / "filler"
+            _fill(filler)
+            last, error, seconds = sender.fill()
+            assert isinstance(error, errors.DiskFull)
+            assert seconds < 2
+            filler.unlink()
+            wait_until(lambda: last.done("flushed"), 10, "the lane to heal")
+            assert sender.send().wait("flushed", timeout=10).name == "PUT_OK"
+        check(sender.noted, read_store(disk / "store"), deaths=0)
+
+
+def _fill(file: Path) -> None:
+    with file.open("wb") as opened:
+        while True:
+            try:
+                opened.write(os.urandom(4096))
+                opened.flush()
+            except OSError:
+                subprocess.run(["df", file.parent], stdout=subprocess.DEVNULL, check=True)
+                return
