@@ -68,6 +68,7 @@ class Job:
         self.history = History()
         self.producers: list[ProducerState] = []
         self.errors: list[str] = []
+        self._failed: set[str] = set()
         self.phase = ""
         self.interrupts = 0
         self.sending_seconds = 0.0
@@ -101,10 +102,19 @@ class Job:
                 raise
             self.segment_bytes = store.segment_bytes
             self._with_store(store, existed)
+            if not self._running:
+                self._give_up(places)
         finally:
             warnings.showwarning = showwarning
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _give_up(self, places: Places) -> None:
+        """The run ended before its first message: one error, and nothing stays but the log that explains it."""
+        if "Spark" in self._failed:
+            raise IngestError(self.errors[0])
+        places.discard()
+        raise IngestError(self.errors[0] if self.errors else "stopped before the first message; nothing was kept")
 
     def _with_store(self, store: Store, existed: bool) -> None:
         view = StoreView(self.settings.store)
@@ -131,6 +141,7 @@ class Job:
         self._start_children(existed)
         ready = self._wait_for(lambda: self._all_ready() or self._stopped_early(), START_LIMIT_SECONDS)
         if not ready:
+            self._failed.add("Spark")
             self.errors.append(f"not ready within {START_LIMIT_SECONDS:.0f} s; see {self.settings.spark_log}")
         self.start_seconds = time.monotonic() - began
         if ready and self._all_ready() and not self._stopped_early():
@@ -191,7 +202,7 @@ class Job:
         for producer in self.producers:
             producer.child.end(1.0 if producer.gone else _HURRY_SECONDS)
         if self._query is not None:
-            self._query.end(_HURRY_SECONDS if self.interrupts > 1 else 30.0)
+            self._query.end(30.0 if self._running and self.interrupts < 2 else _HURRY_SECONDS)
 
     # ---- processes -----------------------------------------------------------------------------------------------
 
@@ -260,6 +271,7 @@ class Job:
         elif message["event"] == "batch":
             self.history.add_batch(message)
         elif message["event"] == "failed":
+            self._failed.add(child.name)
             self.errors.append(f"{message['name']}: {message['text']}")
         elif message["event"] == "phase":
             self.phase = message["text"] if not self._running else self.phase
@@ -289,6 +301,7 @@ class Job:
         code = child.process.returncode
         if child is self._query:
             if code and not self.errors and self.phase != "stopping Spark":
+                self._failed.add(child.name)
                 self.errors.append(f"the Spark process died (exit code {code}); see {self.settings.spark_log}")
             return
         producer = next(p for p in self.producers if p.child is child)

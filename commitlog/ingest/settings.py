@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import secrets
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,11 +126,16 @@ def _free_directory() -> Path:
 
 
 class Places:
-    """The directories of a run. `undo` removes those that this run made, as long as they are empty."""
+    """The directories of a run. `undo` removes those that this run made, as long as they are empty.
+
+    `discard` removes what is in them too: for a run that ended before its first message, whose store and output hold
+    nothing but its own beginnings. A directory that was there before is never touched.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.made: list[Path] = []
+        self.store_existed = settings.store.exists()
 
     def make(self) -> None:
         """Raises IngestError: another run's output, no permission, a file in the way."""
@@ -159,6 +165,13 @@ class Places:
                     f"{option}: can't make {directory}: {error.strerror}; choose another place"
                 ) from error
             self.made.append(directory)
+
+    def discard(self) -> None:
+        if not self.store_existed:
+            shutil.rmtree(self.settings.store, ignore_errors=True)
+        if self.settings.out in self.made:
+            shutil.rmtree(self.settings.out, ignore_errors=True)
+        self.undo()
 
     def undo(self) -> None:
         for directory in reversed(self.made):

@@ -133,6 +133,15 @@ def test_a_killed_producer_is_judged_by_what_it_had_noted(tmp_path: Path) -> Non
     assert any("died" in event for event in report["events"])
 
 
+def test_a_run_that_gets_no_lane(tmp_path: Path) -> None:
+    """More producers than lanes: one line that names the error, and nothing is left, not even the new store."""
+    (tmp_path / "one.toml").write_text("[store]\nmax_lanes = 1\n[producer]\nlane_wait_ms = 10\n")
+    with running(tmp_path, "--config", "one.toml") as process:
+        assert process.wait(120) == 1
+    assert "NoFreeLane" in said(tmp_path).splitlines()[-1]
+    assert sorted(os.listdir(tmp_path)) == ["one.toml", "said"]
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [
