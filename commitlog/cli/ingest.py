@@ -12,7 +12,7 @@ from commitlog.errors import IngestError
 
 def ingest(
     more: Annotated[
-        list[str] | None, typer.Argument(metavar="[FILE]...", help="More files for --input.", show_default=False)
+        list[str] | None, typer.Argument(metavar="FILE", help="More files for --input.", show_default=False)
     ] = None,
     input_: Annotated[
         list[str] | None,
