@@ -77,9 +77,8 @@ def _quiet(master: str) -> dict[str, str]:
         "spark.driver.extraJavaOptions": logging,
         "spark.python.daemon.module": "commitlog.spark.daemon",
     }
-    if master.startswith("local"):
+    if master == "local" or master.startswith("local["):  # a local cluster's workers have this machine's own address
         quiet |= {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}
-        quiet["spark.executor.extraJavaOptions"] = logging
     if found := re.fullmatch(r"local-cluster\[.*,\s*(\d+)\s*\]", master):
         quiet["spark.executor.memory"] = f"{found[1]}m"  # Spark's default asks for more than such a worker has
     return quiet

@@ -78,7 +78,13 @@ def test_workers_that_spark_let_go_are_not_shown(capsys: pytest.CaptureFixture[s
 
 def test_executors_of_their_own(tmp_path: Path) -> None:
     """A local cluster: planning and reading are in different processes, which start elsewhere."""
+    import pyspark
+
     store = small_store(tmp_path / "store", rows=50)
+    home = tmp_path / "spark"  # a local cluster writes into SPARK_HOME/work, whatever SPARK_WORKER_DIR says
+    home.mkdir()
+    for part in Path(pyspark.__path__[0]).iterdir():
+        (home / part.name).symlink_to(part)
     code = """
 import os, sys, commitlog.spark
 os.chdir(os.path.dirname(sys.argv[1]))
@@ -87,4 +93,4 @@ frame = spark.read.format("commitlog").option("subscribe", "orders,other").optio
 print(frame.count(), frame.rdd.getNumPartitions(), spark.conf.get("spark.sql.shuffle.partitions"))
 spark.stop()
 """
-    assert python(code, str(store.path), SPARK_WORKER_DIR=str(tmp_path / "work")) == "200 4 2"
+    assert python(code, str(store.path), SPARK_HOME=str(home)) == "200 4 2"
