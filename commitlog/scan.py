@@ -1,11 +1,12 @@
 """Walks the records of a segment: what recovery, dispatch and bulk readers do all day.
 
-The walk itself reads 8 bytes a record, and finds a run of records of one size by one comparison of numpy's.
+The walk itself reads the sizes only, and finds a run of records of one size by one comparison of numpy's.
 The records found are then gathered and checked column by column (record_table.py).
 """
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +26,8 @@ is looked at several times in the processor's cache: larger tables are slower.""
 
 _RUN_LEAST = 16
 """Records of one size in a row that are worth a comparison by numpy; shorter runs are walked."""
+_WALK_MOST = 2048
+_size = struct.Struct(">i").unpack_from
 
 
 def scan(
@@ -53,8 +56,10 @@ def scan(
     positions, where = _walk(buffer, start, end, max_records, max_bytes)
     table = gatherer.tabulate(positions, np.diff(positions, append=where))
     if table.stop is Stop.CORRUPT:
-        return table
+        where = table.stop_position  # the walk looks at sizes only, so this may also be a BLANK
     stop, reason = gatherer.why_stopped(where, end, segment_end)
+    if stop is Stop.END and table.stop is Stop.CORRUPT:
+        return table
     if stop is Stop.END and where < end:
         stop = Stop.FULL
     return replace(table, stop=stop, stop_position=where, reason=reason)
@@ -88,7 +93,7 @@ def tabulate(
 
 
 def _walk(buffer: Source, start: int, end: int, max_records: int, max_bytes: int) -> tuple[Ints, int]:
-    """Positions of what looks like records by size and magic, one after the other; and where they end."""
+    """Positions of what may be records by their sizes, one after the other; and where they end."""
     found: list[Ints] = []
     room, last = max_records, min(end, start + max_bytes)
     position, walk_next = start, _RUN_LEAST
@@ -99,29 +104,30 @@ def _walk(buffer: Source, start: int, end: int, max_records: int, max_bytes: int
             found.append(np.arange(run, dtype=np.int64) * size + position)
             position, room, walk_next = position + run * size, room - run, _RUN_LEAST
             continue
-        walked, position, done = _walk_some(buffer, position, end, last, min(room, walk_next))
+        # so few bytes can't begin more records than there is room for
+        before = min(last, position + min(room, walk_next) * RECORD_BYTES_MIN)
+        walked, position, done = _walk_some(buffer, position, before, end)
         found.append(np.array(walked, np.int64))
         room -= len(walked)
-        walk_next = min(walk_next * 2, 1024)  # sizes differ: look for runs less and less often
+        walk_next = min(walk_next * 2, _WALK_MOST)  # sizes differ: look for runs less and less often
         if done:
             break
     return (np.concatenate(found) if found else np.empty(0, np.int64)), position
 
 
-def _walk_some(buffer: Source, position: int, end: int, last: int, most: int) -> tuple[list[int], int, bool]:
-    """Up to `most` records, one by one: their positions, their end, and whether no record follows there."""
+def _walk_some(buffer: Source, position: int, before: int, end: int) -> tuple[list[int], int, bool]:
+    """Records that begin before a position, one by one: theirs, their end, and whether no record follows there."""
     positions: list[int] = []
-    append, unpack, stop = positions.append, size_and_magic, min(last - 1, end - RECORD_BYTES_MIN)
-    while most > 0:
-        if position > stop:
-            return positions, position, True
-        size, magic = unpack(buffer, position)
-        if (magic != MAGIC_V1 and magic != MAGIC_V2) or not RECORD_BYTES_MIN <= size <= end - position:
+    append, unpack, stop = positions.append, _size, min(before - 1, end - RECORD_BYTES_MIN)
+    while position <= stop:
+        (size,) = unpack(buffer, position)
+        if size < RECORD_BYTES_MIN:
             return positions, position, True
         append(position)
         position += size
-        most -= 1
-    return positions, position, False
+    if position > end:  # the last one reaches too far: nothing was read there
+        return positions, positions.pop(), True
+    return positions, position, position > end - RECORD_BYTES_MIN
 
 
 def _run(buffer: Source, position: int, end: int, most: int) -> tuple[int, int]:
