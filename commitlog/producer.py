@@ -45,6 +45,7 @@ from commitlog.progress import LaneProgress
 from commitlog.properties import check_topic, encode_properties
 from commitlog.receipt import BatchReceipt, Receipt
 from commitlog.record import BLANK_BYTES, MAGIC_BLANK, Host, RecordEncoder, decode, encode_blank
+from commitlog.statistics import LaneStatistics, lane_statistics
 from shm.layout import DIRECT_WINDOW, Lane
 from shm.pool import is_direct, slot_is_free
 
@@ -178,7 +179,7 @@ class Producer:
             self._attend()
         receipt = Receipt(self._progress, topic, offset, where, end)
         if self._sync and wait:
-            self._progress.wait("flushed", end, None)
+            self._progress.wait_put(end)
         return receipt
 
     def _bind(self, state: _Topic, body: bytes, properties: bytes, flag: int) -> tuple[BoundEncoder, int]:
@@ -254,7 +255,7 @@ class Producer:
             self._attend()
         receipt = BatchReceipt(self._progress, topic, offset, where, end, places)
         if self._sync and wait:
-            self._progress.wait("flushed", end, None)
+            self._progress.wait_put(end)
         return receipt
 
     def _batch_size(self, topic: bytes, bodies: Bodies, properties: bytes) -> int:
@@ -374,7 +375,7 @@ class Producer:
                 self._attachment.await_notice(_NOTICE_WAIT_MS)
         finally:
             words[base + Lane.BLOCKED] = 0
-            words[base + Lane.BUFFER_WAIT_NS] += clock.monotonic_ns() - began
+            self._progress.waited_for_buffer(clock.monotonic_ns() - began)
 
     def _no_buffer(self, limit_ms: int) -> NoBufferAvailable:
         return NoBufferAvailable(
@@ -418,6 +419,10 @@ class Producer:
         """Returns when everything sent so far is flushed. Raises WaitTimeout after `timeout` seconds (default: none),
         and what `Receipt.wait` raises; whatever it raises, the messages stay in the log."""
         self._progress.flush(timeout)
+
+    def statistics(self) -> LaneStatistics:
+        """What happened in its lane since the store was started, earlier producers' messages included."""
+        return lane_statistics(self._attachment.control, self.lane)
 
     def _attend(self) -> None:
         """The committer went to sleep, or the store is closing: rings, or makes the next send find out."""

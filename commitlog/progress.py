@@ -20,6 +20,7 @@ from commitlog.errors import StoreNotRunning, StoreStopped, WaitTimeout
 from commitlog.record import Host
 from commitlog.status import PutMessageStatus
 from shm.layout import Lane
+from shm.statistics import record_put_time, record_wait
 
 Level = Literal["accepted", "committed", "flushed"]
 Callback = Callable[[PutMessageStatus], object]
@@ -55,6 +56,7 @@ class LaneProgress:
         self._timeout_seconds = attachment.config.producer.sync_flush_timeout_ms / 1000
         self._waiters: deque[_Waiter] = deque()
         self._watching = False
+        self._blocked_ns = 0
         self._lock = threading.Lock()
 
     def reached(self, level: Level, where: int) -> bool:
@@ -93,6 +95,24 @@ class LaneProgress:
                 self.check()
             self._attachment.await_notice(_NOTICE_WAIT_MS)
         return PutMessageStatus.PUT_OK
+
+    def waited_for_buffer(self, nanoseconds: int) -> None:
+        """Counts a put that had to wait for a write buffer. Puts that wait for nothing cost no look at the clock."""
+        record_wait(self._words, self._base, nanoseconds)
+        if self.sync:
+            self._blocked_ns += nanoseconds  # its wait for the flush is still to come
+        else:
+            record_put_time(self._words, self._base, nanoseconds)
+
+    def wait_put(self, where: int) -> PutMessageStatus:
+        """Waits for a put of a store with SYNC_FLUSH, and counts how long it took. See Receipt.wait."""
+        began = self._clock.monotonic_ns()
+        try:
+            return self.wait("flushed", where, None)
+        finally:
+            took = self._clock.monotonic_ns() - began + self._blocked_ns
+            self._blocked_ns = 0
+            record_put_time(self._words, self._base, took)
 
     def check(self) -> None:
         """Raises the named error of whatever keeps the lane from moving: the disk, or stages that are gone."""

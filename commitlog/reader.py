@@ -16,11 +16,13 @@ from typing import Literal
 import numpy as np
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.errors import UnknownTopic
+from commitlog.errors import DataLoss, UnknownTopic
 from commitlog.log_walk import LastSegment, walk
 from commitlog.message import Message
 from commitlog.record import decode
+from commitlog.scan import Source
 from commitlog.start import EARLIEST, Start, parse_start, resolve
+from commitlog.statistics import ReaderStatistics
 from commitlog.topic_index import LaneIndex, TopicIndex
 from commitlog.view import StoreView
 
@@ -55,6 +57,7 @@ class Reader:
         self._index = TopicIndex(self._view, isolation)
         self._cursors: dict[int, _LaneCursor] = {}
         self._closed = False
+        self._given = 0
         self._index.refresh()
         if self.topics and not follow:
             missing = self.topics - set(self._index.topics())
@@ -70,7 +73,9 @@ class Reader:
         return self
 
     def __next__(self) -> Message:
-        return next(self._messages)
+        message = next(self._messages)
+        self._given += 1
+        return message
 
     def _read(self) -> Iterator[Message]:
         pause = _WAIT_SECONDS_LEAST
@@ -88,6 +93,16 @@ class Reader:
             for lane, index in self._index.lanes.items():
                 if lane not in self._cursors:  # a lane that is new since the start: all of it is
                     self._cursors[lane] = _LaneCursor(index, self.topics, EARLIEST)
+
+    def statistics(self) -> ReaderStatistics:
+        """What it has given out so far, and what lies before it."""
+        positions = {lane: cursor.where for lane, cursor in self._cursors.items()}
+        behind = {}
+        for lane, where in positions.items():
+            limits = self._view.limits(lane)
+            end = limits.committed if self._index.isolation == "committed" else limits.flushed
+            behind[lane] = max(end - where, 0)
+        return ReaderStatistics(self._given, positions, behind)
 
     def close(self) -> None:
         if not self._closed:
@@ -120,7 +135,7 @@ class _LaneCursor:
             self._from[topic] = offset
             if offset < known.end:
                 wheres.append(self._place(topic, offset))
-        self._where = min(wheres, default=index.limit)
+        self.where = min(wheres, default=index.limit)
 
     def _place(self, topic: str, offset: int) -> int:
         known = self._index.queues[topic]
@@ -132,10 +147,23 @@ class _LaneCursor:
                 queue.close()
         return max(known.walk_from(offset), 0)
 
+    def _open(self, base: int) -> Source:
+        """The bytes of a segment. Raises DataLoss where retention was quicker than this reader."""
+        try:
+            return self._segments.open(base)
+        except FileNotFoundError as error:
+            first = self._index.view.limits(self._index.lane).first
+            if first <= base:
+                raise
+            raise DataLoss(
+                f"lane {self._index.lane}: the log below {first:,} was deleted for its age or size, and this reader had come "
+                f"to {self.where:,} only: start it again, or raise retention.reserved_hours or retention.max_bytes"
+            ) from error
+
     def read(self) -> Iterator[Message]:
         """The wanted messages from here to the lane's limit, in the log's order."""
         size = self._index.view.segment_bytes
-        for step in walk(self._segments.open, self._index.lane, size, self._where, self._index.limit):
+        for step in walk(self._open, self._index.lane, size, self.where, self._index.limit):
             table = step.table
             wanted = table.in_queue.copy()
             for number, topic in enumerate(table.topics):
@@ -143,8 +171,8 @@ class _LaneCursor:
                     wanted &= table.topic_index != number
                 elif first := self._from.get(topic):
                     wanted &= (table.topic_index != number) | (table.queue_offsets >= first)
-            buffer = self._segments.open(table.base_offset)
+            buffer = self._open(table.base_offset)
             for row in np.flatnonzero(wanted).tolist():
                 position = int(table.positions[row])
                 yield Message.of(decode(buffer, position, physical_offset=table.base_offset + position))
-            self._where = step.next_where
+            self.where = step.next_where

@@ -22,7 +22,9 @@ from commitlog.config import Config
 from commitlog.config_file import load_config
 from commitlog.errors import CommitLogError, StageFailed
 from commitlog.producer import Producer
+from commitlog.statistics import StoreStatistics, store_statistics
 from commitlog.store_directory import StoreDirectory
+from commitlog.view import StoreView
 
 _CLOSE_LIMIT_SECONDS = 300.0
 
@@ -107,6 +109,14 @@ class Store:
         producer = Producer(self.path)
         self._producers.append(producer)
         return producer
+
+    def statistics(self) -> StoreStatistics:
+        """Positions, counters and times of all lanes and stages, throughput, what retention did. Works while stages hang."""
+        view = StoreView(self.path)
+        try:
+            return store_statistics(view)
+        finally:
+            view.close()
 
     def close(self) -> StopReport:
         """Closes this store's producers, drains the stages, stops them. Raises StageFailed when they were given up.

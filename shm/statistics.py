@@ -7,10 +7,21 @@ behind, never torn.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from enum import IntFlag
 
-from shm.layout import HISTOGRAM_BUCKETS
+from shm.layout import (
+    HISTOGRAM_BUCKETS,
+    LANE_ROW_WORDS,
+    LANE_ROWS,
+    LANES_AT,
+    PUT_TIME_BUCKETS,
+    SAMPLE_WORDS,
+    SAMPLES,
+    Header,
+    Lane,
+)
 
 
 def bucket_of(microseconds: int) -> int:
@@ -73,3 +84,97 @@ class RetentionFlag(IntFlag):
     DISK_HIGH = 4
     DISK_FORCES = 8
     DISK_REFUSES = 16
+
+
+PUT_TIME_LIMITS_MS = (0, 10, 50, 100, 200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 10_000)
+"""RocketMQ's distribution of put times: at most 0 ms, less than 10, less than 50, …, and 10 s or more."""
+PUT_TIME_NAMES = (
+    "<=0ms",
+    *(f"<{ms}ms" for ms in PUT_TIME_LIMITS_MS[1:6]),
+    "<1s",
+    "<2s",
+    "<3s",
+    "<4s",
+    "<5s",
+    "<10s",
+    ">=10s",
+)
+assert len(PUT_TIME_NAMES) == len(PUT_TIME_LIMITS_MS) + 1 == PUT_TIME_BUCKETS
+
+
+def record_put_time(words: memoryview, base: int, nanoseconds: int) -> None:
+    """Counts a put of the lane at words index `base` that had to wait. Only its lessee may call this; those that did not
+    wait are not counted one by one, they are the rest of its messages."""
+    milliseconds = nanoseconds // 1_000_000
+    words[base + Lane.PUT_TIMES + (bisect_right(PUT_TIME_LIMITS_MS, milliseconds) if milliseconds else 0)] += 1
+
+
+def record_wait(words: memoryview, base: int, nanoseconds: int) -> None:
+    """Adds a wait for a write buffer to the lane at words index `base`. Only its lessee may call this."""
+    words[base + Lane.BUFFER_WAIT_NS] += nanoseconds
+    if nanoseconds > words[base + Lane.BUFFER_WAIT_NS_MAX]:
+        words[base + Lane.BUFFER_WAIT_NS_MAX] = nanoseconds
+
+
+def put_times(words: memoryview, base: int) -> tuple[int, ...]:
+    """How many puts of a lane took how long, in the order of PUT_TIME_NAMES; those that ended in NoBufferAvailable too."""
+    counts = words[base + Lane.PUT_TIMES : base + Lane.PUT_TIMES + PUT_TIME_BUCKETS].tolist()
+    counts[0] = max(words[base + Lane.MESSAGES] + words[base + Lane.BUFFER_TIMEOUTS] - sum(counts[1:]), 0)
+    return tuple(counts)
+
+
+# ---- throughput ------------------------------------------------------------------------------------------------------
+
+SAMPLE_NS = 5_000_000_000
+WINDOWS_SECONDS = (10, 60, 600)
+"""RocketMQ's windows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """What all lanes took per second. `window_seconds` was asked for; `over_seconds` it was measured over."""
+
+    window_seconds: int
+    over_seconds: float
+    messages_per_second: float
+    bytes_per_second: float
+
+
+def _totals(words: memoryview) -> tuple[int, int]:
+    """Messages and bytes of all lanes so far."""
+    bases = range(LANES_AT, LANES_AT + LANE_ROWS * LANE_ROW_WORDS, LANE_ROW_WORDS)
+    return sum(words[base + Lane.MESSAGES] for base in bases), sum(words[base + Lane.WROTE] for base in bases)
+
+
+def take_sample(words: memoryview, now_ns: int) -> None:
+    """Notes what all lanes have taken so far, if the last note is old enough. Only the supervisor may call this."""
+    taken = words[Header.SAMPLES_TAKEN]
+    if taken and now_ns - words[_sample_at(taken - 1)] < SAMPLE_NS:
+        return
+    at = _sample_at(taken)
+    words[at], (words[at + 1], words[at + 2]) = now_ns, _totals(words)
+    words[Header.SAMPLES_TAKEN] = taken + 1
+
+
+def _sample_at(number: int) -> int:
+    return Header.SAMPLES + number % SAMPLES * SAMPLE_WORDS
+
+
+def throughput(words: memoryview, now_ns: int) -> tuple[Throughput, ...]:
+    """The throughput of each window: from the youngest sample that is as old as the window (from the oldest there is,
+    where none is) until now."""
+    taken = words[Header.SAMPLES_TAKEN]
+    samples = [
+        tuple(words[_sample_at(n) : _sample_at(n) + SAMPLE_WORDS].tolist())
+        for n in range(max(taken - SAMPLES, 0), taken)
+    ]
+    messages, size = _totals(words)
+    found = []
+    for window in WINDOWS_SECONDS:
+        old = [sample for sample in samples if now_ns - sample[0] >= window * 1_000_000_000]
+        start = max(old) if old else min(samples, default=None)
+        if start is None or now_ns <= start[0]:
+            continue
+        seconds = (now_ns - start[0]) / 1e9
+        found.append(Throughput(window, seconds, (messages - start[1]) / seconds, (size - start[2]) / seconds))
+    return tuple(found)

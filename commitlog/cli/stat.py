@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from shm.layout import STAGES, Header, Lane, Stage
-from shm.pool import available_buffers
-from shm.positions import ControlRegion
-from shm.statistics import Histogram
+from commitlog.statistics import LaneStatistics, StoreStatistics, store_statistics
+
+Topics = dict[int, dict[str, tuple[int, int]]]
 
 
 def stat(
@@ -18,33 +20,18 @@ def stat(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show topics with their counts a lane, positions, and what the stages do."""
-    facts = collect(store)
+    facts, topics = collect(store)
     if json:
         import orjson
 
-        typer.echo(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
+        typer.echo(orjson.dumps(as_json(facts, topics), option=orjson.OPT_INDENT_2).decode())
         return
-    state = "running" if facts["running"] else "stopped"
-    typer.echo(
-        f"{facts['path']}  {state}, segments of {facts['segment_bytes']:,} bytes, generation {facts['generation']}"
-    )
-    for lane in facts["lanes"]:
-        typer.echo(
-            f"lane {lane['lane']}: wrote {lane['wrote']:,}, committed {lane['committed']:,}, flushed {lane['flushed']:,}, "
-            f"dispatched {lane['dispatched']:,}" + (f", fault {lane['faults']}" if lane["faults"] else "")
-        )
-        for topic, (first, end) in lane["topics"].items():
-            typer.echo(f"    {topic}: {end - first:,} messages, offsets {first:,} to {end:,}")
-    for stage in facts["stages"]:
-        p50, p99 = stage["p50_us"], stage["p99_us"]
-        took = f", p50 {p50:,.0f} µs, p99 {p99:,.0f} µs" if p50 is not None else ""
-        typer.echo(
-            f"{stage['stage']}: pid {stage['pid']}, {stage['actions']:,} actions{took}, {stage['restarts']} restarts"
-        )
+    for line in lines(facts, topics):
+        typer.echo(line)
 
 
-def collect(store: Path) -> dict[str, Any]:
-    """Everything that `stat --json` prints."""
+def collect(store: Path) -> tuple[StoreStatistics, Topics]:
+    """The store's statistics; and of each lane the topics with their first and next queue offset."""
     from commitlog.topic_index import TopicIndex
     from commitlog.view import StoreView
 
@@ -56,58 +43,59 @@ def collect(store: Path) -> dict[str, Any]:
             lane: {topic: (known.first, known.end) for topic, known in sorted(index.lanes[lane].queues.items())}
             for lane in index.lanes
         }
-        return {
-            "path": str(view.directory.path),
-            "store_id": view.store_id,
-            "running": view.channel.is_locked(view.directory.lock_file),
-            "generation": view.facts.generation,
-            "segment_bytes": view.segment_bytes,
-            "lanes": [_lane(view, lane) | {"topics": topics.get(lane, {})} for lane in view.lanes()],
-            "stages": [_stage(view.control, name) for name in STAGES] if view.control else [],
-            "closing": bool(view.control and view.control.words[Header.CLOSING]),
-        }
+        return store_statistics(view), topics
     finally:
         view.close()
 
 
-def _lane(view: Any, lane: int) -> dict[str, Any]:
-    limits = view.limits(lane)
-    facts = {
-        "lane": lane,
-        "first": limits.first,
-        "wrote": limits.committed,
-        "committed": limits.committed,
-        "flushed": limits.flushed,
-        "dispatched": limits.dispatched,
-        "faults": {},
-    }
-    if view.control is not None:
-        words, base = view.control.words, view.control.lane_base(lane)
-        facts["wrote"] = words[base + Lane.WROTE]
-        facts["producer"] = words[base + Lane.LESSEE_PID]
-        facts["buffer_waits"] = words[base + Lane.BUFFER_WAITS]
-        if words[base + Lane.BUFFERS] & 1:
-            size, slots = words[base + Lane.SEGMENT_SIZE], words[base + Lane.SLOTS]
-            facts["available_buffers"] = available_buffers(facts["wrote"], limits.flushed, size, slots)
-        names = ("committer", "flusher", "allocator", "dispatcher")
-        faults = (Lane.COMMITTER_FAULT, Lane.FLUSHER_FAULT, Lane.ALLOCATOR_FAULT, Lane.DISPATCHER_FAULT)
-        facts["faults"] = {
-            name: words[base + word] for name, word in zip(names, faults, strict=True) if words[base + word]
-        }
-    return facts
+def as_json(facts: StoreStatistics, topics: Topics) -> dict[str, Any]:
+    """What `stat --json` prints: the statistics' fields, and each lane's topics."""
+    values = asdict(facts)
+    for lane in values["lanes"]:
+        lane["topics"] = topics.get(lane["lane"], {})
+    return values
 
 
-def _stage(control: ControlRegion, name: str) -> dict[str, Any]:
-    words, base = control.words, control.stage_base(name)
-    durations = Histogram.load(words, base + Stage.HISTOGRAM)
-    return {
-        "stage": name,
-        "pid": words[base + Stage.PID],
-        "rounds": words[base + Stage.ROUNDS],
-        "wakeups": words[base + Stage.WAKEUPS],
-        "actions": words[base + Stage.ACTIONS],
-        "bad_frames": words[base + Stage.BAD_FRAMES],
-        "restarts": words[base + Stage.RESTARTS],
-        "p50_us": durations.percentile(0.5),
-        "p99_us": durations.percentile(0.99),
-    }
+def lines(facts: StoreStatistics, topics: Topics) -> Iterator[str]:
+    """What `stat` prints."""
+    state = "closing" if facts.closing else "running" if facts.running else "stopped"
+    yield f"{facts.path}  {state}, segments of {facts.segment_bytes:,} bytes, generation {facts.generation}"
+    for lane in facts.lanes:
+        yield from _lane_lines(lane)
+        for topic, (first, end) in topics.get(lane.lane, {}).items():
+            yield f"    {topic}: {end - first:,} messages, offsets {first:,} to {end:,}"
+    for stage in facts.stages:
+        took = f", p50 {stage.p50_us:,.0f} µs, p99 {stage.p99_us or 0:,.0f} µs" if stage.p50_us is not None else ""
+        silent = f", SILENT for {stage.silent_ms / 1000:,.1f} s" if facts.running and stage.silent_ms > 5_000 else ""
+        yield f"{stage.stage}: pid {stage.pid}, {stage.actions:,} actions{took}, {stage.restarts} restarts{silent}"
+    for rate in facts.throughput:
+        yield (
+            f"last {rate.over_seconds:,.0f} s: {rate.messages_per_second:,.1f} messages/s, "
+            f"{rate.bytes_per_second / 1e6:,.3f} MB/s"
+        )
+    if facts.retention:
+        done = facts.retention
+        yield (
+            f"retention: {done.deleted_segments:,} segments deleted ({done.deleted_bytes:,} bytes), {done.forced_segments:,} "
+            f"of them before their time; the disk is {done.disk_used_percent:.1f} % full"
+        )
+        yield from (f"WARNING: {text}" for text in done.warnings)
+
+
+def _lane_lines(lane: LaneStatistics) -> Iterator[str]:
+    faults = {stage: errno.errorcode.get(code, str(code)) for stage, code in (lane.faults or {}).items()}
+    yield (
+        f"lane {lane.lane}: wrote {lane.wrote:,}, committed {lane.committed:,}, flushed {lane.flushed:,}, "
+        f"dispatched {lane.dispatched:,}" + (f", fault {faults}" if faults else "")
+    )
+    if lane.available_buffers is not None:
+        locked = f", {lane.locked_bytes:,} bytes locked into memory" if lane.locked_bytes else ""
+        yield f"    producer {lane.producer or 'none'}, {lane.available_buffers} buffers available{locked}"
+    if lane.buffer_waits:
+        yield (
+            f"    waited {lane.buffer_waits:,} times for a buffer, {lane.buffer_wait_ms:,.0f} ms in all, "
+            f"{lane.buffer_wait_max_ms:,.0f} ms at most, {lane.buffer_timeouts:,} in vain; "
+            f"{lane.low_water:,} times none was free for long; {lane.direct_segments:,} segments written directly"
+        )
+    if lane.put_times and sum(lane.put_times.values()):
+        yield "    put times: " + ", ".join(f"{name} {count:,}" for name, count in lane.put_times.items() if count)

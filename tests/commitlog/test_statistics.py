@@ -1,0 +1,117 @@
+"""`statistics()` of a store, a producer and a reader, and what `stat` makes of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import commitlog
+from commitlog import errors
+from commitlog.cli import app
+from tests.waiting import wait_until
+
+SMALL = {"store": {"segment_bytes": 1 << 16}}
+
+
+def send_many(producer: commitlog.Producer, count: int) -> None:
+    for _ in range(count):
+        producer.send("t", bytes(1000))
+
+
+def pid_of(store: commitlog.Store, stage: str) -> int:
+    return int((store.path / "locks" / stage).read_text())
+
+
+def test_a_store_a_producer_and_a_reader_say_what_they_did(tmp_path: Path) -> None:
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
+        for _ in range(500):
+            producer.send("t", bytes(200))
+        producer.flush(10)
+        wait_until(lambda: store.statistics().lanes[0].dispatched_records == 500, 10, "the dispatcher to catch up")
+        facts = store.statistics()
+        (lane,) = facts.lanes
+        assert lane == producer.statistics()
+        assert facts.running
+        assert lane.producer == os.getpid()
+        assert lane.messages == 500
+        assert lane.wrote == lane.flushed == lane.dispatched > 100_000
+        assert lane.available_buffers == 2
+        assert lane.put_times is not None
+        assert sum(lane.put_times.values()) == 500
+        assert lane.faults == {}
+        assert [stage.stage for stage in facts.stages] == ["committer", "flusher", "allocator", "dispatcher"]
+        assert all(stage.actions and stage.pid == pid_of(store, stage.stage) for stage in facts.stages)
+        assert facts.retention is not None
+        assert facts.retention.warnings == ()
+        assert 0 < facts.retention.disk_used_percent < 100
+    with commitlog.Reader(tmp_path / "store") as reader:
+        assert reader.statistics().behind_bytes == {0: lane.wrote}
+        assert sum(1 for _ in reader) == reader.statistics().messages == 500
+        assert reader.statistics().behind_bytes == {0: 0}
+    stopped = CliRunner().invoke(app, ["stat", str(tmp_path / "store")]).output
+    assert "stopped" in stopped
+    assert "t: 500 messages, offsets 0 to 500" in stopped
+
+
+def test_a_put_that_waited_is_counted_where_it_belongs(tmp_path: Path) -> None:
+    """The flusher stands still: the pool fills up, the next put waits its 150 ms in vain. All of it can be read
+    meanwhile."""
+    config = SMALL | {"producer": {"buffer_wait_ms": 150}, "supervisor": {"hung_after_ms": 600_000}}
+    with commitlog.Store.open(tmp_path / "store", config) as store, store.producer() as producer:
+        producer.send("t", b"x").wait("flushed", 10)
+        os.kill(pid_of(store, "flusher"), signal.SIGSTOP)
+        try:
+            with pytest.raises(errors.NoBufferAvailable):
+                send_many(producer, 1000)
+            lane = store.statistics().lanes[0]
+            shown = CliRunner().invoke(app, ["stat", str(store.path)]).output
+        finally:
+            os.kill(pid_of(store, "flusher"), signal.SIGCONT)
+        assert lane.put_times is not None
+        assert lane.available_buffers == 0
+        assert lane.put_times["<200ms"] == lane.buffer_waits == lane.buffer_timeouts == 1
+        assert sum(lane.put_times.values()) == lane.messages + 1
+        assert 150 <= lane.buffer_wait_max_ms < 200
+        assert "0 buffers available" in shown
+        assert "<200ms 1" in shown
+
+
+def test_a_synchronous_put_takes_as_long_as_its_flush(tmp_path: Path) -> None:
+    """The store's level is flushed: each put is counted with its wait."""
+    config = SMALL | {"store": {"segment_bytes": 1 << 16, "flush_disk_type": "SYNC_FLUSH"}}
+    with commitlog.Store.open(tmp_path / "store", config) as store, store.producer() as producer:
+        producer.send("t", b"x")
+        os.kill(pid_of(store, "committer"), signal.SIGSTOP)
+        try:
+            producer.send("t", b"not waited for", wait=False)
+            os.kill(pid_of(store, "committer"), signal.SIGCONT)
+            producer.send("t", b"x")
+        finally:
+            os.kill(pid_of(store, "committer"), signal.SIGCONT)
+        times = producer.statistics().put_times
+        assert times is not None
+        assert sum(times.values()) == 3
+        assert times["<=0ms"] >= 1
+
+
+def test_a_reader_that_retention_overtook_is_told(tmp_path: Path) -> None:
+    """DataLoss, with what to do; not a missing file."""
+    config = {
+        "store": {"segment_bytes": 1 << 16},
+        "retention": {"max_bytes": 4 << 16, "interval_ms": 10},
+        "flusher": {"positions_interval_ms": 10},
+    }
+    with commitlog.Store.open(tmp_path / "store", config) as store, store.producer() as producer:
+        producer.send("t", bytes(1000)).wait("flushed", 10)
+        with commitlog.Reader(store.path, follow=True) as reader:
+            next(reader)
+            send_many(producer, 600)
+            producer.flush(20)
+            first = store.path / "lanes/0/commitlog" / f"{1 << 16:020d}"
+            wait_until(lambda: not first.exists(), 20, "old segments to go")
+            with pytest.raises(errors.DataLoss, match="retention"):
+                list(reader)
