@@ -27,13 +27,14 @@ from commitlog.log_scan import Gap, LogScan
 from commitlog.record import RECORD_BYTES_MIN
 from commitlog.record_table import RecordTable
 from commitlog.scan import scan
-from commitlog.store_directory import LaneDirectory
+from commitlog.store_directory import LaneDirectory, segment_name
 
 _MARK = "rebuild.json"
 _OPEN_MOST = 256
 """Queues that are open at the same time."""
 _LOOK_BYTES = 64 << 20
 """Of each queue so many bytes are looked through; what is older was looked through when it was younger."""
+_PART_ENTRIES_LEAST, _PART_ENTRIES_MOST = 1 << 10, 1 << 16
 _SAMPLE_RECORDS = 16
 _FILL_BLOCK = 1 << 16
 _OFFSET_END = 1 << 56
@@ -113,14 +114,12 @@ class QueueRepair:
             queue.close()
 
     def _look_through(self, queue: ConsumeQueue, starts: list[int]) -> QueueState:
-        per_file = self._file_bytes // ENTRY_BYTES
         skipped = max(len(starts) - max(_LOOK_BYTES // self._file_bytes, 2), 0)
         sound, before, broken, junk = starts[skipped] // ENTRY_BYTES, -1, False, False
         named: list[int] = []
-        for start in starts[skipped:]:
-            entries = queue.entries(start // ENTRY_BYTES, per_file)
+        for first, entries in self._parts(queue, starts[skipped:]):
             if not broken:
-                good = _sound_entries(entries, before) if start // ENTRY_BYTES == sound else 0
+                good = _sound_entries(entries, before) if first == sound else 0
                 sound += good
                 if good:
                     before = int(entries["physical_offset"][good - 1])
@@ -132,6 +131,27 @@ class QueueRepair:
                 named += [int(offsets.min()), int(offsets.max())] if len(offsets) else [0]
         low, high = min(named, default=-1), max(named, default=-1)
         return QueueState(starts[0] // ENTRY_BYTES, sound, junk, low, high)
+
+    def _parts(self, queue: ConsumeQueue, starts: list[int]) -> Iterator[tuple[int, Entries]]:
+        """The entries of these files, some at a time, with the queue offset of the first.
+
+        A file's rest is not read where the disk has given it no more blocks than what was read takes: it is a hole.
+        """
+        per_file = self._file_bytes // ENTRY_BYTES
+        for start in starts:
+            given = os.lstat(queue.directory / segment_name(start)).st_blocks * 512
+            first, at, entries = start // ENTRY_BYTES, 0, np.empty(0, ENTRY)
+            while at < per_file:
+                at += len(entries)
+                entries = queue.entries(
+                    first + at, min(max(at, _PART_ENTRIES_LEAST), _PART_ENTRIES_MOST, per_file - at)
+                )
+                if not len(entries):
+                    break
+                yield first + at, entries
+                empty = entries["size"] == 0
+                if empty[-1] and given <= -(-(at + int(empty.argmax())) * ENTRY_BYTES // 4096) * 4096:
+                    break
 
     # ---- are they right? -----------------------------------------------------------------------------------------
 
