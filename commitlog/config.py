@@ -30,6 +30,7 @@ class StoreConfig:
     write_path: Literal["pool", "direct"] = "pool"
     flush_disk_type: Literal["ASYNC_FLUSH", "SYNC_FLUSH"] = "ASYNC_FLUSH"
     record_crc: bool = True
+    lock_memory: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class AllocatorConfig:
     interval_ms: Annotated[int, Interval(ge=1, le=60_000)] = 1_000
     segments_ahead: Annotated[int, Interval(ge=1, le=8)] = 2
     lane_idle_ms: Milliseconds = 2_000
+    low_water_ms: Milliseconds = 1_000
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from commitlog.file_channel import DISK, FileChannel
 from commitlog.store_directory import segment_name
 from shm.layout import Lane
 from shm.pool import remove_buffers
+from stages.pool_watch import PoolWatch
 from stages.retention import Retention
 from stages.service_thread import ServiceThread, main
 
@@ -45,6 +46,7 @@ class AllocateMappedFileService(ServiceThread):
         self._retention = Retention(self.directory, self.facts, self.config.retention, self.control, clock)
         self._retention_ns = self.config.retention.interval_ms * 1_000_000
         self._retention_at = 0  # monotonic ns, when to look again
+        self._watch = PoolWatch(self.pool, self.lanes, config.low_water_ms, self.config.store.lock_memory)
         self._committer, self._flusher = self.bell_of("committer"), self.bell_of("flusher")
 
     def news(self) -> int:
@@ -153,13 +155,15 @@ class AllocateMappedFileService(ServiceThread):
     # ---- house-keeping -------------------------------------------------------------------------------------------
 
     def on_wait_end(self) -> None:
-        """Gives back the buffers of lanes that nobody has leased for a while and that are drained; deletes old segments."""
+        """Gives back the buffers of lanes that nobody has leased for a while and that are drained; looks after the others,
+        and deletes old segments."""
         now = self.clock.monotonic_ns()
         for lane in self._leased():
             if not self._is_idle(lane):
                 self._idle_since.pop(lane, None)
             elif now - self._idle_since.setdefault(lane, now) >= self._idle_ns:
                 self._give_back(lane)
+        self._watch.look(now)
         self._delete_old(now)
 
     def _delete_old(self, now: int) -> None:
@@ -191,6 +195,7 @@ class AllocateMappedFileService(ServiceThread):
         return bool(row[Lane.WROTE] == row[Lane.FLUSHED])
 
     def on_stop(self) -> None:
+        self._watch.close()
         self._committer.close()
         self._flusher.close()
 
