@@ -1,0 +1,80 @@
+"""The systemd unit and the container recipe name commands, options, files and limits that there are."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import orjson
+import pytest
+import typer.main
+
+from commitlog.cli import app
+from commitlog.config import Config
+
+ROOT = Path(__file__).parents[2]
+UNIT = ROOT / "configs/commitlog@.service"
+RECIPE = ROOT / "configs/Containerfile"
+STAGES_STOP_SECONDS = 4 * Config().supervisor.stop_timeout_ms / 1000
+
+
+def unit() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(UNIT)
+    return parser
+
+
+def check_command(words: list[str]) -> None:
+    """That `commitlog <command> <options and arguments>` would be understood."""
+    assert Path(words[0]).name == "commitlog"
+    group = typer.main.get_command(app)
+    context = group.make_context("commitlog", words[1:], resilient_parsing=True)
+    command = group.get_command(context, words[1])  # type: ignore[attr-defined]
+    assert command is not None
+    parsed = command.make_context(words[1], list(words[2:]), parent=context)
+    assert parsed.params["store"]
+
+
+def test_the_unit_runs_a_command_that_there_is() -> None:
+    service = unit()["Service"]
+    words = shlex.split(service["ExecStart"].replace("%i", "events"))
+    check_command(words)
+    assert words[-1] == f"/var/lib/{service['StateDirectory'].replace('%i', 'events')}"
+    for path in re.findall(r"configs/[\w.@-]+", UNIT.read_text()):
+        assert (ROOT / path).exists()
+
+
+def test_the_unit_lets_the_store_drain_and_keeps_its_memory() -> None:
+    """SIGTERM to one process, time for every stage, no limit on locked memory, nobody removes the pool."""
+    service = unit()["Service"]
+    assert float(service["TimeoutStopSec"]) > STAGES_STOP_SECONDS
+    assert service["KillMode"] == "mixed"
+    assert service["RemoveIPC"] == "no"
+    assert service["LimitMEMLOCK"] == "infinity"
+
+
+def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("systemd-analyze is not installed")
+    copy = tmp_path / "commitlog@events.service"
+    copy.write_text(UNIT.read_text().replace("/opt/commitlog/bin/commitlog", "/bin/true"))
+    done = subprocess.run(["systemd-analyze", "verify", copy], capture_output=True, text=True)
+    complaints = [line for line in done.stderr.splitlines() if "commitlog@" in line]
+    assert complaints == []
+
+
+def test_the_container_runs_a_command_that_there_is() -> None:
+    """With files that are in the checkout."""
+    text = RECIPE.read_text()
+    words = [orjson.loads(found) for found in re.findall(r"^(?:ENTRYPOINT|CMD) (\[.*\])$", text, re.MULTILINE)]
+    check_command([word for part in words for word in part])
+    for line in re.findall(r"^COPY (.*)$", text, re.MULTILINE):
+        assert all((ROOT / source).exists() for source in line.split()[:-1])
+    packaged = set(re.search(r"only-include = \[(.*?)\]", (ROOT / "pyproject.toml").read_text())[1].split(", "))  # type: ignore[index]
+    assert {name.strip('"') for name in packaged} <= set(re.findall(r"[\w.]+", text))
+    assert float(re.search(r"--stop-timeout=(\d+)", text)[1]) > STAGES_STOP_SECONDS  # type: ignore[index]
