@@ -329,8 +329,7 @@ class _Recovery:
         end, segments = walked.end, log.segments
         base = end - end % self.size
         dirty_end = base + segments.last_nonzero(base, end - base) if base in segments and end > base else end
-        behind = [start for start in segments.starts if start >= end]
-        later = [start for start in behind if segments.last_nonzero(start) or not self._follows_on(behind, end, start)]
+        later = self._not_made_ahead(segments, end)
         if dirty_end == end and not later:
             return
         reason = walked.torn.reason or "nothing follows on"
@@ -343,10 +342,14 @@ class _Recovery:
             f"end of the log are in {self.quarantine.path}{lost}"
         )
 
-    def _follows_on(self, behind: list[int], end: int, start: int) -> bool:
-        """Whether files are there without a hole from the log's end up to this one."""
-        base = end - end % self.size + (self.size if end % self.size else 0)
-        return behind[: (start - base) // self.size + 1] == list(range(base, start + 1, self.size))[: len(behind)]
+    def _not_made_ahead(self, segments: Segments, end: int) -> list[int]:
+        """Files behind the log's end, but for those that may stay: all zero, and following on it without a hole."""
+        behind = [start for start in segments.starts if start >= end]
+        expected = -(-end // self.size) * self.size
+        while behind and behind[0] == expected and not segments.last_nonzero(expected):
+            expected += self.size
+            del behind[0]
+        return behind
 
     def _allocated(self, end: int) -> int:
         segments = Segments(self.lane.commitlog, self.size, self.channel)

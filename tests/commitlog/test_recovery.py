@@ -261,6 +261,17 @@ def test_segments_made_ahead_stay(lane: MadeLane) -> None:
     assert found.findings == ()
 
 
+def test_a_file_made_ahead_does_not_stay_behind_a_hole(lane: MadeLane) -> None:
+    """The log ends at its start, what had data leaves it: an empty file that is left would be its first."""
+    lane.directory.positions_file.unlink()
+    lane.write(0, b"\xff" * 10)
+    lane.directory.segment(2 * SEGMENT).write_bytes(bytes(SEGMENT))
+    found = lane.recover()
+    assert (found.first, found.end, found.allocated) == (0, 0, 0)
+    assert os.listdir(lane.directory.commitlog) == []
+    check_again(lane, found)
+
+
 def test_a_log_that_ends_with_a_blank_goes_on_in_the_next_segment(tmp_path: Path) -> None:
     """Whether its file is there or not."""
     lane = make_lane(tmp_path / "3", 20)
