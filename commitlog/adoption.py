@@ -68,6 +68,7 @@ def open_pool(
     The generation is raised here; the caller saves the facts before the first append. Raises PoolNotAdopted,
     NotEnoughSharedMemory, RecoveryError, UnsafePath.
     """
+    _refuse_unsafe_pool(facts)
     control = attach_control(directory, facts, writable=True)
     if control is not None:
         _adopt(control, directory, facts, channel, report)
@@ -82,6 +83,20 @@ def open_pool(
     words[Header.CLOSING] = 0
     words[Header.GENERATION] = generation
     return control, replace(facts, generation=generation)
+
+
+def _refuse_unsafe_pool(facts: StoreFacts) -> None:
+    """The last pool's directory must be this user's own: what lies under its name is neither used nor passed over."""
+    pool = facts.pool
+    if pool is None or pool.boot_id != boot_id():
+        return
+    try:
+        private_directory(Path(pool.directory), create=False)
+        ControlRegion.check_file(Path(pool.directory))
+    except FileNotFoundError:
+        return
+    except RegionError as error:
+        raise UnsafePath(f"the pool of this store is not safe: {error}") from error
 
 
 def _new_pool(directory: StoreDirectory, facts: StoreFacts) -> tuple[ControlRegion, PoolPlace]:

@@ -35,6 +35,7 @@ class Attachment:
         self.directory = StoreDirectory(path, channel)
         self.channel, self.clock = channel, clock
         self.facts = self.directory.load()
+        self.directory.check_owner()
         self.config = Config.from_json(self.facts.config)
         control = attach_control(self.directory, self.facts, writable=True)
         if control is None or self.facts.pool is None or not channel.is_locked(self.directory.lock_file):

@@ -144,6 +144,15 @@ class StoreDirectory:
             raise StoreRefused(f"{self.path} is a file; a store is a directory: choose another path")
 
 
+    def check_owner(self) -> None:
+        """Refuses another user's store, also as root, whom its links could lead astray. Raises StoreRefused."""
+        facts = os.lstat(self.path)
+        if facts.st_uid != os.geteuid():
+            raise StoreRefused(
+                f"{self.path} belongs to user {facts.st_uid}, not to user {os.geteuid()}: run as its owner, or chown it"
+            )
+
+
 @dataclass(frozen=True)
 class LaneDirectory:
     """Paths of one lane: a RocketMQ store root with our own files beside RocketMQ's."""

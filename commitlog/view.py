@@ -15,7 +15,7 @@ from commitlog.file_channel import DISK, FileChannel
 from commitlog.store_directory import PoolPlace, StoreDirectory, StoreFacts, boot_id
 from shm.layout import LANE_ROWS, Lane
 from shm.positions import ControlRegion
-from shm.region import RegionError
+from shm.region import RegionError, private_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ def attach_control(directory: StoreDirectory, facts: StoreFacts, *, writable: bo
     if pool is None or not _same_place(pool):
         return None
     try:
+        private_directory(Path(pool.directory), create=False)
         control = ControlRegion.attach(Path(pool.directory), writable=writable)
     except (OSError, RegionError):
         return None

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import platform
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,13 @@ class ControlRegion:
         except RegionError:
             region.close()
             raise
+
+    @staticmethod
+    def check_file(directory: Path) -> None:
+        """Raises RegionError where the control file of a pool is not a plain file of this user."""
+        facts = os.lstat(directory / CONTROL_NAME)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid():
+            raise RegionError(f"{directory / CONTROL_NAME} is not a plain file of user {os.geteuid()}")
 
     def belongs_to(self, store_id: str, store_path: Path, generation: int) -> bool:
         """Whether this is the pool of the last start of that store, and of this copy of it.

@@ -27,7 +27,7 @@ from commitlog.config import AUTO_SEGMENT_BYTES_MAX, MIN_SEGMENT_BYTES, Config
 from commitlog.errors import CommitLogError, PoolUnlinked, StageFailed, StoreNotFound, StoreRefused, StoreRunning
 from commitlog.file_channel import DISK, FileChannel
 from commitlog.store_directory import StoreDirectory, StoreFacts, new_store_id
-from shm.layout import STAGES, Header, Stage
+from shm.layout import STAGES, Header, Lane, Stage
 from shm.positions import ControlRegion
 from stages.closing import StopReport, close_store
 
@@ -38,6 +38,7 @@ _OWNER_WAIT_NS = 1_000_000_000
 _STAGE_START_SECONDS = 20.0
 _STOP_ORDER = ("committer", "flusher", "dispatcher", "allocator")
 _BACKOFF_SECONDS_MAX = 2.0
+_DRAIN_AGAIN_NS = 3_000_000_000
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class Supervisor:
         self.directory = StoreDirectory(path, channel)
         self.config, self.channel, self.clock = config, channel, clock
         self.stages: dict[str, StageProcess] = {}
-        self.stopping = self.hurry = False
+        self.stopping = self.hurry = self._late = False
         self._locks: dict[str, int] = {}
         self.control: ControlRegion | None = None
         self.facts: StoreFacts | None = None
@@ -93,13 +94,15 @@ class Supervisor:
         """The store's facts, or those of the one to be made: looked at before anything is created."""
         try:
             facts = self.directory.load()
+            self.directory.check_owner()
             check_lane_fits(facts.segment_bytes, self.config.store.buffers_per_lane)
             return facts
         except StoreNotFound:
             parent = next(p for p in (self.directory.path, *self.directory.path.parents) if p.exists())
             if not os.access(parent, os.W_OK | os.X_OK):
                 raise StoreRefused(f"{parent}: no permission to make a store here; choose another path") from None
-            if self.directory.path.exists() and self.channel.list(self.directory.path):
+            if self.directory.path.exists():
+                self.directory.check_owner()
                 self._refuse_foreign()
             wanted = self.config.store
             largest = wanted.segment_bytes or AUTO_SEGMENT_BYTES_MAX
@@ -270,24 +273,51 @@ class Supervisor:
         self.control.words[Header.CLOSING] = 1
         for name in _STOP_ORDER:
             self._stop_stage(self.stages[name])
+        somebody_died = any(stage.process.returncode != 0 for stage in self.stages.values())
+        if somebody_died and self._is_undrained() and not (self.hurry or self._late):
+            self._drain_again()
         report = close_store(self.directory, self.facts, self.control, self.channel)
         self.control.close()
         return report
 
     def _stop_stage(self, stage: StageProcess) -> None:
-        if stage.start_at:  # dead, and waits to be started again: it has to drain as well
-            stage = self.stages[stage.name] = self._launch(stage.name, stage.restarts)
+        if stage.pidfd < 0:  # dead, and waits to be started again
+            return
         if stage.process.stdin:
             stage.process.stdin.close()
         deadline = self.clock.monotonic_ns() + self.config.supervisor.stop_timeout_ms * 1_000_000
         while stage.process.poll() is None:
             if self.clock.monotonic_ns() > deadline or self.hurry:
+                self._late = True
                 self._warn(f"the {stage.name} did not drain in time; it is killed, its data stays in the pool")
                 stage.process.kill()
                 stage.process.wait()
                 break
             self.clock.sleep(0.005)
         os.close(stage.pidfd)
+        stage.pidfd = -1
+
+    def _is_undrained(self) -> bool:
+        assert self.control is not None
+        lanes = self.control.lane_table()
+        left = (lanes[:, Lane.WROTE] != lanes[:, Lane.FLUSHED]) | (lanes[:, Lane.FLUSHED] != lanes[:, Lane.DISPATCHED])
+        return bool(left.any())
+
+    def _drain_again(self) -> None:
+        """One of them was dead when it should have drained: a second and last time, together, because what a new flusher asks
+        to be written again needs a committer."""
+        log.info("a stage died before it had drained; once more")
+        for name in STAGES:
+            self.stages[name] = self._launch(name)
+        try:
+            self._wait_until_up()
+        except StageFailed as error:
+            self._warn(str(error))
+        deadline = self.clock.monotonic_ns() + _DRAIN_AGAIN_NS
+        while self._is_undrained() and self.clock.monotonic_ns() < deadline and not self.hurry:
+            self.clock.sleep(0.005)
+        for name in _STOP_ORDER:
+            self._stop_stage(self.stages[name])
 
     def kill_stages(self) -> None:
         """After a failed start: nothing half-started stays behind."""
@@ -349,7 +379,9 @@ def run(supervisor: Supervisor) -> int:
 
 
 def _log_to(path: Path) -> None:
-    logging.basicConfig(filename=path, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", force=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    stream = os.fdopen(fd, "a", encoding="utf-8")
+    logging.basicConfig(stream=stream, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", force=True)
 
 
 def main(kind: type[Supervisor] = Supervisor) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -42,16 +41,19 @@ def test_after_a_power_cut_everything_flushed_is_there(write_path: str, tmp_path
 
 def _cut_power(path: Path, write_path: str) -> Sender:
     """A store that was killed in the middle of it; its last 40 messages were never said to be flushed."""
-    with pytest.raises(errors.StageFailed), faulty_store(path, write_path) as sender:
-        for _ in range(100):
-            last = sender.send(2000)
-        last.wait("flushed", timeout=20)
-        sender.faults.set(Rule("fdatasync", error=5, keeps=True))
-        for _ in range(40):
-            sender.send(300)
-        for name in ("", *STAGES):
-            kill(pid_of(path, name))
-    return sender
+    try:
+        with faulty_store(path, write_path) as sender:
+            for _ in range(100):
+                last = sender.send(2000)
+            last.wait("flushed", timeout=20)
+            sender.faults.set(Rule("fdatasync", error=5, keeps=True))
+            for _ in range(40):
+                sender.send(300)
+            for name in ("", *STAGES):
+                kill(pid_of(path, name))
+    except errors.StageFailed:
+        return sender
+    raise AssertionError("a killed store was closed as if nothing had happened")
 
 
 def test_a_full_disk_is_named_and_heals(tmp_path: Path) -> None:
@@ -73,11 +75,10 @@ def test_a_full_disk_is_named_and_heals(tmp_path: Path) -> None:
 
 
 def _fill(file: Path) -> None:
-    with file.open("wb") as opened:
+    """Takes all the space that is left on the file's disk."""
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT)
+    try:
         while True:
-            try:
-                opened.write(os.urandom(4096))
-                opened.flush()
-            except OSError:
-                subprocess.run(["df", file.parent], stdout=subprocess.DEVNULL, check=True)
-                return
+            os.write(fd, bytes(4096))
+    except OSError:
+        os.close(fd)

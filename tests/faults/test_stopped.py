@@ -1,0 +1,140 @@
+"""Stages that hear nothing, stand still, or have company: latency, never loss, and never two of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import zmq
+
+import commitlog
+from commitlog.view import StoreView
+from commitlog.wire import WAKEUP
+from shm.layout import STAGES, Lane, Stage
+from tests.conftest import wait_until
+from tests.crash.accounts import check, read_store
+from tests.crash.test_kill import pid_of
+from tests.faults.channel import FaultsDirectory
+from tests.faults.supervisor import patched_stages
+from tests.faults.test_disk import CONFIG, Sender, faulty_store
+
+QUICK = {
+    **CONFIG,
+    "committer": {"interval_ms": 20},
+    "flusher": {"interval_ms": 20, "positions_interval_ms": 100},
+    "allocator": {"interval_ms": 20},
+    "dispatcher": {"interval_ms": 20, "queue_file_entries": 1000},
+}
+
+
+@pytest.mark.parametrize("write_path", ["pool", "direct"])
+def test_with_all_wakeups_dropped_everything_is_the_same_and_later(
+    write_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No stage hears a bell or rings one, nor does the producer: segments roll, buffers return, syncs are waited for."""
+    monkeypatch.setattr("commitlog.wire.WakeupSender.ring", lambda self: None)
+    config = {**QUICK, "store": {**CONFIG["store"], "write_path": write_path}}
+    with (
+        patched_stages("tests.faults.stage:deaf_and_dumb"),
+        commitlog.Store.open(tmp_path / "store", config) as store,
+    ):
+        sender = Sender(store, store.producer(), FaultsDirectory(tmp_path / "none"))
+        for _ in range(150):
+            receipt = sender.send(2000)
+        assert receipt.wait("flushed", timeout=20).name == "PUT_OK"
+        for _ in range(5):
+            assert sender.send().wait("flushed", timeout=5).name == "PUT_OK"
+        with commitlog.Reader(store.path) as reader:
+            assert [message.value for message in reader] == sender.sent
+        words, base = sender.producer._words, sender.producer._base
+        wait_until(lambda: words[base + Lane.DISPATCHED] == words[base + Lane.WROTE], 10, "the dispatcher")
+    check(sender.noted, read_store(tmp_path / "store"), deaths=0)
+
+
+@pytest.mark.parametrize("stage", ["committer", "flusher"])
+def test_a_stage_that_stands_still_has_no_second_beside_it(stage: str, tmp_path: Path) -> None:
+    """Stopped, it holds its lock: one started by hand refuses and touches nothing. Continued, it goes on."""
+    with faulty_store(tmp_path / "store") as sender:
+        sender.send().wait("flushed", timeout=10)
+        pid = pid_of(sender.store.path, stage)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            late = sender.send()
+            second = subprocess.run(
+                [sys.executable, "-P", "-m", f"stages.{stage}", sender.store.path],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+            )
+            assert second.returncode == 1
+            assert f"a {stage} is running already (pid {pid})".encode() in second.stderr
+            assert not late.done("flushed")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert late.wait("flushed", timeout=10).name == "PUT_OK"
+        assert pid_of(sender.store.path, stage) == pid
+    check(sender.noted, read_store(tmp_path / "store"), deaths=0)
+
+
+def test_hung_stages_are_killed_and_replaced(tmp_path: Path) -> None:
+    """No heartbeat for as long as the configuration allows: a new committer and flusher, and nothing is lost."""
+    with faulty_store(tmp_path / "store", supervisor={"hung_after_ms": 1000}) as sender:
+        sender.send().wait("flushed", timeout=10)
+        hung = {stage: pid_of(sender.store.path, stage) for stage in ("committer", "flusher")}
+        for pid in hung.values():
+            os.kill(pid, signal.SIGSTOP)
+        receipt = sender.send()
+        assert receipt.wait("flushed", timeout=20).name == "PUT_OK"
+        assert all(pid_of(sender.store.path, stage) not in (0, pid) for stage, pid in hung.items())
+        sender.looks_durable()
+    check(sender.noted, read_store(tmp_path / "store"), deaths=0)
+
+
+def test_garbage_on_every_socket_is_counted_and_dropped(tmp_path: Path) -> None:
+    """Frames of every wrong kind, too long ones, many parts, and bytes that are no ZeroMQ at all."""
+    with faulty_store(tmp_path / "store") as sender, contextlib.closing(StoreView(tmp_path / "store")) as view:
+        assert view.control is not None
+        pool = view.control.region.path.parent
+        words, bad_at = view.control.words, [view.control.stage_base(s) + Stage.BAD_FRAMES for s in STAGES]
+        with contextlib.ExitStack() as stack:
+            context = stack.enter_context(zmq.Context())
+            for stage in STAGES:
+                socket = stack.enter_context(context.socket(zmq.PUSH))
+                socket.linger = 1000
+                socket.connect(f"ipc://{pool}/{stage}.ipc")
+                for frame in (b"", b"garbage", WAKEUP + b"!", WAKEUP.lower(), bytes(64)):
+                    socket.send(frame)
+                socket.send_multipart([WAKEUP, b"and more", b"\xff" * 64])
+            wait_until(lambda: all(words[at] == 7 for at in bad_at), 10, "the stages to count seven bad frames each")
+            for stage in (*STAGES, "notices"):
+                socket = stack.enter_context(context.socket(zmq.PUSH if stage in STAGES else zmq.SUB))
+                socket.linger = 0
+                socket.connect(f"ipc://{pool}/{stage}.ipc")
+                if stage in STAGES:
+                    socket.send(bytes(100_000))  # over MAXMSGSIZE: its connection is dropped
+                else:
+                    socket.setsockopt(zmq.SUBSCRIBE, b"x" * 1000)
+                _shout(pool / f"{stage}.ipc")
+            assert sender.send(2000).wait("flushed", timeout=10).name == "PUT_OK"
+        pids = [pid_of(sender.store.path, stage) for stage in STAGES]
+        assert pids == [words[view.control.stage_base(stage) + Stage.PID] for stage in STAGES]
+        restarts = [words[view.control.stage_base(stage) + Stage.RESTARTS] for stage in STAGES]
+        assert restarts == [0, 0, 0, 0]
+    check(sender.noted, read_store(tmp_path / "store"), deaths=0)
+
+
+def _shout(path: Path) -> None:
+    """Bytes that are no ZeroMQ, then a hang-up."""
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as plain:
+        plain.settimeout(5)
+        plain.connect(str(path))
+        with contextlib.suppress(OSError):
+            plain.sendall(os.urandom(1000))
+            plain.recv(100)
