@@ -60,6 +60,7 @@ class FlusherConfig:
     """`[flusher]`, RocketMQ's FlushRealTimeService and GroupCommitService."""
 
     interval_ms: Annotated[int, Interval(ge=1, le=60_000)] = 500
+    timed: bool = False
     least_pages: Pages = 0
     thorough_interval_ms: Milliseconds = 10_000
     linger_ms: Milliseconds = 6

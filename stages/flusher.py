@@ -27,6 +27,8 @@ from stages.service_thread import ServiceThread, main
 
 PAGE_BYTES = 4096
 _OVERLAPPING_SYNCS = 4
+_PROGRESS_EVERY, _PROGRESS_NS_MIN = 10, 10_000_000_000
+"""Progress is logged every tenth thorough interval, but not more often than every ten seconds."""
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +57,12 @@ class FlushRealTimeService(ServiceThread):
         self.interval_ms, self.linger_ms = config.interval_ms, config.linger_ms
         self._least_bytes = max(config.least_pages * PAGE_BYTES, 1)
         self._thorough_ns = config.thorough_interval_ms * 1_000_000
+        self._timed = config.timed
+        self._progress_ns = max(_PROGRESS_EVERY * self._thorough_ns, _PROGRESS_NS_MIN)
+        self._progress = (
+            self.clock.monotonic_ns(),
+            int(np.sum(self.lanes[:, Lane.FLUSHED])),
+        )  # when logged, and at which sum
         self._positions_ns = config.positions_interval_ms * 1_000_000
         self._retry_ns = config.retry_ms * 1_000_000
         self._files: dict[int, dict[int, int]] = {}  # lane → segment start → descriptor
@@ -91,6 +99,25 @@ class FlushRealTimeService(ServiceThread):
     def on_wait_end(self) -> None:
         if self.clock.monotonic_ns() - self._recorded_ns >= self._positions_ns:
             self.record_positions()
+        self._log_progress()
+
+    def _log_progress(self) -> None:
+        """RocketMQ's printFlushProgress: now and then, while anything moves, how far the disk is behind memory."""
+        logged_at, flushed_then = self._progress
+        now = self.clock.monotonic_ns()
+        if now - logged_at < self._progress_ns:
+            return
+        flushed = int(np.sum(self._flushed))
+        self._progress = now, flushed
+        behind = self._wrote - self._flushed
+        if flushed != flushed_then:
+            log.info(
+                "flush progress: %d bytes flushed in %d s; the disk is behind memory by %d bytes in all, %d a lane at most",
+                flushed - flushed_then,
+                (now - logged_at) // 1_000_000_000,
+                int(np.sum(behind)),
+                int(np.max(behind)),
+            )
 
     def work(self) -> bool:
         """Opens what the allocator has made, then syncs every lane that is due; syncs of several lanes overlap."""
@@ -124,13 +151,12 @@ class FlushRealTimeService(ServiceThread):
         size = words[base + Lane.SEGMENT_SIZE]
         if flushed - flushed % size not in self._files.get(lane, {}):
             return False  # it could not be opened, and is tried again
-        return (
-            committed - flushed >= self._least_bytes
-            or committed // size > flushed // size
-            or words[base + Lane.FLUSH_REQUESTED] > flushed
-            or now - self._last_flush.get(lane, 0) >= self._thorough_ns
-            or self.stopping
-        )
+        if words[base + Lane.FLUSH_REQUESTED] > flushed or committed // size > flushed // size or self.stopping:
+            return True
+        since = now - self._last_flush.get(lane, 0)
+        if self._timed and since < self.interval_ms * 1_000_000:
+            return False
+        return committed - flushed >= self._least_bytes or since >= self._thorough_ns
 
     def _order(self, lane: int) -> SyncOrder:
         """What one fdatasync covers: the segment that `flushed` is in, up to what is committed now."""
