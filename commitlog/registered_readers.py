@@ -86,5 +86,7 @@ class RegisteredReaders:
 
     def _path(self, name: str) -> Path:
         if not _NAME.fullmatch(name):
-            raise ReaderError(f"{name!r} is no reader's name: letters, digits, _ . and -, 100 at most, not . or - first")
+            raise ReaderError(
+                f"{name!r} is no reader's name: letters, digits, _ . and -, 100 at most, not . or - first"
+            )
         return self.directory.readers_directory / f"{name}.json"

@@ -31,7 +31,10 @@ EXCEPTIONS = {
     "commitlog/ingest/job.py": ({"open"}, "logs of a run"),
     "commitlog/ingest/report.py": ({"write_bytes"}, "the report of a run"),
     "commitlog/ingest/resources.py": ({"open"}, "memory of a process, which the kernel gives as a file"),
-    "commitlog/ingest/settings.py": ({"os.open", "mkdir", "rmdir", "shutil.rmtree"}, "looks at input files; a run's directories"),
+    "commitlog/ingest/settings.py": (
+        {"os.open", "mkdir", "rmdir", "shutil.rmtree"},
+        "input files; a run's directories",
+    ),
     "commitlog/spark/java.py": ({"read_text", "write_text", "mkdir", "replace"}, "a script in the user's cache"),
     "commitlog/store_directory.py": ({"read_text"}, "the boot id, which the kernel gives as a file"),
     "commitlog/wire.py": ({"os.unlink"}, "a stale socket"),
