@@ -25,6 +25,7 @@ EXCEPTIONS = {
     "commitlog/cli/cat.py": ({"os.open"}, "a closed pipe: points standard output at /dev/null"),
     "commitlog/cli/destroy.py": ({"os.unlink", "os.rmdir", "shutil.rmtree"}, "removes a whole store and its pool"),
     "commitlog/cli/produce.py": ({"os.open"}, "the user's input file"),
+    "commitlog/cli/top.py": ({"os.open"}, "a closed pipe: points standard output at /dev/null"),
     "commitlog/config_file.py": ({"read_text"}, "the user's TOML file"),
     "commitlog/adoption.py": ({"os.rmdir"}, "the pool's directory, in shared memory"),
     "commitlog/ingest/feeding.py": ({"os.open"}, "the user's input files"),
