@@ -54,7 +54,7 @@ PATH_CALLS = re.compile("(read|write)_(text|bytes)|rename|unlink|rmdir|mkdir|tou
 MODE = re.compile(r"[rwxa][bt+]*")
 MODULE_CALLS = {
     "os": OS_CALLS,
-    "shutil": re.compile(".*"),
+    "shutil": re.compile("rmtree|copy.*|move|chown|make_archive|unpack_archive"),
     "tempfile": re.compile("mkstemp|mkdtemp|.*Temporary(File|Directory)"),
     "io": re.compile("open"),
 }
