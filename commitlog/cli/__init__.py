@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "produce": "produce",
     "cat": "cat",
     "stat": "stat",
+    "top": "top",
     "dump": "inspect",
     "verify": "inspect",
     "destroy": "destroy",

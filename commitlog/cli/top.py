@@ -1,0 +1,164 @@
+"""`commitlog top STORE`: what lanes and stages do right now, from the control region alone.
+
+It asks no process, so it shows a pipeline that hangs as well as one that runs. On a terminal it is drawn again and again;
+elsewhere it is plain lines.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.statistics import StoreStatistics, store_statistics
+from commitlog.view import StoreView
+from shm.layout import STAGES, Lane, Stage
+from shm.statistics import Histogram
+
+_SILENT_MS = 5_000
+_SCREEN_ON, _SCREEN_OFF, _REDRAW = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H\x1b[J"
+_LANE_HEADS = (
+    "lane",
+    "producer",
+    "msg/s",
+    "MB/s",
+    "uncommitted",
+    "unflushed",
+    "undispatched",
+    "buffers",
+    "blocked",
+    "fault",
+)
+_STAGE_HEADS = ("stage", "pid", "heartbeat", "rounds/s", "actions/s", "p50 µs", "p99 µs", "restarts")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The store at one time (monotonic ns), with what the statistics don't have."""
+
+    taken: int
+    facts: StoreStatistics
+    durations: dict[str, Histogram]
+    blocked_ms: dict[int, float]
+
+    @classmethod
+    def take(cls, view: StoreView, clock: Clock) -> Snapshot:
+        view.refresh()
+        now, control = clock.monotonic_ns(), view.control
+        facts = store_statistics(view, clock)
+        if control is None:
+            return cls(now, facts, {}, {})
+        words = control.words
+        since = {lane.lane: words[control.lane_base(lane.lane) + Lane.BLOCKED] for lane in facts.lanes}
+        return cls(
+            now,
+            facts,
+            {name: Histogram.load(words, control.stage_base(name) + Stage.HISTOGRAM) for name in STAGES},
+            {lane: max(now - at, 0) / 1e6 for lane, at in since.items() if at},
+        )
+
+
+def top(
+    store: Annotated[Path, typer.Argument(help="Directory of the store.")],
+    interval: Annotated[float, typer.Option(min=0.01, help="Seconds between two looks.")] = 1.0,
+    count: Annotated[int, typer.Option(min=0, help="How many looks; 0: until Ctrl-C, or one without a terminal.")] = 0,
+) -> None:
+    """Watch lanes and stages; works while they hang."""
+    on_terminal = sys.stdout.isatty()
+    view = StoreView(store)
+    try:
+        if on_terminal:
+            typer.echo(_SCREEN_ON, nl=False)
+        _watch(view, interval, count or (0 if on_terminal else 1), on_terminal)
+    except KeyboardInterrupt:
+        pass
+    except BrokenPipeError:  # whoever read it has gone: nothing more is to be said, not even at the exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    finally:
+        if on_terminal:
+            typer.echo(_SCREEN_OFF, nl=False)
+        view.close()
+
+
+def _watch(view: StoreView, interval: float, count: int, on_terminal: bool, clock: Clock = SYSTEM_CLOCK) -> None:
+    earlier = Snapshot.take(view, clock)
+    looks = 0
+    while not count or looks < count:
+        clock.sleep(interval)
+        now = Snapshot.take(view, clock)
+        text = list(lines(now, earlier))
+        if on_terminal:
+            columns, rows = os.get_terminal_size(sys.stdout.fileno())  # zeros where the terminal does not know
+            typer.echo(_REDRAW + "\n".join(line[: columns or None] for line in text[: (rows or 25) - 1]))
+        else:
+            typer.echo("\n".join([*text, ""]) if looks + 1 != count else "\n".join(text))
+        earlier = now
+        looks += 1
+
+
+def lines(now: Snapshot, earlier: Snapshot) -> Iterator[str]:
+    """One look: the store, its lanes, its stages."""
+    facts = now.facts
+    state = "closing" if facts.closing else "running" if facts.running else "stopped"
+    seconds = max((now.taken - earlier.taken) / 1e9, 1e-9)
+    rates = ", ".join(f"{rate.messages_per_second:,.0f} in {rate.over_seconds:,.0f} s" for rate in facts.throughput)
+    yield f"{facts.path}  {state}, generation {facts.generation}" + (f"; messages/s: {rates}" if rates else "")
+    if facts.retention:
+        yield from (f"WARNING: {text}" for text in facts.retention.warnings)
+    yield ""
+    yield from _table(_LANE_HEADS, list(_lane_rows(now, earlier, seconds)))
+    if now.durations:
+        yield ""
+        yield from _table(_STAGE_HEADS, list(_stage_rows(now, earlier, seconds)))
+
+
+def _lane_rows(now: Snapshot, earlier: Snapshot, seconds: float) -> Iterator[tuple[str, ...]]:
+    before = {lane.lane: lane for lane in earlier.facts.lanes}
+    for lane in now.facts.lanes:
+        old = before.get(lane.lane, lane)
+        blocked = now.blocked_ms.get(lane.lane)
+        yield (
+            str(lane.lane),
+            str(lane.producer or "-"),
+            f"{max(lane.messages - old.messages, 0) / seconds:,.0f}",
+            f"{max(lane.wrote - old.wrote, 0) / seconds / 1e6:,.3f}",
+            f"{lane.wrote - lane.committed:,}",
+            f"{lane.committed - lane.flushed:,}",
+            f"{lane.flushed - lane.dispatched:,}",
+            "-" if lane.available_buffers is None else str(lane.available_buffers),
+            "-" if blocked is None else f"{blocked:,.0f} ms",
+            " ".join(f"{stage}:{errno.errorcode.get(code, code)}" for stage, code in (lane.faults or {}).items())
+            or "-",
+        )
+
+
+def _stage_rows(now: Snapshot, earlier: Snapshot, seconds: float) -> Iterator[tuple[str, ...]]:
+    before = {stage.stage: stage for stage in earlier.facts.stages}
+    for stage in now.facts.stages:
+        old = before.get(stage.stage, stage)
+        took = now.durations[stage.stage]
+        if stage.stage in earlier.durations:
+            took -= earlier.durations[stage.stage]
+        yield (
+            stage.stage,
+            str(stage.pid or "-"),
+            f"{stage.silent_ms / 1000:,.1f} s" + (" SILENT" if stage.silent_ms > _SILENT_MS else ""),
+            f"{max(stage.rounds - old.rounds, 0) / seconds:,.1f}",
+            f"{max(stage.actions - old.actions, 0) / seconds:,.1f}",
+            *("-" if (value := took.percentile(part)) is None else f"{value:,.0f}" for part in (0.5, 0.99)),
+            str(stage.restarts),
+        )
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Columns as wide as they have to be, aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    for row in (heads, *rows):
+        yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
