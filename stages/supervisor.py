@@ -29,7 +29,6 @@ from commitlog.file_channel import DISK, FileChannel
 from commitlog.store_directory import StoreDirectory, StoreFacts, new_store_id
 from shm.layout import STAGES, Header, Lane, Stage
 from shm.positions import ControlRegion
-from shm.statistics import take_sample
 from stages.closing import StopReport, close_store
 
 _STDIN, _STDOUT = 0, 1
@@ -204,7 +203,7 @@ class Supervisor:
         for stage in self.stages.values():
             poller.register(stage.pidfd, select.POLLIN)
         while not self.stopping:
-            events = {fd for fd, _ in poller.poll(_POLL_MS)}
+            events = {fd for fd, _ in poller.poll(self._until_next_start())}
             self._beat()
             if _STDIN in events:  # "stop", or the owner is gone
                 return
@@ -218,6 +217,12 @@ class Supervisor:
                     poller.register(self.stages[name].pidfd, select.POLLIN)
                 elif not stage.start_at:
                     self._check_heartbeat(stage)
+
+    def _until_next_start(self) -> float:
+        """Milliseconds until a dead stage is to be started again, the usual round at most."""
+        now = self.clock.monotonic_ns()
+        waits = [(stage.start_at - now) / 1e6 for stage in self.stages.values() if stage.start_at]
+        return max(min([_POLL_MS, *waits]), 0)
 
     def _bury(self, stage: StageProcess) -> None:
         """Notes a stage's death and when to start it again: at once the first time, then with back-off."""
@@ -262,8 +267,7 @@ class Supervisor:
 
     def _beat(self) -> None:
         assert self.control is not None
-        now = self.control.words[Header.SUPERVISOR_HEARTBEAT] = self.clock.monotonic_ns()
-        take_sample(self.control.words, now)
+        self.control.words[Header.SUPERVISOR_HEARTBEAT] = self.clock.monotonic_ns()
 
     # ---- stop ----------------------------------------------------------------------------------------------------
 

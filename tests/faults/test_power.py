@@ -13,7 +13,7 @@ from commitlog import errors
 from shm.layout import STAGES
 from tests.conftest import wait_until
 from tests.crash.accounts import check, read_store
-from tests.crash.test_kill import kill, pid_of
+from tests.crash.scene import kill, pid_of
 from tests.faults.channel import FaultsDirectory, Rule
 from tests.faults.test_disk import CONFIG, Sender, faulty_store
 from tests.stages.test_small_memory import memory_of

@@ -18,7 +18,7 @@ from commitlog.wire import WAKEUP
 from shm.layout import STAGES, Lane, Stage
 from tests.conftest import wait_until
 from tests.crash.accounts import check, read_store
-from tests.crash.test_kill import pid_of
+from tests.crash.scene import pid_of
 from tests.faults.channel import FaultsDirectory
 from tests.faults.supervisor import patched_stages
 from tests.faults.test_disk import CONFIG, Sender, faulty_store

@@ -15,7 +15,7 @@ import commitlog
 from commitlog import errors
 from commitlog.wire import NoticePublisher, WakeupReceiver
 from shm.layout import STAGES
-from tests.crash.test_kill import pid_of
+from tests.crash.scene import pid_of
 
 SMALL = {"store": {"segment_bytes": 1 << 16}}
 NOBODY = 65534

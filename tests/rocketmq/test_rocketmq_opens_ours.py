@@ -18,7 +18,7 @@ from commitlog.recovery import recover_lane
 from commitlog.store_directory import LaneDirectory, StoreDirectory
 from commitlog.verify import verify_store
 from shm.layout import STAGES
-from tests.crash.test_kill import kill, pid_of
+from tests.crash.scene import kill, pid_of
 from tests.rocketmq.rocketmq import Found, class_path, open_with_rocketmq
 
 SEGMENT = 1 << 16
