@@ -29,6 +29,7 @@ from commitlog.file_channel import DISK, FileChannel
 from commitlog.store_directory import StoreDirectory, StoreFacts, new_store_id
 from shm.layout import STAGES, Header, Lane, Stage
 from shm.positions import ControlRegion
+from shm.statistics import take_sample
 from stages.closing import StopReport, close_store
 
 _STDIN, _STDOUT = 0, 1
@@ -267,7 +268,8 @@ class Supervisor:
 
     def _beat(self) -> None:
         assert self.control is not None
-        self.control.words[Header.SUPERVISOR_HEARTBEAT] = self.clock.monotonic_ns()
+        now = self.control.words[Header.SUPERVISOR_HEARTBEAT] = self.clock.monotonic_ns()
+        take_sample(self.control.words, now)
 
     # ---- stop ----------------------------------------------------------------------------------------------------
 
