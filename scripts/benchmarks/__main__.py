@@ -1,0 +1,117 @@
+"""`scripts/bench`: runs parts, prints tables, writes JSON and pictures."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from scripts.benchmarks import kafka_broker, machine, report
+from scripts.benchmarks.harness import Bench, Part, say
+from scripts.benchmarks.settings import AGAINST, QUICK_REPEATS, QUICK_SCALE, REPEATS, Settings
+
+PARTS = ("append", "pipeline", "durable", "scale", "recover", "dispatch", "stages", "spark")
+ROOT = Path(__file__).parents[2]
+LEAST_FREE_BYTES = 8 << 30
+ANY_PART = [*PARTS, "all"]
+
+
+def arguments(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench",
+        description="Measures this log beside what people would use instead: interleaved, in one run, as ratios to a floor.",
+    )
+    parser.add_argument("part", nargs="*", help=f"{', '.join(PARTS)}, or all (default)", default=[])
+    parser.add_argument(
+        "--quick", action="store_true", help="a minute's look whether all works; its numbers mean nothing"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample there")
+    parser.add_argument("--plot", type=Path, metavar="DIR", help="draw a PNG a part there")
+    parser.add_argument("--against", metavar="LIST", default="", help=f"further contestants: {','.join(AGAINST)}")
+    parser.add_argument("--repeats", type=int, help=f"rounds that count (default {REPEATS}, quick {QUICK_REPEATS})")
+    parser.add_argument("--scale", type=float, help=f"work of a turn (default 1, quick {QUICK_SCALE})")
+    parser.add_argument(
+        "--directory", type=Path, help="where files are written: choose the disk (default: the temporary one)"
+    )
+    parser.add_argument("--install", action="store_true", help="first fetch the contestants: by pip and Maven")
+    found = parser.parse_args(words)
+    found.against = frozenset(filter(None, found.against.split(",")))
+    for name in found.part:
+        if name not in ANY_PART:
+            parser.error(f"no part {name}; there are {', '.join(ANY_PART)}")
+    if unknown := found.against - set(AGAINST):
+        parser.error(f"--against {', '.join(sorted(unknown))}: there are {', '.join(AGAINST)}")
+    if found.repeats is not None and found.repeats < 1:
+        parser.error("--repeats must be 1 or more")
+    if found.scale is not None and found.scale <= 0:
+        parser.error("--scale must be above 0")
+    return found
+
+
+def settings_of(given: argparse.Namespace) -> Settings:
+    return Settings(
+        directory=(given.directory or Path(tempfile.gettempdir())).absolute(),
+        quick=given.quick,
+        scale=given.scale or (QUICK_SCALE if given.quick else 1.0),
+        repeats=given.repeats or (QUICK_REPEATS if given.quick else REPEATS),
+        against=given.against,
+    )
+
+
+def install() -> None:
+    """The contestants that are Python packages, into this environment; the jars of Kafka's, into Maven's own store."""
+    say("installing the packages of the dependency group bench")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    subprocess.run([*pip, "--group", f"{ROOT / 'pyproject.toml'}:bench"], check=True)
+    if not shutil.which("mvn"):
+        say("Kafka's jars come with Maven, which is not here; on Debian or Ubuntu: apt install maven")
+        return
+    for project in ("broker", "spark"):
+        say(f"fetching Kafka's jars: {project}")
+        kafka_broker.jars(project, fetch=True)
+
+
+def main(words: list[str]) -> int:
+    """Returns the exit code: 1 where a contestant failed."""
+    given = arguments(words)
+    settings = settings_of(given)
+    if given.install:
+        install()
+    if given.plot and importlib.util.find_spec("matplotlib") is None:
+        sys.exit("--plot needs matplotlib: pip install matplotlib")
+    settings.directory.mkdir(parents=True, exist_ok=True)
+    if settings.scale >= 1 and shutil.disk_usage(settings.directory).free < LEAST_FREE_BYTES:
+        sys.exit(
+            f"{settings.directory}: a full run wants {LEAST_FREE_BYTES >> 30} GiB free; choose another --directory"
+        )
+    here = machine.describe(settings.directory)
+    report.show_machine(here, settings)
+    wanted = PARTS if not given.part or "all" in given.part else [part for part in PARTS if part in given.part]
+    parts = [run_part(name, settings) for name in wanted]
+    result = report.to_json(settings, here, parts)
+    report.show_end(result)
+    if given.json:
+        report.write_json(result, given.json)
+    if given.plot:
+        from scripts.benchmarks import plot
+
+        for path in plot.draw(result, given.plot):
+            print(f"drew {path}")
+    return 1 if any(part.failed for part in parts) else 0
+
+
+def run_part(name: str, settings: Settings) -> Part:
+    module = importlib.import_module(f"scripts.benchmarks.{name}")
+    bench = Bench(name, settings, report.show_group)
+    with bench.clock():
+        module.run(bench)
+    return bench.part
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

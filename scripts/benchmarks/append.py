@@ -1,0 +1,146 @@
+"""append: what it costs to hand one message over, from one producer. Nothing is waited for but the acceptance."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import commitlog
+from scripts.benchmarks import floors, kafka_broker, rivals
+from scripts.benchmarks.floors import TOPIC
+from scripts.benchmarks.harness import EACH, Bench, Sample, Stopwatch, Turn
+from scripts.benchmarks.ours import running_store, warm_producer
+
+SIZES = (100, 1024)
+
+
+def run(bench: Bench) -> None:
+    with contextlib.ExitStack() as stack:
+        room = stack.enter_context(bench.room())
+        broker = stack.enter_context(kafka_broker.broker(bench))
+        with_crc = stack.enter_context(warm_producer(stack.enter_context(running_store(bench))))
+        plain_store = stack.enter_context(running_store(bench, store={"record_crc": False}))
+        plain = stack.enter_context(warm_producer(plain_store))
+        for size in SIZES:
+            contestants = _single(bench, size, room / "file", with_crc, plain)
+            contestants |= _rivals(bench, stack, size, broker)
+            bench.compare(
+                f"send, {size} B",
+                EACH,
+                "os.write, the record",
+                contestants,
+                **_settings(bench, size),
+            )
+            bench.compare(
+                f"send_batch, {size} B",
+                EACH,
+                "file.write, the bodies",
+                _batches(bench, stack, size, room / "file", with_crc, plain),
+                **_settings(bench, size),
+            )
+
+
+def _count(bench: Bench, size: int, full: int = 600_000) -> int:
+    return bench.settings.count(full * 100 // (size + 150), least=1000, multiple=1000)
+
+
+def _settings(bench: Bench, size: int) -> dict[str, Any]:
+    return {
+        "messages": _count(bench, size),
+        "body": f"{size} B",
+        "sync": "none within the clock",
+        "Kafka": "produce() with librdkafka's defaults",
+        "SQLite": "WAL, FULL: durable, unlike the others",
+    }
+
+
+def _single(
+    bench: Bench, size: int, file: Any, with_crc: commitlog.Producer, plain: commitlog.Producer
+) -> dict[str, Turn]:
+    body, count = floors.body_of(size), _count(bench, size)
+    record = floors.record_of(size)
+
+    return {
+        "os.write, the record": lambda: floors.os_write(file, record, count),
+        "send": lambda: send(with_crc, body, count),
+        "send, body CRC only": lambda: send(plain, body, count),
+        "file.write, the body": lambda: floors.file_write(file, [body] * 1000, count),
+        "multiprocessing.Queue": lambda: rivals.queue_put(body, max(count // 5, 1000)),
+    }
+
+
+def send(producer: commitlog.Producer, body: bytes, count: int) -> Sample:
+    """The loop that a user would write; the stages work beside it, and what they have left is flushed outside the clock."""
+    append = producer.send
+    with Stopwatch() as watch:
+        for _ in range(count):
+            append(TOPIC, body)
+    producer.flush(120)
+    return watch.each(count)
+
+
+def send_batches(producer: commitlog.Producer, bodies: Any, count: int) -> Sample:
+    """The same with batches; `bodies` is one of them."""
+    append, each = producer.send_batch, len(bodies)
+    with Stopwatch() as watch:
+        for _ in range(count // each):
+            append(TOPIC, bodies)
+    producer.flush(120)
+    return watch.each(count // each * each)
+
+
+def _rivals(bench: Bench, stack: contextlib.ExitStack, size: int, broker: Any) -> dict[str, Turn]:
+    body, count = floors.body_of(size), _count(bench, size)
+    found: dict[str, Turn] = {}
+    if broker is not None:
+        found["Kafka, produce()"] = lambda: kafka_broker.produce(broker, body, count)
+    if bench.wants("faster-fifo"):
+        package = rivals.module_or_skip(bench, "faster-fifo", "faster_fifo")
+        if package is not None:
+            found["faster-fifo"] = lambda: rivals.fifo_put(package, body, max(count // 3, 1000))
+    return found
+
+
+def _batches(
+    bench: Bench,
+    stack: contextlib.ExitStack,
+    size: int,
+    file: Any,
+    with_crc: commitlog.Producer,
+    plain: commitlog.Producer,
+) -> dict[str, Turn]:
+    import numpy as np
+    import pyarrow as pa
+
+    bodies = [floors.body_of(size) for _ in range(1000)]
+    rows = np.frombuffer(b"".join(bodies), np.uint8).reshape(1000, size)
+    arrow = pa.array(bodies, pa.binary())
+    count = _count(bench, size)
+    most = 2 * bench.settings.segment_bytes // len(floors.record_of(size))  # what fits into free buffers
+    more = min(count * 4, most // 1000 * 1000)  # batches are quick
+    found: dict[str, Turn] = {
+        "file.write, the bodies": lambda: floors.file_write(file, bodies, more),
+        "batches of 100": lambda: send_batches(with_crc, bodies[:100], count),
+        "batches of 1,000": lambda: send_batches(with_crc, bodies, more),
+        "the same, body CRC only": lambda: send_batches(plain, bodies, more),
+        "numpy, batches of 1,000": lambda: send_batches(with_crc, rows, more),
+        "Arrow, batches of 1,000": lambda: send_batches(with_crc, arrow, more),
+    }
+    insert = stack.enter_context(rivals.sqlite(stack.enter_context(bench.room()) / "db"))
+    found["SQLite, transactions of 1,000"] = lambda: _insert_all(insert, bodies, max(count // 10, 1000))
+    if bench.wants("lmdb") and (package := rivals.module_or_skip(bench, "LMDB", "lmdb")) is not None:
+        put = stack.enter_context(rivals.lmdb(package, stack.enter_context(bench.room()), sync=True))
+        found["LMDB sync, transactions of 1,000"] = lambda: _insert_all(put, bodies, count)
+    if bench.wants("redis"):
+        add = stack.enter_context(rivals.redis_stream(bench, stack.enter_context(bench.room())))
+        if add is not None:
+            found["Redis AOF always, pipelines of 1,000"] = lambda: _insert_all(add, bodies, max(count // 10, 1000))
+    return found
+
+
+def _insert_all(insert: Any, bodies: Sequence[bytes], count: int) -> Sample:
+    with Stopwatch() as watch:
+        for _ in range(count // len(bodies)):
+            insert(bodies)
+    return watch.each(count // len(bodies) * len(bodies))

@@ -1,0 +1,88 @@
+"""What worker processes do: each job is a context manager that makes ready and gives the function to be timed."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import commitlog
+from scripts.benchmarks import floors
+from scripts.benchmarks.floors import TOPIC
+from scripts.benchmarks.harness import Stopwatch
+
+Turn = Callable[[], dict[str, Any]]
+
+
+def _answer(watch: Stopwatch, messages: int) -> dict[str, Any]:
+    return {"messages": messages, "seconds": watch.seconds, "cpu_seconds": watch.cpu_seconds}
+
+
+@contextlib.contextmanager
+def send(
+    path: Path, size: int, count: int = 0, seconds: float = 0.0, batch: int = 1, flush: bool = True
+) -> Iterator[Turn]:
+    """Sends `count` messages, or for `seconds`; in batches if `batch` > 1; until all is flushed if `flush`."""
+    with commitlog.Producer(path) as producer:
+        producer.send(TOPIC, b"warm")
+        producer.flush(30)
+        bodies = [floors.body_of(size) for _ in range(batch)]
+
+        def turn() -> dict[str, Any]:
+            sent = 0
+            with Stopwatch() as whole:
+                with Stopwatch() as appending:
+                    end = time.perf_counter() + seconds
+                    for number in itertools.count() if seconds else range(count // batch):
+                        if batch > 1:
+                            producer.send_batch(TOPIC, bodies)
+                        else:
+                            producer.send(TOPIC, bodies[0])
+                        sent += batch
+                        if seconds and number & 31 == 0 and time.perf_counter() > end:
+                            break
+                if flush:
+                    producer.flush(120)
+            return {**_answer(whole, sent), "append_seconds": appending.seconds}
+
+        yield turn
+
+
+@contextlib.contextmanager
+def os_write(path: Path, size: int, seconds: float) -> Iterator[Turn]:
+    """The same bytes by os.write, a file of its own, for `seconds`."""
+    record = floors.record_of(size)
+    with floors.new_file(path) as fd:
+
+        def turn() -> dict[str, Any]:
+            sent, end = 0, time.perf_counter() + seconds
+            with Stopwatch() as watch:
+                for number in itertools.count():
+                    os.write(fd, record)
+                    sent += 1
+                    if number & 31 == 0 and time.perf_counter() > end:
+                        break
+            return _answer(watch, sent)
+
+        yield turn
+
+
+@contextlib.contextmanager
+def overlapped(path: Path, total_bytes: int, segment_bytes: int, made_before: bool = False) -> Iterator[Turn]:
+    """The pipeline's floor."""
+    path.mkdir()
+    floor = floors.Overlapped(path, total_bytes, segment_bytes, made_before)
+
+    def turn() -> dict[str, Any]:
+        with Stopwatch() as watch:
+            floor.run()
+        return _answer(watch, 0)
+
+    try:
+        yield turn
+    finally:
+        floor.close()

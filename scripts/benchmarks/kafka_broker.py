@@ -1,0 +1,224 @@
+"""A real Kafka: one broker (KRaft) on this machine, its jars fetched with Maven, paused while others have their turn."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from scripts.benchmarks.harness import Bench, Sample, Stopwatch
+from scripts.benchmarks.rivals import INSTALL, module_or_skip, wait_for
+
+NAME = "Kafka"
+HERE = Path(__file__).parent / "kafka"
+FETCH_SECONDS = 900
+_PROPERTIES = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={data}
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+log.retention.hours=1
+# it is paused between its turns, and must not take that for a failure
+broker.session.timeout.ms=3600000
+"""
+
+
+def jars(project: str, fetch: bool = False) -> str | None:
+    """The class path that a POM in kafka/ stands for; None where it was not fetched and is not to be."""
+    pom = HERE / f"{project}.xml"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "commitlog-benchmarks"
+    known = cache / f"{project}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
+    if known.exists() and all(os.path.exists(jar) for jar in known.read_text().split(":")):
+        return known.read_text()
+    if not fetch:
+        return None
+    cache.mkdir(parents=True, exist_ok=True)
+    draft = known.with_name(f"{known.name}.{os.getpid()}")
+    command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:build-classpath", "-DincludeScope=runtime"]
+    subprocess.run([*command, f"-Dmdep.outputFile={draft}"], check=True, timeout=FETCH_SECONDS)
+    draft.rename(known)
+    return known.read_text()
+
+
+def why_not(project: str) -> str:
+    """Why the jars of a POM are not there, and what to do."""
+    if not shutil.which("java"):
+        return "no java on PATH; on Debian or Ubuntu: apt install default-jre-headless"
+    if jars(project) is None:
+        tools = "" if shutil.which("mvn") else ", which needs Maven (apt install maven)"
+        return f"its jars are not here: {INSTALL}{tools}"
+    return ""
+
+
+class Broker:
+    """A running broker. `address` is what clients connect to."""
+
+    def __init__(self, client: Any, process: subprocess.Popen[bytes], port: int, version: str) -> None:
+        self.client, self.version = client, version
+        self.address = f"127.0.0.1:{port}"
+        self._process = process
+        self._admin: Any = None
+        self._topics = 0
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {"bootstrap.servers": self.address}
+
+    def admin(self) -> Any:
+        if self._admin is None:
+            from confluent_kafka.admin import AdminClient
+
+            self._admin = AdminClient(self.settings)
+        return self._admin
+
+    @contextlib.contextmanager
+    def topic(self, partitions: int = 1, config: dict[str, str] | None = None) -> Iterator[str]:
+        """A new topic, deleted afterwards; the broker runs meanwhile and is paused before and after."""
+        from confluent_kafka.admin import NewTopic
+
+        with self.awake():
+            self._topics += 1
+            name = f"bench-{self._topics}"
+            wanted = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config or {})
+            self.admin().create_topics([wanted])[name].result(60)
+            yield name
+            self.admin().delete_topics([name])[name].result(60)
+
+    @contextlib.contextmanager
+    def awake(self) -> Iterator[None]:
+        os.kill(self._process.pid, signal.SIGCONT)
+        try:
+            self.admin().list_topics(timeout=60)
+            yield
+        finally:
+            self.pause()
+
+    def pause(self) -> None:
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def producer(self, topic: str, **settings: Any) -> Any:
+        """A producer that knows the topic's leader already."""
+        producer = self.client.Producer({**self.settings, **settings})
+        producer.produce(topic, b"warm")
+        producer.flush(60)
+        return producer
+
+
+@contextlib.contextmanager
+def broker(bench: Bench) -> Iterator[Broker | None]:
+    """A broker with an empty log in the bench's directory, paused; None, said aloud, where there can't be one."""
+    client = module_or_skip(bench, NAME, "confluent_kafka")
+    reason = why_not("broker")
+    if client is None or reason:
+        if client is not None:
+            bench.skip(NAME, reason)
+        yield None
+        return
+    with bench.room() as room:
+        process, port = _start(room)
+        try:
+            version = next(jar for jar in (jars("broker") or "").split(":") if "/kafka_2.13-" in jar)
+            running = Broker(client, process, port, Path(version).stem.rpartition("-")[2])
+            running.admin().list_topics(timeout=60)
+            running.pause()
+            yield running
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+            process.kill()
+            process.wait()
+
+
+def _start(room: Path) -> tuple[subprocess.Popen[bytes], int]:
+    port, controller = _free_ports(2)
+    properties = room / "server.properties"
+    properties.write_text(_PROPERTIES.format(port=port, controller=controller, data=room / "data"))
+    java = ["java", "-Xmx1g", "-Xms1g", f"-Duser.home={room}", "-cp", jars("broker") or ""]
+    output: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    format_ = [*java, "kafka.tools.StorageTool", "format", "-t", "YmVuY2htYXJrLW9uLW9uZQ", "-c", str(properties)]
+    subprocess.run(format_, check=True, timeout=120, **output)
+    process = subprocess.Popen([*java, "kafka.Kafka", str(properties)], **output)
+    try:
+        wait_for(lambda: _listens(port), process, 120)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    return process, port
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def produce(broker: Broker, body: bytes, count: int, delivered: bool = False, **settings: Any) -> Sample:
+    """produce() of each message; with `delivered` the clock runs until the broker has answered for all of them."""
+    with broker.topic() as topic:
+        producer = broker.producer(topic, **settings)
+        with Stopwatch() as watch:
+            send_all(producer, topic, body, count)
+            if delivered:
+                producer.flush(300)
+        producer.flush(300)
+        return watch.each(count)
+
+
+def send_all(producer: Any, topic: str, body: bytes, count: int) -> None:
+    """As librdkafka's manual says: serve callbacks now and then, and wait a little where its queue is full."""
+    send, poll = producer.produce, producer.poll
+    for number in range(count):
+        while True:
+            try:
+                send(topic, body)
+                break
+            except BufferError:
+                poll(0.01)
+        if number & 1023 == 0:
+            poll(0)
+
+
+def durable(broker: Broker, body: bytes, count: int, waiting: int) -> tuple[float, list[int]]:
+    """Each message synced by the broker (flush.messages=1, acks=all, linger 0), `waiting` of them outstanding: seconds in
+    all, and nanoseconds from produce() to the answer of each."""
+    took: list[int] = []
+    with broker.topic(config={"flush.messages": "1"}) as topic:
+        producer = broker.producer(topic, **{"linger.ms": 0, "acks": "all"})
+        clock = time.perf_counter_ns
+
+        def send() -> None:
+            began = clock()
+            producer.produce(topic, body, on_delivery=lambda *_: took.append(clock() - began))
+
+        with Stopwatch() as watch:
+            for sent in range(count):
+                while sent - len(took) >= waiting:
+                    producer.poll(1)
+                send()
+            producer.flush(300)
+    return watch.seconds, took

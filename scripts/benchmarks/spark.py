@@ -1,0 +1,204 @@
+"""spark: the same messages read by PySpark from this log, from Kafka, and from Parquet files: all Kafka columns.
+
+Batches are read whole into the noop sink and into Parquet; streams in micro-batches of a fixed size, of which the first is
+left out: it pays for the start of the query.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import commitlog
+from scripts.benchmarks import floors, kafka_broker
+from scripts.benchmarks.floors import TOPIC
+from scripts.benchmarks.harness import Bench, Metric, Sample, Stopwatch, Turn
+from scripts.benchmarks.ours import running_store
+
+RATE = (Metric("rate", "rows/s", "higher"),)
+LANES = 2
+_BATCHES = 6
+
+
+@dataclass
+class Source:
+    """One way to the same rows. `read` and `stream` give DataFrames; `stream` takes the rows a micro-batch may have."""
+
+    name: str
+    read: Callable[[], Any]
+    stream: Callable[[int], Any]
+    awake: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+
+
+def run(bench: Bench) -> None:
+    if importlib.util.find_spec("pyspark") is None:
+        bench.skip("everything", "PySpark is not installed: pip install 'commitlog[spark]'")
+        return
+    with contextlib.ExitStack() as stack:
+        room = stack.enter_context(bench.room())
+        session = stack.enter_context(_session(bench, room))
+        broker = stack.enter_context(_broker(bench))
+        for size in (100, 1024):
+            count = bench.settings.count(1_000_000 if size == 100 else 400_000, least=2000, multiple=1000)
+            with contextlib.ExitStack() as sources:
+                found = list(_sources(bench, sources, session, broker, size, count))
+                _compare(bench, session, found, size, count)
+
+
+def _compare(bench: Bench, session: Any, sources: list[Source], size: int, count: int) -> None:
+    settings = {
+        "rows": count,
+        "columns": "key, value, topic, partition, offset, timestamp, timestampType",
+        "lanes": LANES,
+        "cores": session.sparkContext.defaultParallelism,
+    }
+    kinds: list[tuple[str, Callable[[Bench, Source, int], Sample]]] = [("batch, noop sink", _noop)]
+    if size == 100:
+        kinds += [("batch, Parquet sink", _parquet), ("stream, noop sink, steady batches", _stream)]
+    for name, work in kinds:
+        contestants: dict[str, Turn] = {source.name: partial(_awake, bench, source, count, work) for source in sources}
+        bench.compare(f"{name}, {size} B", RATE, "Parquet files", contestants, **settings)
+
+
+def _awake(bench: Bench, source: Source, count: int, work: Callable[[Bench, Source, int], Sample]) -> Sample:
+    with source.awake():
+        return work(bench, source, count)
+
+
+def _noop(bench: Bench, source: Source, count: int) -> Sample:
+    with Stopwatch() as watch:
+        source.read().write.format("noop").mode("overwrite").save()
+    return {"rate": count / watch.seconds}
+
+
+def _parquet(bench: Bench, source: Source, count: int) -> Sample:
+    with bench.room() as room:
+        with Stopwatch() as watch:
+            source.read().write.parquet(str(room / "out"))
+        return {"rate": count / watch.seconds}
+
+
+def _stream(bench: Bench, source: Source, count: int) -> Sample:
+    """All that is there, in micro-batches; rows of all but the first, by the time Spark says they took."""
+    with bench.room() as room:
+        query = (
+            source.stream(max(count // _BATCHES, 1))
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(room / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            if not query.awaitTermination(600):
+                raise RuntimeError("the query did not end in ten minutes")
+            batches = [batch for batch in query.recentProgress if batch["numInputRows"]]
+        finally:
+            query.stop()
+    rows = sum(batch["numInputRows"] for batch in batches)
+    if rows != count:
+        raise RuntimeError(f"the query read {rows} rows of {count}")
+    steady = batches[1:] or batches
+    seconds = sum(batch["durationMs"]["triggerExecution"] for batch in steady) / 1000
+    return {"rate": sum(batch["numInputRows"] for batch in steady) / seconds}
+
+
+# ---- where the rows come from --------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _session(bench: Bench, room: Path) -> Iterator[Any]:
+    import commitlog.spark
+
+    config = {
+        "spark.driver.memory": "2g",
+        "spark.ui.enabled": "false",
+        "spark.sql.warehouse.dir": str(room / "warehouse"),
+        "spark.local.dir": str(room / "local"),
+    }
+    if (connector := kafka_broker.jars("spark")) is not None:
+        config["spark.jars"] = connector.replace(":", ",")
+    session = commitlog.spark.session("benchmarks", config=config)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+@contextlib.contextmanager
+def _broker(bench: Bench) -> Iterator[kafka_broker.Broker | None]:
+    if reason := kafka_broker.why_not("spark"):
+        bench.skip(kafka_broker.NAME, f"Spark's Kafka source: {reason}")
+        yield None
+        return
+    with kafka_broker.broker(bench) as broker:
+        yield broker
+
+
+def _sources(
+    bench: Bench, stack: contextlib.ExitStack, session: Any, broker: kafka_broker.Broker | None, size: int, count: int
+) -> Iterator[Source]:
+    bodies = [floors.body_of(size) for _ in range(1000)]
+    store = stack.enter_context(running_store(bench))
+    _send(store, bodies, count)
+    ours = _our_source(session, store)
+    yield _parquet_source(bench, stack, session, ours)
+    yield ours
+    if broker is not None:
+        topic = stack.enter_context(broker.topic(partitions=LANES))
+        producer = broker.client.Producer(broker.settings)
+        for number in range(count):
+            kafka_broker.send_all(producer, topic, bodies[number % 1000], 1)
+        producer.flush(300)
+        broker.pause()
+        yield _kafka_source(session, broker, topic)
+
+
+def _send(store: commitlog.Store, bodies: list[bytes], count: int) -> None:
+    producers = [commitlog.Producer(store.path) for _ in range(LANES)]
+    for number in range(count // len(bodies)):
+        producers[number % LANES].send_batch(TOPIC, bodies)
+    for producer in producers:
+        producer.flush(120)
+        producer.close()
+
+
+def _our_source(session: Any, store: commitlog.Store) -> Source:
+    def start(reader: Any) -> Any:
+        return reader.format("commitlog").option("subscribe", TOPIC).option("startingOffsets", "earliest")
+
+    path = str(store.path)
+    return Source(
+        "commitlog",
+        lambda: start(session.read).load(path),
+        lambda rows: start(session.readStream).option("maxOffsetsPerTrigger", rows).load(path),
+    )
+
+
+def _parquet_source(bench: Bench, stack: contextlib.ExitStack, session: Any, ours: Source) -> Source:
+    """The same rows as files, as many as a stream takes micro-batches."""
+    path = str(stack.enter_context(bench.room()) / "files")
+    frame = ours.read()
+    frame.repartition(_BATCHES).write.parquet(path)
+    return Source(
+        "Parquet files",
+        lambda: session.read.schema(frame.schema).parquet(path),
+        lambda rows: session.readStream.schema(frame.schema).option("maxFilesPerTrigger", 1).parquet(path),
+    )
+
+
+def _kafka_source(session: Any, broker: kafka_broker.Broker, topic: str) -> Source:
+    def start(reader: Any) -> Any:
+        reader = reader.format("kafka").option("kafka.bootstrap.servers", broker.address)
+        return reader.option("subscribe", topic).option("startingOffsets", "earliest")
+
+    return Source(
+        "Kafka",
+        lambda: start(session.read).load(),
+        lambda rows: start(session.readStream).option("maxOffsetsPerTrigger", rows).load(),
+        broker.awake,
+    )

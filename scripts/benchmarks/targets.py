@@ -1,0 +1,154 @@
+"""What this project wants to reach: ratios of medians within one run, and a few plain numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from scripts.benchmarks.harness import Part
+
+Value = Callable[[str, str, str], float]
+
+
+@dataclass(frozen=True)
+class Target:
+    """`find` gets a function (group, contestant, metric) → median, and gives what is compared with `limit`."""
+
+    part: str
+    what: str
+    sign: str
+    limit: float
+    find: Callable[[Value], float]
+
+    def met_by(self, found: float) -> bool:
+        return found <= self.limit if self.sign == "≤" else found >= self.limit
+
+
+def _ratio(
+    group: str, one: str, other: str, metric: str = "wall", metric_of_other: str = ""
+) -> Callable[[Value], float]:
+    return lambda value: value(group, one, metric) / value(group, other, metric_of_other or metric)
+
+
+def _plain(group: str, one: str, metric: str) -> Callable[[Value], float]:
+    return lambda value: value(group, one, metric)
+
+
+_OS_WRITE, _FILE = "os.write, the record", "file.write, the bodies"
+_PIPELINE, _SENDS = "1 KB in batches of 1,000, one producer", "100 B by send, one producer"
+_OVERLAPPED, _HELD = "pwrite + fdatasync, overlapped", "append alone, the stages held"
+_WAIT, _FLOOR = "1 KB, one at a time", "1 × pwrite + fdatasync"
+_NOOP, _STREAM, _SINK = "batch, noop sink", "stream, noop sink, steady batches, 100 B", "batch, Parquet sink, 100 B"
+
+TARGETS = (
+    Target("append", "send, 100 B, by os.write", "≤", 1.6, _ratio("send, 100 B", "send", _OS_WRITE)),
+    Target("append", "body CRC only, by os.write", "≤", 1.2, _ratio("send, 100 B", "send, body CRC only", _OS_WRITE)),
+    Target("append", "Kafka's produce() by send", "≥", 1.2, _ratio("send, 100 B", "Kafka, produce()", "send")),
+    Target("append", "Queue by send, 100 B", "≥", 7, _ratio("send, 100 B", "multiprocessing.Queue", "send")),
+    Target("append", "send, 1 KB, by os.write", "≤", 1.2, _ratio("send, 1024 B", "send", _OS_WRITE)),
+    Target("append", "batches, messages/s", "≥", 2e6, _plain("send_batch, 100 B", "batches of 1,000", "rate")),
+    Target("append", "without CRC", "≥", 5e6, _plain("send_batch, 100 B", "the same, body CRC only", "rate")),
+    Target(
+        "append", "without CRC, by file.write", "≤", 3, _ratio("send_batch, 100 B", "the same, body CRC only", _FILE)
+    ),
+    Target(
+        "append",
+        "Arrow by bytes",
+        "≤",
+        1.0,
+        _ratio("send_batch, 100 B", "Arrow, batches of 1,000", "batches of 1,000"),
+    ),
+    Target("pipeline", "by the overlapped floor", "≥", 0.8, _ratio(_PIPELINE, "commitlog", _OVERLAPPED, "rate")),
+    Target(
+        "pipeline",
+        "by LMDB not synced",
+        "≥",
+        2.5,
+        _ratio(_PIPELINE, "commitlog", "LMDB not synced, transactions of 1,000", "rate"),
+    ),
+    Target(
+        "pipeline",
+        "by SQLite FULL",
+        "≥",
+        5,
+        _ratio(_PIPELINE, "commitlog", "SQLite FULL, transactions of 1,000", "rate"),
+    ),
+    Target("pipeline", "100 B, by append alone", "≥", 0.9, _ratio(_SENDS, "commitlog", _HELD, "append rate")),
+    Target("pipeline", "committer and flusher, of the producer", "≤", 0.25, _plain(_SENDS, "commitlog", "share")),
+    Target("pipeline", "idle, of a core", "≤", 0.01, _plain("at rest", "idle", "cores")),
+    Target("pipeline", "1,000 messages/s, of a core", "≤", 0.06, _plain("at rest", "1,000 messages/s", "cores")),
+    Target("pipeline", "send to flushed, p50, µs", "≤", 15_000, _plain("at rest", "1,000 messages/s", "p50")),
+    Target("pipeline", "a stage's memory, MB", "≤", 60, _plain(_PIPELINE, "commitlog", "memory")),
+    Target("durable", "p50 by the floor", "≤", 2.2, _ratio(_WAIT, "commitlog", _FLOOR, "p50")),
+    Target("durable", "p99 by the floor", "≤", 3, _ratio(_WAIT, "commitlog", _FLOOR, "p99")),
+    Target("durable", "Kafka's p50 by ours", "≥", 1, _ratio(_WAIT, "Kafka", "commitlog", "p50")),
+    Target("durable", "answers/s with 16 waiting", "≥", 55_000, _plain("1 KB, 16 outstanding", "commitlog", "answers")),
+    Target("durable", "with 1,000 waiting", "≥", 350_000, _plain("1 KB, 1,000 outstanding", "commitlog", "answers")),
+    Target(
+        "scale",
+        "two producers by one",
+        "≥",
+        1.6,
+        lambda value: value("2 producers", "commitlog", "rate") / value("1 producer", "commitlog", "rate"),
+    ),
+    Target(
+        "scale",
+        "sixteen by two",
+        "≥",
+        0.9,
+        lambda value: value("16 producers", "commitlog", "rate") / value("2 producers", "commitlog", "rate"),
+    ),
+    Target("scale", "slowest of sixteen, by the fastest", "≥", 0.6, _plain("16 producers", "commitlog", "fairness")),
+    Target("recover", "full scan, MB/s", "≥", 900, _plain("full scan", "all flushed, nothing dispatched", "megabytes")),
+    Target("dispatch", "records/s, 100 B", "≥", 2e6, _plain("100 B records", "dispatcher", "rate")),
+    Target("spark", "batch, 100 B, by Kafka", "≥", 3, _ratio(f"{_NOOP}, 100 B", "commitlog", "Kafka", "rate")),
+    Target("spark", "batch, 1 KB, by Kafka", "≥", 2.5, _ratio(f"{_NOOP}, 1024 B", "commitlog", "Kafka", "rate")),
+    Target("spark", "stream, by Kafka", "≥", 1.5, _ratio(_STREAM, "commitlog", "Kafka", "rate")),
+    Target("spark", "Parquet sink, by Kafka", "≥", 1.6, _ratio(_SINK, "commitlog", "Kafka", "rate")),
+)
+
+
+def judge(parts: list[Part]) -> list[dict[str, Any]]:
+    """Every target of the parts that were run."""
+    found = []
+    for part in parts:
+        groups = {group.name: group for group in part.groups}
+
+        def value(group: str, contestant: str, metric: str, groups: Any = groups) -> float:
+            median: float | None = groups[group].median(contestant, metric)
+            if median is None:
+                raise KeyError(contestant)
+            return median
+
+        for target in TARGETS:
+            if target.part == part.name:
+                found.append(_judge(target, value))
+        found += _adoptions(part)
+    return found
+
+
+def _judge(target: Target, value: Value) -> dict[str, Any]:
+    try:
+        number: float | None = target.find(value)
+    except (KeyError, ZeroDivisionError):  # that contestant was not there
+        number = None
+    return {
+        "part": target.part,
+        "what": target.what,
+        "wanted": f"{target.sign} {target.limit:,g}" if target.limit < 10_000 else f"{target.sign} {target.limit:,.0f}",
+        "found": number,
+        "met": None if number is None else target.met_by(number),
+    }
+
+
+def _adoptions(part: Part) -> list[dict[str, Any]]:
+    """A start in the same boot takes less than 50 ms, whatever the size of the log."""
+    for group in part.groups:
+        if group.name.startswith("same boot"):
+            limit = 50.0
+            medians = [group.median(name, "milliseconds") for name in group.samples]
+            slowest = max(median for median in medians if median is not None)
+            what = "same boot, the slowest, ms"
+            return [{"part": part.name, "what": what, "wanted": "< 50", "found": slowest, "met": slowest < limit}]
+    return []

@@ -1,0 +1,92 @@
+"""Producer processes of a benchmark: started, made ready, let go at the same time, their answers collected.
+
+A worker is `python -P -m scripts.benchmarks.workers` with a job as its first line of input (JSON: `kind` and what that
+needs). It says `ready` when it could begin, begins at the next line, and answers with one JSON object.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+
+class Workers:
+    """Processes that wait for `go`."""
+
+    def __init__(self, processes: list[subprocess.Popen[bytes]]) -> None:
+        self.processes = processes
+
+    def go(self) -> list[dict[str, Any]]:
+        """Lets all of them begin, and waits for their answers."""
+        for process in self.processes:
+            assert process.stdin
+            process.stdin.write(b"go\n")
+            process.stdin.flush()
+        return [orjson.loads(self._line(process)) for process in self.processes]
+
+    @staticmethod
+    def _line(process: subprocess.Popen[bytes]) -> bytes:
+        assert process.stdout
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a worker ended with {process.wait()}")
+        return line
+
+
+@contextlib.contextmanager
+def workers(jobs: list[dict[str, Any]]) -> Iterator[Workers]:
+    """A process for each job, all of them ready."""
+    processes = []
+    try:
+        for job in jobs:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "scripts.benchmarks.workers"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            processes.append(process)
+            assert process.stdin
+            process.stdin.write(orjson.dumps(job) + b"\n")
+            process.stdin.flush()
+        for process in processes:
+            Workers._line(process)
+        yield Workers(processes)
+    finally:
+        for process in processes:
+            assert process.stdin
+            assert process.stdout
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            process.stdout.close()
+
+
+def main() -> None:
+    """The life of one worker."""
+    from scripts.benchmarks import jobs
+
+    job = orjson.loads(sys.stdin.buffer.readline())
+    kind, path = job.pop("kind"), Path(job.pop("path"))
+    with getattr(jobs, kind)(path, **job) as turn:
+        _say(b"ready")
+        if sys.stdin.buffer.readline():
+            _say(orjson.dumps(turn()))
+
+
+def _say(line: bytes) -> None:
+    sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()
