@@ -148,7 +148,9 @@ class Producer:
         if key is None and tags is None and properties is None and wait and not flag:
             encode, size = state.encode, state.overhead + len(body)
         else:
-            encode, size = self._bind(state, body, encode_properties(key, tags, properties, wait), flag)
+            encode, size = self._bind(
+                state, body, encode_properties(key, tags, properties, wait, append_crc=self._encoder.append_crc), flag
+            )
         if size > self.message_bytes_max:
             raise self._too_large(size)
         where = self._wrote
@@ -230,7 +232,7 @@ class Producer:
         try:
             made = Bodies.of(bodies)
             state = self._topics.get(topic) or self._open_topic(topic)
-            encoded = encode_properties(key, tags, properties, wait)
+            encoded = encode_properties(key, tags, properties, wait, append_crc=self._encoder.append_crc)
             size = self._batch_size(state.encoded, made, encoded)
             where = self._wrote if self._wrote + size <= self._limit else self._make_room(size, ticket)
             now = max(time_ns() // 1_000_000, self._timestamp)
