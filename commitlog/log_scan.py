@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 from pathlib import Path
 
 import numpy as np
@@ -346,11 +347,22 @@ def _in_good_order(properties: bytes) -> bool:
     same = sum(a == b for a, b in zip(tail[:9] + tail[-1:], _CRC_TAIL[:9] + _CRC_TAIL[-1:], strict=True))
     if same >= 5:  # of ten bytes that never change: a few of them were damaged
         return False
+    name = properties.rstrip(b"\x02").rpartition(b"\x02")[2].partition(b"\x01")[0]
+    if min(name, default=32) < 32 or _looks_like_crc(name):
+        return False
     try:
         properties.decode()
     except UnicodeDecodeError:
         return False
     return True
+
+
+def _looks_like_crc(name: bytes) -> bool:
+    """Whether a property's name is that of the CRC, give or take some bytes lost or slipped in."""
+    wanted = CRC_PROPERTY_START[:-1]
+    if not 5 <= len(name) <= 11 or len(set(name) & set(wanted)) < 4:  # quick: most names
+        return False
+    return SequenceMatcher(None, name, wanted).ratio() > 0.6
 
 
 def _shortened(table: RecordTable, count: int) -> RecordTable:

@@ -56,6 +56,8 @@ HARMS: dict[str, Callable[[bytes], bytes]] = {
     "record of another place": lambda record: record[:28] + struct.pack(">q", 77) + record[36:],
     "last byte": lambda record: record[:-1] + b"\x03",
     "CRC's name": lambda record: record[:-20] + b"__CRC33#" + record[-12:],
+    "a byte slipped into the CRC's name": lambda record: record[:-16] + b"\x33" + record[-16:-1],
+    "a byte lost from the CRC's name": lambda record: record[:-16] + record[-15:] + b"\x02",
     "no CRC": lambda record: record[:-20] + bytes(20),
 }
 
