@@ -69,7 +69,11 @@ class LaneIndex:
         limit = self._limit_of(limits)
         if limit <= self.limit and limits.first <= self._first:
             return False
-        if self._walked_to < 0 or limits.dispatched - self._walked_to > WALK_RATHER_BYTES * len(self.queues):
+        if (
+            self._walked_to < limits.first
+            or self._walked_to < 0
+            or limits.dispatched - self._walked_to > WALK_RATHER_BYTES * len(self.queues)
+        ):
             self._read_queues(limits.first)
             self._walked_to = max(self._walked_to, limits.dispatched, limits.first)
             limit = max(limit, self._limit_of(self.view.limits(self.lane)))
@@ -109,25 +113,35 @@ class LaneIndex:
                 self.queues[topic] = QueueRange(first, end, end)
             else:
                 known.first, known.end, known.indexed = first, max(end, known.end), max(end, known.indexed)
-        for known in self.queues.values():
-            at = bisect_right(known.marks, (known.indexed, 1 << 63)) - 1
-            del known.marks[: max(at, 0)]
+        self._forget_marks(first_where)
 
     def _read_firsts(self, first_where: int) -> None:
+        """Old segments were deleted: their entries may be the only ones that were not walked but looked up."""
         for topic, known in self.queues.items():
             queue = self.queue(topic)
             try:
-                if known.indexed:
-                    known.first = self._first_from(queue, known.indexed, first_where)
+                end = min(queue.end(), known.end)
+                if end:
+                    known.first = max(self._first_from(queue, end, first_where), known.first)
+                    known.indexed = max(end, known.indexed)
             finally:
                 queue.close()
+        self._forget_marks(first_where)
+
+    def _forget_marks(self, first_where: int) -> None:
+        """Marks below what is indexed now are not needed; none may lead below the log's first offset."""
+        for known in self.queues.values():
+            at = bisect_right(known.marks, (known.indexed, 1 << 63)) - 1
+            del known.marks[: max(at, 0)]
+            known.marks = [(offset, max(where, first_where)) for offset, where in known.marks]
 
     def _first_from(self, queue: ConsumeQueue, end: int, first_where: int) -> int:
         """The first queue offset whose record is in a segment that is still there."""
         low, high = queue.first(), end
         while low < high:
             middle = (low + high) // 2
-            if int(queue.entries(middle, 1)["physical_offset"][0]) < first_where:
+            entry = queue.entries(middle, 1)  # none: the queue's old files were deleted just now
+            if not len(entry) or int(entry["physical_offset"][0]) < first_where:
                 low = middle + 1
             else:
                 high = middle

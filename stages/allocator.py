@@ -19,7 +19,7 @@ import numpy as np
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.file_channel import DISK, FileChannel
 from commitlog.store_directory import segment_name
-from shm.layout import Lane
+from shm.layout import Header, Lane
 from shm.pool import remove_buffers
 from stages.pool_watch import PoolWatch
 from stages.retention import Retention
@@ -77,8 +77,12 @@ class AllocateMappedFileService(ServiceThread):
 
     def _short(self) -> list[int]:
         """Lanes that have not all their segments; while stopping, only those whose data has nowhere to go."""
-        is_short = self._has_data_without_file if self.stopping else self._missing
+        is_short = self._has_data_without_file if self._closes() else self._missing
         return [lane for lane in self._leased() if is_short(lane) > 0]
+
+    def _closes(self) -> bool:
+        """Whether the store stops: then all that was accepted gets a place, and nothing else does."""
+        return self.stopping or bool(self.words[Header.CLOSING])
 
     def _has_data_without_file(self, lane: int) -> bool:
         row = self.lanes[lane]
@@ -107,7 +111,7 @@ class AllocateMappedFileService(ServiceThread):
         words, base = self.words, self.control.lane_base(lane)
         size, start = words[base + Lane.SEGMENT_SIZE], words[base + Lane.ALLOCATED]
         began = self._turns[lane] = self.clock.monotonic_ns()
-        if self._retention.refuses() and not self.stopping:
+        if self._retention.refuses() and not self._closes():
             self._set_fault(lane, errno.ENOSPC)
             return False
         try:
@@ -195,6 +199,7 @@ class AllocateMappedFileService(ServiceThread):
         return bool(row[Lane.WROTE] == row[Lane.FLUSHED])
 
     def on_stop(self) -> None:
+        self._retention.unlink_retired()  # the flusher has left: `positions` says what is retired
         self._watch.close()
         self._committer.close()
         self._flusher.close()

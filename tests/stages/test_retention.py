@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from collections.abc import Iterator
@@ -11,12 +12,15 @@ from typing import Any
 import pytest
 
 import commitlog
+from commitlog import errors
 from commitlog.checkpoint import Positions, PositionsFile
 from commitlog.config import RetentionConfig
 from commitlog.file_channel import DISK, FileChannel
 from commitlog.recovery import recover_lane
 from commitlog.registered_readers import RegisteredReader, RegisteredReaders
 from commitlog.store_directory import LaneDirectory
+from commitlog.topic_index import TopicIndex
+from commitlog.view import StoreView
 from shm.layout import Header, Lane
 from shm.statistics import RetentionFlag
 from stages.retention import Retention
@@ -374,3 +378,51 @@ def test_a_running_store_stays_below_its_size(tmp_path: Path) -> None:
         messages = list(reader)
     assert 0 < messages[0].offset < 950
     assert [message.value for message in messages] == bodies[messages[0].offset :]
+
+
+def test_an_index_that_follows_knows_what_was_deleted(tmp_path: Path) -> None:
+    """One that was there all the time sees the same first and next offsets as one that is made now."""
+    config = {
+        "store": {"segment_bytes": 1 << 16},
+        "retention": {"max_bytes": 6 << 16, "interval_ms": 10},
+        "flusher": {"positions_interval_ms": 10},
+        "allocator": {"interval_ms": 10},
+    }
+    with commitlog.Store.open(tmp_path / "store", config) as store, store.producer() as producer:
+        view = StoreView(store.path)
+        following = TopicIndex(view)
+        for number in range(800):
+            producer.send("early" if number < 10 else f"t{number % 3}", bytes(1000))
+            if number % 20 == 0:
+                following.refresh()
+        producer.flush(20)
+        wait_until(lambda: len(list((store.path / "lanes/0/commitlog").iterdir())) <= 6, 20, "old segments to go")
+        wait_until(lambda: store.statistics().lanes[0].dispatched == producer.statistics().wrote, 20, "dispatch")
+        following.refresh()
+        fresh = TopicIndex(view)
+        fresh.refresh()
+        ranges = {
+            index: [(topic, index.ranges(topic)[0].first, index.ranges(topic)[0].end) for topic in index.topics()]
+            for index in (following, fresh)
+        }
+        view.close()
+    assert ranges[following] == ranges[fresh]
+    assert ranges[fresh][0] == ("early", 10, 10)
+    assert all(first > 100 for _, first, _ in ranges[fresh][1:])
+
+
+def test_a_disk_that_is_too_full_refuses_until_there_is_space(tmp_path: Path) -> None:
+    """The store's own disk counts as too full: what was accepted stays in memory and DiskFull says why; the stop, which
+    has to put it somewhere, makes the segments all the same."""
+    percent = {f"disk_{name}_percent": 1 for name in ("max_used", "clean_forcibly", "refuse")}
+    with commitlog.Store.open(tmp_path / "store", {"store": {"segment_bytes": 1 << 16}, "retention": percent}) as store:
+        producer = store.producer()
+        receipt = producer.send("t", b"safe")
+        with pytest.raises(errors.DiskFull):
+            receipt.wait("flushed", 10)
+        assert store.statistics().lanes[0].faults == {"allocator": errno.ENOSPC}
+        retention = store.statistics().retention
+        assert retention is not None
+        assert any("no segment is made" in warning for warning in retention.warnings)
+    with commitlog.Reader(tmp_path / "store") as reader:
+        assert [message.value for message in reader] == [b"safe"]
