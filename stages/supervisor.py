@@ -281,8 +281,7 @@ class Supervisor:
         self.control.words[Header.CLOSING] = 1
         for name in _STOP_ORDER:
             self._stop_stage(self.stages[name])
-        somebody_died = any(stage.process.returncode != 0 for stage in self.stages.values())
-        if somebody_died and self._is_undrained() and not (self.hurry or self._late):
+        if self._can_drain_more() and not (self.hurry or self._late):
             self._drain_again()
         report = close_store(self.directory, self.facts, self.control, self.channel)
         self.control.close()
@@ -305,6 +304,14 @@ class Supervisor:
         os.close(stage.pidfd)
         stage.pidfd = -1
 
+    def _can_drain_more(self) -> bool:
+        """Whether something is left only because a stage was dead, or asked for a rewrite when the committer had gone."""
+        assert self.control is not None
+        lanes = self.control.lane_table()
+        asked = bool((lanes[:, Lane.REWRITE_WANTED] != lanes[:, Lane.REWRITTEN]).any())
+        died = any(stage.process.returncode != 0 for stage in self.stages.values())
+        return (asked or died) and self._is_undrained()
+
     def _is_undrained(self) -> bool:
         assert self.control is not None
         lanes = self.control.lane_table()
@@ -312,9 +319,8 @@ class Supervisor:
         return bool(left.any())
 
     def _drain_again(self) -> None:
-        """One of them was dead when it should have drained: a second and last time, together, because what a new flusher asks
-        to be written again needs a committer."""
-        log.info("a stage died before it had drained; once more")
+        """A second and last time, together: what a flusher asks to be written again needs a committer."""
+        log.info("something is left that another round of the stages can do")
         for name in STAGES:
             self.stages[name] = self._launch(name)
         try:

@@ -15,6 +15,7 @@ import commitlog
 from commitlog.clock import Clock
 from commitlog.config import Config
 from commitlog.config_file import load_config
+from commitlog.errors import CommitLogError
 from shm.layout import Header, Lane, Stage
 from stages.closing import StopReport, close_store
 from stages.service_thread import ServiceThread
@@ -74,7 +75,11 @@ class Bench:
         self._kinds, self._channel = {**KINDS, **(kinds or {})}, channel
         self.supervisor = _Locks(path, config)
         self.supervisor.warnings = []
-        self.supervisor.start()
+        try:
+            self.supervisor.start()
+        except CommitLogError:
+            self._let_go()
+            raise
         assert self.supervisor.control is not None
         self.control, self.words = self.supervisor.control, self.supervisor.control.words
         self.stages: dict[str, Any] = {}
@@ -166,7 +171,8 @@ class Bench:
         for fd in self.supervisor._locks.values():
             self.supervisor.channel.close(fd)
         self.supervisor._locks.clear()
-        self.control.close()
+        if self.supervisor.control is not None:
+            self.supervisor.control.close()
 
 
 @contextlib.contextmanager

@@ -96,9 +96,14 @@ def faulty_store(path: Path, write_path: str = "pool", **more: dict[str, Any]) -
     faults = FaultsDirectory(path)
     config = {name: {**CONFIG.get(name, {}), **more.get(name, {})} for name in {*CONFIG, *more}}
     config["store"] = {**config["store"], "write_path": write_path}
-    with patched_stages(), commitlog.Store.open(path, config) as store:
-        yield Sender(store, store.producer(), faults)
-        faults.clear()
+    with patched_stages():
+        store = commitlog.Store.open(path, config)
+        sender = Sender(store, store.producer(), faults)
+        try:
+            yield sender
+        finally:
+            faults.clear()
+            sender.store.close()
 
 
 def refusals(write_path: str) -> Iterator[tuple[str, Rule]]:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import psutil
 import pytest
 import zmq
 
 import commitlog
+from commitlog import errors
 from commitlog.view import StoreView
 from commitlog.wire import WAKEUP
 from shm.layout import STAGES, Lane, Stage
 from tests.conftest import wait_until
 from tests.crash.accounts import check, read_store
 from tests.crash.scene import pid_of
-from tests.faults.channel import FaultsDirectory
+from tests.faults.channel import FaultsDirectory, Rule
 from tests.faults.supervisor import patched_stages
 from tests.faults.test_disk import CONFIG, Sender, faulty_store
 
@@ -78,6 +82,45 @@ def test_a_stage_that_stands_still_has_no_second_beside_it(stage: str, tmp_path:
             os.kill(pid, signal.SIGCONT)
         assert late.wait("flushed", timeout=10).name == "PUT_OK"
         assert pid_of(sender.store.path, stage) == pid
+    check(sender.noted, read_store(tmp_path / "store"), deaths=0)
+
+
+def test_an_orphan_that_stands_still_keeps_the_next_start_out(tmp_path: Path) -> None:
+    """Its supervisor is dead, its lock is held: StoreRunning names it. Continued, it finds its owner gone and leaves."""
+    path = tmp_path / "store"
+    with faulty_store(path, supervisor={"start_wait_ms": 300}) as sender:
+        sender.send().wait("flushed", timeout=10)
+        pid = pid_of(path, "committer")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            sender.send()
+            os.kill(pid_of(path, ""), signal.SIGKILL)
+            with pytest.raises(errors.StageFailed):
+                sender.store.close()
+            with pytest.raises(errors.StoreRunning, match=f"committer {pid}"):
+                commitlog.Store.open(path, {"supervisor": {"start_wait_ms": 300}})
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        sender.store = commitlog.Store.open(path, QUICK)
+    check(sender.noted, read_store(path), deaths=0)
+
+
+def test_a_sync_that_fails_while_the_store_stops_is_repaired(tmp_path: Path) -> None:
+    """The committer has drained and left when the flusher wants its bytes written again: both are started once more."""
+    with faulty_store(tmp_path / "store") as sender:
+        sender.send().wait("flushed", timeout=10)
+        committer, flusher = (pid_of(sender.store.path, stage) for stage in ("committer", "flusher"))
+        os.kill(flusher, signal.SIGSTOP)
+        sender.faults.set(Rule("fdatasync", error=errno.EIO, times=1))
+        for _ in range(20):
+            sender.send()
+        closing = threading.Thread(target=sender.store.close)
+        closing.start()
+        wait_until(lambda: not psutil.pid_exists(committer), 10, "the committer to leave")
+        os.kill(flusher, signal.SIGCONT)
+        closing.join(30)
+        assert sender.faults.hits() > 1
+        assert sender.store.close().drained
     check(sender.noted, read_store(tmp_path / "store"), deaths=0)
 
 

@@ -176,6 +176,10 @@ def lease_without_a_lock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DISK, "try_lock", lambda fd: os.fstat(fd).st_size == 4 or type(DISK).try_lock(DISK, fd))
 
 
+def adopt_without_a_look(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("commitlog.adoption._compare", lambda *_: None)
+
+
 @dataclass(frozen=True)
 class Bug:
     """One mistake and the check that is there for it."""
@@ -188,6 +192,7 @@ class Bug:
 
 
 BUGS = [
+    Bug("adopt a pool without a look", checks.a_pool_that_differs_is_not_adopted, patch=adopt_without_a_look),
     Bug("acknowledge before the sync", checks.flushed_is_durable, (AcknowledgesBeforeTheSync,)),
     Bug("count what came during the sync", checks.flushed_is_durable, (CountsWhatCameDuringTheSync,)),
     Bug("after a failed sync just sync again", checks.a_failed_sync_is_repaired, (SyncsAgainAfterAFailedSync,)),

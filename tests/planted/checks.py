@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import commitlog
 from commitlog.checkpoint import PositionsFile
 from commitlog.consume_queue import ConsumeQueue
-from commitlog.errors import DiskError, NoBufferAvailable, StageFailed
+from commitlog.errors import DiskError, NoBufferAvailable, PoolNotAdopted, StageFailed
 from commitlog.file_channel import DISK
 from commitlog.record import BLANK_BYTES
 from commitlog.scan import Stop, scan
@@ -288,7 +288,24 @@ def news_before_a_sleep_is_seen(build: Build, path: Path) -> None:
             assert max(slept, default=0) < 1000, f"the {name} slept through the news"
 
 
+def a_pool_that_differs_is_not_adopted(build: Build, path: Path) -> None:
+    """Something else wrote to a segment above what was flushed: the buffer is not written over it."""
+    with build(path) as bench:
+        send(bench.producer(), 20)
+        bench.turn("allocator", "flusher", "committer")
+        bench.abandon()
+        segment = bench.supervisor.directory.lane(0).segment(0)
+        segment.write_bytes(b"somebody else's".ljust(SEGMENT_BYTES, b"\0"))
+        try:
+            again = Bench(path)
+        except PoolNotAdopted:
+            return
+        again.abandon()
+        raise AssertionError("a pool was adopted that differs from the file")
+
+
 CHECKS = [
+    a_pool_that_differs_is_not_adopted,
     flushed_is_durable,
     a_failed_sync_is_repaired,
     a_new_flusher_trusts_nothing,
