@@ -328,7 +328,8 @@ class _Recovery:
             return
         end, segments = walked.end, log.segments
         base = end - end % self.size
-        dirty_end = base + segments.last_nonzero(base, end - base) if base in segments and end > base else end
+        # a file that begins at the end stays too: a log without any file would begin at 0 again
+        dirty_end = base + segments.last_nonzero(base, end - base) if base in segments else end
         later = self._not_made_ahead(segments, end)
         if dirty_end == end and not later:
             return
@@ -344,8 +345,9 @@ class _Recovery:
 
     def _not_made_ahead(self, segments: Segments, end: int) -> list[int]:
         """Files behind the log's end, but for those that may stay: all zero, and following on it without a hole."""
-        behind = [start for start in segments.starts if start >= end]
-        expected = -(-end // self.size) * self.size
+        base = end - end % self.size
+        behind = [start for start in segments.starts if start > base]
+        expected = base + self.size if base in segments else base
         while behind and behind[0] == expected and not segments.last_nonzero(expected):
             expected += self.size
             del behind[0]

@@ -262,13 +262,23 @@ def test_segments_made_ahead_stay(lane: MadeLane) -> None:
 
 
 def test_a_file_made_ahead_does_not_stay_behind_a_hole(lane: MadeLane) -> None:
-    """The log ends at its start, what had data leaves it: an empty file that is left would be its first."""
+    """The log ends at its start, what had data leaves it; its first file stays, so that the log does not begin anew."""
     lane.directory.positions_file.unlink()
     lane.write(0, b"\xff" * 10)
     lane.directory.segment(2 * SEGMENT).write_bytes(bytes(SEGMENT))
     found = lane.recover()
-    assert (found.first, found.end, found.allocated) == (0, 0, 0)
-    assert os.listdir(lane.directory.commitlog) == []
+    assert (found.first, found.end, found.allocated) == (0, 0, SEGMENT)
+    assert os.listdir(lane.directory.commitlog) == [f"{0:020d}"]
+    check_again(lane, found)
+
+
+def test_a_log_of_which_nothing_is_left_does_not_begin_anew(lane: MadeLane) -> None:
+    """Its first segments were deleted long ago, the rest is torn: offsets go on where they were."""
+    lane.directory.positions_file.unlink()
+    lane.directory.segment(0).unlink()
+    lane.write(SEGMENT, b"\xff" * 10)
+    found = lane.recover()
+    assert (found.first, found.end, found.allocated) == (SEGMENT, SEGMENT, 2 * SEGMENT)
     check_again(lane, found)
 
 
