@@ -77,7 +77,7 @@ class Broker:
 
     @property
     def settings(self) -> dict[str, str]:
-        return {"bootstrap.servers": self.address}
+        return {"bootstrap.servers": self.address, "log_level": "0"}
 
     def admin(self) -> Any:
         if self._admin is None:
@@ -91,22 +91,30 @@ class Broker:
         """A new topic, deleted afterwards; the broker runs meanwhile and is paused before and after."""
         from confluent_kafka.admin import NewTopic
 
-        with self.awake():
-            self._topics += 1
-            name = f"bench-{self._topics}"
-            wanted = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config or {})
+        self._topics += 1
+        name = f"bench-{self._topics}"
+        wanted = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config or {})
+        self._wake()
+        try:
             self.admin().create_topics([wanted])[name].result(60)
             yield name
+            self._wake()
             self.admin().delete_topics([name])[name].result(60)
+        finally:
+            self.pause()
 
     @contextlib.contextmanager
     def awake(self) -> Iterator[None]:
-        os.kill(self._process.pid, signal.SIGCONT)
+        """It answers meanwhile."""
+        self._wake()
         try:
-            self.admin().list_topics(timeout=60)
             yield
         finally:
             self.pause()
+
+    def _wake(self) -> None:
+        os.kill(self._process.pid, signal.SIGCONT)
+        self.admin().list_topics(timeout=60)
 
     def pause(self) -> None:
         os.kill(self._process.pid, signal.SIGSTOP)

@@ -61,21 +61,29 @@ def show_machine(machine: dict[str, Any], settings: Settings) -> None:
 
 
 def show_group(part: str, group: Group) -> None:
-    """A table for each metric, contestants in their order."""
+    """A table for each metric that the floor has too; then, in one, what only one contestant has."""
     named = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in group.settings.items())
     print(f"\n{part}: {group.name}\n  {named}")
-    width = max(map(len, group.samples), default=0)
+    alone: list[tuple[str, str, dict[str, float]]] = []
     for metric in group.metrics:
-        rows = [(name, group.summary(name, metric.name)) for name in group.samples]
-        if not any(summary for _, summary in rows):
-            continue
-        print(
-            f"  {metric.unit} ({metric.better} is better)".ljust(width + 6), "       min    median       max   × floor"
-        )
-        for name, summary in rows:
-            if summary is not None:
-                numbers = "".join(f"{_number(summary[key]):>10}" for key in ("min", "median", "max"))
-                print(f"    {name:<{width}} {numbers}   {_ratio(summary, name == group.floor)}".rstrip())
+        found = [(name, group.summary(name, metric.name)) for name in group.samples]
+        rows = [(name, summary) for name, summary in found if summary]
+        if len(rows) == 1 and rows[0][0] != group.floor:
+            alone.append((rows[0][0], metric.unit, rows[0][1]))
+        elif rows:
+            head = f"{metric.unit} ({metric.better} is better)"
+            _show_rows(head, [(name, summary, _ratio(summary, name == group.floor)) for name, summary in rows])
+    for name in dict.fromkeys(name for name, _, _ in alone):
+        _show_rows(name, [(unit, summary, "") for whose, unit, summary in alone if whose == name])
+
+
+def _show_rows(head: str, rows: list[tuple[str, dict[str, float], str]]) -> None:
+    width = max(len(head), *(len(name) + 2 for name, _, _ in rows))
+    ratios = "   × floor" if any(ratio for _, _, ratio in rows) else ""
+    print(f"  {head:<{width}}        min     median        max{ratios}")
+    for name, summary, ratio in rows:
+        numbers = "".join(f"{_number(summary[key]):>11}" for key in ("min", "median", "max"))
+        print(f"    {name:<{width - 2}}{numbers}   {ratio}".rstrip())
 
 
 def _ratio(summary: dict[str, float], is_floor: bool) -> str:
@@ -97,9 +105,9 @@ def show_end(report: dict[str, Any]) -> None:
         for kind in ("skipped", "failed"):
             for entry in part[kind]:
                 print(f"{kind}: {name}: {entry['name']}: {entry['reason']}")
-    judged = [target for target in report["targets"] if target["found"] is not None]
+    judged = [] if report["quick"] else [target for target in report["targets"] if target["found"] is not None]
     if judged:
-        print("\ntargets" + (" (a quick run: they mean nothing)" if report["quick"] else ""))
+        print("\ntargets")
     for target in judged:
         verdict = "met   " if target["met"] else "MISSED"
         print(f"  {verdict}  {target['part']}: {target['what']}: {_number(target['found'])}, wanted {target['wanted']}")

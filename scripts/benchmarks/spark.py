@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -118,10 +119,10 @@ def _session(bench: Bench, room: Path) -> Iterator[Any]:
         "spark.driver.memory": "2g",
         "spark.ui.enabled": "false",
         "spark.sql.warehouse.dir": str(room / "warehouse"),
-        "spark.local.dir": str(room / "local"),
     }
     if (connector := kafka_broker.jars("spark")) is not None:
         config["spark.jars"] = connector.replace(":", ",")
+    os.environ["SPARK_LOCAL_DIRS"] = str(room / "local")
     session = commitlog.spark.session("benchmarks", config=config)
     try:
         yield session
