@@ -7,20 +7,15 @@ append. It encodes a record in its final bytes, copies it into the lane's write 
 **Interrupts.** KeyboardInterrupt can hit between any two steps of `send`. `_busy` is set first and cleared last; a call
 that finds it set re-reads `wrote` and learns what was published from the buffer itself (`_rebuild`).
 
-**Threads.** Each call takes a ticket. Between the look whether it is still the last one and the publish there is no call
-and no jump, so CPython's interpreter lock is not given away there: a call that another thread has overtaken raises
-ConcurrentUse before it has stored anything. What can't be done in one go (a batch, a write to a file) names its thread as
-the owner meanwhile. A lock would cost a tenth of `send`; an interpreter without that lock is refused.
+**Threads.** A call that finds another thread inside raises ConcurrentUse before it has stored anything.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
-import sys
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from threading import get_ident
 from time import time_ns
 from types import TracebackType
 from typing import Any
@@ -38,7 +33,6 @@ from commitlog.errors import (
     MessageTooLarge,
     NoBufferAvailable,
     ProducerClosed,
-    ProducerError,
 )
 from commitlog.lane import Lease
 from commitlog.progress import LaneProgress
@@ -66,6 +60,19 @@ class _Topic:
         self.encoded, self.next_offset, self.encode, self.overhead = encoded, next_offset, encode, overhead
 
 
+class _Gone:
+    """Stands in for the lock of a producer that can't be used any more: raises the error it was made with."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def acquire(self, blocking: bool = True) -> bool:
+        raise self._error
+
+    def release(self) -> None:
+        """Never reached: `acquire` raises."""
+
+
 class Producer:
     """Leases a lane of a running store and appends to it. For one thread at a time.
 
@@ -74,10 +81,6 @@ class Producer:
     """
 
     def __init__(self, path: str | os.PathLike[str], clock: Clock = SYSTEM_CLOCK) -> None:
-        if not getattr(sys, "_is_gil_enabled", lambda: True)():
-            raise ProducerError(
-                "this Python runs without its interpreter lock, on which a producer relies; use one that has it"
-            )
         self._attachment = attachment = Attachment(path, clock)
         try:
             self._lease: Lease = attachment.lease()
@@ -112,9 +115,7 @@ class Producer:
         self._sync = self._progress.sync
         self._messages = self._words[self._messages_at]
         self._busy = self._closed = False
-        self._tickets = itertools.count(1)
-        self._ticket = self._owner = 0
-        self._gone: Exception | None = None
+        self._guard: threading.RLock | _Gone = threading.RLock()
         _PRODUCERS.add(self)
 
     # ---- append --------------------------------------------------------------------------------------------------
@@ -138,45 +139,44 @@ class Producer:
         Raises IllegalTopic, IllegalProperty, MessageTooLarge, PropertiesTooLarge, NoBufferAvailable (back-pressure),
         StoreStopped, ProducerClosed, ForkedProducer, ConcurrentUse: nothing was appended then.
         """
-        if self._busy:
-            self._reenter()
-        self._busy = True
-        self._ticket = ticket = next(self._tickets)
-        state = self._topics.get(topic) or self._open_topic(topic)
-        if type(body) is not bytes:
-            body = _as_bytes(body)
-        if key is None and tags is None and properties is None and wait and not flag:
-            encode, size = state.encode, state.overhead + len(body)
-        else:
-            encode, size = self._bind(
-                state, body, encode_properties(key, tags, properties, wait, append_crc=self._encoder.append_crc), flag
-            )
-        if size > self.message_bytes_max:
-            raise self._too_large(size)
-        where = self._wrote
-        end = where + size
-        if end > self._limit:
-            where = self._make_room(size, ticket)
+        guard = self._guard
+        if not guard.acquire(False):
+            raise self._concurrent_use()
+        try:
+            if self._busy:
+                self._rebuild()
+            self._busy = True
+            state = self._topics.get(topic) or self._open_topic(topic)
+            if type(body) is not bytes:
+                body = _as_bytes(body)
+            if key is None and tags is None and properties is None and wait and not flag:
+                encode, size = state.encode, state.overhead + len(body)
+            else:
+                encoded = encode_properties(key, tags, properties, wait, append_crc=self._encoder.append_crc)
+                encode, size = self._bind(state, body, encoded, flag)
+            if size > self.message_bytes_max:
+                raise self._too_large(size)
+            where = self._wrote
             end = where + size
-        now = time_ns() // 1_000_000
-        if now < self._timestamp:
-            now = self._timestamp
-        offset = state.next_offset
-        record = encode(body, offset, where, now if born_timestamp is None else born_timestamp, now)
-        start, slot, words = self._segment_start, self._slot, self._words
-        if type(slot) is not memoryview:
-            self._owner = get_ident()
-        if self._ticket != ticket:
-            raise self._overtaken()
-        slot[where - start : end - start] = record
-        words[self._wrote_at] = end  # publishes the record: accepted
-        state.next_offset = offset + 1
-        self._wrote = end
-        self._timestamp = now
-        self._messages += 1
-        words[self._messages_at] = self._messages
-        self._owner = 0
-        self._busy = False
+            if end > self._limit:
+                where = self._make_room(size)
+                end = where + size
+            now = time_ns() // 1_000_000
+            if now < self._timestamp:
+                now = self._timestamp
+            offset, start, words = state.next_offset, self._segment_start, self._words
+            self._slot[where - start : end - start] = encode(
+                body, offset, where, now if born_timestamp is None else born_timestamp, now
+            )
+            words[self._wrote_at] = end  # publishes the record: accepted
+            state.next_offset = offset + 1
+            self._wrote = end
+            self._timestamp = now
+            self._messages += 1
+            words[self._messages_at] = self._messages
+            self._busy = False
+        finally:
+            guard.release()
         if words[self._sleep_at] != self._seen:
             self._attend()
         receipt = Receipt(self._progress, topic, offset, where, end)
@@ -193,20 +193,7 @@ class Producer:
 
         return encode, encoder.size(topic, body, properties)
 
-    def _reenter(self) -> None:
-        """A call that finds another unfinished: it was interrupted in this thread, or goes on in another."""
-        if self._gone is not None:
-            raise self._gone
-        if self._owner not in (0, get_ident()):
-            raise self._overtaken()
-        self._owner = 0
-        self._rebuild()
-
-    def _overtaken(self) -> Exception:
-        if self._owner == get_ident():
-            self._owner = 0
-        if self._gone is not None:
-            return self._gone
+    def _concurrent_use(self) -> ConcurrentUse:
         return ConcurrentUse(f"lane {self.lane}: another thread is inside this producer; give each thread its own")
 
     def send_batch(
@@ -225,16 +212,17 @@ class Producer:
         properties are those of every message. Raises what `send` does; MessageTooLarge also for a batch that
         no segment holds.
         """
-        if self._busy:
-            self._reenter()
-        self._busy, self._owner = True, get_ident()
-        self._ticket = ticket = next(self._tickets)
+        if not self._guard.acquire(False):
+            raise self._concurrent_use()
         try:
+            if self._busy:
+                self._rebuild()
+            self._busy = True
             made = Bodies.of(bodies)
             state = self._topics.get(topic) or self._open_topic(topic)
             encoded = encode_properties(key, tags, properties, wait, append_crc=self._encoder.append_crc)
             size = self._batch_size(state.encoded, made, encoded)
-            where = self._wrote if self._wrote + size <= self._limit else self._make_room(size, ticket)
+            where = self._wrote if self._wrote + size <= self._limit else self._make_room(size)
             now = max(time_ns() // 1_000_000, self._timestamp)
             offset, start = state.next_offset, self._segment_start
             slot, place = self._slot, slice(where - start, where - start + size)
@@ -243,8 +231,6 @@ class Producer:
             if isinstance(slot, DirectSegment):
                 slot[place] = out
             end = where + size
-            if self._ticket != ticket:
-                raise self._overtaken()
             self._words[self._wrote_at] = end  # publishes them all
             state.next_offset = offset + made.count
             self._wrote, self._timestamp = end, now
@@ -252,7 +238,7 @@ class Producer:
             self._words[self._messages_at] = self._messages
             self._busy = False
         finally:
-            self._owner = 0
+            self._guard.release()
         if self._words[self._sleep_at] != self._seen:
             self._attend()
         receipt = BatchReceipt(self._progress, topic, offset, where, end, places)
@@ -286,10 +272,10 @@ class Producer:
         if next_offset is None:
             next_offset = self._lease.queue_end(topic, self._config.dispatcher.queue_file_entries)
         encode, overhead = bind(self._encoder, encoded, b"")
-        # another thread may have been here meanwhile: the first one's counts
-        return self._topics.setdefault(topic, _Topic(encoded, next_offset, encode, overhead))
+        state = self._topics[topic] = _Topic(encoded, next_offset, encode, overhead)
+        return state
 
-    def _make_room(self, size: int, ticket: int) -> int:
+    def _make_room(self, size: int) -> int:
         """Rolls into the next segment where the record does not fit, and waits for its buffer. Returns where to."""
         words, segment_bytes = self._words, self._segment_bytes
         while True:
@@ -297,30 +283,19 @@ class Producer:
             segment = where // segment_bytes
             if segment != self._segment:
                 slot = self._open_slot(segment)
-                if self._ticket != ticket:
-                    raise self._overtaken()
-                if isinstance(self._slot, DirectSegment) and self._slot is not slot:
-                    self._slot.close()
-                self._slot = slot
+                before, self._slot = self._slot, slot
                 self._segment_start = segment * segment_bytes
                 self._segment, self._limit = segment, self._segment_start + segment_bytes - BLANK_BYTES
+                if isinstance(before, DirectSegment):
+                    before.close()
                 self._attachment.wake("allocator")
             segment_end = self._segment_start + segment_bytes
             if where + size <= self._limit:
                 return where
             position = where - self._segment_start
-            blank = encode_blank(segment_end - where)
+            self._slot[position : position + BLANK_BYTES] = encode_blank(segment_end - where)
             if isinstance(self._slot, memoryview):
-                data_end_at = self._base + Lane.DATA_END + segment % words[self._base + Lane.SLOTS]
-                if self._ticket != ticket:
-                    raise self._overtaken()
-                self._slot[position : position + BLANK_BYTES] = blank
-                words[data_end_at] = where + BLANK_BYTES
-            else:
-                self._owner = get_ident()
-                if self._ticket != ticket:
-                    raise self._overtaken()
-                self._slot[position : position + BLANK_BYTES] = blank
+                words[self._base + Lane.DATA_END + segment % words[self._base + Lane.SLOTS]] = where + BLANK_BYTES
             words[self._wrote_at] = segment_end
             self._wrote = segment_end
 
@@ -439,21 +414,18 @@ class Producer:
         """Gives the lane back. What was sent is drained by the stages; `flush` before waits for it."""
         if self._closed:
             return
+        if not self._guard.acquire(False):
+            raise self._concurrent_use()
         self._closed = True
-        self._leave(ProducerClosed(f"lane {self.lane}: this producer was closed"))
+        self._guard = _Gone(ProducerClosed(f"lane {self.lane}: this producer was closed"))
         if isinstance(self._slot, DirectSegment):
             self._slot.close()
         self._lease.release()
         self._attachment.close_sockets()
 
-    def _leave(self, error: Exception) -> None:
-        """From now on every call, also one that another thread is in, raises."""
-        self._gone, self._busy = error, True
-        self._ticket = next(self._tickets)
-
     def _die_after_fork(self) -> None:
         self._closed = True
-        self._leave(
+        self._guard = _Gone(
             ForkedProducer(f"lane {self.lane}: this producer belongs to the parent process; make one in the child")
         )
         self._lease.abandon_after_fork()
