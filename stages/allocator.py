@@ -32,6 +32,7 @@ class AllocateMappedFileService(ServiceThread):
     """The allocator stage."""
 
     name = "allocator"
+    fault_word = Lane.ALLOCATOR_FAULT
     watched = (Lane.BUFFERS, Lane.WROTE, Lane.LESSEE_PID)
     linger_ms = 0
 
@@ -112,14 +113,14 @@ class AllocateMappedFileService(ServiceThread):
         size, start = words[base + Lane.SEGMENT_SIZE], words[base + Lane.ALLOCATED]
         began = self._turns[lane] = self.clock.monotonic_ns()
         if self._retention.refuses() and not self._closes():
-            self._set_fault(lane, errno.ENOSPC)
+            self.set_fault(lane, errno.ENOSPC)
             return False
         try:
             self._make(lane, start, size)
         except OSError as error:
-            self._set_fault(lane, error.errno or errno.EIO)
+            self.set_fault(lane, error.errno or errno.EIO)
             return False
-        self._set_fault(lane, 0)
+        self.set_fault(lane, 0)
         words[base + Lane.ALLOCATED] = start + size
         self.acted(self.clock.monotonic_ns() - began)
         self._flusher.wake()
@@ -144,17 +145,6 @@ class AllocateMappedFileService(ServiceThread):
             self.channel.close(fd)
         self.channel.rename(temporary, target)
         self.channel.sync_directory(directory.commitlog)
-
-    def _set_fault(self, lane: int, code: int) -> None:
-        at = self.control.lane_base(lane) + Lane.ALLOCATOR_FAULT
-        if self.words[at] != code:
-            self.words[at] = code
-            log.log(
-                logging.WARNING if code else logging.INFO,
-                "lane %d: fault %s",
-                lane,
-                errno.errorcode.get(code, "healed"),
-            )
 
     # ---- house-keeping -------------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ class CommitRealTimeService(ServiceThread):
     """The committer stage."""
 
     name = "committer"
+    fault_word = Lane.COMMITTER_FAULT
     watched = (Lane.WROTE, Lane.BUFFERS, Lane.REWRITE_WANTED, Lane.ALLOCATED, Lane.OPENED, Lane.FLUSH_REQUESTED)
 
     def __init__(self, path: Path, channel: FileChannel = DISK, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -74,10 +75,10 @@ class CommitRealTimeService(ServiceThread):
                 continue
             try:
                 moved = self._serve(lane, now) or moved
-                self._set_fault(lane, 0)
+                self.set_fault(lane, 0)
             except (OSError, CorruptRecord) as error:
                 log.warning("lane %d: %s", lane, error)
-                self._set_fault(lane, errno.EILSEQ if isinstance(error, CorruptRecord) else error.errno or errno.EIO)
+                self.set_fault(lane, errno.EILSEQ if isinstance(error, CorruptRecord) else error.errno or errno.EIO)
                 self._not_before[lane] = now + self._retry_ns
                 self._close_file(lane)
         if moved:
@@ -206,17 +207,6 @@ class CommitRealTimeService(ServiceThread):
         known = self._files.pop(lane, None)
         if known:
             self.channel.close(known[1])
-
-    def _set_fault(self, lane: int, code: int) -> None:
-        at = self.control.lane_base(lane) + Lane.COMMITTER_FAULT
-        if self.words[at] != code:
-            self.words[at] = code
-            log.log(
-                logging.WARNING if code else logging.INFO,
-                "lane %d: fault %s",
-                lane,
-                errno.errorcode.get(code, "healed"),
-            )
 
     def on_stop(self) -> None:
         for lane in list(self._files):

@@ -40,6 +40,7 @@ class ReputMessageService(ServiceThread):
     """The dispatcher stage."""
 
     name = "dispatcher"
+    fault_word = Lane.DISPATCHER_FAULT
     watched = (Lane.FLUSHED,)
 
     def __init__(self, path: Path, channel: FileChannel = DISK, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -65,11 +66,11 @@ class ReputMessageService(ServiceThread):
         for lane in np.flatnonzero(self._flushed > self._dispatched).tolist():
             try:
                 moved = self._dispatch(lane) or moved
-                self._set_fault(lane, 0)
+                self.set_fault(lane, 0)
             except OSError as error:
-                self._set_fault(lane, error.errno or errno.EIO)
+                self.set_fault(lane, error.errno or errno.EIO)
             except CommitLogError as error:
-                if self._set_fault(lane, errno.EILSEQ):
+                if self.set_fault(lane, errno.EILSEQ):
                     log.error("lane %d: %s", lane, error)
         return moved
 
@@ -130,7 +131,7 @@ class ReputMessageService(ServiceThread):
                 for queue in state.queues.values():
                     queue.sync()
             except OSError as error:  # the kernel may have dropped what was not synced: place it again
-                self._set_fault(lane, error.errno or errno.EIO)
+                self.set_fault(lane, error.errno or errno.EIO)
                 self.words[base + Lane.DISPATCHED] = self.words[base + Lane.DISPATCH_SYNCED]
                 continue
             self.words[base + Lane.DISPATCH_SYNCED] = dispatched
@@ -152,16 +153,6 @@ class ReputMessageService(ServiceThread):
                 state.segment.shutdown()
             state.segment = MappedFile(self.directory.lane(lane).segment(start), start, size, self.channel)
         return state.segment
-
-    def _set_fault(self, lane: int, code: int) -> bool:
-        """True when that is new."""
-        at = self.control.lane_base(lane) + Lane.DISPATCHER_FAULT
-        if self.words[at] == code:
-            return False
-        self.words[at] = code
-        level = logging.WARNING if code else logging.INFO
-        log.log(level, "lane %d: fault %s", lane, errno.errorcode.get(code, "healed"))
-        return True
 
 
 if __name__ == "__main__":

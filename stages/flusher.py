@@ -49,6 +49,7 @@ class FlushRealTimeService(ServiceThread):
     """The flusher stage."""
 
     name = "flusher"
+    fault_word = Lane.FLUSHER_FAULT
     watched = (Lane.COMMITTED, Lane.REWRITTEN, Lane.ALLOCATED, Lane.FLUSH_REQUESTED, Lane.DISPATCH_SYNCED)
 
     def __init__(self, path: Path, channel: FileChannel = DISK, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -182,7 +183,7 @@ class FlushRealTimeService(ServiceThread):
         """Publishes what a sync has made durable, or asks for it to be written again. True when `flushed` moved."""
         words, base, lane = self.words, self.control.lane_base(order.lane), order.lane
         code, nanoseconds = result
-        self._set_fault(lane, code)
+        self.set_fault(lane, code)
         if code:
             words[base + Lane.REWRITE_WANTED] += 1
             self._not_before[lane] = self.clock.monotonic_ns() + self._retry_ns
@@ -212,24 +213,13 @@ class FlushRealTimeService(ServiceThread):
                     files[start] = self.channel.open(directory.segment(start))
         except OSError as error:
             self._unopened.add(lane)
-            self._set_fault(lane, error.errno or errno.EIO)
+            self.set_fault(lane, error.errno or errno.EIO)
             return False
         if lane in self._unopened:
             self._unopened.remove(lane)
-            self._set_fault(lane, 0)
+            self.set_fault(lane, 0)
         words[base + Lane.OPENED] = allocated
         return True
-
-    def _set_fault(self, lane: int, code: int) -> None:
-        at = self.control.lane_base(lane) + Lane.FLUSHER_FAULT
-        if self.words[at] != code:
-            self.words[at] = code
-            log.log(
-                logging.WARNING if code else logging.INFO,
-                "lane %d: fault %s",
-                lane,
-                errno.errorcode.get(code, "healed"),
-            )
 
     def record_positions(self) -> None:
         """Writes `positions` (ours) and `checkpoint` (RocketMQ's) of every lane that moved: data and consume queues are

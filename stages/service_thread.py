@@ -12,6 +12,7 @@ waits a millisecond (store buffers drain in far less), looks again, and only the
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -50,6 +51,7 @@ class ServiceThread(ABC):
     """
 
     name: str
+    fault_word: int
     watched: tuple[int, ...]
     interval_ms: int
     linger_ms: int
@@ -179,6 +181,16 @@ class ServiceThread(ABC):
         """The heartbeat by which the supervisor tells a hung stage from an idle one."""
         self.words[self.base + Stage.HEARTBEAT] = self.clock.monotonic_ns()
         self.words[self.base + Stage.ROUNDS] += 1
+
+    def set_fault(self, lane: int, code: int) -> bool:
+        """Tells who waits for the lane what this stage suffers from (an errno; 0: nothing). True when that is new."""
+        at = self.control.lane_base(lane) + self.fault_word
+        if self.words[at] == code:
+            return False
+        self.words[at] = code
+        level = logging.WARNING if code else logging.INFO
+        log.log(level, "lane %d: fault %s", lane, errno.errorcode.get(code, "healed"))
+        return True
 
     def acted(self, nanoseconds: int) -> None:
         """Counts one action (a commit, a sync, …) and how long it took."""

@@ -129,7 +129,7 @@ class SkipsWhatItCouldNotPlace(ReputMessageService):
         except OSError:
             base = self.control.lane_base(lane)
             self.words[base + Lane.DISPATCHED] = self.words[base + Lane.FLUSHED]
-            self._set_fault(lane, errno.ENOSPC)
+            self.set_fault(lane, errno.ENOSPC)
             return True
 
 
