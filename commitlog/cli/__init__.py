@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "top": "top",
     "dump": "inspect",
     "verify": "inspect",
+    "profile": "profile",
     "destroy": "destroy",
 }
 """Name of a command → its module in this package, in the order that `--help` lists them."""

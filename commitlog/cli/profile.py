@@ -1,0 +1,65 @@
+"""`commitlog profile STAGE`: where the time of a stage goes, as a flame graph and a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shm.layout import STAGES
+
+if TYPE_CHECKING:
+    from commitlog.profiling import Profile
+
+
+def profile(
+    stage: Annotated[str, typer.Argument(help=f"{', '.join(STAGES)}.")],
+    store: Annotated[Path | None, typer.Option(help="A running store; without it the stage is run alone.")] = None,
+    seconds: Annotated[float, typer.Option(help="How long to look, whole seconds.", min=1)] = 10.0,
+    out: Annotated[Path, typer.Option(help="Directory for profile-STAGE.svg.")] = Path(),
+    segment_bytes: Annotated[int, typer.Option(help="Segment size of a stage run alone.")] = 1 << 26,
+    body_bytes: Annotated[int, typer.Option(help="Body size of a stage run alone.")] = 100,
+) -> None:
+    """Show where the time of STAGE goes: a flame graph (py-spy), system calls against Python, its counters.
+
+    With --store it attaches to the stage of a running store, which slows that down a little. Without, the stage works on
+    prepared input with no other process beside it.
+    """
+    from commitlog.file_channel import DISK
+    from commitlog.flame_graph import flame_graph
+    from commitlog.profiling import profile_alone, profile_running
+
+    if stage not in STAGES:
+        raise typer.BadParameter(f"no stage {stage}; there are {', '.join(STAGES)}")
+    DISK.create_directory(out)
+    picture, draft = out.absolute() / f"profile-{stage}.svg", out.absolute() / f".profile-{stage}.raw"
+    if store is not None:
+        found = profile_running(store, stage, seconds, draft)
+    else:
+        room = out.absolute() / f"profile-{stage}-store"
+        found = profile_alone(stage, seconds, room, draft, segment_bytes, body_bytes)
+    title, subtitle = f"commitlog {stage}", f"{found.where}, {found.clocks.wall:.1f} s; grey: waits for something to do"
+    DISK.replace_file(picture, flame_graph(title, subtitle, found.stacks, found.asleep).encode())
+    typer.echo("\n".join(describe(found)))
+    typer.echo(f"\nflame graph: {picture}")
+
+
+def describe(found: Profile) -> list[str]:
+    """The tables, line by line."""
+    clocks = found.clocks
+    waiting = max(clocks.wall - clocks.user - clocks.system, 0.0)
+    lines = [f"{found.stage}, {found.where}", "", f"{'where the time went':<44} seconds    share"]
+    rows = (
+        ("Python and C", clocks.user),
+        ("system calls, on a core", clocks.system),
+        ("waiting: for the disk, a wakeup, a core", waiting),
+    )
+    lines += [f"  {name:<42} {value:>7.2f}  {value / clocks.wall:>6.1%}" for name, value in rows]
+    lines += [f"  {clocks.switches:,} times switched away", "", f"{'innermost, of what was not asleep':<68}    share"]
+    lines += [f"  {name:<66}  {share:>6.1%}" for name, share in found.functions()]
+    if found.system_calls:
+        lines += ["", "system calls by the clock, traced apart from the above", *(f"  {c}" for c in found.system_calls)]
+    lines += ["", "counters"]
+    lines += [f"  {name:<42} {value:>15,.0f}" for name, value in found.counters.items()]
+    return lines
