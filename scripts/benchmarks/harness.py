@@ -155,7 +155,7 @@ class Bench:
         group = Group(name, metrics, floor, {**settings, "repeats": self.settings.repeats})
         group.samples = {contestant: [] for contestant in contestants}
         running = dict(contestants)
-        for number in range(1 + self.settings.repeats):
+        for number in range(1 - self.settings.warm_ups, 1 + self.settings.repeats):
             what = f"round {number} of {self.settings.repeats}" if number else "warming up"
             say(f"{self.part.name}: {name}: {what}", passing=True)
             for contestant, turn in list(running.items()):

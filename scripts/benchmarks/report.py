@@ -51,7 +51,7 @@ def show_machine(machine: dict[str, Any], settings: Settings) -> None:
     print(
         f"{machine['cores']} cores ({machine['processor']}), {machine['memory_bytes'] / 2**30:.0f} GiB, "
         f"Linux {machine['kernel']}, Python {machine['python']}, files on {machine['file_system']}\n{versions}\n"
-        f"{settings.repeats} repeats after one warm-up, scale {settings.scale:g}, segments of "
+        f"{settings.repeats} repeats after {settings.warm_ups} to warm up, scale {settings.scale:g}, segments of "
         f"{settings.segment_bytes / 2**20:g} MiB, load {machine['load'][0]}"
     )
     if machine["load"][0] > QUIET_LOAD:

@@ -9,7 +9,7 @@ from scripts.benchmarks.harness import Bench, Metric, Sample
 from scripts.benchmarks.ours import running_store
 from scripts.benchmarks.workers import workers
 
-PRODUCERS = (1, 2, 4, 8, 16)
+PRODUCERS, QUICK_PRODUCERS = (1, 2, 4, 8, 16), (1, 2)
 SIZE = 100
 METRICS = (
     Metric("rate", "messages/s in all", "higher"),
@@ -20,7 +20,7 @@ METRICS = (
 def run(bench: Bench) -> None:
     seconds = bench.settings.seconds(2, least=0.1)
     segment = min(bench.settings.segment_bytes, 1 << 24)
-    for producers in PRODUCERS:
+    for producers in QUICK_PRODUCERS if bench.settings.quick else PRODUCERS:
         bench.compare(
             f"{producers} producer{'s' if producers > 1 else ''}",
             METRICS,

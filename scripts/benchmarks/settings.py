@@ -30,6 +30,11 @@ class Settings:
         return max(full * self.scale, least)
 
     @property
+    def warm_ups(self) -> int:
+        """Rounds that are not counted; none where the numbers mean nothing anyway."""
+        return 0 if self.quick else 1
+
+    @property
     def segment_bytes(self) -> int:
         """64 MiB, what a store takes where there is memory enough; 4 MiB in a small run."""
         return 1 << 26 if self.scale >= 0.5 else 1 << 22

@@ -22,6 +22,7 @@ from scripts.benchmarks.harness import Bench, Metric, Sample, Stopwatch, Turn
 from scripts.benchmarks.ours import running_store
 
 RATE = (Metric("rate", "rows/s", "higher"),)
+SIZES, QUICK_SIZES = (100, 1024), (100,)
 LANES = 2
 _BATCHES = 6
 
@@ -44,7 +45,7 @@ def run(bench: Bench) -> None:
         room = stack.enter_context(bench.room())
         session = stack.enter_context(_session(bench, room))
         broker = stack.enter_context(_broker(bench))
-        for size in (100, 1024):
+        for size in QUICK_SIZES if bench.settings.quick else SIZES:
             count = bench.settings.count(1_000_000 if size == 100 else 400_000, least=2000, multiple=1000)
             with contextlib.ExitStack() as sources:
                 found = list(_sources(bench, sources, session, broker, size, count))

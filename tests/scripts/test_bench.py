@@ -1,0 +1,103 @@
+"""scripts/bench: every part runs, its JSON is what report.py says, and who is not there is named."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from scripts.benchmarks.__main__ import PARTS
+from scripts.benchmarks.harness import Bench, Metric
+from scripts.benchmarks.settings import Settings
+
+ABSENT = ("Kafka", "LMDB", "sixteen")  # what a quick run without other packages can't judge
+
+
+def bench(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Kafka's jars are looked for in the user's cache: an empty one here, so that every machine runs the same."""
+    command = [sys.executable, "-P", "-m", "scripts.benchmarks", *words, "--directory", str(tmp_path)]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    environment["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1"  # quicker to start
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_runs(part: str, tmp_path: Path) -> None:
+    """Tiny: every contestant takes its turns, every target finds its numbers."""
+    report, pictures = tmp_path / "report.json", tmp_path / "pictures"
+    words = ["--quick", "--scale", "0.001", "--repeats", "1", "--json", str(report), "--plot", str(pictures)]
+    done = bench(tmp_path, part, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = orjson.loads(report.read_bytes())
+    assert (found["format"], found["quick"], found["repeats"], list(found["parts"])) == (1, True, 1, [part])
+    assert found["machine"].keys() >= {"cores", "kernel", "python", "file_system", "load", "versions"}
+    groups = found["parts"][part]["groups"]
+    assert groups
+    for group in groups:
+        check_group(group)
+    for skipped in found["parts"][part]["skipped"]:
+        assert f"skipped: {part}: {skipped['name']}: {skipped['reason']}" in done.stdout
+    missing = [target["what"] for target in found["targets"] if target["found"] is None]
+    assert not [what for what in missing if not any(name in what for name in ABSENT)]
+    assert (pictures / f"{part}.png").read_bytes().startswith(b"\x89PNG")
+    left = {path.name for path in tmp_path.iterdir()} - {"cache", "report.json", "pictures"}
+    assert not left
+
+
+def check_group(group: dict[str, Any]) -> None:
+    names = [contestant["name"] for contestant in group["contestants"]]
+    assert group["floor"] == names[0]
+    assert len(names) > 1
+    for contestant in group["contestants"]:
+        assert len(contestant["samples"]) == 1
+        assert contestant["measured"]
+        for summary in contestant["measured"].values():
+            assert summary["min"] <= summary["median"] <= summary["max"]
+
+
+def test_contestants_take_turns_and_a_broken_one_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    turns: list[str] = []
+
+    def turn(name: str, value: float) -> dict[str, float]:
+        turns.append(name)
+        if name == "broken":
+            raise OSError("no disk")
+        return {"time": value * len(turns)}
+
+    shown: list[str] = []
+    one = Bench("test", Settings(tmp_path, repeats=2), lambda part, group: shown.append(group.name))
+    with one.clock() as part:
+        contestants = {name: lambda name=name: turn(name, 2.0) for name in ("floor", "broken", "ours")}
+        group = one.compare("a group", (Metric("time", "s"),), "floor", contestants)
+    assert turns == ["floor", "broken", "ours", "floor", "ours", "floor", "ours"]
+    assert part.failed == {"broken (a group)": "OSError: no disk"}
+    assert group.values("floor", "time") == [8.0, 12.0]
+    assert group.values("ours", "time") == [10.0, 14.0]
+    summary = group.summary("ours", "time")
+    assert summary is not None
+    assert (summary["min"], summary["median"], summary["max"]) == (10.0, 12.0, 14.0)
+    assert summary["ratio"] == 1.2
+    assert (summary["ratio_min"], summary["ratio_max"]) == (14 / 12, 10 / 8)
+    assert shown == ["a group"]
+    assert "no disk" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nothing"], "no part nothing"),
+        (["append", "--against", "mysql"], "there are"),
+        (["append", "--repeats", "0"], "--repeats"),
+    ],
+)
+def test_a_wrong_word_is_answered_in_a_line(words: list[str], says: str, tmp_path: Path) -> None:
+    done = bench(tmp_path, *words)
+    assert done.returncode == 2
+    assert says in done.stderr.splitlines()[-1]
