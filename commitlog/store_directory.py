@@ -143,7 +143,6 @@ class StoreDirectory:
         if not stat.S_ISDIR(facts.st_mode):
             raise StoreRefused(f"{self.path} is a file; a store is a directory: choose another path")
 
-
     def check_owner(self) -> None:
         """Refuses another user's store, also as root, whom its links could lead astray. Raises StoreRefused."""
         facts = os.lstat(self.path)
