@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commitlog.checkpoint import PositionsFile
-from commitlog.errors import StoreDamaged, StoreNotFound
+from commitlog.errors import StoreDamaged, StoreNotFound, StoreRefused
 from commitlog.file_channel import DISK, FileChannel
 from commitlog.log_scan import LogScan, Segments, guess_segment_bytes
 from commitlog.store_directory import STORE_FILE, LaneDirectory, StoreDirectory
@@ -41,7 +41,11 @@ def find_roots(path: str | os.PathLike[str], channel: FileChannel = DISK) -> tup
     """
     path = Path(path).absolute()
     directory = StoreDirectory(path, channel)
-    if (path / STORE_FILE).exists() or directory.lanes_directory.is_dir():
+    try:
+        is_store = (path / STORE_FILE).exists() or directory.lanes_directory.is_dir()
+    except OSError as error:
+        raise StoreRefused(f"{path}: {error.strerror}; check owner and permissions") from error
+    if is_store:
         return _roots_of_store(directory)
     if not (path / "commitlog").is_dir():
         raise StoreNotFound(

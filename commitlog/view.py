@@ -76,7 +76,7 @@ class StoreView:
     def _file_stamp(self) -> tuple[int, int]:
         try:
             facts = os.stat(self.directory.file)
-        except FileNotFoundError:
+        except OSError:  # `load` says what is wrong with it
             return (0, 0)
         return facts.st_ino, facts.st_mtime_ns
 

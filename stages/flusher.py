@@ -195,6 +195,8 @@ class FlushRealTimeService(ServiceThread):
         self.acted(nanoseconds)
         if words[base + Lane.FLUSH_REQUESTED] > order.flushed or words[base + Lane.BLOCKED]:
             self._notices.publish(lane, order.committed, order.target)
+        if lane not in self._recorded:
+            self._recorded_ns = 0  # a lane's first flush: without `positions` a stopped store would read as empty
         if order.target % words[base + Lane.SEGMENT_SIZE] == 0:
             self.channel.close(self._files[lane].pop(order.start))
             self._recorded_ns = 0  # a segment's end: positions are written in this round

@@ -73,6 +73,7 @@ class Supervisor:
         """Everything up to running stages. Raises named errors, having touched nothing of another owner's."""
         facts = self._load_or_plan()
         self._take_locks()
+        _log_to(self.directory.logs_directory / "supervisor.log")
         try:
             facts = self.directory.load()  # again, now that nobody else can change it
         except StoreNotFound:
@@ -376,7 +377,6 @@ def run(supervisor: Supervisor) -> int:
         name = type(error).__name__ if isinstance(error, CommitLogError) else "StoreRefused"
         tell({"error": name, "message": str(error)})
         return 1
-    _log_to(supervisor.directory.logs_directory / "supervisor.log")
     assert supervisor.facts is not None
     tell({"ready": True, "pid": os.getpid(), "segment_bytes": supervisor.facts.segment_bytes})
     code = 0

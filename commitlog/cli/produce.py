@@ -41,8 +41,8 @@ def produce(
 
     names = files or ["-"]
     for name in names:
-        if name != "-" and not os.access(name, os.R_OK):
-            raise InputError(f"{name}: no such file, or no permission to read it; nothing was sent")
+        if name != "-" and (os.path.isdir(name) or not os.access(name, os.R_OK)):
+            raise InputError(f"{name}: no such file, a directory, or no permission to read it; nothing was sent")
     overhead = (
         len(check_topic(topic)) + len(encode_properties(key, tags, None)) + 128
     )  # and refuses before anything is made
@@ -59,7 +59,7 @@ def produce(
                 sent += len(lines)
         except (CommitLogError, OSError) as error:
             producer.flush()
-            raise InputError(f"stopped after {sent:,} lines, which are on disk: {error}") from error
+            raise InputError(f"stopped after {sent:,} lines, all of which are on disk: {error}") from error
         producer.flush()
     typer.echo(f"{sent:,} messages sent to {topic}, all on disk", err=True)
 
@@ -69,7 +69,7 @@ def _batches(names: list[str], producer: Producer, overhead: int) -> Iterator[li
     for name in names:
         batch: list[bytes] = []
         size = 0
-        for chunk in _lines_as_they_come(name):
+        for chunk in _lines_as_they_come(name, producer.message_bytes_max):
             for line in chunk:
                 if batch and size + len(line) + overhead > producer.message_bytes_max:
                     yield batch
@@ -81,14 +81,19 @@ def _batches(names: list[str], producer: Producer, overhead: int) -> Iterator[li
                 batch, size = [], 0
 
 
-def _lines_as_they_come(name: str) -> Iterator[list[bytes]]:
-    """The lines that each read of a file or of standard input completes; the last may lack its newline."""
+def _lines_as_they_come(name: str, longest: int) -> Iterator[list[bytes]]:
+    """The lines that each read of a file or of standard input completes; the last may lack its newline.
+
+    Raises InputError for a line of more than `longest` bytes, so that endless input does not fill the memory.
+    """
     fd = 0 if name == "-" else os.open(name, os.O_RDONLY | os.O_CLOEXEC)
     try:
         rest = b""
         while data := os.read(fd, _READ_BYTES):
             *lines, rest = (rest + data).split(b"\n")
             yield lines
+            if len(rest) > longest:
+                raise InputError(f"MESSAGE_SIZE_EXCEEDED: {name}: the next line is longer than {longest:,} bytes")
         if rest:
             yield [rest]
     finally:

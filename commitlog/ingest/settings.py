@@ -82,6 +82,8 @@ def choose(
     base = _free_directory() if store is None or out is None else Path()
     out = (out or base / "out").absolute()
     report = report.absolute() if report else out / "report.json"
+    if report.is_dir():
+        raise IngestError(f"--report {report}: that is a directory; name a .json file in it")
     if report.suffix == ".png":
         raise IngestError(f"--report {report}: the picture is written beside it; name a .json file")
     return Settings(

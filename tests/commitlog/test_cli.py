@@ -121,6 +121,10 @@ def test_cat_into_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
         (("stat", "{absent}"), "StoreNotFound"),
         (("destroy", "{absent}", "--yes"), "StoreNotFound"),
         (("run", "{file}"), "StoreRefused"),
+        (("cat", "{file}"), "StoreRefused"),
+        (("stat", "{file}"), "StoreRefused"),
+        (("top", "{file}"), "StoreRefused"),
+        (("produce", "{absent}", "t", "{directory}"), "InputError"),
         (("run", "{absent}", "--config", "{absent}"), "ConfigError"),
         (("produce", "{absent}", "bad topic"), "IllegalTopic"),
         (("produce", "{absent}", "t", "{absent}"), "InputError"),
@@ -132,10 +136,16 @@ def test_cat_into_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
 def test_a_mistake_is_one_line_and_an_exit_code(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
     """The line names the error; nothing is made; no traceback."""
     (tmp_path / "file").write_text("")
+    (tmp_path / "directory").mkdir()
     store = tmp_path / "store"
     if "{store}" in arguments:
         assert run("produce", store, "t", given=b"x\n").returncode == 0
-    places = {"absent": tmp_path / "absent", "file": tmp_path / "file", "store": store}
+    places = {
+        "absent": tmp_path / "absent",
+        "file": tmp_path / "file",
+        "directory": tmp_path / "directory",
+        "store": store,
+    }
     done = run(*(argument.format(**places) for argument in arguments))
     assert done.returncode == 1
     assert done.stderr.decode().count("\n") == 1
@@ -146,6 +156,14 @@ def test_a_mistake_is_one_line_and_an_exit_code(tmp_path: Path, arguments: tuple
 def test_a_line_that_is_too_large_stops_by_name_and_keeps_what_came_before(tmp_path: Path) -> None:
     """The error counts what is on disk."""
     done = run("produce", tmp_path / "store", "t", given=b"fine\n" + b"x" * 5_000_000 + b"\n")
+    assert done.returncode == 1
+    assert b"MESSAGE_SIZE_EXCEEDED" in done.stderr
+    assert run("cat", tmp_path / "store").stdout == b"fine\n"
+
+
+def test_endless_input_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
+    """A line that never ends stops at the largest message."""
+    done = run("produce", tmp_path / "store", "t", given=b"fine\n" + b"x" * 30_000_000)
     assert done.returncode == 1
     assert b"MESSAGE_SIZE_EXCEEDED" in done.stderr
     assert run("cat", tmp_path / "store").stdout == b"fine\n"
