@@ -19,7 +19,9 @@ Turn = Callable[[], dict[str, Any]]
 
 
 def _answer(watch: Stopwatch, messages: int) -> dict[str, Any]:
-    return {"messages": messages, "seconds": watch.seconds, "cpu_seconds": watch.cpu_seconds}
+    """`ended` is on the monotonic clock, which all processes share."""
+    ended = time.monotonic()
+    return {"messages": messages, "seconds": watch.seconds, "cpu_seconds": watch.cpu_seconds, "ended": ended}
 
 
 @contextlib.contextmanager

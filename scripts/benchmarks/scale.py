@@ -37,8 +37,11 @@ def run(bench: Bench) -> None:
 
 
 def _sample(answers: list[dict[str, Any]]) -> Sample:
-    rates = [answer["messages"] / answer["seconds"] for answer in answers]
-    return {"rate": sum(rates), "fairness": min(rates) / max(rates)}
+    """All messages, by the time from the first producer's begin to the last one's end."""
+    messages = [answer["messages"] for answer in answers]
+    began = min(answer["ended"] - answer["seconds"] for answer in answers)
+    ended = max(answer["ended"] for answer in answers)
+    return {"rate": sum(messages) / (ended - began), "fairness": min(messages) / max(messages)}
 
 
 def _os_write(bench: Bench, producers: int, seconds: float) -> Sample:
