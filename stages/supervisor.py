@@ -14,6 +14,7 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -69,11 +70,14 @@ class Supervisor:
 
     # ---- start ---------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Everything up to running stages. Raises named errors, having touched nothing of another owner's."""
+    def start(self, on_locked: Callable[[], None] = lambda: None) -> None:
+        """Everything up to running stages. Raises named errors, having touched nothing of another owner's.
+
+        `on_locked` is called when the store is ours: before, not even the log may be written to.
+        """
         facts = self._load_or_plan()
         self._take_locks()
-        _log_to(self.directory.logs_directory / "supervisor.log")
+        on_locked()
         try:
             facts = self.directory.load()  # again, now that nobody else can change it
         except StoreNotFound:
@@ -370,8 +374,9 @@ def _read_request() -> dict[str, Any]:
 
 def run(supervisor: Supervisor) -> int:
     """The supervisor's whole life; returns the exit code."""
+    log_file = supervisor.directory.logs_directory / "supervisor.log"
     try:
-        supervisor.start()
+        supervisor.start(on_locked=lambda: _log_to(log_file))
     except (CommitLogError, OSError) as error:
         supervisor.kill_stages()
         name = type(error).__name__ if isinstance(error, CommitLogError) else "StoreRefused"
