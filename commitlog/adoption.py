@@ -42,8 +42,7 @@ def choose_segment_bytes(buffers_per_lane: int, largest: int, smallest: int) -> 
         size //= 2
     if size * buffers_per_lane > free:
         raise NotEnoughSharedMemory(
-            f"{base_directory()} has {free:,} bytes free, a lane takes at least {size * buffers_per_lane:,}: free "
-            f"some, or "
+            f"{base_directory()} has {free:,} bytes free, a lane takes at least {size * buffers_per_lane:,}: free some, or "
             f"enlarge it (mount -o remount,size=1g /dev/shm, docker run --shm-size=1g)"
         )
     return size
@@ -122,8 +121,7 @@ def _explain_missing_pool(directory: StoreDirectory, facts: StoreFacts, report: 
         report("the machine was started again: what was accepted and not committed before is gone with its memory")
     elif not os.path.isdir(pool.directory):
         report(
-            f"the pool {pool.directory} is gone (a cleaner, systemd's RemoveIPC at logout, or the container's end): "
-            f"what "
+            f"the pool {pool.directory} is gone (a cleaner, systemd's RemoveIPC at logout, or the container's end): what "
             f"was accepted and not committed is gone with it"
         )
     else:
@@ -195,8 +193,7 @@ def _compare(lane: LaneDirectory, buffer: memoryview, start: int, where: int, en
     del in_memory  # a traceback would keep the buffer from being unmapped
     if differs:
         raise PoolNotAdopted(
-            f"{lane.segment(start)} differs from the pool above what was flushed ({where}): something else wrote to it."
-            f" "
+            f"{lane.segment(start)} differs from the pool above what was flushed ({where}): something else wrote to it. "
             f"Keep a copy of both, then remove the pool to go on with what the file says"
         )
 

@@ -114,8 +114,7 @@ class Attachment:
         if (self.closing or silent > _SUPERVISOR_SILENT_NS) and not self.channel.is_locked(self.directory.lock_file):
             self.check_open()
             raise StoreNotRunning(
-                f"{self.directory.path}: its stages are gone (no sign for {silent // 10**9} s). What was accepted is "
-                f"safe in "
+                f"{self.directory.path}: its stages are gone (no sign for {silent // 10**9} s). What was accepted is safe in "
                 f"the pool; the next `commitlog run` writes it to disk"
             )
 

@@ -169,9 +169,6 @@ class FileChannel:
             return False
         return True
 
-    def unlock(self, fd: int) -> None:
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
-
     def is_locked(self, path: str | Path) -> bool:
         """Whether anybody holds the file's lock; a file that is not there is not locked."""
         try:

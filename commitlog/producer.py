@@ -35,7 +35,7 @@ from commitlog.errors import (
     ProducerClosed,
 )
 from commitlog.lane import Lease
-from commitlog.progress import LaneProgress
+from commitlog.progress import FAULT_PATIENCE_NS, NOTICE_WAIT_MS, LaneProgress
 from commitlog.properties import check_topic, encode_properties
 from commitlog.receipt import BatchReceipt, Receipt
 from commitlog.record import BLANK_BYTES, MAGIC_BLANK, Host, RecordEncoder, decode, encode_blank
@@ -46,9 +46,6 @@ from shm.pool import is_direct, slot_is_free
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 STORE_ADDRESS = "127.0.0.1"
 STORE_PORT = 10911
-
-_NOTICE_WAIT_MS = 5
-_FAULT_PATIENCE_NS = 300_000_000
 
 
 class _Topic:
@@ -340,7 +337,7 @@ class Producer:
         try:
             while not condition():
                 waited = clock.monotonic_ns() - began
-                if waited > _FAULT_PATIENCE_NS:
+                if waited > FAULT_PATIENCE_NS:
                     self._attachment.raise_fault(base)
                 if waited >= limit_ms * 1_000_000:
                     words[base + Lane.BUFFER_TIMEOUTS] += 1
@@ -349,7 +346,7 @@ class Producer:
                     raise late(limit_ms)
                 for stage in ("committer", "allocator"):
                     self._attachment.wake(stage)
-                self._attachment.await_notice(_NOTICE_WAIT_MS)
+                self._attachment.await_notice(NOTICE_WAIT_MS)
         finally:
             words[base + Lane.BLOCKED] = 0
             self._progress.waited_for_buffer(clock.monotonic_ns() - began)

@@ -27,8 +27,8 @@ Callback = Callable[[PutMessageStatus], object]
 
 _WORD_OF: dict[Level, int] = {"accepted": Lane.WROTE, "committed": Lane.COMMITTED, "flushed": Lane.FLUSHED}
 _SPIN_NS = 200_000
-_NOTICE_WAIT_MS = 5
-_FAULT_PATIENCE_NS = 300_000_000
+NOTICE_WAIT_MS = 5
+FAULT_PATIENCE_NS = 300_000_000
 _FOREVER_SECONDS = 86_400.0 * 365
 
 log = logging.getLogger(__name__)
@@ -91,9 +91,9 @@ class LaneProgress:
                 continue
             if now >= deadline:
                 return PutMessageStatus.FLUSH_DISK_TIMEOUT
-            if now - began > _FAULT_PATIENCE_NS:
+            if now - began > FAULT_PATIENCE_NS:
                 self.check()
-            self._attachment.await_notice(_NOTICE_WAIT_MS)
+            self._attachment.await_notice(NOTICE_WAIT_MS)
         return PutMessageStatus.PUT_OK
 
     def waited_for_buffer(self, nanoseconds: int) -> None:
@@ -150,7 +150,7 @@ class LaneProgress:
                 if not self._waiters:
                     self._watching = False
                     return
-            self._attachment.await_notice(_NOTICE_WAIT_MS)
+            self._attachment.await_notice(NOTICE_WAIT_MS)
 
     def _verdict(self, waiter: _Waiter) -> PutMessageStatus | None:
         """How a wait has ended; None while it goes on."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -67,10 +68,8 @@ def parse_start(text: str | int, *, offsets: bool = True) -> Start:
         if unit in _UNIT_MS:
             return Start("ago", int(float(found[1]) * _UNIT_MS[unit]))
     if _TIME.fullmatch(text):
-        try:
+        with suppress(ValueError, OverflowError):
             return Start("time", max(int(datetime.fromisoformat(text).timestamp() * 1000), 0))
-        except (ValueError, OverflowError):
-            pass
     also = " or an offset such as 42" if offsets else ' or JSON such as {"orders": {"0": 42, "1": -2}}'
     raise BadStart(f"{text!r} is no start; give {ALLOWED},{also}")
 
