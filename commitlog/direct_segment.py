@@ -7,6 +7,11 @@ from pathlib import Path
 
 from commitlog.errors import disk_error
 from commitlog.file_channel import FileChannel
+from commitlog.store_directory import LaneDirectory
+from shm.layout import Lane
+
+_PAGE_BYTES = 4096
+_CLEAR_BYTES = 1 << 20
 
 
 class DirectSegment:
@@ -17,7 +22,11 @@ class DirectSegment:
 
     def __init__(self, path: Path, channel: FileChannel) -> None:
         self._channel = channel
-        self._fd = channel.open(path, write=True)
+        self._fd = -1
+        try:
+            self._fd = channel.open(path, write=True)
+        except OSError as error:
+            raise disk_error(error.errno or errno.EIO, f"{path}: opening the segment") from error
 
     def __setitem__(self, place: slice, data: bytes | bytearray | memoryview) -> None:
         try:
@@ -26,7 +35,10 @@ class DirectSegment:
             raise disk_error(error.errno or errno.EIO, "writing the segment; the message was not accepted") from error
 
     def __getitem__(self, place: slice) -> bytes:
-        return self._channel.pread(self._fd, place.stop - place.start, place.start)
+        try:
+            return self._channel.pread(self._fd, place.stop - place.start, place.start)
+        except OSError as error:
+            raise disk_error(error.errno or errno.EIO, "reading the segment back") from error
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -34,5 +46,25 @@ class DirectSegment:
             self._fd = -1
 
     def __del__(self) -> None:
-        if hasattr(self, "_fd"):  # not there when the file could not be opened
-            self.close()
+        self.close()
+
+
+def clear_unpublished(lane: LaneDirectory, words: memoryview, base: int, channel: FileChannel) -> bool:
+    """Zeroes what a killed lessee wrote to a segment file and never published: the log ends at `wrote`. True where there was
+    something; it is not synced. For who holds the lane's lock. Raises OSError.
+
+    It wrote from there on without a gap, so where the next page is zero there is nothing.
+    """
+    wrote, size = words[base + Lane.WROTE], words[base + Lane.SEGMENT_SIZE]
+    if size == 0:  # nobody has leased it since its pool was made
+        return False
+    start = wrote - wrote % size
+    if words[base + Lane.ALLOCATED] <= start:
+        return False
+    with channel.opened(lane.segment(start), write=True) as fd:
+        where = wrote - start
+        if not any(channel.pread(fd, _PAGE_BYTES, where)):
+            return False
+        for at in range(where, size, _CLEAR_BYTES):
+            channel.pwrite(fd, bytes(min(_CLEAR_BYTES, size - at)), at)
+    return True

@@ -13,12 +13,13 @@ from pathlib import Path
 
 from commitlog.clock import Clock
 from commitlog.consume_queue import ConsumeQueue
+from commitlog.direct_segment import clear_unpublished
 from commitlog.errors import NotEnoughSharedMemory, RecoveryError, StoreNotRunning
 from commitlog.file_channel import FileChannel
 from commitlog.scan import MAX_BYTES, Stop, scan
 from commitlog.store_directory import LaneDirectory, StoreDirectory, StoreFacts
 from shm.layout import Lane
-from shm.pool import WriteBuffers, free_bytes, is_direct
+from shm.pool import WriteBuffers, free_bytes
 from shm.positions import ControlRegion
 from shm.region import RegionFull
 
@@ -26,8 +27,8 @@ ROCKETMQ_LOCK_TEXT = b"lock"
 
 _POLL_SECONDS = 0.002
 _DRAIN_LIMIT_NS = 10_000_000_000
-_FAULT_PATIENCE_NS = 300_000_000
-_CLEAR_BYTES = 1 << 20
+FAULT_PATIENCE_NS = 300_000_000
+"""How long whoever waits for the stages gives a fault of theirs to heal before it becomes an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class Lease:
         began = clock.monotonic_ns()
         while words[base + Lane.COMMITTED] < words[base + Lane.WROTE]:
             waited = clock.monotonic_ns() - began
-            if waited > _FAULT_PATIENCE_NS:
+            if waited > FAULT_PATIENCE_NS:
                 check(base)
             if waited > _DRAIN_LIMIT_NS:
                 raise StoreNotRunning(
@@ -129,20 +130,8 @@ class Lease:
             clock.sleep(_POLL_SECONDS)
 
     def clear_unpublished(self) -> None:
-        """Zeroes what a killed lessee wrote to a segment file and never published: the log ends at `wrote`.
-
-        It wrote from there on without a gap, so where the next page is zero there is nothing.
-        """
-        words, base = self.words, self.base
-        wrote, size = words[base + Lane.WROTE], words[base + Lane.SEGMENT_SIZE]
-        start = wrote - wrote % size
-        if not is_direct(words, base, start // size) or words[base + Lane.ALLOCATED] <= start:
-            return
-        with self.channel.opened(self.directory.segment(start), write=True) as fd:
-            where = wrote - start
-            if any(self.channel.pread(fd, 4096, where)):
-                for at in range(where, size, _CLEAR_BYTES):
-                    self.channel.pwrite(fd, bytes(min(_CLEAR_BYTES, size - at)), at)
+        """See direct_segment.clear_unpublished."""
+        clear_unpublished(self.directory, self.words, self.base, self.channel)
 
     def log_end(self) -> LogEnd:
         """Walks [dispatch_synced, wrote), which the consume queues may not have, or lose. Raises RecoveryError."""

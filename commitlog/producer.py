@@ -34,8 +34,8 @@ from commitlog.errors import (
     NoBufferAvailable,
     ProducerClosed,
 )
-from commitlog.lane import Lease
-from commitlog.progress import FAULT_PATIENCE_NS, NOTICE_WAIT_MS, LaneProgress
+from commitlog.lane import FAULT_PATIENCE_NS, Lease
+from commitlog.progress import NOTICE_WAIT_MS, LaneProgress
 from commitlog.properties import check_topic, encode_properties
 from commitlog.receipt import BatchReceipt, Receipt
 from commitlog.record import BLANK_BYTES, MAGIC_BLANK, Host, RecordEncoder, decode, encode_blank

@@ -17,6 +17,7 @@ from typing import Literal
 from commitlog.attachment import Attachment
 from commitlog.clock import Clock
 from commitlog.errors import StoreNotRunning, StoreStopped, WaitTimeout
+from commitlog.lane import FAULT_PATIENCE_NS
 from commitlog.record import Host
 from commitlog.status import PutMessageStatus
 from shm.layout import Lane
@@ -28,7 +29,6 @@ Callback = Callable[[PutMessageStatus], object]
 _WORD_OF: dict[Level, int] = {"accepted": Lane.WROTE, "committed": Lane.COMMITTED, "flushed": Lane.FLUSHED}
 _SPIN_NS = 200_000
 NOTICE_WAIT_MS = 5
-FAULT_PATIENCE_NS = 300_000_000
 _FOREVER_SECONDS = 86_400.0 * 365
 
 log = logging.getLogger(__name__)
