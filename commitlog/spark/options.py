@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,7 +96,7 @@ def bad(option: str, value: object, allowed: str) -> OptionError:
     return OptionError(f"option {option}: {str(value)[:200]!r} is not allowed; {allowed}")
 
 
-def check_names(options: Mapping[str, str], known: Mapping[str, str]) -> None:
+def check_names(options: Iterable[str], known: Mapping[str, str]) -> None:
     """`known`: lower-case name → spelling. Raises OptionError for any other, and tells Kafka's what we have instead."""
     for name in options:
         lower = name.lower()
@@ -123,10 +123,10 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         subscription=_subscription(values),
         starting=_starting(values),
         ending=_ending(values),
-        fail_on_data_loss=_boolean(values, "failOnDataLoss", True),
+        fail_on_data_loss=boolean(values, "failOnDataLoss", True),
         max_offsets=most,
         min_offsets=smallest,
-        max_delay_ms=_delay(values),
+        max_delay_ms=duration_ms(values, "maxTriggerDelay", "15m"),
         min_partitions=_number(values, "minPartitions"),
         max_records=_number(values, "maxRecordsPerPartition"),
         columns=_columns(values),
@@ -151,7 +151,8 @@ def _number(values: Mapping[str, str], option: str) -> int | None:
     return int(text)
 
 
-def _boolean(values: Mapping[str, str], option: str, default: bool) -> bool:
+def boolean(values: Mapping[str, str], option: str, default: bool) -> bool:
+    """True or false. Raises OptionError."""
     text = values.get(option, str(default)).strip().lower()
     if text not in ("true", "false"):
         raise bad(option, values[option], "give true or false")
@@ -165,16 +166,17 @@ def _choice(values: Mapping[str, str], option: str, allowed: tuple[str, ...]) ->
     return text
 
 
-def _delay(values: Mapping[str, str]) -> int:
-    text = values.get("maxTriggerDelay", "15m")
+def duration_ms(values: Mapping[str, str], option: str, default: str) -> int:
+    """A time in milliseconds. Raises OptionError."""
+    text = values.get(option, default)
     found = re.fullmatch(r"\s*(\d{1,12})\s*([a-z]*)\s*", text.lower())
     if not found or found[2] not in _DELAY_MS:
-        raise bad("maxTriggerDelay", text, "give a time such as 500ms, 30s, 15m, 1h")
+        raise bad(option, text, "give a time such as 500ms, 30s, 15m, 1h")
     return int(found[1]) * _DELAY_MS[found[2]]
 
 
 def _columns(values: Mapping[str, str]) -> tuple[str, ...]:
-    headers = _boolean(values, "includeHeaders", False)
+    headers = boolean(values, "includeHeaders", False)
     text = values.get("columns")
     if text is None:
         return (*KAFKA_COLUMNS, "headers") if headers else tuple(KAFKA_COLUMNS)
@@ -198,7 +200,7 @@ def _subscription(values: Mapping[str, str]) -> Subscription:
         topics = [topic.strip() for topic in values["subscribe"].split(",") if topic.strip()]
         if not topics:
             raise bad("subscribe", values["subscribe"], "give topics separated by commas")
-        return Subscription(topics=tuple(_topic("subscribe", topic) for topic in topics))
+        return Subscription(topics=tuple(topic_name("subscribe", topic) for topic in topics))
     if "subscribePattern" in values:
         try:
             re.compile(values["subscribePattern"])
@@ -211,11 +213,12 @@ def _subscription(values: Mapping[str, str]) -> Subscription:
         for lanes in parsed.values():
             if not isinstance(lanes, list) or not all(type(lane) is int and lane >= 0 for lane in lanes):
                 raise bad("assign", values["assign"], shape)
-        return Subscription(assigned={_topic("assign", topic): tuple(lanes) for topic, lanes in parsed.items()})
+        return Subscription(assigned={topic_name("assign", topic): tuple(lanes) for topic, lanes in parsed.items()})
     return Subscription()
 
 
-def _topic(option: str, topic: str) -> str:
+def topic_name(option: str, topic: str) -> str:
+    """A topic that an option names. Raises OptionError."""
     try:
         check_topic(topic)
     except IllegalTopic as error:
@@ -275,7 +278,7 @@ def _by_queue(values: Mapping[str, str], option: str, smallest: int) -> Offsets:
     for topic, lanes in _json(option, values[option], shape).items():
         if not isinstance(lanes, dict):
             raise bad(option, values[option], shape)
-        queue = found[_topic(option, topic)] = {}
+        queue = found[topic_name(option, topic)] = {}
         for lane, number in lanes.items():
             if not re.fullmatch(r"\d{1,9}", lane) or type(number) is not int or not smallest <= number < 1 << 62:
                 raise bad(option, values[option], shape)

@@ -38,6 +38,7 @@ from commitlog.spark.options import (
 from commitlog.spark.planning import share_out
 from commitlog.spark.reading import Task, read_task
 from commitlog.spark.resolving import QueueKey, Resolver, beyond_end
+from commitlog.spark.sink import QUERY_OPTIONS, SINK_SPELLING, BatchWriter, StreamWriter, batch_writer, stream_writer
 from commitlog.start import EARLIEST, LATEST
 from commitlog.topic_index import QueueRange, TopicIndex
 from commitlog.view import StoreView
@@ -48,7 +49,8 @@ class CommitLogDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        check_names(options, SPELLING)
+        # Whether it will read or write is not known yet: `_check` and the sink look again.
+        check_names([name for name in options if name.lower() not in QUERY_OPTIONS], SPELLING | SINK_SPELLING)
         self.parsed = parse_options(options)
 
     @classmethod
@@ -56,6 +58,7 @@ class CommitLogDataSource(DataSource):
         return "commitlog"
 
     def schema(self) -> StructType:
+        check_names(self.options, SPELLING)
         check_read(self.parsed)
         return schema_of(self.parsed.columns)
 
@@ -69,7 +72,14 @@ class CommitLogDataSource(DataSource):
         check_stream(self.parsed)
         return StreamReader(self.parsed, schema)
 
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        return stream_writer(self.options, schema)
+
     def _check(self, schema: StructType) -> None:
+        check_names(self.options, SPELLING)
         check_read(self.parsed)
         if "columns" in self.parsed.given and tuple(schema.names) != self.parsed.columns:
             raise OptionError("option columns: give either it or .schema(...), not both")

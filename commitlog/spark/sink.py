@@ -1,0 +1,317 @@
+"""The Spark sink: each task leases a lane of the running store, appends its rows, and is done when they are flushed.
+
+At least once: a task that fails, or whose worker is killed, leaves in the log what it had appended, and its retry appends
+all of it again. Columns are the Kafka sink's: value, key, topic, headers; others are not looked at, but for `partition`,
+which nobody can choose here: a lane is its producer's own.
+
+Rows come as Arrow batches. Where no row of a batch has a key or headers, a topic's values go through `send_batch`
+without a Python loop; else they go one by one, in their order.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise, repeat
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from commitlog.errors import (
+    IllegalProperty,
+    IllegalTopic,
+    MessageTooLarge,
+    NoFreeLane,
+    OptionError,
+    PropertiesTooLarge,
+    RecordError,
+    StoreNotFound,
+    StoreNotRunning,
+)
+from commitlog.properties import check_topic, encode_properties
+from commitlog.spark.arrays import fixed
+from commitlog.spark.columns import HEADERS_TYPE
+from commitlog.spark.options import absolute_path, boolean, check_names, duration_ms, topic_name
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from commitlog.producer import Producer
+
+Ints = npt.NDArray[np.int64]
+
+SINK_SPELLING = {name.lower(): name for name in ("path", "topic", "includeHeaders", "maxLaneWait")}
+QUERY_OPTIONS = {"checkpointlocation": "checkpointLocation", "queryname": "queryName"}
+"""Spark hands a query's own options to its sink as well."""
+
+_TYPES = {
+    "value": ("string", "binary"),
+    "key": ("string", "binary"),
+    "topic": ("string",),
+    "headers": (HEADERS_TYPE.simpleString(),),
+    "partition": ("int",),
+}
+_RECORD_BYTES_MAX = 512  # a record with the longest topic and no properties takes less besides its body
+_SHOWN_CHARACTERS = 80
+_LEASE_PAUSE_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """The options of a write. `topic` None: the column says it."""
+
+    path: str
+    topic: str | None
+    headers: bool
+    max_lane_wait_ms: int
+
+
+def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """Raises OptionError for a name that a sink does not have, or a bad value."""
+    check_names(options, SINK_SPELLING | QUERY_OPTIONS)
+    values = {SINK_SPELLING[name.lower()]: value for name, value in options.items() if name.lower() in SINK_SPELLING}
+    return SinkOptions(
+        path=absolute_path(values),
+        topic=topic_name("topic", values["topic"]) if "topic" in values else None,
+        headers=boolean(values, "includeHeaders", True),
+        max_lane_wait_ms=duration_ms(values, "maxLaneWait", "1m"),
+    )
+
+
+def check_columns(schema: StructType, options: SinkOptions) -> None:
+    """What the rows must have. Raises OptionError for a column that is missing, named twice or of another type."""
+    names = list(schema.names)
+    for name, allowed in _TYPES.items():
+        if names.count(name) > 1:
+            raise OptionError(f"column {name} is there twice; select each once")
+        kind = schema[name].dataType.simpleString() if name in names else None
+        if kind is not None and kind not in allowed and not (name == "headers" and not options.headers):
+            raise OptionError(f"column {name} is {kind}; it must be {' or '.join(allowed)}: CAST it")
+    if "value" not in names:
+        raise OptionError(f"column value is missing; the DataFrame has {', '.join(names) or 'no columns'}")
+    if options.topic is None and "topic" not in names:
+        raise OptionError("option topic is missing, and so is a column topic; give one of them")
+
+
+class _Writer:
+    """What batch and stream have in common. Pickled into every task, so nothing is opened before its first row."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        check_columns(schema, options)
+        self.options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """One task. Returns when its rows are flushed, and gives its lane back in every case.
+
+        Raises RecordError for a row that can't be stored, NoFreeLane, StoreNotFound, StoreNotRunning, StoreStopped,
+        NoBufferAvailable, DiskError.
+        """
+        batches = (batch for batch in iterator if batch.num_rows)
+        first = next(batches, None)
+        if first is not None:
+            with _lease(self.options) as producer:
+                rows = _Rows(producer, self.options)
+                rows.append(first)
+                for batch in batches:
+                    rows.append(batch)
+                producer.flush()
+        return WriterCommitMessage()
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """`df.write.format("commitlog").mode("append")`."""
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """`df.writeStream.format("commitlog")`. Output mode complete appends the whole result each time, as Kafka's sink does."""
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
+    """Raises OptionError."""
+    if overwrite:
+        raise OptionError("mode overwrite: a log is only appended to; nothing was deleted. Use .mode('append')")
+    return BatchWriter(parse_sink_options(options), schema)
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType) -> StreamWriter:
+    """Raises OptionError."""
+    return StreamWriter(parse_sink_options(options), schema)
+
+
+def _lease(options: SinkOptions) -> Producer:
+    """Waits for a lane, in rounds of the store's own `producer.lane_wait_ms`. Imports ZeroMQ, which readers do without."""
+    from commitlog.producer import Producer
+
+    deadline = time.monotonic() + options.max_lane_wait_ms / 1000
+    while True:
+        try:
+            return Producer(options.path)
+        except (StoreNotFound, StoreNotRunning) as error:
+            raise type(error)(
+                f"on {socket.gethostname()}: {error}. A task appends through shared memory, so the stages must run on the "
+                f"machine of its executor"
+            ) from None
+        except NoFreeLane as error:
+            if time.monotonic() >= deadline:
+                raise NoFreeLane(
+                    f"option maxLaneWait: no lane within {options.max_lane_wait_ms / 1000:g} s: {error}. Or write from "
+                    f"fewer tasks: .coalesce(n)"
+                ) from None
+        time.sleep(_LEASE_PAUSE_SECONDS)
+
+
+class _Rows:
+    """Appends the rows of Arrow batches to one producer. Raises RecordError, naming column and value."""
+
+    def __init__(self, producer: Producer, options: SinkOptions) -> None:
+        self._producer, self._options = producer, options
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        values = _as_binary(columns["value"])
+        if values.null_count:
+            raise RecordError("column value: null can't be stored; leave such rows out: .where('value IS NOT NULL')")
+        _refuse_partition(columns.get("partition"))
+        keys = _keys(columns.get("key"))
+        headers = _headers(columns.get("headers")) if self._options.headers else None
+        try:
+            if keys is None and headers is None:
+                for topic, rows in self._by_topic(columns):
+                    self._send_values(topic, values if rows is None else values.take(rows))
+            else:
+                self._send_rows(columns, values, keys, headers)
+        except MessageTooLarge as error:
+            raise MessageTooLarge(f"column value: {error}") from None
+
+    def _topics(self, columns: Mapping[str, pa.Array]) -> tuple[list[str], Ints | None]:
+        """The topics of a batch, and which one each row has; None where all have the first."""
+        if self._options.topic is not None:
+            return [self._options.topic], None
+        column = _as_binary(columns["topic"])
+        if column.null_count:
+            raise IllegalTopic("column topic: null is no topic; give option topic, which all rows then get")
+        encoded = column.dictionary_encode()
+        names = [name.decode(errors="replace") for name in encoded.dictionary.to_pylist()]
+        for name in names:
+            try:
+                check_topic(name)
+            except IllegalTopic as error:
+                raise IllegalTopic(f"column topic: {error}") from None
+        return names, None if len(names) == 1 else np.asarray(encoded.indices, np.int64)
+
+    def _by_topic(self, columns: Mapping[str, pa.Array]) -> Iterator[tuple[str, pa.Array | None]]:
+        """Each topic with its rows in their order; None: all rows."""
+        names, which = self._topics(columns)
+        if which is None:
+            yield names[0], None
+            return
+        order = np.argsort(which, kind="stable")
+        bounds = np.searchsorted(which[order], np.arange(len(names) + 1))
+        for name, (start, end) in zip(names, pairwise(bounds.tolist()), strict=True):
+            yield name, fixed(order[start:end], pa.int64())
+
+    def _send_values(self, topic: str, values: pa.Array) -> None:
+        """In batches that a segment holds with room to spare."""
+        most = self._producer.message_bytes_max
+        total = np.cumsum(_sizes(values) + _RECORD_BYTES_MAX)
+        start, count = 0, len(values)
+        while start < count:
+            before = int(total[start - 1]) if start else 0
+            end = max(int(np.searchsorted(total, before + most, side="right")), start + 1)
+            self._producer.send_batch(topic, values.slice(start, end - start))
+            start = end
+
+    def _send_rows(
+        self, columns: Mapping[str, pa.Array], values: pa.Array, keys: list[str | None] | None, headers: Any
+    ) -> None:
+        names, which = self._topics(columns)
+        topics = repeat(names[0]) if which is None else map(names.__getitem__, which.tolist())
+        rows = zip(topics, values.to_pylist(), keys or repeat(None), headers or repeat(None), strict=False)
+        send = self._producer.send
+        for topic, value, key, pairs in rows:
+            try:
+                send(topic, value, key, properties=pairs)
+            except (IllegalProperty, PropertiesTooLarge) as error:
+                raise type(error)(f"{_culprit(key, pairs)}: {error}") from None
+
+
+def _as_binary(column: pa.Array) -> pa.Array:
+    """A string column over the same memory: Spark's strings need not be UTF-8."""
+    if pa.types.is_large_string(column.type):
+        return column.view(pa.large_binary())
+    return column.view(pa.binary()) if pa.types.is_string(column.type) else column
+
+
+def _sizes(values: pa.Array) -> Ints:
+    """Bytes of each value of a binary array without nulls."""
+    kind = np.int64 if pa.types.is_large_binary(values.type) else np.int32
+    offsets = np.frombuffer(values.buffers()[1], kind)[values.offset : values.offset + len(values) + 1]
+    return np.diff(offsets).astype(np.int64)
+
+
+def _refuse_partition(column: pa.Array | None) -> None:
+    if column is None or column.null_count == len(column):
+        return
+    number = next(number for number in column.to_pylist() if number is not None)
+    raise RecordError(
+        f"column partition: {number} can't be asked for, a task appends to the lane that it leases; .drop('partition')"
+    )
+
+
+def _keys(column: pa.Array | None) -> list[str | None] | None:
+    """The keys as text; None where no row has one."""
+    if column is None or column.null_count == len(column):
+        return None
+    return [None if key is None else _text(key, "key") for key in _as_binary(column).to_pylist()]
+
+
+def _headers(column: pa.Array | None) -> list[dict[str, str] | None] | None:
+    """The headers of each row, in their order; None where no row has any."""
+    if column is None or column.null_count == len(column):
+        return None
+    structs = column.values
+    names, values = (_as_binary(child).to_pylist() for child in structs.flatten())
+    bounds = column.offsets.to_pylist()
+    found: list[dict[str, str] | None] = []
+    for start, end in pairwise(bounds):
+        pairs = {}
+        for name, value in zip(names[start:end], values[start:end], strict=True):
+            if name is None or value is None:
+                raise IllegalProperty(f"column headers: {_shown((name, value))}: null can't be stored, leave it out")
+            text = _text(name, "headers")
+            if text in pairs:
+                raise IllegalProperty(f"column headers: {_shown(text)} is there twice; a message has each name once")
+            pairs[text] = _text(value, "headers")
+        found.append(pairs or None)
+    return found
+
+
+def _text(data: bytes, column: str) -> str:
+    """Keys and headers are text in a record (RocketMQ's properties), and an empty one is not kept by readers."""
+    if not data:
+        raise IllegalProperty(f"column {column}: b'': readers drop an empty name or value; use null or leave it out")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise IllegalProperty(
+            f"column {column}: {_shown(data)} is no UTF-8, which keys and headers must be; use hex() or base64()"
+        ) from None
+
+
+def _culprit(key: str | None, pairs: Mapping[str, str] | None) -> str:
+    """Which of the two columns can't be stored, and its value."""
+    try:
+        encode_properties(key, None, None)
+    except RecordError:
+        return f"column key: {_shown(key)}"
+    return f"column headers: {_shown(pairs)}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
