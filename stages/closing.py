@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from commitlog.checkpoint import Positions, PositionsFile, StoreCheckpoint
+from commitlog.direct_segment import clear_unpublished
 from commitlog.file_channel import FileChannel
 from commitlog.store_directory import LaneDirectory, StoreDirectory, StoreFacts
 from shm.layout import Lane
@@ -29,12 +30,21 @@ def close_store(
     """Closes every lane that nobody holds and that is drained; the pool goes when all of them are."""
     kept = []
     for number in directory.lane_numbers():
-        reason = _close_lane(directory.lane(number), control, channel)
+        try:
+            reason = _close_lane(directory.lane(number), control, channel)
+        except OSError as error:
+            reason = (
+                f"lane {number}: all of it is flushed, and its files can't be closed: {error}; the next start does it"
+            )
         if reason:
             kept.append(reason)
     if not kept:
+        try:
+            directory.save(replace(facts, pool=None))
+        except OSError as error:
+            kept.append(f"store.json can't be written: {error}")
+    if not kept:
         pool = Path(control.region.path).parent
-        directory.save(replace(facts, pool=None))
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(pool):
                 os.unlink(pool / name)
@@ -51,7 +61,9 @@ def _close_lane(lane: LaneDirectory, control: ControlRegion, channel: FileChanne
         wrote, flushed = words[base + Lane.WROTE], words[base + Lane.FLUSHED]
         if wrote != flushed:
             return f"lane {lane.number}: {wrote - flushed} bytes are in the pool, not flushed yet; the next start drains them"
-        _remove_unused_segments(lane, wrote, channel)
+        _remove_unused_segments(lane, words, base, channel)
+        if clear_unpublished(lane, words, base, channel):
+            _sync_segment(lane, wrote - wrote % words[base + Lane.SEGMENT_SIZE], channel)
         timestamp = words[base + Lane.DISPATCHED_TIMESTAMP]
         PositionsFile(lane.positions_file, channel).store(
             Positions(
@@ -73,12 +85,21 @@ def _close_lane(lane: LaneDirectory, control: ControlRegion, channel: FileChanne
     return None
 
 
-def _remove_unused_segments(lane: LaneDirectory, end: int, channel: FileChannel) -> None:
-    """Segments that were made ahead and never written to: RocketMQ would take them for the log's end."""
-    removed = False
-    for name in channel.list(lane.commitlog):
-        if name.isdecimal() and int(name) >= end:
+def _sync_segment(lane: LaneDirectory, start: int, channel: FileChannel) -> None:
+    with channel.opened(lane.segment(start), write=True) as fd:
+        channel.fdatasync(fd)
+
+
+def _remove_unused_segments(lane: LaneDirectory, words: memoryview, base: int, channel: FileChannel) -> None:
+    """Segments that were made ahead and never written to: RocketMQ would take them for the log's end.
+
+    The pool may outlive this stop for another lane's sake, so it is told first.
+    """
+    unused = [
+        name for name in channel.list(lane.commitlog) if name.isdecimal() and int(name) >= words[base + Lane.WROTE]
+    ]
+    if unused:
+        words[base + Lane.ALLOCATED] = int(unused[0])
+        for name in unused:
             channel.unlink(lane.commitlog / name)
-            removed = True
-    if removed:
         channel.sync_directory(lane.commitlog)

@@ -23,6 +23,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "store": {"segment_bytes": 1 << 18, "max_lanes": 4},
     "supervisor": {"restarts_max": 1_000_000, "restarts_window_ms": 1000},
 }
+WAYS: dict[str, dict[str, dict[str, Any]]] = {
+    "pool": {},
+    "direct": {"store": {"write_path": "direct"}},
+    "write_direct": {"store": {"segment_bytes": 1 << 16}, "producer": {"when_no_buffer": "write_direct"}},
+}
+"""How messages get to the files; in `write_direct` by the pool as long as a buffer is free, so segments are small there."""
 _PATIENCE_SECONDS = 60.0
 
 
@@ -43,10 +49,12 @@ def kill(pid: int) -> bool:
 class Scene:
     """`kills` counts by role what was killed here. Leave it with `finish`, or as a context manager without the account."""
 
-    def __init__(self, directory: Path, chance: random.Random, write_path: str = "pool", writers: int = 2) -> None:
+    def __init__(self, directory: Path, chance: random.Random, way: str = "pool", writers: int = 2) -> None:
         self.path, self._notes, self._chance = directory / "store", directory / "notes", chance
         self._notes.mkdir(parents=True)
-        self._settings = {**SETTINGS, "store": {**SETTINGS["store"], "write_path": write_path}}
+        self._settings = {
+            name: {**SETTINGS.get(name, {}), **WAYS[way].get(name, {})} for name in {*SETTINGS, *WAYS[way]}
+        }
         self.kills: Counter[str] = Counter()
         self._started = 0
         self.store = commitlog.Store.open(self.path, self._settings)
@@ -99,6 +107,10 @@ class Scene:
             self.store.close()
         self.store = commitlog.Store.open(self.path, self._settings)
         self._writers = [self._start_writer() for _ in self._writers]
+
+    def direct_segments(self) -> int:
+        """How many segments were written directly because no buffer was free."""
+        return sum(lane.direct_segments for lane in self.store.statistics().lanes)
 
     def finish(self) -> int:
         """Ends the writers, stops the store and compares. Returns how many messages there are."""

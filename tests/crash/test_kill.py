@@ -19,36 +19,38 @@ from commitlog import errors
 from shm.layout import STAGES
 from tests.conftest import wait_until
 from tests.crash.accounts import check, read_notes, read_store
-from tests.crash.scene import SETTINGS, Scene, kill, pid_of
+from tests.crash.scene import SETTINGS, WAYS, Scene, kill, pid_of
 from tests.faults.channel import Rule
 from tests.faults.test_disk import CONFIG, faulty_store
 
 both_paths = pytest.mark.parametrize("write_path", ["pool", "direct"])
+all_ways = pytest.mark.parametrize("way", WAYS)
 
 
-@both_paths
-def test_stages_killed_alone_and_in_pairs(write_path: str, tmp_path: Path) -> None:
+@all_ways
+def test_stages_killed_alone_and_in_pairs(way: str, tmp_path: Path) -> None:
     """Every stage and every pair of them under two writers, in any order, and now and then a writer."""
     chance = random.Random(1)
     pairs = [(a, b) for i, a in enumerate(STAGES) for b in STAGES[i + 1 :]]
     turns = [*((stage,) for stage in STAGES), *pairs]
     chance.shuffle(turns)
-    with Scene(tmp_path, chance, write_path) as scene:
+    with Scene(tmp_path, chance, way) as scene:
         for number, victims in enumerate(turns):
             scene.goes_on()
             if number % 3 == 0:
                 scene.kill_writer()
             scene.kill_stages(victims)
         scene.goes_on()
+        assert (scene.direct_segments() > 0) is (way == "write_direct")
         assert scene.finish() > 100
         assert sum(scene.kills.values()) >= 16 + 4 + 2
 
 
 @pytest.mark.leaves_pools
-@both_paths
-def test_everything_killed_at_once_comes_back_whole(write_path: str, tmp_path: Path) -> None:
+@all_ways
+def test_everything_killed_at_once_comes_back_whole(way: str, tmp_path: Path) -> None:
     """Supervisor, stages and writers together, three times over; the next start adopts the pool."""
-    with Scene(tmp_path, random.Random(2), write_path) as scene:
+    with Scene(tmp_path, random.Random(2), way) as scene:
         for _ in range(3):
             scene.goes_on()
             scene.kill_everything()

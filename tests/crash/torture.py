@@ -1,7 +1,7 @@
 """As many kills as you like, at random: `scripts/torture --kills 1000 --seed 7`.
 
-Stores follow one another, 60 kills each, written both ways in turn; after each the account is made. The seed gives the same
-plan again, though never the same moments.
+Stores follow one another, 60 kills each, written in each of the three ways in turn; after each the account is made. The
+seed gives the same plan again, though never the same moments.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from collections import Counter
 from pathlib import Path
 
 from shm.layout import STAGES
-from tests.crash.scene import Scene
+from tests.crash.scene import WAYS, Scene
 
 KILLS_A_STORE = 60
 
 
-def one_store(directory: Path, chance: random.Random, kills: int, write_path: str) -> tuple[Counter[str], int]:
+def one_store(directory: Path, chance: random.Random, kills: int, way: str) -> tuple[Counter[str], int]:
     """That many kills at least, then the account. Returns what was killed, and how many messages there are."""
-    with Scene(directory, chance, write_path, writers=chance.choice((1, 2, 3))) as scene:
+    with Scene(directory, chance, way, writers=chance.choice((1, 2, 3))) as scene:
         while sum(scene.kills.values()) < kills:
             scene.goes_on(chance.randrange(1, 60))
             what = chance.random()
@@ -56,7 +56,7 @@ def main() -> None:
         directory = base / str(stores)
         wanted = min(KILLS_A_STORE, arguments.kills - sum(killed.values()))
         try:
-            kills, found = one_store(directory, chance, wanted, ("pool", "direct")[stores % 2])
+            kills, found = one_store(directory, chance, wanted, tuple(WAYS)[stores % len(WAYS)])
         except BaseException as error:
             print(
                 f"\nstore {stores} of seed {arguments.seed}, kept in {directory}: {error}", file=sys.stderr, flush=True

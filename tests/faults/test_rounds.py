@@ -10,7 +10,7 @@ from commitlog.direct_segment import DirectSegment
 from shm.layout import Lane
 from tests.crash.accounts import read_store
 from tests.faults.bench import Bench, bench
-from tests.faults.channel import CachingChannel, Rule
+from tests.faults.channel import CachingChannel, FaultyChannel, Rule
 
 DIRECT = {"store": {"write_path": "direct"}}
 
@@ -131,3 +131,22 @@ def test_a_lessee_does_not_trust_queues_that_were_not_synced(tmp_path: Path) -> 
         made.crash("dispatcher")
         assert synced == made.lane(Lane.DISPATCH_SYNCED) == 0
         assert made.producer().send("t", b"next").offset == 20
+
+
+def test_a_stop_that_can_not_write_its_last_positions_keeps_the_pool(tmp_path: Path) -> None:
+    """Everything is flushed, and the disk refuses: the report says so, and the next start goes on."""
+    with bench(tmp_path / "store") as made:
+        made.producer().send("t", b"first")
+        made.settle()
+        made.supervisor.channel = FaultyChannel(made.path)
+        made.faults.set(Rule("pwrite", where="/positions/", error=errno.ENOSPC))
+        report = made.stop()
+        assert not report.drained
+        assert "lane 0" in report.kept[0]
+        assert "No space left" in report.kept[0]
+        made.faults.clear()
+        again = Bench(made.path)
+        again.producer().send("t", b"second")
+        again.settle()
+        assert again.stop().drained
+    assert read_store(tmp_path / "store").messages == 2

@@ -219,3 +219,22 @@ def test_a_copy_of_a_store_leaves_the_originals_pool_alone(tmp_path: Path) -> No
         again.producer().flush(10)
         with commitlog.Reader(tmp_path / "store") as reader:
             assert [message.value for message in reader] == [b"only in the pool"]
+
+
+def test_a_lane_closed_while_another_is_kept_goes_on_at_the_next_start(tmp_path: Path) -> None:
+    """The pool stays for the other's sake, and knows that the segments made ahead are gone."""
+    config = SMALL | {"allocator": {"interval_ms": 50}}
+    store = commitlog.Store.open(tmp_path / "store", config)
+    closed, kept = commitlog.Producer(store.path), commitlog.Producer(store.path)
+    for producer in (closed, kept):
+        producer.send("t", b"x").wait("flushed", 10)
+    wait_until(lambda: len(list((store.path / "lanes/0/commitlog").iterdir())) == 3, 10, "segments made ahead")
+    closed.close()
+    assert store.close().kept == (f"lane 1: producer {os.getpid()} still holds it",)
+    assert len(list((store.path / "lanes/0/commitlog").iterdir())) == 1
+    kept.close()
+    with commitlog.Store.open(tmp_path / "store", config) as store, store.producer() as producer:
+        assert producer.lane == 0
+        for _ in range(300):
+            producer.send("t", bytes(1000))
+        producer.flush(10)

@@ -1,0 +1,84 @@
+"""A direct writer that dies between its pwrite and the publish: what it wrote was never accepted, and never appears."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import commitlog
+from commitlog.direct_segment import DirectSegment
+from commitlog.file_channel import Buffer
+from commitlog.verify import verify_store
+from tests.crash.accounts import check, read_store
+from tests.faults.channel import FaultsDirectory, Rule
+from tests.faults.test_disk import CONFIG, Sender, faulty_store
+
+TORN = b"never accepted " * 700
+
+
+def killed_at_its_first_direct_write_of(body: bytes, send: Callable[[], None]) -> None:
+    """Runs `send` in a forked child, which dies as soon as the segment file holds a record with that body."""
+    child = os.fork()
+    if child == 0:
+        real = DirectSegment.__setitem__
+
+        def write_and_die(segment: DirectSegment, place: slice, data: Buffer) -> None:
+            real(segment, place, data)
+            if body in bytes(data):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            DirectSegment.__setitem__ = write_and_die  # type: ignore[method-assign]
+            send()
+        finally:
+            os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+
+
+def looks_whole(path: Path, sender: Sender) -> None:
+    """Files, readers and `verify` agree: what was accepted is there, and nothing else."""
+    check(sender.noted, read_store(path), deaths=0)
+    report = verify_store(path)
+    assert report.good
+    assert sum(lane.records for lane in report.lanes) == len(sender.noted)
+    with commitlog.Reader(path) as reader:
+        assert len(list(reader)) == len(sender.noted)
+
+
+def test_a_clean_stop_leaves_nothing_of_it(tmp_path: Path) -> None:
+    """Nor does the next start publish it, nor the next message leave a rest of it behind."""
+    path = tmp_path / "store"
+    config = {**CONFIG, "store": {**CONFIG["store"], "write_path": "direct"}}
+    with commitlog.Store.open(path, config) as store:
+        sender = Sender(store, store.producer(), FaultsDirectory(path))
+        sender.send().wait("flushed", timeout=10)
+        sender.producer.close()
+        killed_at_its_first_direct_write_of(TORN, lambda: _send_with_a_new_producer(path, TORN))
+    looks_whole(path, sender)
+    with commitlog.Store.open(path, config) as store:
+        again = Sender(store, store.producer(), sender.faults, sender.noted, sender.sent)
+        again.send(10).wait("flushed", timeout=10)
+    looks_whole(path, sender)
+
+
+def _send_with_a_new_producer(path: Path, *bodies: bytes) -> None:
+    producer = commitlog.Producer(path)
+    for body in bodies:
+        producer.send("t", body)
+
+
+def test_a_segment_written_directly_for_want_of_a_buffer(tmp_path: Path) -> None:
+    """The pool's lane, its buffers all full: the writer that dies in its direct segment leaves nothing above `wrote`."""
+    path = tmp_path / "store"
+    with faulty_store(path, producer={"when_no_buffer": "write_direct"}) as sender:
+        sender.send().wait("flushed", timeout=10)
+        sender.faults.set(Rule("fdatasync", error=errno.EIO, keeps=True))
+        while sender.producer.statistics().direct_segments == 0:
+            last = sender.send(3000)
+        sender.producer.close()
+        killed_at_its_first_direct_write_of(TORN, lambda: _send_with_a_new_producer(path, TORN))
+        sender.heals(last)
+    looks_whole(path, sender)
