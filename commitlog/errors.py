@@ -201,12 +201,20 @@ class OptionError(ReaderError):
     """An option of the Spark source or sink is unknown or has a bad value."""
 
 
+class ReaderInUse(ReaderError):
+    """Another process reads under the same registered name."""
+
+
 class DataLoss(ReaderError):
     """Messages that were asked for are gone (retention, another store at the same path)."""
 
 
 class JavaNotFound(CommitLogError):
     """PySpark needs Java 17 or newer and none was found."""
+
+
+class ReadingWarning(UserWarning):
+    """A reader found a store in a state that `commitlog run STORE` mends; the text says what is read meanwhile."""
 
 
 class IngestError(CommitLogError):

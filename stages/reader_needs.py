@@ -51,7 +51,10 @@ class ReaderNeeds:
 
     def _note(self, reader: RegisteredReader) -> None:
         for lane in self.directory.lane_numbers():
-            wheres = [self._place(reader, topic, lane) for topic in reader.offsets]
+            topics = set(reader.offsets)
+            if reader.pattern is not None:  # topics that it has not seen yet
+                topics.update(self.directory.channel.list(self.directory.lane(lane).consumequeue))
+            wheres = [self._place(reader, topic, lane) for topic in topics]
             needed = [where for where in wheres if where is not None]
             if needed:
                 self._needs.setdefault(lane, []).append((min(needed), reader.name))
@@ -59,9 +62,11 @@ class ReaderNeeds:
     def _place(self, reader: RegisteredReader, topic: str, lane: int) -> int | None:
         """Where in the lane's log the reader's next message of a topic is; None where there is none yet."""
         offset = reader.offset(topic, lane)
+        if offset is None:
+            return None
         queue = ConsumeQueue(self.directory.lane(lane).queue(topic), channel=self.directory.channel)
         try:
-            if offset is None or offset >= queue.end():
+            if offset >= queue.end():
                 return None
             entry = queue.entries(max(offset, queue.first()), 1)
             return int(entry["physical_offset"][0]) if len(entry) and entry["size"][0] else 0

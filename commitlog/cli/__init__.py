@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "produce": "produce",
     "cat": "cat",
     "stat": "stat",
+    "readers": "readers",
     "top": "top",
     "dump": "inspect",
     "verify": "inspect",
@@ -73,8 +75,14 @@ def _root(
     """A commit log fed through shared memory: local processes append, Spark reads."""
 
 
+def _show_warning(message: Warning | str, category: type[Warning], *place: object, **more: object) -> None:
+    """One line, as for an error: where in the code it was said helps nobody who types a command."""
+    sys.stderr.write(f"commitlog: {' '.join(str(message).split())} [{category.__name__}]\n")
+
+
 def main() -> None:
     """Entry point. An error of ours is one line on stderr and exit code 1; a bug keeps its traceback."""
+    warnings.showwarning = _show_warning
     try:
         app()
     except CommitLogError as error:

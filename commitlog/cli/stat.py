@@ -10,6 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from commitlog.cli.readers import as_json as reader_as_json
+from commitlog.cli.readers import summary
+from commitlog.registered_readers import ReaderState
 from commitlog.statistics import LaneStatistics, StoreStatistics, store_statistics
 
 Topics = dict[int, dict[str, tuple[int, int]]]
@@ -19,19 +22,22 @@ def stat(
     store: Annotated[Path, typer.Argument(help="Directory of the store.")],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show topics with their counts a lane, positions, and what the stages do."""
-    facts, topics = collect(store)
+    """Show topics with their counts a lane, positions, what the stages do, and how far registered readers are."""
+    facts, topics, readers = collect(store)
     if json:
         import orjson
 
-        typer.echo(orjson.dumps(as_json(facts, topics), option=orjson.OPT_INDENT_2).decode())
+        typer.echo(
+            orjson.dumps(as_json(facts, topics, readers), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
+        )
         return
-    for line in lines(facts, topics):
+    for line in lines(facts, topics, readers):
         typer.echo(line)
 
 
-def collect(store: Path) -> tuple[StoreStatistics, Topics]:
-    """The store's statistics; and of each lane the topics with their first and next queue offset."""
+def collect(store: Path) -> tuple[StoreStatistics, Topics, list[ReaderState]]:
+    """The store's statistics; of each lane the topics with their first and next queue offset; its registered readers."""
+    from commitlog.registered_readers import reader_states
     from commitlog.topic_index import TopicIndex
     from commitlog.view import StoreView
 
@@ -43,20 +49,21 @@ def collect(store: Path) -> tuple[StoreStatistics, Topics]:
             lane: {topic: (known.first, known.end) for topic, known in sorted(index.lanes[lane].queues.items())}
             for lane in index.lanes
         }
-        return store_statistics(view), topics
+        return store_statistics(view), topics, reader_states(index)
     finally:
         view.close()
 
 
-def as_json(facts: StoreStatistics, topics: Topics) -> dict[str, Any]:
-    """What `stat --json` prints: the statistics' fields, and each lane's topics."""
+def as_json(facts: StoreStatistics, topics: Topics, readers: list[ReaderState]) -> dict[str, Any]:
+    """What `stat --json` prints: the statistics' fields, each lane's topics, and the registered readers."""
     values = asdict(facts)
     for lane in values["lanes"]:
         lane["topics"] = topics.get(lane["lane"], {})
+    values["readers"] = [reader_as_json(reader) for reader in readers]
     return values
 
 
-def lines(facts: StoreStatistics, topics: Topics) -> Iterator[str]:
+def lines(facts: StoreStatistics, topics: Topics, readers: list[ReaderState]) -> Iterator[str]:
     """What `stat` prints."""
     state = "closing" if facts.closing else "running" if facts.running else "stopped"
     yield f"{facts.path}  {state}, segments of {facts.segment_bytes:,} bytes, generation {facts.generation}"
@@ -80,6 +87,8 @@ def lines(facts: StoreStatistics, topics: Topics) -> Iterator[str]:
             f"of them before their time; the disk is {done.disk_used_percent:.1f} % full"
         )
         yield from (f"WARNING: {text}" for text in done.warnings)
+    yield from (f"reader {summary(reader)}" for reader in readers)
+    yield from (f"WARNING: {reader.warning}" for reader in readers if reader.warning)
 
 
 def _lane_lines(lane: LaneStatistics) -> Iterator[str]:

@@ -6,6 +6,8 @@ lanes by number. `@` is illegal in a topic, and users never write it.
 `@from` says where queues that are new in an end offset began (the first start, a lane or topic that appeared): Spark
 stores an end offset before its batch runs but never a first start, so after a crash in the very first batch the
 replay would begin wherever "latest" is by then. `begin_of` believes `@from` before anything else.
+
+A topic with no lanes, `"orders": {}`, was subscribed to and had no message yet: whatever comes of it is read from 0.
 """
 
 from __future__ import annotations
@@ -33,8 +35,9 @@ class StreamOffset:
     def to_json(self) -> dict[str, Any]:
         """As Spark gets it, keys in their fixed order."""
         parts: dict[str, Any] = {STORE_KEY: self.store}
-        if any(self.begins.values()):
-            parts[FROM_KEY] = _ordered(self.begins)
+        begins = {topic: lanes for topic, lanes in self.begins.items() if lanes}
+        if begins:
+            parts[FROM_KEY] = _ordered(begins)
         return parts | _ordered(self.ends)
 
     @classmethod

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from commitlog.errors import BadStart, IllegalTopic, OptionError
+from commitlog.errors import BadStart, IllegalTopic, OptionError, ReaderError
 from commitlog.properties import check_topic
+from commitlog.registered_readers import check_name
 from commitlog.spark.columns import ALL_COLUMNS, KAFKA_COLUMNS
 from commitlog.start import EARLIEST, LATEST, Start, parse_start
 
@@ -22,7 +23,7 @@ _READ_OPTIONS = """
     path subscribe subscribePattern assign startingOffsets endingOffsets startingTimestamp endingTimestamp
     startingOffsetsByTimestamp endingOffsetsByTimestamp startingOffsetsByTimestampStrategy failOnDataLoss
     maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition
-    includeHeaders columns isolation
+    includeHeaders columns isolation readerName ignoreCorruptRecords
 """
 SPELLING = {name.lower(): name for name in _READ_OPTIONS.split()}
 
@@ -32,7 +33,7 @@ LATEST_OFFSET, EARLIEST_OFFSET = -1, -2
 _KAFKA = {
     "kafka.bootstrap.servers": "give the store's directory as option path",
     "kafka.isolation.level": "use option isolation (flushed or committed)",
-    "kafka.group.id": "a query's position is kept in its checkpoint",
+    "kafka.group.id": "a query's position is kept in its checkpoint; option readerName also keeps it in the store",
 }
 _DELAY_MS = {"ms": 1, "": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -89,6 +90,8 @@ class SourceOptions:
     max_records: int | None
     columns: tuple[str, ...]
     isolation: str
+    reader_name: str | None
+    ignore_corrupt: bool
 
 
 def bad(option: str, value: object, allowed: str) -> OptionError:
@@ -131,6 +134,8 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         max_records=_number(values, "maxRecordsPerPartition"),
         columns=_columns(values),
         isolation=_choice(values, "isolation", ("flushed", "committed")),
+        reader_name=_reader_name(values),
+        ignore_corrupt=boolean(values, "ignoreCorruptRecords", False),
     )
 
 
@@ -173,6 +178,16 @@ def duration_ms(values: Mapping[str, str], option: str, default: str) -> int:
     if not found or found[2] not in _DELAY_MS:
         raise bad(option, text, "give a time such as 500ms, 30s, 15m, 1h")
     return int(found[1]) * _DELAY_MS[found[2]]
+
+
+def _reader_name(values: Mapping[str, str]) -> str | None:
+    name = values.get("readerName")
+    if name is not None:
+        try:
+            check_name(name)
+        except ReaderError as error:
+            raise OptionError(f"option readerName: {error}") from None
+    return name
 
 
 def _columns(values: Mapping[str, str]) -> tuple[str, ...]:
@@ -319,6 +334,8 @@ def _subscribed(chosen: Subscription, topic: str) -> bool:
 
 def check_batch(options: SourceOptions) -> None:
     """What only a batch can't have. Raises OptionError."""
+    if options.reader_name is not None:
+        raise OptionError("option readerName: a batch has no position to keep; use it with spark.readStream")
     starting, ending = options.starting, options.ending
     if starting and starting.start == LATEST:
         raise bad(starting.option, "latest", "a batch begins at earliest, at offsets, a time or 'last 100'")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 import numpy as np
@@ -12,6 +13,8 @@ from commitlog.spark.planning import Slice, Work, plan
 from commitlog.spark.reading import Task
 from commitlog.start import Start, resolve
 from commitlog.topic_index import QueueRange, TopicIndex
+
+log = logging.getLogger(__name__)
 
 SAMPLES = 16
 """Consume queue entries that tell the mean size of a range's records."""
@@ -107,15 +110,12 @@ class Resolver:
     def _work(self, topic: str, lane: int, begin: int, end: int) -> list[Work]:
         queue = self.index.ranges(topic).get(lane)
         if queue is None:
-            raise DataLoss(
-                f"topic {topic}, lane {lane}: not in the store any more, and the offsets [{begin}, {end}) were to be read; "
-                "was its directory removed?"
-            )
+            data_loss(self.options, gone(topic, lane, f"the offsets [{begin}, {end}) were to be read"))
+            return []
         if end > queue.end:
             raise OffsetOutOfRange(beyond_end(topic, lane, end, queue.end, live=self.index.view.live))
         if begin < queue.first:
-            if self.options.fail_on_data_loss:
-                raise DataLoss(lost(topic, lane, begin, min(queue.first, end), queue.first))
+            data_loss(self.options, lost(topic, lane, begin, min(queue.first, end), queue.first))
             begin = min(queue.first, end)
         limit = self.index.lanes[lane].limit
         found = []
@@ -149,8 +149,20 @@ def beyond_end(topic: str, lane: int, wanted: int, end: int, *, live: bool) -> s
 
 
 def lost(topic: str, lane: int, wanted: int, found: int, first: int) -> str:
-    """The text of a DataLoss error: retention was faster than the reader."""
+    """The text of a loss: retention was faster than the reader."""
     return (
         f"topic {topic}, lane {lane}: offset {wanted} was to be read and the first one kept is {first}; {found - wanted} "
-        "messages were deleted by retention before they were read. Option failOnDataLoss=false goes on without them"
+        "messages were deleted by retention before they were read"
     )
+
+
+def gone(topic: str, lane: int, wanted: str) -> str:
+    """The text of a loss: a lane, or its consume queue, was removed by hand."""
+    return f"topic {topic}, lane {lane}: not in the store any more, and {wanted}; was its directory removed?"
+
+
+def data_loss(options: SourceOptions, text: str) -> None:
+    """Raises DataLoss, or warns where failOnDataLoss=false says that the query goes on."""
+    if options.fail_on_data_loss:
+        raise DataLoss(f"{text}. Option failOnDataLoss=false goes on without them")
+    log.warning("%s: %s; failOnDataLoss=false, so the query goes on without them", options.path, text)

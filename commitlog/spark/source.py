@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from commitlog.errors import OffsetOutOfRange, OptionError
+from commitlog.errors import CommitLogError, OffsetOutOfRange, OptionError
 from commitlog.spark.columns import check_schema, schema_of
 from commitlog.spark.offsets import Offsets, StreamOffset
 from commitlog.spark.options import (
@@ -37,7 +37,8 @@ from commitlog.spark.options import (
 )
 from commitlog.spark.planning import share_out
 from commitlog.spark.reading import Task, read_task
-from commitlog.spark.resolving import QueueKey, Resolver, beyond_end
+from commitlog.spark.registration import Registration
+from commitlog.spark.resolving import QueueKey, Resolver, beyond_end, data_loss, gone
 from commitlog.spark.sink import QUERY_OPTIONS, SINK_SPELLING, BatchWriter, StreamWriter, batch_writer, stream_writer
 from commitlog.start import EARLIEST, LATEST
 from commitlog.topic_index import QueueRange, TopicIndex
@@ -134,14 +135,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.options, self.schema = options, schema
         self._index: TopicIndex | None = None
+        self._registration: Registration | None = None
         self._target: dict[QueueKey, int] | None = None
         self._last_batch_ns: int | None = None
         self._idle_at: Mapping[str, Any] | None = None
+        self._gone: set[QueueKey] = set()
 
     def _resolver(self) -> tuple[Resolver, bool]:
-        """The index brought up to date, and whether anything moved."""
+        """The index brought up to date, and whether anything moved. Holds the reader's name from the first time on."""
         if self._index is None:
-            self._index = TopicIndex(StoreView(self.options.path))
+            view = StoreView(self.options.path)
+            name = self.options.reader_name
+            if name is not None and self._registration is None:
+                try:
+                    self._registration = Registration(self.options.path, name, self.options.subscription)
+                except CommitLogError:
+                    view.close()
+                    raise
+            self._index = TopicIndex(view)
         moved = self._index.refresh()
         return Resolver(self._index, self.options), moved
 
@@ -153,7 +164,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         queues = resolver.queues()
         starting = self.options.starting or Bound("startingOffsets", LATEST)
         resolver.check_named(starting, queues)
-        begins: Offsets = {}
+        begins: Offsets = {topic: {} for topic in self.options.subscription.chosen([])}
         for key, queue in queues.items():
             begins.setdefault(key[0], {})[key[1]] = resolver.offset(starting, key, queue)
         return StreamOffset(resolver.index.view.store_id, begins, begins).to_json()
@@ -162,16 +173,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next batch ends; `start` itself when there is nothing to read, or not enough yet."""
         resolver, moved = self._resolver()
         if not moved and start == self._idle_at:
+            self._write_position()
             return start
         offset = StreamOffset.from_json(start)
         offset.check_store(resolver.index.view.store_id, self.options.path)
+        if self._registration is not None:
+            self._registration.move(offset.store, offset.ends)
         queues = resolver.queues()
         ends = self._reachable(offset, queues)
         backlog = {key: max(end - self._begin(offset, key, queues[key]), 0) for key, end in ends.items()}
-        passed_over = any(ends[key] > offset.ends.get(key[0], {}).get(key[1], ends[key]) for key in ends)
+        passed_over = any(end > self._done(offset, key, queues[key]) for key, end in ends.items())
         self._idle_at = None
         if not any(backlog.values()) and not passed_over:
             self._idle_at = start
+            self._write_position()
             return start
         if self._waits_for_more(sum(backlog.values())):
             return start
@@ -181,21 +196,33 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_ns = time.monotonic_ns()
         new: Offsets = {topic: dict(lanes) for topic, lanes in offset.ends.items()}
         earliest: Offsets = {}
-        for (topic, lane), end in ends.items():
-            known = new.setdefault(topic, {})
-            if lane in known or end > queues[topic, lane].first:
-                known[lane] = max(end, known.get(lane, 0))
-                earliest.setdefault(topic, {})[lane] = queues[topic, lane].first
-        new = {topic: lanes for topic, lanes in new.items() if lanes}
+        for key, end in ends.items():
+            topic, lane = key
+            done = self._done(offset, key, queues[key])
+            if end > done or lane in offset.ends.get(topic, {}):
+                new.setdefault(topic, {})[lane] = max(end, done)
+                earliest.setdefault(topic, {})[lane] = done
         return StreamOffset(offset.store, new).following(offset, earliest).to_json()
 
-    @staticmethod
-    def _begin(offset: StreamOffset, key: QueueKey, queue: QueueRange) -> int:
+    def _write_position(self) -> None:
+        """While there is nothing to read. AvailableNow is about to end then, and nobody calls `stop`."""
+        if self._registration is not None:
+            self._registration.write(now=self._target is not None)
+
+    def _done(self, offset: StreamOffset, key: QueueKey, queue: QueueRange) -> int:
+        """How far the query is in a queue. In one that has appeared since the last batch nothing is done: what retention
+        took of it is lost; a topic that is newly subscribed to begins with what is kept."""
+        topic, lane = key
+        is_new = topic not in offset.ends and self.options.subscription.pattern is None
+        return offset.ends.get(topic, {}).get(lane, queue.first if is_new else 0)
+
+    def _begin(self, offset: StreamOffset, key: QueueKey, queue: QueueRange) -> int:
         """Where reading goes on: behind what is done, or at the first message kept."""
-        return max(offset.ends.get(key[0], {}).get(key[1], queue.first), queue.first)
+        return max(self._done(offset, key, queue), queue.first)
 
     def _reachable(self, offset: StreamOffset, queues: dict[QueueKey, QueueRange]) -> dict[QueueKey, int]:
-        """How far each queue can be read, as long as AvailableNow's target lets it. Raises OffsetOutOfRange."""
+        """How far each queue can be read, as long as AvailableNow's target lets it. Raises OffsetOutOfRange, DataLoss."""
+        self._check_for_gone(offset, queues)
         ends = {}
         for key, queue in queues.items():
             known = offset.ends.get(key[0], {}).get(key[1])
@@ -207,6 +234,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 end = min(end, self._target.get(key, 0 if known is None else known))
             ends[key] = max(end, self._begin(offset, key, queue) if known is not None else queue.first)
         return ends
+
+    def _check_for_gone(self, offset: StreamOffset, queues: dict[QueueKey, QueueRange]) -> None:
+        """Raises DataLoss where a queue that was read from is not there any more."""
+        subscription = self.options.subscription
+        for topic in subscription.chosen(list(offset.ends)):
+            for lane, done in offset.ends.get(topic, {}).items():
+                key = topic, lane
+                if done and key not in queues and key not in self._gone and subscription.has_lane(topic, lane):
+                    data_loss(self.options, gone(topic, lane, f"offset {done} is next"))
+                    self._gone.add(key)
 
     def _waits_for_more(self, rows: int) -> bool:
         """minOffsetsPerTrigger: a batch that is too small waits, at most maxTriggerDelay; the first one never does."""
@@ -259,9 +296,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_task(partition, arrow_schema(self.schema))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the position of a query is in its checkpoint."""
+        """Nothing to do: the checkpoint has the position, and the next `latestOffset` says as much (registration.py)."""
 
     def stop(self) -> None:
+        if self._registration is not None:
+            self._registration.close()
+            self._registration = None
         if self._index is not None:
             self._index.view.close()
             self._index = None

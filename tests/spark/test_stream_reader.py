@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,80 @@ def test_retention_past_the_reader(tmp_path: Path) -> None:
     careless.stop()
 
 
+@pytest.mark.parametrize("pattern", [False, True])
+def test_retention_before_a_new_lane_was_seen(tmp_path: Path, pattern: bool) -> None:
+    """While the query was down a lane appeared and lost its beginning: that is loss, not where it begins."""
+    chosen = {"subscribe": None, "subscribePattern": "ord.*"} if pattern else {}
+    store = small_store(tmp_path / "store", lanes=1)
+    of = reader(store, **chosen)
+    start = through_json(of.latestOffset(of.initialOffset(), ALL))
+    of.stop()
+    for row in range(200):
+        store.lane(1).append("orders", b"%d" % row)
+    store.publish()
+    store.lane(1).forget_before(1)
+    of = reader(store, **chosen)
+    end = of.latestOffset(start, ALL)
+    with pytest.raises(DataLoss, match=r"topic orders, lane 1: offset 0 was to be read and the first one kept is \d+"):
+        of.partitions(start, end)
+    of.stop()
+    careless = reader(store, failOnDataLoss="false", **chosen)
+    kept = [r for r in store.lane(1).records if r.physical_offset >= 1 << 13]
+    assert [row[1] for row in rows(careless, start, end)] == [r.queue_offset for r in kept]
+    assert careless.latestOffset(through_json(end), ALL) == end
+    careless.stop()
+
+
+def test_a_new_lane_of_which_nothing_is_left(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "store", lanes=1)
+    of = reader(store)
+    start = through_json(of.latestOffset(of.initialOffset(), ALL))
+    store.lane(1).append("orders", b"gone")
+    for _ in range(200):
+        store.lane(1).append("other", b"kept")
+    store.publish()
+    store.lane(1).forget_before(1)
+    end = of.latestOffset(start, ALL)
+    with pytest.raises(DataLoss, match="lane 1: offset 0 was to be read and the first one kept is 1; 1 messages"):
+        of.partitions(start, end)
+    of.stop()
+
+
+def test_no_false_alarm(tmp_path: Path) -> None:
+    """Retention took what was read, or was never asked for: the start of a topic that is subscribed to only now, a lane
+    that has nothing of the topic."""
+    store = small_store(tmp_path / "store", lanes=1)
+    of = reader(store, startingOffsets="earliest")
+    end = through_json(of.latestOffset(of.initialOffset(), ALL))
+    of.stop()
+    store.lane(0).forget_before(1)
+    store.lane(2).append("other", b"in a lane of its own")
+    store.publish()
+    store.lane(0).publish(first=1 << 13)
+    both = reader(store, subscribe="orders,other")
+    kept = [r for r in store.lane(0).records if r.topic == "other" and r.physical_offset >= 1 << 13]
+    found, last = run(both, end)
+    assert [row[1] for row in found] == [*(r.queue_offset for r in kept), 0]
+    assert last["orders"] == {"0": 100}
+    both.stop()
+
+
+def test_a_lane_that_is_gone(tmp_path: Path) -> None:
+    """Nothing of ours removes one; what it still had is lost."""
+    store = small_store(tmp_path / "store")
+    of = reader(store, startingOffsets="earliest")
+    end = through_json(of.latestOffset(of.initialOffset(), ALL))
+    of.stop()
+    shutil.rmtree(store.directory.lane(1).path)
+    of = reader(store)
+    with pytest.raises(DataLoss, match="topic orders, lane 1: not in the store any more"):
+        of.latestOffset(end, ALL)
+    of.stop()
+    careless = reader(store, failOnDataLoss="false")
+    assert careless.latestOffset(end, ALL) == end
+    careless.stop()
+
+
 def test_another_store_under_the_checkpoint(tmp_path: Path) -> None:
     store = small_store(tmp_path / "store", lanes=1)
     of = reader(store, startingOffsets="earliest")
@@ -259,7 +334,7 @@ def test_a_stream_waits_for_its_topic(tmp_path: Path) -> None:
     store = HandMadeStore(tmp_path / "store")
     of = reader(store)
     start = of.initialOffset()
-    assert start == {"@store": store.id}
+    assert start == {"@store": store.id, "orders": {}}
     assert of.latestOffset(start, ALL) == start
     store.lane(0).append("orders", b"first")
     store.publish()

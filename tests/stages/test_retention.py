@@ -251,6 +251,22 @@ def test_a_lane_that_a_reader_has_not_seen_is_kept_for_it(case: Case) -> None:
     assert case.kept(3)[0] == 0
 
 
+def test_a_lane_that_a_reader_is_not_assigned_is_not_kept(case: Case) -> None:
+    reader = RegisteredReader("billing", case.store.facts.id, {"old": {0: 130}}, 0, all_lanes=False)
+    RegisteredReaders(case.store.directory).save(reader)
+    at_age(case, 10**9)
+    case.turn(case.retention())
+    assert case.kept(3) == [case.last(3)]
+
+
+def test_a_topic_that_a_reader_has_not_seen_is_kept_for_it(case: Case) -> None:
+    at_age(case, 10**9)
+    reader = RegisteredReader("billing", case.store.facts.id, {"old": {0: 130, 3: 130}}, 0, pattern="ne.")
+    RegisteredReaders(case.store.directory).save(reader)
+    case.turn(case.retention())
+    assert case.kept(0)[0] == segment_of(case, 0, "new", 0)
+
+
 def test_a_reader_whose_place_can_not_be_read_keeps_everything(case: Case, caplog: pytest.LogCaptureFixture) -> None:
     register(case, {})
     (case.store.directory.readers_directory / "billing.json").write_bytes(b'{"offsets": 5}')

@@ -1,0 +1,87 @@
+"""`commitlog readers STORE`: readers that are registered by name, where they are, and the way to drop one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from commitlog.registered_readers import ReaderState
+
+_STEPS = ((172_800_000, 86_400_000, "days"), (7_200_000, 3_600_000, "hours"), (120_000, 60_000, "minutes"))
+
+
+def readers(
+    store: Annotated[Path, typer.Argument(help="Directory of the store.")],
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    remove: Annotated[str | None, typer.Option("--remove", help="Drop this reader: nothing is kept for it.")] = None,
+) -> None:
+    """List the store's registered readers (Spark's option readerName), or drop one."""
+    from commitlog.registered_readers import RegisteredReaders
+    from commitlog.store_directory import StoreDirectory
+
+    if remove is not None:
+        directory = StoreDirectory(store)
+        directory.load()
+        RegisteredReaders(directory).remove(remove)
+        typer.echo(f"removed reader {remove}: nothing is kept for it any more")
+        return
+    states = _states(store)
+    if json:
+        import orjson
+
+        values = {"readers": [as_json(state) for state in states]}
+        typer.echo(orjson.dumps(values, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode())
+        return
+    for line in _lines(states):
+        typer.echo(line)
+
+
+def _states(store: Path) -> list[ReaderState]:
+    from commitlog.registered_readers import reader_states
+    from commitlog.topic_index import TopicIndex
+    from commitlog.view import StoreView
+
+    view = StoreView(store)
+    try:
+        index = TopicIndex(view)
+        index.refresh()
+        return reader_states(index)
+    finally:
+        view.close()
+
+
+def as_json(state: ReaderState) -> dict[str, Any]:
+    """What `--json` prints of a reader."""
+    return asdict(state) | {"behind": state.behind}
+
+
+def summary(state: ReaderState) -> str:
+    """How far a reader is, in one line."""
+    if state.lag is None:
+        return f"{state.name}: its position can't be read"
+    running = ", its query is running" if state.running else ""
+    return f"{state.name}: {state.behind:,} messages behind, moved {_time(state.still_ms)} ago{running}"
+
+
+def _time(ms: int) -> str:
+    for least, unit, name in _STEPS:
+        if ms >= least:
+            return f"{ms // unit:,} {name}"
+    return f"{ms // 1000} seconds"
+
+
+def _lines(states: list[ReaderState]) -> Iterator[str]:
+    if not states:
+        yield "no registered readers; a Spark stream with option readerName is one"
+    for state in states:
+        yield summary(state)
+        for topic, lanes in (state.lag or {}).items():
+            for lane, behind in lanes.items():
+                at = ((state.offsets or {}).get(topic) or {}).get(lane, 0)
+                yield f"    {topic}, lane {lane}: at {at:,}, {behind:,} behind"
+        if state.warning:
+            yield f"WARNING: {state.warning}"

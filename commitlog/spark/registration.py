@@ -1,0 +1,86 @@
+"""Option `readerName`: a query's finished position, kept in the store under a name while one process holds that name.
+
+Spark says what is done in one place only: the `start` that it passes to `latestOffset`. (`commit` lags a batch and is
+left out for the last one.) So that is the position. It is written about once a second at most, from within that call,
+which an idle query gets all the time; what a killed process did not write is too low a position, and that only keeps
+more than is needed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.errors import ReaderError
+from commitlog.registered_readers import RegisteredReader, RegisteredReaders
+from commitlog.spark.offsets import Offsets
+from commitlog.spark.options import Subscription
+from commitlog.store_directory import StoreDirectory
+
+WRITE_EVERY_NS = 1_000_000_000
+
+log = logging.getLogger(__name__)
+
+
+class Registration:
+    """Holds the name from its making to `close`. Raises ReaderInUse, ReaderError (the store may only be read)."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], name: str, subscription: Subscription, clock: Clock = SYSTEM_CLOCK
+    ):
+        self.readers = RegisteredReaders(StoreDirectory(path), clock)
+        self.name, self.subscription, self.clock = name, subscription, clock
+        self._held = self.readers.hold(name)
+        self._position: tuple[str, Offsets] | None = None
+        self._written: tuple[str, Offsets] | None = None
+        self._written_ns = 0
+        self._complaint = ""
+
+    def move(self, store_id: str, done: Offsets) -> None:
+        """Everything before these offsets is read. Raises ReaderError where the first position can't be written."""
+        self._position = store_id, self._needs(done)
+        self.write()
+
+    def write(self, *, now: bool = False) -> None:
+        """Writes the position if it moved and a second has passed since the last time, or at once (`now`)."""
+        if self._position == self._written or self._position is None:
+            return
+        if not now and self._written and self.clock.monotonic_ns() - self._written_ns < WRITE_EVERY_NS:
+            return
+        store_id, offsets = self._position
+        self._written_ns = self.clock.monotonic_ns()
+        chosen = self.subscription
+        reader = RegisteredReader(
+            self.name, store_id, offsets, self.clock.wall_ms(), chosen.pattern, all_lanes=chosen.assigned is None
+        )
+        try:
+            self.readers.save(reader)
+        except OSError as error:
+            self._complain(error)
+            return
+        self._written, self._complaint = self._position, ""
+
+    def _needs(self, done: Offsets) -> Offsets:
+        """The position in what is subscribed to: also topics, and assigned lanes, that have no message yet."""
+        assigned = self.subscription.assigned
+        if assigned is not None:
+            return {topic: {n: done.get(topic, {}).get(n, 0) for n in lanes} for topic, lanes in assigned.items()}
+        return {topic: dict(done.get(topic, {})) for topic in self.subscription.chosen(list(done))}
+
+    def _complain(self, error: OSError) -> None:
+        """A first position must be written; that a later one can't be loses nothing, so the query goes on."""
+        place = self.readers.directory.readers_directory
+        text = f"reader {self.name}: its position can't be written to {place}: {error.strerror}"
+        if self._written is None:
+            raise ReaderError(f"{text}; make room or fix permissions, or read without readerName") from error
+        if text != self._complaint:
+            log.warning("%s; until it can, more is kept for it than it needs", text)
+            self._complaint = text
+
+    def close(self) -> None:
+        """Writes what is not written yet, and gives the name back."""
+        try:
+            self.write(now=True)
+        finally:
+            self.readers.let_go(self._held)

@@ -1,0 +1,211 @@
+"""Registered readers: where each is, how far behind, who holds a name, and what `stat` and `readers` show of it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import orjson
+import pytest
+from typer.testing import CliRunner, Result
+
+from commitlog import registered_readers
+from commitlog.cli import app
+from commitlog.clock import SYSTEM_CLOCK
+from commitlog.errors import ReaderError, ReaderInUse
+from commitlog.registered_readers import RegisteredReader, RegisteredReaders
+from commitlog.topic_index import TopicIndex
+from commitlog.view import StoreView
+from tests.spark.hand_made import HandMadeStore, small_store
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> HandMadeStore:
+    """100 messages of `orders` and of `other` in each of lanes 0 and 1."""
+    return small_store(tmp_path / "store")
+
+
+def register(
+    store: HandMadeStore, name: str, offsets: dict[str, dict[int, int]], ago_ms: int = 0, **more: object
+) -> None:
+    moved = SYSTEM_CLOCK.wall_ms() - ago_ms
+    RegisteredReaders(store.directory).save(RegisteredReader(name, store.id, offsets, moved, **more))  # type: ignore[arg-type]
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def lag(store: HandMadeStore, name: str) -> dict[str, dict[int, int]]:
+    view = StoreView(store.path)
+    index = TopicIndex(view)
+    index.refresh()
+    view.close()
+    return RegisteredReaders(store.directory).load(name).lag(index)
+
+
+def test_what_is_saved_is_loaded(store: HandMadeStore) -> None:
+    readers = RegisteredReaders(store.directory)
+    saved = [
+        RegisteredReader("a", store.id, {"orders": {0: 42, 10: 7}, "none yet": {}}, 17),
+        RegisteredReader("b.c", store.id, {"orders": {1: 3}}, 17, pattern="ord.*"),
+        RegisteredReader("_d-1", store.id, {"orders": {1: 3}}, 17, all_lanes=False),
+    ]
+    for reader in saved:
+        readers.save(reader)
+    assert readers.names() == ["_d-1", "a", "b.c"]
+    assert [readers.load(reader.name) for reader in saved] == saved
+
+
+@pytest.mark.parametrize("name", ["", ".a", "-a", "a/b", "a b", "x" * 101, "é"])
+def test_names_are_names_of_files(store: HandMadeStore, name: str) -> None:
+    with pytest.raises(ReaderError, match="no reader's name"):
+        RegisteredReaders(store.directory).hold(name)
+
+
+@pytest.mark.parametrize(
+    ("reads", "expected"),
+    [
+        ({"offsets": {"orders": {0: 42, 1: 100}}}, {"orders": {0: 58, 1: 0}}),
+        ({"offsets": {"orders": {0: 42}}}, {"orders": {0: 58, 1: 100}}),
+        ({"offsets": {"orders": {0: 42}}, "all_lanes": False}, {"orders": {0: 58}}),
+        (
+            {"offsets": {"orders": {0: 100, 1: 100}}, "pattern": "o.*"},
+            {"orders": {0: 0, 1: 0}, "other": {0: 100, 1: 100}},
+        ),
+        ({"offsets": {"new": {}}}, {}),
+    ],
+    ids=["all", "a lane it has not seen", "assigned lanes", "a topic that matches", "a topic that is not there"],
+)
+def test_lag(store: HandMadeStore, reads: dict[str, object], expected: dict[str, dict[int, int]]) -> None:
+    register(store, "billing", reads.pop("offsets"), **reads)  # type: ignore[arg-type]
+    assert lag(store, "billing") == expected
+
+
+def test_what_retention_took_is_no_lag(store: HandMadeStore) -> None:
+    register(store, "billing", {"orders": {0: 0, 1: 100}})
+    store.lane(0).forget_before(2)
+    kept = [r for r in store.lane(0).records if r.topic == "orders" and r.physical_offset >= 2 << 13]
+    assert lag(store, "billing") == {"orders": {0: len(kept), 1: 0}}
+
+
+def test_a_name_is_held_by_one(store: HandMadeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the process that holds it; it is free again when that lets go."""
+    monkeypatch.setattr(registered_readers, "PATIENCE_SECONDS", 0.05)
+    readers = RegisteredReaders(store.directory)
+    register(store, "billing", {"orders": {}})
+    held = readers.hold("billing")
+    assert readers.is_held("billing")
+    with pytest.raises(ReaderInUse, match=rf"reader billing .* process {os.getpid()}: "):
+        readers.hold("billing")
+    with pytest.raises(ReaderInUse, match="stop that query"):
+        readers.remove("billing")
+    other = readers.hold("shipping")
+    readers.let_go(held)
+    readers.let_go(other)
+    assert not readers.is_held("billing")
+    readers.let_go(readers.hold("billing"))
+
+
+def test_a_name_that_was_removed_is_held_by_one_again(store: HandMadeStore) -> None:
+    """The lock file goes with the reader; whoever had opened the old one does not hold the name."""
+    readers = RegisteredReaders(store.directory)
+    register(store, "billing", {"orders": {}})
+    readers.let_go(readers.hold("billing"))
+    readers.remove("billing")
+    assert os.listdir(store.directory.readers_directory) == []
+    with pytest.raises(ReaderError, match="no reader 'billing'"):
+        readers.remove("billing")
+
+
+POSITION = b'{"name":"billing","store":"s","moved_ms":1,"offsets":%s}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{}", b'{"offsets": 5}', POSITION % b'{"a":{"0":-1}}', POSITION % b'{},"pattern":"("'],
+)
+def test_a_damaged_position_is_named(store: HandMadeStore, content: bytes) -> None:
+    store.directory.readers_directory.mkdir()
+    (store.directory.readers_directory / "billing.json").write_bytes(content)
+    with pytest.raises(ReaderError, match=r"billing\.json: not the position of a reader"):
+        RegisteredReaders(store.directory).load("billing")
+    assert "WARNING: reader billing: " in call("stat", store.path).output
+    assert call("readers", store.path).exit_code == 0
+
+
+def test_a_store_that_may_only_be_read() -> None:
+    """Tried as somebody else where we are root, who may write anywhere."""
+    with tempfile.TemporaryDirectory() as directory:  # pytest's own may be entered by nobody else
+        os.chmod(directory, 0o755)
+        store = HandMadeStore(Path(directory, "store"))
+        store.path.chmod(0o555)
+        assert "readers: Permission denied; " in _refusal(RegisteredReaders(store.directory))
+        store.path.chmod(0o755)
+
+
+def _refusal(readers: RegisteredReaders) -> str:
+    """What `hold` says to another user, in a forked child."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.geteuid() == 0:
+                os.setuid(65534)
+            readers.hold("billing")
+        except ReaderError as error:
+            os.write(writing, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    said = os.read(reading, 1000).decode()
+    os.close(reading)
+    return said
+
+
+# ---- the command line ------------------------------------------------------------------------------------------------
+
+
+def test_stat_shows_lag_and_warns_of_one_that_stands_still(store: HandMadeStore) -> None:
+    """Behind and not moved for a day; one that has read everything is none to warn of."""
+    register(store, "fresh", {"orders": {0: 42, 1: 100}})
+    register(store, "stale", {"orders": {0: 42, 1: 100}}, DAY_MS + 3_600_000)
+    register(store, "done", {"orders": {0: 100, 1: 100}}, 5 * DAY_MS)
+    output = call("stat", store.path).output
+    assert "reader fresh: 58 messages behind" in output
+    assert "reader done: 0 messages behind" in output
+    assert [line for line in output.splitlines() if "WARNING" in line] == [
+        "WARNING: reader stale has not moved for 25 hours and keeps what it has not read: start its query, or "
+        f"`commitlog readers {store.path} --remove stale`"
+    ]
+    facts = orjson.loads(call("stat", store.path, "--json").output)
+    assert facts["readers"][1]["name"] == "fresh"
+    assert facts["readers"][1]["lag"] == {"orders": {"0": 58, "1": 0}}
+    assert facts["readers"][1]["running"] is False
+
+
+def test_readers_lists_and_removes(store: HandMadeStore) -> None:
+    assert "no registered readers" in call("readers", store.path).output
+    register(store, "billing", {"orders": {0: 42, 1: 100}}, 90_000)
+    register(store, "shipping", {"other": {}})
+    output = call("readers", store.path).output
+    assert "billing: 58 messages behind, moved 90 seconds ago" in output
+    assert "    orders, lane 0: at 42, 58 behind" in output
+    listed = orjson.loads(call("readers", store.path, "--json").output)["readers"]
+    assert [reader["name"] for reader in listed] == ["billing", "shipping"]
+    assert listed[0]["offsets"] == {"orders": {"0": 42, "1": 100}}
+    assert "removed reader billing" in call("readers", store.path, "--remove", "billing").output
+    assert RegisteredReaders(store.directory).names() == ["shipping"]
+    wrong = call("readers", store.path, "--remove", "biling")
+    assert isinstance(wrong.exception, ReaderError)
+    assert "no reader 'biling'; there are shipping" in str(wrong.exception)
+
+
+def test_a_reader_of_another_store_is_shown_as_such(store: HandMadeStore) -> None:
+    RegisteredReaders(store.directory).save(RegisteredReader("old", "f" * 32, {"orders": {}}, 5))
+    output = call("stat", store.path).output
+    assert "WARNING: reader old: belongs to another store" in output
