@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -99,7 +98,7 @@ def _refuse_unsafe_pool(facts: StoreFacts) -> None:
 
 
 def _new_pool(directory: StoreDirectory, facts: StoreFacts) -> tuple[ControlRegion, PoolPlace]:
-    pool = base_directory() / f"commitlog-{os.geteuid()}-{secrets.token_hex(6)}"
+    pool = base_directory() / f"commitlog-{os.geteuid()}-{os.urandom(6).hex()}"
     try:
         private_directory(pool, create=True)
         control = ControlRegion.create(pool, facts.id, directory.path)

@@ -10,10 +10,21 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
-from annotated_types import Interval
-
 MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES = 1 << 16, 1 << 30
 AUTO_SEGMENT_BYTES_MAX = 1 << 26
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The whole numbers that a knob may be, both ends included."""
+
+    ge: int
+    le: int
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> dict[str, Any]:
+        """pydantic's door for annotations of one's own: the number, with its bounds."""
+        return {**handler(source), "ge": self.ge, "le": self.le}
+
 
 Milliseconds = Annotated[int, Interval(ge=0, le=86_400_000)]
 Pages = Annotated[int, Interval(ge=0, le=65_536)]

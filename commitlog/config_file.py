@@ -7,13 +7,12 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import orjson
-from annotated_types import Interval
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from commitlog.config import Config, RetentionConfig
+from commitlog.config import Config, Interval, RetentionConfig
 from commitlog.errors import ConfigError
 
 for _section in (Config, *(section.default_factory for section in dataclasses.fields(Config))):
@@ -72,7 +71,7 @@ def _check_retention(retention: RetentionConfig, where: str) -> None:
 
 
 def _describe(problem: Any, where: str) -> str:
-    """One problem: key, value, file and what is allowed, taken from the knob's own annotation."""
+    """One problem, one clause: file, key, value, and what is allowed, taken from the knob's own annotation."""
     *path, last = problem["loc"]
     section: Any = Config
     for part in path:
@@ -81,11 +80,19 @@ def _describe(problem: Any, where: str) -> str:
     if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         return f"{where}: unknown key {key} (there are {', '.join(section.__dataclass_fields__)})"
     allowed = _allowed(get_type_hints(section, include_extras=True)[last])
-    return f"{where}: {key} = {problem['input']!r}: {problem['msg']}{allowed}"
+    return f"{where}: {key} = {problem['input']!r}: allowed are {allowed}"
 
 
 def _allowed(hint: Any) -> str:
     for bound in getattr(hint, "__metadata__", ()):
         if isinstance(bound, Interval):
-            return f" (allowed: {bound.ge} to {bound.le})"
-    return ""
+            return f"whole numbers from {bound.ge} to {bound.le}"
+    if hint is bool:
+        return "true and false"
+    if get_origin(hint) is Literal:
+        return " and ".join(map(repr, get_args(hint)))
+    return "strings" if hint is str else f"keys and values below [{_section_name(hint)}]"
+
+
+def _section_name(kind: Any) -> str:
+    return next(field.name for field in dataclasses.fields(Config) if field.default_factory is kind)

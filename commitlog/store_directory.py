@@ -11,7 +11,6 @@ STORE/
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -87,7 +86,7 @@ def boot_id() -> str:
 
 
 def new_store_id() -> str:
-    return secrets.token_hex(16)
+    return os.urandom(16).hex()
 
 
 class StoreDirectory:

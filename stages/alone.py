@@ -35,7 +35,7 @@ from commitlog.store_directory import StoreDirectory
 from shm.layout import HISTOGRAM_BUCKETS, STAGES, Header, Lane, Stage
 from shm.statistics import Histogram
 from stages.service_thread import ServiceThread
-from stages.supervisor import Supervisor
+from stages.supervisor import StageProcess, Supervisor
 
 TOPIC = "alone"
 _BATCH = 1000
@@ -52,7 +52,7 @@ _CLASSES = {
 class _Locks(Supervisor):
     """Takes the locks and makes the pool as ever, and starts nothing."""
 
-    def _launch(self, name: str, restarts: list[int] | None = None) -> Any:
+    def _launch(self, name: str, before: StageProcess | None = None) -> Any:
         return None
 
     def _wait_until_up(self) -> None:

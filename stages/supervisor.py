@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -40,7 +41,10 @@ _OWNER_WAIT_NS = 1_000_000_000
 _STAGE_START_SECONDS = 20.0
 _STOP_ORDER = ("committer", "flusher", "dispatcher", "allocator")
 _BACKOFF_SECONDS_MAX = 2.0
+_ROUNDS_OF_A_LIFE = 3
+"""A stage that has turned so many rounds could work: whatever killed it, it is started again at once."""
 _DRAIN_AGAIN_NS = 3_000_000_000
+_DESCRIPTORS_MAX = 65_536
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +56,9 @@ class StageProcess:
     name: str
     process: subprocess.Popen[bytes]
     pidfd: int
-    restarts: list[int] = field(default_factory=list)  # monotonic ns, within the window
+    rounds: int  # of its name's stages before it
+    deaths: list[int] = field(default_factory=list)  # monotonic ns, within the window
+    stillborn: int = 0  # how many in a row died before they could work
     start_at: int = 0  # monotonic ns, while it waits to be started again; 0 while it runs
 
 
@@ -163,7 +169,7 @@ class Supervisor:
 
     # ---- stages --------------------------------------------------------------------------------------------------
 
-    def _launch(self, name: str, restarts: list[int] | None = None) -> StageProcess:
+    def _launch(self, name: str, before: StageProcess | None = None) -> StageProcess:
         log_path = self.directory.logs_directory / f"{name}.log"
         fd = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -176,7 +182,14 @@ class Supervisor:
             )
         finally:
             os.close(fd)
-        return StageProcess(name, process, os.pidfd_open(process.pid), restarts or [])
+        stage = StageProcess(name, process, os.pidfd_open(process.pid), self._rounds(name))
+        if before is not None:
+            stage.deaths, stage.stillborn = before.deaths, before.stillborn
+        return stage
+
+    def _rounds(self, name: str) -> int:
+        assert self.control is not None
+        return self.control.words[self.control.stage_base(name) + Stage.ROUNDS]
 
     def entry_point(self, name: str) -> str:
         """The module that is run as a stage."""
@@ -219,7 +232,7 @@ class Supervisor:
                     poller.unregister(stage.pidfd)
                     self._bury(stage)
                 elif stage.start_at and stage.start_at <= self.clock.monotonic_ns():
-                    self.stages[name] = self._launch(name, stage.restarts)
+                    self.stages[name] = self._launch(name, stage)
                     poller.register(self.stages[name].pidfd, select.POLLIN)
                 elif not stage.start_at:
                     self._check_heartbeat(stage)
@@ -231,7 +244,7 @@ class Supervisor:
         return max(min([_POLL_MS, *waits]), 0)
 
     def _bury(self, stage: StageProcess) -> None:
-        """Notes a stage's death and when to start it again: at once the first time, then with back-off."""
+        """Notes a stage's death and when to start it again: at once, or with back-off where the last ones died young."""
         assert self.control is not None
         code = stage.process.wait()
         os.close(stage.pidfd)
@@ -240,13 +253,15 @@ class Supervisor:
             stage.process.stdin.close()
         now = self.clock.monotonic_ns()
         window = self.config.supervisor.restarts_window_ms * 1_000_000
-        stage.restarts = [at for at in stage.restarts if now - at < window] + [now]
-        if len(stage.restarts) > self.config.supervisor.restarts_max:
+        stage.deaths = [at for at in stage.deaths if now - at < window] + [now]
+        if len(stage.deaths) > self.config.supervisor.restarts_max:
             raise StageFailed(
-                f"the {stage.name} died {len(stage.restarts)} times in {window // 10**9} s, it is given up: "
+                f"the {stage.name} died {len(stage.deaths)} times in {window // 10**9} s, it is given up: "
                 f"{self._last_words(stage.name)}"
             )
-        delay = 0.0 if len(stage.restarts) == 1 else min(0.05 * 2 ** (len(stage.restarts) - 2), _BACKOFF_SECONDS_MAX)
+        has_worked = self._rounds(stage.name) - stage.rounds >= _ROUNDS_OF_A_LIFE
+        stage.stillborn = 0 if has_worked else stage.stillborn + 1
+        delay = 0.0 if stage.stillborn < 2 else min(0.05 * 2 ** (stage.stillborn - 2), _BACKOFF_SECONDS_MAX)
         stage.start_at = now + max(int(delay * 1e9), 1)
         self.control.words[self.control.stage_base(stage.name) + Stage.RESTARTS] += 1
         self._warn(f"the {stage.name} (pid {stage.process.pid}) died with {code}; it is started again")
@@ -403,10 +418,20 @@ def _log_to(path: Path) -> None:
     logging.basicConfig(stream=stream, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", force=True)
 
 
+def _allow_descriptors() -> None:
+    """A flusher has one for every unflushed segment, a dispatcher one for every queue: the usual 1,024 are for programs that
+    call select(2), which no stage does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def main(kind: type[Supervisor] = Supervisor) -> None:
     """Entry of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    _allow_descriptors()
     request = _read_request()
     supervisor = kind(Path(request["path"]), Config.from_json(request["config"]))
     signal.signal(signal.SIGTERM, supervisor.request_stop)

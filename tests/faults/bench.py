@@ -19,7 +19,7 @@ from commitlog.errors import CommitLogError
 from shm.layout import Header, Lane, Stage
 from stages.closing import StopReport, close_store
 from stages.service_thread import ServiceThread
-from stages.supervisor import Supervisor
+from stages.supervisor import StageProcess, Supervisor
 from tests.faults.channel import FaultsDirectory, FaultyChannel
 from tests.faults.disk import durable_bodies
 from tests.faults.stage import KINDS
@@ -49,7 +49,7 @@ class _Locks(Supervisor):
 
     warnings: list[str]
 
-    def _launch(self, name: str, restarts: list[int] | None = None) -> Any:
+    def _launch(self, name: str, before: StageProcess | None = None) -> Any:
         return None
 
     def _wait_until_up(self) -> None:

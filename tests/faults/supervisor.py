@@ -20,9 +20,9 @@ STAGE, PATCH = "COMMITLOG_TEST_STAGE", "COMMITLOG_TEST_PATCH"
 class PatchedSupervisor(Supervisor):
     """Runs `tests.faults.stage` for every stage and tells it by the environment which one it is."""
 
-    def _launch(self, name: str, restarts: list[int] | None = None) -> StageProcess:
+    def _launch(self, name: str, before: StageProcess | None = None) -> StageProcess:
         os.environ[STAGE] = name
-        return super()._launch(name, restarts)
+        return super()._launch(name, before)
 
     def entry_point(self, name: str) -> str:
         return "tests.faults.stage"
@@ -34,7 +34,7 @@ def patched_stages(patch: str = "tests.faults.stage:with_faults") -> Iterator[No
 
     def start(command: list[str], **how: Any) -> subprocess.Popen[bytes]:
         assert command[1:] == ["-P", "-m", "stages.supervisor"]
-        return subprocess.Popen([sys.executable, "-P", "-m", __name__], env={**os.environ, PATCH: patch}, **how)
+        return subprocess.Popen([sys.executable, "-P", "-m", __name__], **{**how, "env": {**how["env"], PATCH: patch}})
 
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr("commitlog.store.subprocess", SimpleNamespace(Popen=start, PIPE=subprocess.PIPE))

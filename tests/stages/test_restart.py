@@ -1,0 +1,89 @@
+"""A stage that is killed is back before anybody minds; one that can't live is given time, and then up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import commitlog
+from commitlog import errors
+from shm.layout import STAGES, Lane
+from tests.conftest import wait_until
+from tests.crash.scene import pid_of
+from tests.faults.supervisor import patched_stages
+
+SMALL = {"store": {"segment_bytes": 1 << 16}, "dispatcher": {"linger_ms": 0}}
+POSITION_OF = {
+    "committer": Lane.COMMITTED,
+    "flusher": Lane.FLUSHED,
+    "dispatcher": Lane.DISPATCHED,
+    "allocator": Lane.ALLOCATED,
+}
+AGAIN_SECONDS = 1.0
+STARTS = 5
+"""What is allowed on a machine that is busy with other things: so many times what a bare start of Python takes there."""
+
+
+def bare_start() -> float:
+    """Seconds until a Python process with a stage's libraries is up, and gone, here and now."""
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-P", "-c", "import numpy, zmq, logging, dataclasses"], check=True)
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_data_moves_again_within_a_second_of_a_kill(stage: str, tmp_path: Path) -> None:
+    """Also when it is killed for the sixth time within a minute: one that has worked is started again at once."""
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
+        words, at = producer._words, producer._base + POSITION_OF[stage]
+        took, limit = [], AGAIN_SECONDS
+        for _ in range(6):
+            before = words[at]
+            _send_until_it_moves(producer, at, before)
+            os.kill(pid_of(store.path, stage), signal.SIGKILL)
+            began, before = time.monotonic(), words[at]
+            _send_until_it_moves(producer, at, before)
+            took.append(time.monotonic() - began)
+            limit = max(limit, STARTS * bare_start())
+    assert statistics.median(took[-3:]) < limit, took
+
+
+def _send_until_it_moves(producer: commitlog.Producer, at: int, before: int) -> None:
+    def moved() -> bool:
+        for _ in range(10):
+            producer.send("t", bytes(2000))  # back-pressure holds it up where nobody drains
+        return producer._words[at] > before
+
+    wait_until(moved, 20, "data to move")
+
+
+def give_up_at_once(kind: type) -> type:
+    """A committer that leaves with an error in its first round."""
+    if kind.name != "committer":  # type: ignore[attr-defined]
+        return kind
+
+    class Doomed(kind):  # type: ignore[misc]
+        def work(self) -> bool:
+            raise errors.StageFailed("doomed")
+
+    return Doomed
+
+
+@pytest.mark.leaves_pools
+def test_a_stage_that_can_not_live_is_started_less_and_less_often(tmp_path: Path) -> None:
+    """Then the store stops by name, with what the stage said last."""
+    config = {**SMALL, "supervisor": {"restarts_max": 4}}
+    with patched_stages("tests.stages.test_restart:give_up_at_once"):
+        store = commitlog.Store.open(tmp_path / "store", config)
+        began = time.monotonic()
+        wait_until(lambda: not store.running, 60, "the store to give up")
+        assert time.monotonic() - began > 0.05 + 0.1 + 0.2
+        with pytest.raises(errors.StageFailed, match=r"the committer died 5 times .* doomed"):
+            store.close()
