@@ -4,8 +4,8 @@
 it counts. It is written only after the data below `flushed_where` and the consume queues below `dispatched_where` were
 synced, so what it says is true for ever; that it may be old only makes the scan after a crash longer.
 
-    0  magic "CLPOS\\0\\0\\1" │ sequence │ generation │ flushed │ dispatched │ first │ last store timestamp │ drained │ CRC-32
-    0                   8          16           24        32           40      48                     56        64
+    0                    8          16           24        32           40      48        56        64        72
+    │ magic "CLPOS\\0\\0\\2" │ sequence │ generation │ flushed │ dispatched │ first │ last time │ drained │ entries │ CRC-32 │
 """
 
 from __future__ import annotations
@@ -20,14 +20,18 @@ from zlib_ng.zlib_ng import crc32
 from commitlog.file_channel import FileChannel
 
 SLOT_BYTES = 4096
-_MAGIC = b"CLPOS\0\0\x01"
-_SLOT = struct.Struct("<8s7Q")
+_MAGIC = b"CLPOS\0\0\x02"
+_SLOT = struct.Struct("<8s7Qq")
 _CRC = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Positions of a lane, bytes of its log; `last_store_timestamp` in ms; `drained`: the store was closed properly."""
+    """Positions of a lane, bytes of its log; `last_store_timestamp` in ms; `drained`: the store was closed properly.
+
+    `entries` is what its consume queues must add up to: the queue offset behind the last entry below
+    `dispatched_where`, summed over the topics. −1 where nobody counted, as while a store runs.
+    """
 
     generation: int
     flushed_where: int
@@ -35,6 +39,7 @@ class Positions:
     first_where: int
     last_store_timestamp: int
     drained: bool
+    entries: int = -1
 
 
 class PositionsFile:
@@ -57,11 +62,11 @@ class PositionsFile:
         found = []
         for start in range(0, len(data) - _SLOT.size - _CRC.size + 1, SLOT_BYTES):
             body = data[start : start + _SLOT.size]
-            magic, sequence, generation, flushed, dispatched, first, timestamp, drained = _SLOT.unpack(body)
+            magic, sequence, generation, flushed, dispatched, first, timestamp, drained, entries = _SLOT.unpack(body)
             (crc,) = _CRC.unpack_from(data, start + _SLOT.size)
             possible = first <= dispatched <= flushed < 1 << 63 and drained in (0, 1)
             if magic == _MAGIC and crc == crc32(body) and possible:
-                positions = Positions(generation, flushed, dispatched, first, timestamp, bool(drained))
+                positions = Positions(generation, flushed, dispatched, first, timestamp, bool(drained), entries)
                 found.append((sequence, positions))
         return found
 
@@ -79,6 +84,7 @@ class PositionsFile:
             positions.first_where,
             positions.last_store_timestamp,
             positions.drained,
+            positions.entries,
         )
         slot = (body + _CRC.pack(crc32(body))).ljust(SLOT_BYTES, b"\0")
         is_new = sequence == 1

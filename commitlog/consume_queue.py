@@ -21,16 +21,22 @@ import numpy.typing as npt
 
 from commitlog.errors import DamagedFile
 from commitlog.file_channel import DISK, FileChannel
-from commitlog.store_directory import segment_name
+from commitlog.store_directory import LaneDirectory, segment_name
 
 ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 ENTRY_BYTES = 20
 assert ENTRY.itemsize == ENTRY_BYTES
 FILE_BYTES = 300_000 * ENTRY_BYTES
 PRE_FILL_SIZE = 0x7FFFFFFF
+_LIGHT = "%LMQ%"
 
 Entries = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
+
+
+def is_light(topic: str) -> bool:
+    """Whether RocketMQ takes the queue for a light one, whose entries name records of other topics and queues."""
+    return topic.startswith(_LIGHT)
 
 
 class ConsumeQueue:
@@ -55,6 +61,11 @@ class ConsumeQueue:
     def _look(self) -> None:
         """Lists the files anew: the writer may have made one since."""
         self._starts = sorted(int(n) for n in self.channel.list(self.directory) if n.isdecimal() and len(n) == 20)
+
+    def starts(self) -> list[int]:
+        """The byte offset that each file begins at, ascending, as they are there now."""
+        self._look()
+        return self._starts
 
     @property
     def file_bytes(self) -> int:
@@ -212,23 +223,32 @@ class ConsumeQueue:
         begin = self._starts[0] // ENTRY_BYTES
         return _first_where(lambda q: self._size_at(q) != PRE_FILL_SIZE, begin, max(self.end(), begin))
 
-    def find_by_timestamp(self, timestamp: int, first: int, end: int, read_timestamp: Callable[[int, int], int]) -> int:
+    def find_by_timestamp(self, timestamp: int, first: int, end: int, read_timestamp: Callable[[int], int]) -> int:
         """The queue offset in [first, end) of the first message stored at or after a time (ms); `end` if there is none.
 
-        `read_timestamp(physical offset, size)` reads a record's store timestamp. A binary search: store timestamps only grow.
+        `read_timestamp(queue offset)` reads a record's store timestamp. A binary search: store timestamps only grow.
         """
-
-        def is_late(queue_offset: int) -> bool:
-            entry = self.entries(queue_offset, 1)
-            return read_timestamp(int(entry["physical_offset"][0]), int(entry["size"][0])) >= timestamp
-
-        return _first_where(is_late, first, end)
+        return _first_where(lambda queue_offset: read_timestamp(queue_offset) >= timestamp, first, end)
 
     def close(self) -> None:
         for fd in self._files.values():
             self.channel.close(fd)
         self._files.clear()
         self._writable.clear()
+
+
+def total_of_ends(lane: LaneDirectory, channel: FileChannel) -> int:
+    """The ends of all topics' queues of a lane, added up; −1 where one of them can't be read."""
+    total = 0
+    for topic in channel.list(lane.consumequeue):
+        queue = ConsumeQueue(lane.queue(topic), channel=channel)
+        try:
+            total += queue.end()
+        except (DamagedFile, OSError):
+            return -1
+        finally:
+            queue.close()
+    return total
 
 
 def unlink_below(directory: Path, first_where: int, channel: FileChannel) -> None:

@@ -62,7 +62,7 @@ class Quarantine:
         """Notes a damaged range; the bytes stay where they are. The same note is written once."""
         note = {"file": file, "offset": offset, "bytes": end - offset, "reason": reason}
         data = _to_json(note)
-        path = self.path / f"corrupt-{offset:020d}.json"
+        path = _corruption_note(self.lane, offset)
         with contextlib.suppress(FileNotFoundError):
             if self.channel.read_file(path) == data:
                 return
@@ -154,6 +154,15 @@ class Quarantine:
     def _free_name(self, name: str) -> str:
         taken = set(self.channel.list(self.path))
         return next(n for n in _numbered(name) if n not in taken)
+
+
+def is_noted(lane: LaneDirectory, offset: int) -> bool:
+    """Whether a recovery noted that the log is damaged from this offset on; consume queues have entries that name it."""
+    return _corruption_note(lane, offset).exists()
+
+
+def _corruption_note(lane: LaneDirectory, offset: int) -> Path:
+    return lane.quarantine / f"corrupt-{offset:020d}.json"
 
 
 def _numbered(name: str) -> Sequence[str]:

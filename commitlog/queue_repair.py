@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from commitlog.byte_ranges import Ints
-from commitlog.consume_queue import ENTRY, ENTRY_BYTES, FILE_BYTES, PRE_FILL_SIZE, ConsumeQueue, Entries
+from commitlog.consume_queue import ENTRY, ENTRY_BYTES, FILE_BYTES, PRE_FILL_SIZE, ConsumeQueue, Entries, is_light
 from commitlog.errors import DamagedFile
 from commitlog.file_channel import FileChannel
 from commitlog.log_scan import Gap, LogScan
@@ -168,7 +168,7 @@ class QueueRepair:
             topic = directory.parent.name
             if directory == self.lane.queue(topic):
                 self._sound[topic] = state.sound
-            if state.junk and state.junk_low < dispatched and not topic.startswith("%LMQ%"):
+            if state.junk and state.junk_low < dispatched and not is_light(topic):
                 self.findings.append(f"consume queue: {directory}: damaged from entry {state.sound} on")
                 return False
         return self._samples_have_entries(log, dispatched)

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.errors import DataLoss, UnknownTopic
+from commitlog.errors import CorruptRecord, DamagedFile, DataLoss, UnknownTopic
 from commitlog.log_walk import LastSegment, walk
 from commitlog.message import Message
 from commitlog.record import decode
@@ -126,7 +126,10 @@ class _LaneCursor:
         self._index, self._topics = index, topics
         self._segments = LastSegment(index.directory, index.view.segment_bytes, index.view.channel)
         self._from: dict[str, int] = {}
-        wheres = []
+        self.where = index.limit
+        if start == EARLIEST and topics is None:
+            self.where = max(index.first, 0)  # all there is: no consume queue is asked
+            return
         for topic, known in index.queues.items():
             if topics is not None and topic not in topics:
                 continue
@@ -134,18 +137,17 @@ class _LaneCursor:
             offset = resolve(start, known.first, known.end, partial(index.find_by_time, topic), where=where)
             self._from[topic] = offset
             if offset < known.end:
-                wheres.append(self._place(topic, offset))
-        self.where = min(wheres, default=index.limit)
+                self.where = min(self.where, self._place(topic, offset))
 
     def _place(self, topic: str, offset: int) -> int:
+        """Where a walk may begin that is to meet this record; where its entry can't be believed, at the log's first."""
         known = self._index.queues[topic]
-        if offset < known.indexed:
-            queue = self._index.queue(topic)
-            try:
-                return int(queue.entries(offset, 1)["physical_offset"][0])
-            finally:
-                queue.close()
-        return max(known.walk_from(offset), 0)
+        if offset >= known.indexed:
+            return max(known.walk_from(offset), 0)
+        try:
+            return self._index.record(topic, offset).physical_offset
+        except (CorruptRecord, DamagedFile, FileNotFoundError):
+            return max(self._index.first, 0)
 
     def _open(self, base: int) -> Source:
         """The bytes of a segment. Raises DataLoss where retention was quicker than this reader."""

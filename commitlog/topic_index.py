@@ -5,6 +5,11 @@ the log, so that a slow or dead dispatcher costs readers nothing but time. The o
 read, then the ends of the consume queues, then the limit, then [dispatched, limit) is walked. Everything below the
 dispatched position that was read is in the queues; everything above it is walked.
 
+Consume queues are an index, and an index may be damaged. So no entry is believed: the ends that a bisection finds must
+name records of that topic, lane and queue offset, the ends of all topics must add up to what was counted when the store
+was stopped, and the walk must go on where they end. If anything is wrong the lane is walked from its first record, with
+a ReadingWarning. A damaged entry between the ends meets those who read the record it names: each checks what it gets.
+
 An object lives as long as its reader and remembers how far it has walked, so that asking again costs next to nothing
 while nothing has moved. It is not for threads.
 """
@@ -12,21 +17,28 @@ while nothing has moved. It is not for threads.
 from __future__ import annotations
 
 import time
+import warnings
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from commitlog.consume_queue import ConsumeQueue
+from commitlog.consume_queue import ConsumeQueue, is_light
+from commitlog.errors import CorruptRecord, DamagedFile, ReadingWarning
+from commitlog.log_scan import Segments
 from commitlog.log_walk import LastSegment, Step, walk
-from commitlog.record import decode
-from commitlog.view import LaneLimits, StoreView
+from commitlog.quarantine import is_noted
+from commitlog.queue_bounds import NamedQueue, QueueBounds, record_of_entry
+from commitlog.record import Record
+from commitlog.view import LaneLimits, LogView
 
 WALK_RATHER_BYTES = 8192
 """Per queue of a lane: so much more is walked before the ends of all its consume queues are read again."""
 MARK_BYTES = 1 << 20
 """A topic's records above `dispatched` are marked about this often, so that readers of a part walk little."""
+_REST_BYTES = 1 << 16
+"""Behind the end so much is looked at for a byte that is not zero."""
 STOPPED_REREAD_NS = 100_000_000
 """Without a pool the limits are in files; they are looked at no more often than this."""
 
@@ -50,14 +62,17 @@ class QueueRange:
 class LaneIndex:
     """The queues of one lane."""
 
-    def __init__(self, view: StoreView, lane: int, isolation: str) -> None:
+    def __init__(self, view: LogView, lane: int, isolation: str) -> None:
         self.view, self.lane, self.isolation = view, lane, isolation
-        self.directory = view.directory.lane(lane)
+        self.directory = view.lane(lane)
         self.queues: dict[str, QueueRange] = {}
         self.limit = 0
         """Bytes of the log that were looked through."""
-        self._first = -1
+        self.first = -1
+        """Where the log begins: its first record, as far as nothing was deleted."""
         self._walked_to = -1
+        self._indexed_to = 0
+        self._trusts_queues = True
         self._segments = LastSegment(self.directory, view.segment_bytes, view.channel)
 
     def _limit_of(self, limits: LaneLimits) -> int:
@@ -66,25 +81,54 @@ class LaneIndex:
     def refresh(self) -> bool:
         """Looks how far the lane is now; whether anything moved. Raises CorruptRecord, DamagedFile, OSError."""
         limits = self.view.limits(self.lane)
-        limit = self._limit_of(limits)
-        if limit <= self.limit and limits.first <= self._first:
+        if self.view.live and limits.dispatched < self._indexed_to:
+            self._forget()  # a sync of the consume queues failed: what they lost is placed again, and walked until then
+        elif self._limit_of(limits) <= self.limit and limits.first <= self.first:
             return False
-        if (
-            self._walked_to < limits.first
-            or self._walked_to < 0
+        try:
+            self._follow(limits)
+        except _DoubtfulQueue as doubt:
+            if self.view.one_log:
+                raise DamagedFile(f"{doubt}; a RocketMQ that opens the root builds its consume queues anew") from doubt
+            self._distrust(str(doubt))
+            self._follow(limits)
+        return True
+
+    def _forget(self) -> None:
+        self.queues.clear()
+        self.limit, self.first, self._walked_to, self._indexed_to = 0, -1, -1, 0
+
+    def _distrust(self, reason: str) -> None:
+        """From now on all is found by walking the log, which needs no consume queue."""
+        warnings.warn(
+            f"lane {self.lane}: {reason}: the consume queues are passed over and the whole log is walked, which is slow; "
+            f"`commitlog run` on {self.view.path} repairs them",
+            ReadingWarning,
+            stacklevel=2,
+        )
+        self._forget()
+        self._trusts_queues = False
+
+    def _follow(self, limits: LaneLimits) -> None:
+        limit = self._limit_of(limits)
+        if self._trusts_queues and (
+            self._walked_to < max(limits.first, 0)
             or limits.dispatched - self._walked_to > WALK_RATHER_BYTES * len(self.queues)
         ):
-            self._read_queues(limits.first)
+            self._read_queues(limits)
             self._walked_to = max(self._walked_to, limits.dispatched, limits.first)
+            self._indexed_to = limits.dispatched
             limit = max(limit, self._limit_of(self.view.limits(self.lane)))
-            self._bound_by(limit)
-        elif limits.first > self._first:
-            self._read_firsts(limits.first)
-        self._first = max(self._first, limits.first)
+        elif limits.first > self.first:
+            if self._trusts_queues:
+                self._read_firsts(limits)
+            else:  # nobody knows where the queues begin now
+                self.queues.clear()
+                self._walked_to = limits.first
+        self.first = max(self.first, limits.first)
         for step in self._walk(self._walked_to, limit):
             self._note(step)
         self.limit = limit
-        return True
 
     def _walk(self, start: int, limit: int) -> Iterator[Step]:
         return walk(self._segments.open, self.lane, self.view.segment_bytes, start, limit)
@@ -98,35 +142,31 @@ class LaneIndex:
     def _topics_on_disk(self) -> list[str]:
         return self.view.channel.list(self.directory.consumequeue)
 
-    def _read_queues(self, first_where: int) -> None:
+    def _read_queues(self, limits: LaneLimits) -> None:
+        total = 0
         for topic in self._topics_on_disk():
-            queue = self.queue(topic)
-            try:
-                end = queue.end()
-                if not end:
-                    continue
-                first = self._first_from(queue, end, first_where)
-            finally:
-                queue.close()
+            first, end = self._bounds(topic, limits)
+            total += end
+            if not end:
+                continue
             known = self.queues.get(topic)
             if known is None:
                 self.queues[topic] = QueueRange(first, end, end)
             else:
                 known.first, known.end, known.indexed = first, max(end, known.end), max(end, known.indexed)
-        self._forget_marks(first_where)
+        if limits.entries not in (-1, total):
+            raise _DoubtfulQueue(f"its consume queues end at {total:,} in all, not at {limits.entries:,}")
+        self._forget_marks(limits.first)
 
-    def _read_firsts(self, first_where: int) -> None:
+    def _read_firsts(self, limits: LaneLimits) -> None:
         """Old segments were deleted: their entries may be the only ones that were not walked but looked up."""
         for topic, known in self.queues.items():
-            queue = self.queue(topic)
-            try:
-                end = min(queue.end(), known.end)
-                if end:
-                    known.first = max(self._first_from(queue, end, first_where), known.first)
-                    known.indexed = max(end, known.indexed)
-            finally:
-                queue.close()
-        self._forget_marks(first_where)
+            first, end = self._bounds(topic, limits)
+            end = min(end, known.end)
+            if end:
+                known.first = max(min(first, end), known.first)
+                known.indexed = max(end, known.indexed)
+        self._forget_marks(limits.first)
 
     def _forget_marks(self, first_where: int) -> None:
         """Marks below what is indexed now are not needed; none may lead below the log's first offset."""
@@ -135,38 +175,77 @@ class LaneIndex:
             del known.marks[: max(at, 0)]
             known.marks = [(offset, max(where, first_where)) for offset, where in known.marks]
 
-    def _first_from(self, queue: ConsumeQueue, end: int, first_where: int) -> int:
-        """The first queue offset whose record is in a segment that is still there."""
-        low, high = queue.first(), end
-        while low < high:
-            middle = (low + high) // 2
-            entry = queue.entries(middle, 1)  # none: the queue's old files were deleted just now
-            if not len(entry) or int(entry["physical_offset"][0]) < first_where:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+    def _bounds(self, topic: str, limits: LaneLimits) -> tuple[int, int]:
+        """First and end of the queue offsets whose records are below `dispatched` and in segments that are still there.
 
-    def _bound_by(self, limit: int) -> None:
-        """Entries may name records beyond the limit where the pool was lost: they don't count yet."""
-        for topic, known in self.queues.items():
-            if known.end > known.indexed:
-                continue
-            queue = self.queue(topic)
+        Entries beyond it may name what was lost with a pool. Raises _DoubtfulQueue.
+        """
+        queue = self.queue(topic)
+        try:
+            first, end = QueueBounds(queue, limits.first, limits.dispatched).find()
+            if not limits.stopped_properly and self.view.one_log:
+                end = self._without_torn_tail(topic, queue, first, end)
+            for offset in {first, end - 1} if first < end else ():
+                self._check_entry(topic, queue, offset)
+        except (DamagedFile, CorruptRecord, OSError, OverflowError, ValueError) as error:
+            raise _DoubtfulQueue(f"topic {topic}: {error}") from error
+        finally:
+            queue.close()
+        return first, end
+
+    def _check_entry(self, topic: str, queue: ConsumeQueue, offset: int) -> None:
+        try:
+            self._record_of(topic, queue, offset)
+        except (DamagedFile, CorruptRecord, FileNotFoundError):
+            where = int(queue.entries(offset, 1)["physical_offset"][0])
+            deleted_since = where < self.view.limits(self.lane).first
+            if not deleted_since and not is_noted(self.directory, where):
+                raise
+
+    def _without_torn_tail(self, topic: str, queue: ConsumeQueue, first: int, end: int) -> int:
+        """Where a queue ends whose RocketMQ was killed: the last entries may name records that never reached the disk."""
+        good = end
+        while good > first:
             try:
-                low, high = known.first, known.end
-                if high > low and not self._is_below(queue, high - 1, limit):
-                    while low < high:
-                        middle = (low + high) // 2
-                        low, high = (middle + 1, high) if self._is_below(queue, middle, limit) else (low, middle)
-                    known.end = known.indexed = low
-            finally:
-                queue.close()
+                self._record_of(topic, queue, good - 1, check_crc=True)
+                break
+            except CorruptRecord:
+                good -= 1
+        if good < end:
+            warnings.warn(
+                f"{queue.directory}: the last {end - good:,} entries name no good records, as a RocketMQ that was killed "
+                f"leaves them; they are passed over",
+                ReadingWarning,
+                stacklevel=2,
+            )
+        return good
 
-    @staticmethod
-    def _is_below(queue: ConsumeQueue, offset: int, limit: int) -> bool:
+    def record(self, topic: str, offset: int) -> Record:
+        """The record of a queue offset below `indexed`. Raises CorruptRecord for an entry of another record, DamagedFile,
+        FileNotFoundError."""
+        queue = self.queue(topic)
+        try:
+            return self._record_of(topic, queue, offset)
+        finally:
+            queue.close()
+
+    def _record_of(self, topic: str, queue: ConsumeQueue, offset: int, *, check_crc: bool = False) -> Record:
         entry = queue.entries(offset, 1)
-        return len(entry) == 1 and int(entry["physical_offset"][0]) + int(entry["size"][0]) <= limit
+        if not len(entry) or not entry["size"][0]:
+            raise DamagedFile(f"{queue.directory}: there is no entry {offset}")
+        where, size = int(entry["physical_offset"][0]), int(entry["size"][0])
+        name = NamedQueue(topic, self.lane, offset_is_stored=not (self.view.one_log and is_light(topic)))
+        return record_of_entry(self._segments, name, offset, where, size, check_crc=check_crc)
+
+    def goes_on(self) -> bool:
+        """Whether a lane that was not stopped properly has anything behind what may be read."""
+        if self.view.limits(self.lane).stopped_properly:
+            return False
+        segments = Segments(self.directory.commitlog, self.view.segment_bytes, self.view.channel)
+        where = max(self.limit, segments.first)
+        base = where - where % segments.size
+        looks = [(base, where - base), (base + segments.size, 0)]
+        return any(any(segments.map(start)[at : at + _REST_BYTES]) for start, at in looks if start in segments)
 
     # ---- the walk ------------------------------------------------------------------------------------------------
 
@@ -181,6 +260,10 @@ class LaneIndex:
             end = int(table.queue_offsets[rows[-1]]) + 1
             where = table.base_offset + int(table.positions[rows[0]])
             known = self.queues.get(topic)
+            if self._trusts_queues and first > (known.end if known else 0):
+                raise _DoubtfulQueue(
+                    f"topic {topic}: the consume queue ends before offset {first:,}, the next in the log"
+                )
             if known is None:
                 known = self.queues[topic] = QueueRange(first, end, 0)
             known.end = max(known.end, end)
@@ -196,21 +279,20 @@ class LaneIndex:
         indexed = min(known.indexed, known.end)
         queue = self.queue(topic)
         try:
-            found = queue.find_by_timestamp(timestamp_ms, known.first, indexed, self._stored_at)
+            found = queue.find_by_timestamp(
+                timestamp_ms, known.first, indexed, lambda offset: self._record_of(topic, queue, offset).store_timestamp
+            )
+        except (DamagedFile, CorruptRecord, FileNotFoundError):
+            if self.view.one_log:
+                raise
+            return self._find_by_walking(topic, self.first, timestamp_ms)
         finally:
             queue.close()
         if found < indexed:
             return found
-        return self._find_by_walking(topic, known, timestamp_ms)
+        return self._find_by_walking(topic, known.walk_from(indexed), timestamp_ms)
 
-    def _stored_at(self, where: int, size: int) -> int:
-        base = where - where % self.view.segment_bytes
-        record = self._segments.open(base)
-        found = decode(record, where - base, limit=where - base + size, physical_offset=where, check_crc=False)
-        return found.store_timestamp
-
-    def _find_by_walking(self, topic: str, known: QueueRange, timestamp_ms: int) -> int | None:
-        start = known.walk_from(known.indexed)
+    def _find_by_walking(self, topic: str, start: int, timestamp_ms: int) -> int | None:
         if start < 0:
             return None
         for step in self._walk(start, self.limit):
@@ -224,13 +306,18 @@ class LaneIndex:
         return None
 
 
-class TopicIndex:
-    """All lanes of a store. `isolation` is "flushed" or "committed"."""
+class _DoubtfulQueue(Exception):
+    """Something in a consume queue that can't be right; the text says what."""
 
-    def __init__(self, view: StoreView, isolation: str = "flushed") -> None:
+
+class TopicIndex:
+    """All lanes of a store, or all queue ids of a RocketMQ store root. `isolation` is "flushed" or "committed"."""
+
+    def __init__(self, view: LogView, isolation: str = "flushed") -> None:
         self.view, self.isolation = view, isolation
         self.lanes: dict[int, LaneIndex] = {}
         self._looked_at = 0
+        self._warned = False
 
     def refresh(self) -> bool:
         """Looks at the store again; whether anything moved. Raises CorruptRecord, DamagedFile, CommitLogError."""
@@ -246,7 +333,22 @@ class TopicIndex:
             if index is None:
                 index = self.lanes[lane] = LaneIndex(self.view, lane, self.isolation)
             moved = index.refresh() or moved
+        self._warn_of_rest()
         return moved
+
+    def _warn_of_rest(self) -> None:
+        """Says once what a reader of a store that was killed can't know: that there may be more."""
+        if self._warned or self.view.live or self.view.one_log:
+            return
+        lanes = [str(lane) for lane, index in self.lanes.items() if index.goes_on()]
+        if lanes:
+            self._warned = True
+            warnings.warn(
+                f"{self.view.path} was not stopped properly: lane {', '.join(lanes)} has more than its `positions` say, "
+                f"which is not read; `commitlog run` on the store recovers it",
+                ReadingWarning,
+                stacklevel=3,
+            )
 
     def topics(self) -> list[str]:
         """Topics that have, or had, a message in any lane; sorted."""

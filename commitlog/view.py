@@ -9,10 +9,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from commitlog.checkpoint import PositionsFile
+from commitlog.errors import StoreNotFound
 from commitlog.file_channel import DISK, FileChannel
-from commitlog.store_directory import PoolPlace, StoreDirectory, StoreFacts, boot_id
+from commitlog.log_scan import Segments, guess_segment_bytes
+from commitlog.store_directory import STORE_FILE, LaneDirectory, PoolPlace, StoreDirectory, StoreFacts, boot_id
 from shm.layout import LANE_ROWS, Lane
 from shm.positions import ControlRegion
 from shm.region import RegionError, private_directory
@@ -31,6 +34,61 @@ class LaneLimits:
     dispatched: int
     flushed: int
     committed: int
+    entries: int = -1
+    """What the ends of the consume queues add up to, each behind its last entry below `dispatched`; −1 if not known."""
+    stopped_properly: bool = True
+    """False where no pool is left and the store was not stopped: the log may go on behind `flushed`."""
+
+
+class LogView(Protocol):
+    """What readers look at: a store of ours, or a RocketMQ store root (`open_view`)."""
+
+    path: Path
+    channel: FileChannel
+
+    @property
+    def store_id(self) -> str:
+        """What tells this store from another one at the same path; "" for a RocketMQ store root, which has no name."""
+
+    @property
+    def segment_bytes(self) -> int: ...
+
+    @property
+    def live(self) -> bool:
+        """Whether a pool is there: positions move, or will as soon as the stages run again."""
+
+    @property
+    def one_log(self) -> bool:
+        """Whether all lanes are queue ids of one log, which is RocketMQ's own: see RocketMQView."""
+
+    def refresh(self) -> None:
+        """Looks whether the store was stopped or started since."""
+
+    def lanes(self) -> list[int]:
+        """Numbers of the lanes that exist, ascending."""
+
+    def lane(self, number: int) -> LaneDirectory:
+        """Where a lane's log and consume queues are."""
+
+    def limits(self, lane: int) -> LaneLimits:
+        """The lane's positions now."""
+
+    def close(self) -> None: ...
+
+
+def open_view(path: str | os.PathLike[str], channel: FileChannel = DISK) -> LogView:
+    """The store, or the RocketMQ store root, at a path. Raises StoreNotFound, StoreDamaged, StoreTooNew, StoreRefused."""
+    if is_rocketmq_root(path):
+        return RocketMQView(path, channel)
+    return StoreView(path, channel)
+
+
+def is_rocketmq_root(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a directory with `commitlog/` in it and no `store.json`."""
+    try:
+        return (Path(path) / "commitlog").is_dir() and not (Path(path) / STORE_FILE).exists()
+    except OSError:  # not ours to look into: StoreView says so
+        return False
 
 
 def attach_control(directory: StoreDirectory, facts: StoreFacts, *, writable: bool = False) -> ControlRegion | None:
@@ -64,7 +122,7 @@ class StoreView:
 
     def __init__(self, path: str | os.PathLike[str], channel: FileChannel = DISK) -> None:
         self.directory = StoreDirectory(path, channel)
-        self.channel = channel
+        self.path, self.channel = self.directory.path, channel
         self.control: ControlRegion | None = None
         self._load()
 
@@ -90,8 +148,11 @@ class StoreView:
 
     @property
     def live(self) -> bool:
-        """Whether a pool is there: positions move, or will as soon as the stages run again."""
         return self.control is not None
+
+    @property
+    def one_log(self) -> bool:
+        return False
 
     def refresh(self) -> None:
         """Looks whether the store was stopped or started since. A few microseconds when it was not."""
@@ -100,8 +161,10 @@ class StoreView:
             self._load()
 
     def lanes(self) -> list[int]:
-        """Numbers of the lanes that exist, ascending."""
         return self.directory.lane_numbers()
+
+    def lane(self, number: int) -> LaneDirectory:
+        return self.directory.lane(number)
 
     def limits(self, lane: int) -> LaneLimits:
         """The lane's positions now. `dispatched` is loaded before `flushed`, `flushed` before `committed`."""
@@ -111,13 +174,62 @@ class StoreView:
             flushed = words[base + Lane.FLUSHED]
             committed = words[base + Lane.COMMITTED]
             return LaneLimits(lane, words[base + Lane.FIRST], dispatched, flushed, committed)
-        positions = PositionsFile(self.directory.lane(lane).positions_file, self.channel).load()
-        if positions is None:
-            return LaneLimits(lane, 0, 0, 0, 0)
-        flushed = positions.flushed_where
-        return LaneLimits(lane, positions.first_where, positions.dispatched_where, flushed, flushed)
+        found = PositionsFile(self.directory.lane(lane).positions_file, self.channel).load()
+        if found is None:
+            return LaneLimits(lane, 0, 0, 0, 0, stopped_properly=False)
+        flushed = found.flushed_where
+        return LaneLimits(
+            lane, found.first_where, found.dispatched_where, flushed, flushed, found.entries, found.drained
+        )
 
     def close(self) -> None:
         if self.control is not None:
             self.control.close()
             self.control = None
+
+
+class RocketMQView:
+    """A read-only look at a RocketMQ store root, as far as its consume queues go.
+
+    Its one log holds the records of all queue ids. Each id is a lane here: `partition` is what RocketMQ calls queueId.
+    The limits of all lanes are those of the log's files, so that entries bound what is read and nothing is walked.
+    Raises StoreNotFound.
+    """
+
+    live, one_log, store_id = False, True, ""
+
+    def __init__(self, path: str | os.PathLike[str], channel: FileChannel = DISK) -> None:
+        self.path, self.channel = Path(path).absolute(), channel
+        if not is_rocketmq_root(self.path):
+            raise StoreNotFound(f"{self.path}: no RocketMQ store root: there is no commitlog/, or a {STORE_FILE}")
+        self.segment_bytes = guess_segment_bytes(self.path / "commitlog", channel) or 1 << 30
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Lists the segment files anew."""
+        segments = Segments(self.path / "commitlog", self.segment_bytes, self.channel)
+        self._first, self._end = segments.first, segments.end
+        self._halted = (self.path / "abort").exists()
+
+    def lanes(self) -> list[int]:
+        """Queue ids that any topic has, ascending."""
+        top = self.path / "consumequeue"
+        names = {
+            name for topic in self.channel.list(top) if (top / topic).is_dir() for name in self._names(top / topic)
+        }
+        return sorted(int(name) for name in names)
+
+    def _names(self, topic: Path) -> list[str]:
+        return [name for name in self.channel.list(topic) if name.isdecimal() and str(int(name)) == name]
+
+    def lane(self, number: int) -> LaneDirectory:
+        """The root, with the queue id for a number."""
+        return LaneDirectory(self.path, number)
+
+    def limits(self, lane: int) -> LaneLimits:
+        """The same for all lanes: from the first segment file to the end of the last one."""
+        end = self._end
+        return LaneLimits(lane, self._first, end, end, end, stopped_properly=not self._halted)
+
+    def close(self) -> None:
+        """Nothing is held open."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from commitlog.checkpoint import Positions, PositionsFile, StoreCheckpoint
+from commitlog.consume_queue import total_of_ends
 from commitlog.direct_segment import clear_unpublished
 from commitlog.file_channel import FileChannel
 from commitlog.store_directory import LaneDirectory, StoreDirectory, StoreFacts
@@ -73,6 +74,7 @@ def _close_lane(lane: LaneDirectory, control: ControlRegion, channel: FileChanne
                 first_where=words[base + Lane.FIRST],
                 last_store_timestamp=timestamp,
                 drained=True,
+                entries=total_of_ends(lane, channel) if words[base + Lane.DISPATCH_SYNCED] == flushed else -1,
             )
         )
         StoreCheckpoint(timestamp, timestamp, 0).save(lane.checkpoint_file, channel)

@@ -238,6 +238,6 @@ def test_found_by_time(tmp_path_factory: pytest.TempPathFactory, steps: list[int
     queue = ConsumeQueue(tmp_path_factory.mktemp("queue"), FILE)
     fill(queue, 0, len(times))
     first = min(first, len(times))
-    found = queue.find_by_timestamp(time, first, len(times), lambda offset, size: times[offset // size])
+    found = queue.find_by_timestamp(time, first, len(times), times.__getitem__)
     queue.close()
     assert found == next((number for number in range(first, len(times)) if times[number] >= time), len(times))

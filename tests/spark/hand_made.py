@@ -87,7 +87,8 @@ class HandMadeLane:
         limit = self.end if flushed is None else flushed
         path = self.store.directory.lane(self.number).positions_file
         path.parent.mkdir(parents=True, exist_ok=True)
-        PositionsFile(path, DISK).store(Positions(1, limit, max(min(where, limit), first), first, 0, True))
+        entries = sum(not record.sys_flag & 4 for record in done) if where <= limit else -1
+        PositionsFile(path, DISK).store(Positions(1, limit, max(min(where, limit), first), first, 0, True, entries))
 
     def forget_before(self, segment: int) -> None:
         """Retention: the segments below the one of this number are gone."""

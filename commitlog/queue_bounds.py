@@ -1,0 +1,136 @@
+"""What a reader may believe of a consume queue: where it begins and ends, and which record an entry names.
+
+A bisection over damaged entries ends anywhere, and then messages are missing without a word. So each probe looks at the
+entries beside it too: entries that count come first, their physical offsets never go back, and no place among them is
+empty. Whether the records are really there, `record_of_entry` tells: readers ask it about both ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from commitlog.consume_queue import ENTRY_BYTES, PRE_FILL_SIZE, ConsumeQueue
+from commitlog.errors import CorruptRecord, DamagedFile
+from commitlog.log_walk import LastSegment
+from commitlog.record import RECORD_BYTES_MIN, Record, decode
+
+_BESIDE = 2
+"""Entries looked at on either side of a probe."""
+_LOOKS_MOST = 100
+
+Place = tuple[int, int]
+"""Physical offset and size of an entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedQueue:
+    """What all records of one consume queue have in common."""
+
+    topic: str
+    lane: int
+    offset_is_stored: bool = True
+    """False for queues that name records of other topics: RocketMQ's light ones."""
+
+
+def record_of_entry(
+    segments: LastSegment, queue: NamedQueue, offset: int, where: int, size: int, *, check_crc: bool = True
+) -> Record:
+    """The record that entry `offset` of a queue names: `size` bytes at log offset `where`.
+
+    Raises CorruptRecord where none is, or one of another place; FileNotFoundError, DamagedFile.
+    """
+    base = where - where % segments.segment_bytes
+    at, file = where - base, str(segments.directory.segment(base))
+    try:
+        found = decode(segments.open(base), at, limit=at + size, physical_offset=where, check_crc=check_crc)
+    except CorruptRecord as error:
+        raise CorruptRecord(error.reason, where, file) from None
+    stored = queue.topic, queue.lane, offset
+    if found.total_size != size or (
+        queue.offset_is_stored and stored != (found.topic, found.queue_id, found.queue_offset)
+    ):
+        reason = (
+            f"the record of topic {found.topic}, queue {found.queue_id}, offset {found.queue_offset}, not of {stored}"
+        )
+        raise CorruptRecord(reason, where, file)
+    return found
+
+
+class QueueBounds:
+    """Bounds of one queue: its entries of records that begin at or after `first_where` and end at or before `end_where`."""
+
+    def __init__(self, queue: ConsumeQueue, first_where: int, end_where: int) -> None:
+        self.queue, self.first_where, self.end_where = queue, first_where, end_where
+        self._begin = self._top = 0
+        self._knows_end = False
+        """Whether all entries of [begin, top) have to count."""
+
+    def find(self) -> tuple[int, int]:
+        """First queue offset, and one past the last; both 0 where there is no file. Raises DamagedFile, OSError."""
+        starts = self.queue.starts()
+        for _ in range(_LOOKS_MOST):
+            damage = None
+            try:
+                found = self._find(starts)
+            except DamagedFile as error:
+                damage = error
+            before, starts = starts, self.queue.starts()
+            if before == starts:
+                break  # else retention, or the dispatcher, changed the files meanwhile
+        if damage is not None:
+            raise damage
+        return found
+
+    def _find(self, starts: list[int]) -> tuple[int, int]:
+        if not starts:
+            return 0, 0
+        file_bytes = self.queue.file_bytes
+        for before, after in itertools.pairwise(starts):
+            if after - before != file_bytes:
+                raise DamagedFile(f"{self.queue.directory}: the files of [{before + file_bytes}, {after}) are missing")
+        self._begin, self._top = starts[0] // ENTRY_BYTES, (starts[-1] + file_bytes) // ENTRY_BYTES
+        self._knows_end = False
+        self._top = self._bisect(self._begin, self._top, self._is_in)
+        self._knows_end = True
+        return self._bisect(self._begin, self._top, self._is_old), self._top
+
+    def _bisect(self, low: int, high: int, holds: Callable[[Place], bool]) -> int:
+        """The first queue offset in [low, high) for which a condition does not hold that holds for all before."""
+        if low < high and not self._probe(low, holds):
+            return low
+        while low < high:
+            middle = (low + high) // 2
+            if self._probe(middle, holds):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _probe(self, offset: int, holds: Callable[[Place], bool]) -> bool:
+        start, stop = max(offset - _BESIDE, self._begin), min(offset + _BESIDE + 1, self._top)
+        places: list[Place] = [entry[:2] for entry in self.queue.entries(start, stop - start).tolist()]
+        places += [(0, 0)] * (stop - start - len(places))
+        marks = [holds(place) for place in places]
+        count = marks.index(False) if False in marks else len(marks)
+        if any(marks[count:]):
+            raise self._damaged(start + count)
+        before = -1
+        for number, (where, size) in enumerate(places):
+            if not self._is_in((where, size)) and not self._knows_end:
+                break
+            if not self._is_in((where, size)) or size < RECORD_BYTES_MIN or where < before:
+                raise self._damaged(start + number)
+            before = where if size != PRE_FILL_SIZE else before
+        return marks[offset - start]
+
+    def _is_in(self, place: Place) -> bool:
+        where, size = place
+        return where >= 0 and size > 0 and (where + size <= self.end_where or place == (0, PRE_FILL_SIZE))
+
+    def _is_old(self, place: Place) -> bool:
+        return place[0] < self.first_where or place == (0, PRE_FILL_SIZE)
+
+    def _damaged(self, offset: int) -> DamagedFile:
+        return DamagedFile(f"{self.queue.directory}: entry {offset} does not fit those beside it")
