@@ -56,15 +56,15 @@ class Places:
         return Places(self.at[start:end], self.size[start:end], self.offset + start)
 
 
-def batches(segment: Segment, queue: Queue, places: Places, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The records as batches of at most 50,000 rows and 32 MiB. Raises CorruptRecord, MissingCodec."""
+def cut(places: Places) -> Iterator[Places]:
+    """The records in pieces of at most 50,000 rows and 32 MiB, each with one row at least."""
     total = np.cumsum(places.size)
     start, count = 0, len(places.at)
     while start < count:
         before = int(total[start - 1]) if start else 0
         end = int(np.searchsorted(total, before + BATCH_BYTES_MAX, side="right"))
         end = max(min(end, start + ROWS_MAX), start + 1)
-        yield Decoder(segment, queue, places.cut(start, end)).batch(schema)
+        yield places.cut(start, end)
         start = end
 
 

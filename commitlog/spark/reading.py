@@ -7,17 +7,20 @@ store anew, checks that it is the one that was planned for, and gives the same r
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from commitlog.consume_queue import ConsumeQueue
 from commitlog.errors import CorruptRecord, DataLoss, StoreNotFound
 from commitlog.log_walk import walk
-from commitlog.spark.decoding import Places, Queue, batches
+from commitlog.spark.damage import Damage, look_at
+from commitlog.spark.decoding import Decoder, Places, Queue, cut
 from commitlog.spark.planning import Slice
 from commitlog.spark.segments import SEGMENTS, Segment
 from commitlog.store_directory import LaneDirectory, StoreDirectory
@@ -25,17 +28,29 @@ from commitlog.store_directory import LaneDirectory, StoreDirectory
 ENTRIES_MAX = 200_000
 """Consume queue entries looked at in one step."""
 
+_NONE = np.empty(0, np.int64)
 _frozen = False
+
+Ints = npt.NDArray[np.int64]
+log = logging.getLogger(__name__)
 
 
 class Task(InputPartition):
     """The slices that one Spark task reads, in their order."""
 
-    def __init__(self, path: str, store_id: str, segment_bytes: int, fail: bool, slices: tuple[Slice, ...]) -> None:
+    def __init__(
+        self,
+        path: str,
+        store_id: str,
+        segment_bytes: int,
+        slices: tuple[Slice, ...],
+        *,
+        fail_on_data_loss: bool = True,
+        ignore_corrupt: bool = False,
+    ) -> None:
         super().__init__(None)
-        self.path, self.store_id, self.segment_bytes = path, store_id, segment_bytes
-        self.fail_on_data_loss = fail
-        self.slices = slices
+        self.path, self.store_id, self.segment_bytes, self.slices = path, store_id, segment_bytes, slices
+        self.fail_on_data_loss, self.ignore_corrupt = fail_on_data_loss, ignore_corrupt
 
 
 def read_task(task: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -47,16 +62,7 @@ def read_task(task: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatc
     store = StoreDirectory(task.path)
     _check_store(store, task)
     for piece in task.slices:
-        reader = SliceReader(store.lane(piece.lane), task.segment_bytes, piece)
-        try:
-            yield from reader.batches(schema)
-        except FileNotFoundError as error:
-            if task.fail_on_data_loss:
-                raise DataLoss(
-                    f"topic {piece.topic}, lane {piece.lane}: {error.filename} is gone, which had rows of the offsets "
-                    f"[{reader.next}, {piece.end}); retention was faster than this query. "
-                    "Option failOnDataLoss=false goes on without them"
-                ) from None
+        yield from SliceReader(task, store.lane(piece.lane), piece).batches(schema)
 
 
 def _freeze_once() -> None:
@@ -82,25 +88,44 @@ def _check_store(store: StoreDirectory, task: Task) -> None:
 class SliceReader:
     """Reads one slice. `next` is the queue offset of the next row."""
 
-    def __init__(self, lane: LaneDirectory, segment_bytes: int, piece: Slice) -> None:
-        self.lane, self.segment_bytes, self.slice = lane, segment_bytes, piece
+    def __init__(self, task: Task, lane: LaneDirectory, piece: Slice) -> None:
+        self.task, self.lane, self.slice = task, lane, piece
+        self.segment_bytes = task.segment_bytes
         self.queue = Queue(piece.topic.encode(), piece.lane)
         self.next = piece.start
+        self.walk_from = piece.walk_from
+        self.damage = Damage.load(lane)
+        self.corrupt: list[tuple[int, str]] = []
+        """Queue offset of each row that was left out, and why."""
+        self.lost = 0
+        """Rows that retention took before they were read."""
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """All rows of the slice, in order."""
+        """All rows of the slice, in order. Raises DataLoss, CorruptRecord, DamagedFile, MissingCodec."""
         yield from self._indexed(schema)
-        if self.next < self.slice.end and self.slice.walk_from >= 0:
-            yield from self._walked(schema)
+        if self.next < self.slice.end and self.walk_from >= 0:
+            try:
+                yield from self._walked(schema)
+            except FileNotFoundError as error:
+                raise DataLoss(
+                    f"{self._name()}: {error.filename} is gone, which had rows of the offsets [{self.next}, "
+                    f"{self.slice.end}); nothing of ours deletes a segment whose rows are not in the consume queues"
+                ) from None
         if self.next < self.slice.end:
             raise CorruptRecord(
-                f"topic {self.slice.topic}, lane {self.slice.lane}: nothing leads to the rows from offset {self.next} on, "
-                f"up to {self.slice.end}; `commitlog check` tells what is wrong with the lane",
+                f"{self._name()}: nothing leads to the rows from offset {self.next} on, up to {self.slice.end}; "
+                "`commitlog verify` tells what is wrong with the lane",
                 file=str(self.lane.queue(self.slice.topic)),
             )
+        self._tell()
 
     def segment(self, base: int) -> Segment:
         return SEGMENTS.get(Path(self.lane.segment(base)), base, self.segment_bytes)
+
+    def _name(self) -> str:
+        return f"topic {self.slice.topic}, lane {self.slice.lane}"
+
+    # ---- where the rows are --------------------------------------------------------------------------------------
 
     def _indexed(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows that have a consume queue entry, up to the first that has none."""
@@ -109,6 +134,9 @@ class SliceReader:
             while self.next < self.slice.end:
                 count = min(self.slice.end - self.next, ENTRIES_MAX)
                 entries = queue.entries(self.next, count)
+                if not len(entries) and queue.first() > self.next:  # its oldest files are gone
+                    self._lose(min(queue.first(), self.slice.end), "the consume queue's oldest files are gone")
+                    continue
                 where = entries["physical_offset"].astype(np.int64)
                 sizes = entries["size"].astype(np.int64)
                 empty = np.flatnonzero(sizes <= 0)
@@ -120,21 +148,31 @@ class SliceReader:
         finally:
             queue.close()
 
-    def _by_segment(self, where: np.ndarray, sizes: np.ndarray, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _by_segment(self, where: Ints, sizes: Ints, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        noted = self.damage.touches(where, sizes)
         bases = where - where % self.segment_bytes
         cuts = np.flatnonzero(np.diff(bases)) + 1
         for start, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(where)], strict=True):
-            base = int(bases[start])
-            places = Places(where[start:end] - base, sizes[start:end], self.next)
-            segment = self.segment(base)
-            for batch in batches(segment, self.queue, places, schema):
-                self.next += batch.num_rows
-                yield batch
+            base, part = int(bases[start]), slice(start, end)
+            try:
+                segment = self.segment(base)
+            except FileNotFoundError as error:
+                if noted[part].all():
+                    self._leave_out(
+                        range(self.next, self.next + end - start), "its segment file is missing", error.filename, base
+                    )
+                else:
+                    self._lose(self.next + end - start, f"{error.filename} is gone")
+                continue
+            places = Places(where[part] - base, sizes[part], self.next)
+            if self.walk_from >= 0:  # what has an entry by now need not be walked through
+                self.walk_from = max(self.walk_from, int(where[end - 1] + sizes[end - 1]))
+            yield from self._decoded(segment, places, np.flatnonzero(noted[part]), schema)
 
     def _walked(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows that have no entry yet, found by walking the log."""
         piece = self.slice
-        steps = walk(lambda base: self.segment(base).map, piece.lane, self.segment_bytes, piece.walk_from, piece.limit)
+        steps = walk(lambda base: self.segment(base).map, piece.lane, self.segment_bytes, self.walk_from, piece.limit)
         for step in steps:
             table = step.table
             if piece.topic not in table.topics:
@@ -144,8 +182,81 @@ class SliceReader:
             rows = np.flatnonzero(wanted)
             if len(rows):
                 places = Places(table.positions[rows], table.sizes[rows], self.next)
-                for batch in batches(self.segment(table.base_offset), self.queue, places, schema):
-                    self.next += batch.num_rows
-                    yield batch
+                yield from self._decoded(self.segment(table.base_offset), places, _NONE, schema)
             if self.next >= piece.end:
                 return
+
+    # ---- giving them out -----------------------------------------------------------------------------------------
+
+    def _decoded(self, segment: Segment, places: Places, noted: Ints, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows as batches. Rows that recovery noted (`noted`: which of them) are looked at before all others."""
+        wrong = look_at(segment, self.queue, places, noted)
+        for run in self._runs(segment, places, wrong):
+            for piece in cut(run):
+                try:
+                    batch = Decoder(segment, self.queue, piece).batch(schema)
+                except CorruptRecord:
+                    if not self.task.ignore_corrupt:
+                        raise
+                    wrong = look_at(segment, self.queue, piece, np.arange(len(piece.at)))
+                    if not wrong:
+                        raise
+                    for good in self._runs(segment, piece, wrong):
+                        yield Decoder(segment, self.queue, good).batch(schema)
+                        self.next = good.offset + len(good.at)
+                    continue
+                self.next = piece.offset + batch.num_rows
+                yield batch
+        self.next = places.offset + len(places.at)
+
+    def _runs(self, segment: Segment, places: Places, wrong: dict[int, str]) -> Iterator[Places]:
+        """What lies between the wrong rows, which are an error or left out."""
+        begin = 0
+        for row in sorted(wrong):
+            if begin < row:
+                yield places.cut(begin, row)
+            offset, where = places.offset + row, segment.base + int(places.at[row])
+            self._leave_out(range(offset, offset + 1), wrong[row], str(segment.path), where)
+            begin = row + 1
+        if begin < len(places.at):
+            yield places.cut(begin, len(places.at))
+
+    def _leave_out(self, offsets: range, reason: str, file: str, where: int) -> None:
+        """Raises CorruptRecord, or counts the rows where ignoreCorruptRecords says so."""
+        if not self.task.ignore_corrupt:
+            count = f" and {len(offsets) - 1} more" if len(offsets) > 1 else ""
+            raise CorruptRecord(
+                f"{self._name()}, offset {offsets.start}{count}: {reason}. Option ignoreCorruptRecords=true leaves such "
+                "records out and counts them; `commitlog verify` lists all",
+                where,
+                file,
+            )
+        self.corrupt += [(offset, reason) for offset in offsets]
+        self.next = offsets.stop
+
+    def _lose(self, upto: int, reason: str) -> None:
+        """Raises DataLoss, or counts the rows before `upto` where failOnDataLoss=false says so."""
+        text = (
+            f"{self._name()}: {reason}, which had rows of the offsets [{self.next}, {upto}); retention was faster than this "
+            "query"
+        )
+        if self.task.fail_on_data_loss:
+            raise DataLoss(f"{text}. Option failOnDataLoss=false goes on without them")
+        self.lost += upto - self.next
+        self.next = upto
+
+    def _tell(self) -> None:
+        """What is not among the rows is said, with its number."""
+        if self.lost:
+            log.warning(
+                "%s: %s: %d messages of the offsets [%d, %d) were deleted by retention before they were read; "
+                "failOnDataLoss=false, so the query goes on without them",
+                self.task.path, self._name(), self.lost, self.slice.start, self.slice.end,
+            )  # fmt: skip
+        if self.corrupt:
+            offset, reason = self.corrupt[0]
+            log.warning(
+                "%s: %s: %d corrupt records of the offsets [%d, %d) were left out (ignoreCorruptRecords=true), the first at "
+                "offset %d: %s",
+                self.task.path, self._name(), len(self.corrupt), self.slice.start, self.slice.end, offset, reason,
+            )  # fmt: skip

@@ -104,8 +104,18 @@ class Resolver:
                 work += self._work(topic, lane, begin, end)
         planned = plan(work, self.options.min_partitions, self.options.max_records)
         view = self.index.view
-        fail = self.options.fail_on_data_loss
-        return [Task(self.options.path, view.store_id, view.segment_bytes, fail, slices) for slices in planned]
+        options = self.options
+        return [
+            Task(
+                options.path,
+                view.store_id,
+                view.segment_bytes,
+                slices,
+                fail_on_data_loss=options.fail_on_data_loss,
+                ignore_corrupt=options.ignore_corrupt,
+            )
+            for slices in planned
+        ]
 
     def _work(self, topic: str, lane: int, begin: int, end: int) -> list[Work]:
         queue = self.index.ranges(topic).get(lane)

@@ -49,7 +49,7 @@ def expected(record: Record) -> dict[str, Any]:
 
 
 def read(store: HandMadeStore, piece: Slice, columns: tuple[str, ...] = tuple(ALL_COLUMNS)) -> list[dict[str, Any]]:
-    task = Task(str(store.path), store.id, store.segment_bytes, True, (piece,))
+    task = Task(str(store.path), store.id, store.segment_bytes, (piece,))
     rows: list[dict[str, Any]] = []
     for batch in read_task(task, arrow_schema(schema_of(columns))):
         batch.validate(full=True)
@@ -122,7 +122,7 @@ def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     store.publish()
     monkeypatch.setattr("commitlog.spark.decoding.BATCH_BYTES_MAX", 8000)
     monkeypatch.setattr("commitlog.spark.decoding.ROWS_MAX", 2)
-    task = Task(str(store.path), store.id, store.segment_bytes, True, (Slice("orders", 0, 0, 30, -1, 0),))
+    task = Task(str(store.path), store.id, store.segment_bytes, (Slice("orders", 0, 0, 30, -1, 0),))
     batches = list(read_task(task, arrow_schema(schema_of(["value"]))))
     assert sum(batch.num_rows for batch in batches) == 30
     assert {batch.num_rows for batch in batches} == {1, 2}

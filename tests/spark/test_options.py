@@ -65,6 +65,9 @@ WRONG = [
     ({"includeHeaders": "true", "columns": "value"}, "option includeHeaders: .* name headers there"),
     ({"columns": "value,body"}, "option columns: 'value,body' .* key, value, topic"),
     ({"columns": "value,value"}, "option columns: .* each once"),
+    ({"readerName": "a/b"}, "option readerName: 'a/b' is no reader's name"),
+    ({"readerName": "billing"}, "option readerName: a batch has no position to keep"),
+    ({"ignoreCorruptRecords": "yes"}, "option ignoreCorruptRecords: 'yes' is not allowed; give true or false"),
     ({"isolation": "read"}, "option isolation: 'read' is not allowed; give flushed or committed"),
 ]
 

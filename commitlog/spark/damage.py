@@ -1,0 +1,74 @@
+"""Records that can't be given out: which of a range recovery has quarantined, and which are not what was stored.
+
+Recovery leaves damaged bytes where they are and notes each range in `lanes/<number>/quarantine/corrupt-<offset>.json`
+(commitlog/quarantine.py). Rows whose consume queue entry leads into a noted range are looked at one by one, CRCs
+included: a note may be older than the bytes, if somebody brought a file back. Everything else is checked against its
+place only, as the decoder does with all records at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from commitlog.body import plain_body
+from commitlog.errors import CorruptRecord
+from commitlog.file_channel import DISK, FileChannel
+from commitlog.record import decode
+from commitlog.spark.decoding import Places, Queue
+from commitlog.spark.segments import Segment
+from commitlog.store_directory import LaneDirectory
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Damage:
+    """The noted ranges of a lane's log, [start, end) in bytes, ascending by start."""
+
+    start: Ints
+    end: Ints
+    """The furthest end of any range up to this one, so that it ascends as well."""
+
+    @classmethod
+    def load(cls, lane: LaneDirectory, channel: FileChannel = DISK) -> Damage:
+        """Reads the lane's notes. A note that makes no sense is one of a range that nothing is known of: passed over."""
+        found = []
+        for name in channel.list(lane.quarantine):
+            if name.startswith("corrupt-") and name.endswith(".json"):
+                try:
+                    note = orjson.loads(channel.read_file(lane.quarantine / name))
+                    found.append((int(note["offset"]), int(note["offset"]) + int(note["bytes"])))
+                except (ValueError, KeyError, TypeError, FileNotFoundError):
+                    continue
+        found.sort()
+        starts, ends = ([pair[index] for pair in found] for index in (0, 1))
+        return cls(np.array(starts, np.int64), np.maximum.accumulate(np.array(ends, np.int64)))
+
+    def touches(self, where: Ints, size: Ints) -> Bools:
+        """Which of the records [where, where + size), in bytes of the log, lie in a noted range in part or whole."""
+        if not len(self.start):
+            return np.zeros(len(where), np.bool_)
+        before = np.searchsorted(self.start, where + size, side="left")  # ranges that begin before the record's end
+        reaches: Bools = self.end[np.maximum(before - 1, 0)] > where
+        return reaches & (before > 0)
+
+
+def look_at(segment: Segment, queue: Queue, places: Places, rows: Ints) -> dict[int, str]:
+    """Looks at single rows with all their CRCs: row → what is wrong with it, for those that can't be given out."""
+    wrong = {}
+    for row in rows.tolist():
+        at, size = int(places.at[row]), int(places.size[row])
+        try:
+            record = decode(segment.map, at, limit=at + size, physical_offset=segment.base + at, queue_id=queue.lane)
+            plain_body(record)
+        except CorruptRecord as error:
+            wrong[row] = error.reason
+            continue
+        if (record.total_size, record.queue_offset, record.topic) != (size, places.offset + row, queue.topic.decode()):
+            wrong[row] = "another record is in its place"
+    return wrong

@@ -1,0 +1,189 @@
+"""What can't be given out is an error with its place, or left out, counted and warned about: never silent."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commitlog.checkpoint import Positions, PositionsFile
+from commitlog.errors import CorruptRecord, DataLoss
+from commitlog.file_channel import DISK
+from commitlog.recovery import recover_lane
+from commitlog.spark.damage import Damage
+from commitlog.spark.reading import Task
+from commitlog.spark.source import CommitLogDataSource
+from tests.spark.hand_made import HandMadeStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Rows = list[tuple[int, int, bytes]]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> HandMadeStore:
+    """200 messages in lane 3, over several segments, every fifth of another topic."""
+    made = HandMadeStore(tmp_path / "store", 1 << 12)
+    for row in range(200):
+        made.lane(3).append("orders" if row % 5 else "other", b"body of %d" % row, key="k")
+    made.publish()
+    return made
+
+
+def rows(store: HandMadeStore, **options: object) -> Rows:
+    given = {"path": store.path, "subscribe": "orders", "columns": "partition,offset,value"} | options
+    source = CommitLogDataSource({name.lower(): str(value) for name, value in given.items()})
+    reader = source.reader(source.schema())
+    tables = (batch for task in reader.partitions() for batch in reader.read(task))
+    return [(r["partition"], r["offset"], r["value"]) for batch in tables for r in batch.to_pylist()]
+
+
+def harm(store: HandMadeStore, numbers: list[int], where: int) -> None:
+    """Changes a byte of each record: `where` counts from its start."""
+    for number in numbers:
+        record = store.lane(3).records[number]
+        base = record.physical_offset // store.segment_bytes * store.segment_bytes
+        with store.directory.lane(3).segment(base).open("r+b") as file:
+            file.seek(record.physical_offset - base + where)
+            byte = file.read(1)[0]
+            file.seek(-1, 1)
+            file.write(bytes([byte ^ 0x55]))
+
+
+def recover(store: HandMadeStore, *, queues: str) -> None:
+    """A start after a crash, which looks through all of the log."""
+    lane = store.directory.lane(3)
+    PositionsFile(lane.positions_file, DISK).store(Positions(2, store.lane(3).end, 0, 0, 0, False))
+    if queues == "built anew":
+        shutil.rmtree(lane.consumequeue)
+    end = recover_lane(lane, store.segment_bytes, DISK, lambda line: None, queue_file_bytes=20_000)
+    PositionsFile(lane.positions_file, DISK).store(Positions(3, end.end, end.end, 0, 0, True))
+
+
+BODY, SIZE, PLACE = 90, 2, 30
+"""Bytes of a record: in its body, which only its CRC protects; in its size, its physical offset."""
+
+
+LAST = 199  # an index that is built anew can't know of it
+
+
+@pytest.mark.parametrize("where", [BODY, SIZE, PLACE])
+@pytest.mark.parametrize(
+    ("numbers", "queues"),
+    [([41], "kept"), ([41], "built anew"), ([1, 41, 42, 43, 151], "built anew"), ([1, 41, 42, 43, LAST], "kept")],
+    ids=str,
+)
+def test_quarantined_records(
+    store: HandMadeStore, numbers: list[int], where: int, queues: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All their neighbours are read, whatever was harmed, and whether the index was kept or is new."""
+    everything = store.rows("orders")
+    harm(store, numbers, where)
+    recover(store, queues=queues)
+    bad = [store.lane(3).records[number] for number in numbers]
+    with pytest.raises(
+        CorruptRecord, match=rf"topic orders, lane 3, offset {bad[0].queue_offset}\b.*ignoreCorruptRec"
+    ) as raised:
+        rows(store)
+    if queues == "kept":
+        assert raised.value.offset == bad[0].physical_offset
+    assert re.search(r"lanes/3/commitlog/\d{20}", str(raised.value))
+    kept = [row for row in everything if row[1] not in {record.queue_offset for record in bad}]
+    assert rows(store, ignoreCorruptRecords=True) == kept
+    said = [record.getMessage() for record in caplog.records if record.name == "commitlog.spark.reading"]
+    assert f"{len(bad)} corrupt records of the offsets [0, 160) were left out" in said[0]
+    assert f"first at offset {bad[0].queue_offset}" in said[0]
+
+
+def test_records_around_the_damage_are_no_reason_for_an_error(store: HandMadeStore) -> None:
+    harm(store, [41], BODY)
+    recover(store, queues="kept")
+    offset = store.lane(3).records[41].queue_offset
+    for begin, end in ((0, offset), (offset + 1, 160)):
+        bounds = {
+            "startingOffsets": f'{{"orders": {{"3": {begin}}}}}',
+            "endingOffsets": f'{{"orders": {{"3": {end}}}}}',
+        }
+        assert rows(store, **bounds) == store.rows("orders")[begin:end]
+
+
+def test_what_was_brought_back_is_good_again(store: HandMadeStore) -> None:
+    """The note stays, the bytes decide."""
+    harm(store, [41], BODY)
+    recover(store, queues="kept")
+    harm(store, [41], BODY)
+    assert rows(store) == store.rows("orders")
+
+
+def test_damage_that_nobody_noted(store: HandMadeStore, caplog: pytest.LogCaptureFixture) -> None:
+    """Since the last start: found by the record's place."""
+    harm(store, [41, 77], PLACE)
+    offsets = {store.lane(3).records[number].queue_offset for number in (41, 77)}
+    with pytest.raises(CorruptRecord, match="topic orders, lane 3, offset 32: a record of another place"):
+        rows(store)
+    assert rows(store, ignoreCorruptRecords=True) == [row for row in store.rows("orders") if row[1] not in offsets]
+    assert "2 corrupt records" in caplog.text
+
+
+def test_a_lost_segment_within_the_log(store: HandMadeStore, caplog: pytest.LogCaptureFixture) -> None:
+    """Recovery notes it; no retention deletes from the middle."""
+    store.directory.lane(3).segment(2 << 12).unlink()
+    recover(store, queues="kept")
+    missing = [r for r in store.lane(3).records if r.physical_offset // 4096 == 2 and r.topic == "orders"]
+    pattern = rf"offset {missing[0].queue_offset} and {len(missing) - 1} more: its segment file is missing"
+    with pytest.raises(CorruptRecord, match=pattern):
+        rows(store)
+    offsets = {record.queue_offset for record in missing}
+    assert rows(store, ignoreCorruptRecords=True) == [row for row in store.rows("orders") if row[1] not in offsets]
+    assert f"{len(missing)} corrupt records" in caplog.text
+
+
+def test_rows_that_retention_takes_between_plan_and_task(
+    store: HandMadeStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without failOnDataLoss the later segments are read all the same, and what is missing is counted."""
+    source = CommitLogDataSource(
+        {"path": str(store.path), "subscribe": "orders", "columns": "offset", "failondataloss": "false"}
+    )
+    reader = source.reader(source.schema())
+    tasks = reader.partitions()
+    store.lane(3).forget_before(2)
+    kept = [r.queue_offset for r in store.lane(3).records if r.physical_offset >= 2 << 12 and r.topic == "orders"]
+    found = [offset for task in tasks for batch in reader.read(task) for offset in batch.column(0).to_pylist()]
+    assert found == kept
+    assert f"{kept[0]} messages of the offsets [0, 160) were deleted by retention" in caplog.text
+    assert isinstance(tasks[0], Task)
+    tasks[0].fail_on_data_loss = True
+    with pytest.raises(DataLoss, match="Option failOnDataLoss=false goes on"):
+        list(reader.read(tasks[0]))
+
+
+def test_in_a_session(spark: SparkSession, store: HandMadeStore) -> None:
+    harm(store, [41], BODY)
+    recover(store, queues="kept")
+    reader = spark.read.format("commitlog").option("subscribe", "orders")
+    with pytest.raises(Exception, match=r"CorruptRecord: .*topic orders, lane 3, offset 32"):
+        reader.load(str(store.path)).collect()
+    assert reader.option("ignoreCorruptRecords", True).load(str(store.path)).count() == 159
+
+
+@given(
+    ranges=st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), max_size=6),
+    records=st.lists(st.tuples(st.integers(0, 80), st.integers(1, 10)), max_size=10),
+)
+def test_touching(ranges: list[tuple[int, int]], records: list[tuple[int, int]]) -> None:
+    """Against the plain definition, also where noted ranges overlap."""
+    import numpy as np
+
+    starts = np.array(sorted(start for start, _ in ranges), np.int64)
+    ends = np.array([start + length for start, length in sorted(ranges)], np.int64)
+    damage = Damage(starts, np.maximum.accumulate(ends))
+    where, size = (np.array([record[index] for record in records], np.int64) for index in (0, 1))
+    expected = [any(s < at + n and at < s + m for s, m in ranges) for at, n in records]
+    assert damage.touches(where, size).tolist() == expected
