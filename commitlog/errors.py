@@ -198,7 +198,7 @@ class OffsetOutOfRange(ReaderError):
 
 
 class OptionError(ReaderError):
-    """An option of the Spark source or sink is unknown or has a bad value."""
+    """An option of the Spark source or sink is unknown or has a bad value, or a reader's can't be had at this path."""
 
 
 class ReaderInUse(ReaderError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,20 +51,25 @@ def walk(
             return
 
 
-class LastSegment:
-    """Opens segments of one lane for a walk and keeps the last one mapped: walks go forward."""
+class RecentSegments:
+    """Opens segments of one log and keeps those mapped that were asked for last: one is enough for a walk."""
 
-    def __init__(self, directory: LaneDirectory, segment_bytes: int, channel: FileChannel = DISK) -> None:
-        self.directory, self.segment_bytes, self.channel = directory, segment_bytes, channel
-        self._base = -1
-        self._mapped: Source = b""
+    def __init__(
+        self, directory: LaneDirectory, segment_bytes: int, channel: FileChannel = DISK, *, keep: int = 1
+    ) -> None:
+        self.directory, self.segment_bytes, self.channel, self.keep = directory, segment_bytes, channel, keep
+        self._mapped: OrderedDict[int, Source] = OrderedDict()
 
     def open(self, base: int) -> Source:
         """The bytes of the segment that begins at `base`. Raises FileNotFoundError, DamagedFile."""
-        if base != self._base:
-            self._mapped = self._map(self.directory.segment(base))
-            self._base = base
-        return self._mapped
+        mapped = self._mapped.get(base)
+        if mapped is None:
+            mapped = self._mapped[base] = self._map(self.directory.segment(base))
+            if len(self._mapped) > self.keep:
+                self._mapped.popitem(last=False)
+        else:
+            self._mapped.move_to_end(base)
+        return mapped
 
     def _map(self, path: Path) -> Source:
         with self.channel.opened(path) as fd:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from commitlog.consume_queue import ENTRY_BYTES, PRE_FILL_SIZE, ConsumeQueue
 from commitlog.errors import CorruptRecord, DamagedFile
-from commitlog.log_walk import LastSegment
+from commitlog.log_walk import RecentSegments
 from commitlog.record import RECORD_BYTES_MIN, Record, decode
 
 _BESIDE = 2
@@ -35,11 +35,11 @@ class NamedQueue:
 
 
 def record_of_entry(
-    segments: LastSegment, queue: NamedQueue, offset: int, where: int, size: int, *, check_crc: bool = True
+    segments: RecentSegments, queue: NamedQueue, offset: int, where: int, size: int, *, check_crc: bool = True
 ) -> Record:
     """The record that entry `offset` of a queue names: `size` bytes at log offset `where`.
 
-    Raises CorruptRecord where none is, or one of another place; FileNotFoundError, DamagedFile.
+    Raises CorruptRecord where none is, or one of another place; DamagedFile where its segment is not there.
     """
     base = where - where % segments.segment_bytes
     at, file = where - base, str(segments.directory.segment(base))
@@ -47,6 +47,10 @@ def record_of_entry(
         found = decode(segments.open(base), at, limit=at + size, physical_offset=where, check_crc=check_crc)
     except CorruptRecord as error:
         raise CorruptRecord(error.reason, where, file) from None
+    except FileNotFoundError:
+        raise DamagedFile(
+            f"{file}: missing, and entry {offset} of {queue.topic}, queue {queue.lane} is in it"
+        ) from None
     stored = queue.topic, queue.lane, offset
     if found.total_size != size or (
         queue.offset_is_stored and stored != (found.topic, found.queue_id, found.queue_offset)
@@ -82,6 +86,10 @@ class QueueBounds:
         if damage is not None:
             raise damage
         return found
+
+    def goes_on(self, end: int) -> bool:
+        """Whether anything is behind the end: an entry beyond `end_where`, or junk."""
+        return any(entry[:2] != (0, 0) for entry in self.queue.entries(end, 1).tolist())
 
     def _find(self, starts: list[int]) -> tuple[int, int]:
         if not starts:

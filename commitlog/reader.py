@@ -1,7 +1,9 @@
-"""Reads a store message by message, live or stopped, beside its producers and without its stages.
+"""Reads a store message by message, live or stopped, beside its producers and without its stages; or a RocketMQ's.
 
 Each lane is walked in its order; lanes are merged by store timestamp. A following reader merges what is there and never
 waits for a quiet lane. Nothing beyond the limit (flushed, or committed where asked for) is ever given out.
+
+A RocketMQ store root is read queue by queue, as far as its consume queues go, and merged by the places in its log.
 """
 
 from __future__ import annotations
@@ -9,23 +11,30 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from types import TracebackType
 from typing import Literal
 
 import numpy as np
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.errors import CorruptRecord, DamagedFile, DataLoss, UnknownTopic
-from commitlog.log_walk import LastSegment, walk
+from commitlog.consume_queue import is_light
+from commitlog.errors import CorruptRecord, DamagedFile, DataLoss, OptionError, UnknownTopic
+from commitlog.log_walk import RecentSegments, walk
 from commitlog.message import Message
+from commitlog.queue_bounds import record_of_entry
 from commitlog.record import decode
 from commitlog.scan import Source
 from commitlog.start import EARLIEST, Start, parse_start, resolve
 from commitlog.statistics import ReaderStatistics
 from commitlog.topic_index import LaneIndex, TopicIndex
-from commitlog.view import StoreView
+from commitlog.view import open_view
 
+_ENTRIES_AT_ONCE = 1_000
+_SEGMENTS_KEPT = 8
+"""Mapped segments of a RocketMQ's log: its queues are not all at the same place."""
 _WAIT_SECONDS_LEAST, _WAIT_SECONDS_MOST = 0.001, 0.02
 
 
@@ -35,7 +44,10 @@ class Reader:
     `topic`: a name, several, or None for all. `isolation`: "flushed" (survives power loss) or "committed". `start`:
     earliest, latest, "last 100" (of each topic and lane), "10 minutes ago", an ISO time, or an offset for every lane.
     `follow`: go on waiting for more at the end instead of stopping there. Raises StoreNotFound, BadStart, UnknownTopic
-    (a following reader waits for the topic instead), OffsetOutOfRange, CorruptRecord.
+    (a following reader waits for the topic instead), OffsetOutOfRange, CorruptRecord, DamagedFile.
+
+    `path` may also be a RocketMQ store root, of which `partition` is the queue id; it can't be followed and has no
+    `isolation` (OptionError). Light queues (`%LMQ%…`) are read where they are named.
     """
 
     def __init__(
@@ -53,9 +65,14 @@ class Reader:
         self.follow = follow
         self._clock = clock
         self._start = parse_start(start).at(clock)
-        self._view = StoreView(path)
+        self._view = open_view(path)
+        if self._view.one_log and (follow or isolation != "flushed"):
+            option = "follow=True" if follow else f"isolation={isolation!r}"
+            raise OptionError(
+                f"{path}: {option} needs a store of ours, and this is a RocketMQ store root: leave it out"
+            )
         self._index = TopicIndex(self._view, isolation)
-        self._cursors: dict[int, _LaneCursor] = {}
+        self._cursors: dict[tuple[int, str], _LaneCursor | _QueueCursor] = {}
         self._closed = False
         self._given = 0
         self._index.refresh()
@@ -65,9 +82,21 @@ class Reader:
                 there = ", ".join(self._index.topics()) or "none"
                 self.close()
                 raise UnknownTopic(f"{path}: no topic {', '.join(sorted(missing))}; there are: {there}")
-        for lane in self._index.lanes:
-            self._cursors[lane] = _LaneCursor(self._index.lanes[lane], self.topics, self._start)
+        self._open_cursors(self._start)
         self._messages = self._read()
+
+    def _open_cursors(self, start: Start) -> None:
+        """A cursor a lane, or a queue of a RocketMQ's, where there is none yet."""
+        segments = RecentSegments(self._view.lane(0), self._view.segment_bytes, self._view.channel, keep=_SEGMENTS_KEPT)
+        for lane, index in self._index.lanes.items():
+            if not self._view.one_log:
+                if (lane, "") not in self._cursors:
+                    self._cursors[lane, ""] = _LaneCursor(index, self.topics, start)
+                continue
+            for topic, known in index.queues.items():
+                wanted = topic in self.topics if self.topics is not None else not is_light(topic)
+                if wanted and known.first < known.end:
+                    self._cursors[lane, topic] = _QueueCursor(index, topic, segments, start)
 
     def __iter__(self) -> Iterator[Message]:
         return self
@@ -78,10 +107,11 @@ class Reader:
         return message
 
     def _read(self) -> Iterator[Message]:
+        order = attrgetter("physical_offset" if self._view.one_log else "timestamp")
         pause = _WAIT_SECONDS_LEAST
         while True:
             given = False
-            for message in heapq.merge(*(c.read() for c in self._cursors.values()), key=lambda m: m.timestamp):
+            for message in heapq.merge(*(cursor.read() for cursor in self._cursors.values()), key=order):
                 given = True
                 yield message
             if not self.follow:
@@ -90,18 +120,15 @@ class Reader:
             if not given:
                 self._clock.sleep(pause)
             self._index.refresh()
-            for lane, index in self._index.lanes.items():
-                if lane not in self._cursors:  # a lane that is new since the start: all of it is
-                    self._cursors[lane] = _LaneCursor(index, self.topics, EARLIEST)
+            self._open_cursors(EARLIEST)  # a lane that is new since the start: all of it is
 
     def statistics(self) -> ReaderStatistics:
         """What it has given out so far, and what lies before it."""
-        positions = {lane: cursor.where for lane, cursor in self._cursors.items()}
-        behind = {}
-        for lane, where in positions.items():
-            limits = self._view.limits(lane)
-            end = limits.committed if self._index.isolation == "committed" else limits.flushed
-            behind[lane] = max(end - where, 0)
+        positions: dict[int, int] = {}
+        behind: dict[int, int] = {}
+        for (lane, _), cursor in self._cursors.items():
+            positions[lane] = min(cursor.where, positions.get(lane, cursor.where))
+            behind[lane] = max(cursor.end() - cursor.where, behind.get(lane, 0))
         return ReaderStatistics(self._given, positions, behind)
 
     def close(self) -> None:
@@ -124,7 +151,7 @@ class _LaneCursor:
 
     def __init__(self, index: LaneIndex, topics: set[str] | None, start: Start) -> None:
         self._index, self._topics = index, topics
-        self._segments = LastSegment(index.directory, index.view.segment_bytes, index.view.channel)
+        self._segments = RecentSegments(index.directory, index.view.segment_bytes, index.view.channel)
         self._from: dict[str, int] = {}
         self.where = index.limit
         if start == EARLIEST and topics is None:
@@ -146,17 +173,23 @@ class _LaneCursor:
             return max(known.walk_from(offset), 0)
         try:
             return self._index.record(topic, offset).physical_offset
-        except (CorruptRecord, DamagedFile, FileNotFoundError):
+        except (CorruptRecord, DamagedFile):
             return max(self._index.first, 0)
 
+    def end(self) -> int:
+        """How far the lane may be read now, bytes of its log."""
+        limits = self._index.view.limits(self._index.lane)
+        return limits.committed if self._index.isolation == "committed" else limits.flushed
+
     def _open(self, base: int) -> Source:
-        """The bytes of a segment. Raises DataLoss where retention was quicker than this reader."""
+        """The bytes of a segment. Raises DataLoss where retention was quicker than this reader, DamagedFile."""
         try:
             return self._segments.open(base)
         except FileNotFoundError as error:
             first = self._index.view.limits(self._index.lane).first
             if first <= base:
-                raise
+                path = self._index.directory.segment(base)
+                raise DamagedFile(f"{path}: missing, `commitlog verify` says more") from error
             raise DataLoss(
                 f"lane {self._index.lane}: the log below {first:,} was deleted for its age or size, and this reader had come "
                 f"to {self.where:,} only: start it again, or raise retention.reserved_hours or retention.max_bytes"
@@ -178,3 +211,44 @@ class _LaneCursor:
                 position = int(table.positions[row])
                 yield Message.of(decode(buffer, position, physical_offset=table.base_offset + position))
             self.where = step.next_where
+
+
+class _QueueCursor:
+    """Where a reader is in one queue of a RocketMQ store root: `where` is the place of its next record in the log."""
+
+    def __init__(self, index: LaneIndex, topic: str, segments: RecentSegments, start: Start) -> None:
+        self._index, self._topic, self._segments = index, topic, segments
+        self._queue = index.named(topic)
+        known = index.queues[topic]
+        where = f"{topic}, queue {index.lane}"
+        self._next = resolve(start, known.first, known.end, partial(index.find_by_time, topic), where=where)
+        self._stop = known.end
+        first, last = (index.record(topic, offset) for offset in (min(self._next, known.end - 1), known.end - 1))
+        self._end = last.physical_offset + last.total_size
+        self.where = first.physical_offset if self._next < known.end else self._end
+
+    def end(self) -> int:
+        """Where the queue's last record ends in the log."""
+        return self._end
+
+    def read(self) -> Iterator[Message]:
+        """The messages from here to the queue's end."""
+        while self._next < self._stop:
+            for where, size, _ in self._entries():
+                message = Message.of(record_of_entry(self._segments, self._queue, self._next, where, size))
+                if not self._queue.offset_is_stored:
+                    message = replace(message, topic=self._topic, partition=self._index.lane, offset=self._next)
+                yield message
+                self.where = where + size
+                self._next += 1
+
+    def _entries(self) -> list[tuple[int, int, int]]:
+        queue = self._index.queue(self._topic)
+        try:
+            entries: list[tuple[int, int, int]]
+            entries = queue.entries(self._next, min(_ENTRIES_AT_ONCE, self._stop - self._next)).tolist()
+        finally:
+            queue.close()
+        if not entries:
+            raise DamagedFile(f"{queue.directory}: the file with entry {self._next:,} is gone")
+        return entries

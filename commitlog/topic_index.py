@@ -27,10 +27,11 @@ import numpy as np
 from commitlog.consume_queue import ConsumeQueue, is_light
 from commitlog.errors import CorruptRecord, DamagedFile, ReadingWarning
 from commitlog.log_scan import Segments
-from commitlog.log_walk import LastSegment, Step, walk
+from commitlog.log_walk import RecentSegments, Step, walk
 from commitlog.quarantine import is_noted
 from commitlog.queue_bounds import NamedQueue, QueueBounds, record_of_entry
 from commitlog.record import Record
+from commitlog.scan import Source
 from commitlog.view import LaneLimits, LogView
 
 WALK_RATHER_BYTES = 8192
@@ -73,7 +74,7 @@ class LaneIndex:
         self._walked_to = -1
         self._indexed_to = 0
         self._trusts_queues = True
-        self._segments = LastSegment(self.directory, view.segment_bytes, view.channel)
+        self._segments = RecentSegments(self.directory, view.segment_bytes, view.channel)
 
     def _limit_of(self, limits: LaneLimits) -> int:
         return limits.committed if self.isolation == "committed" else limits.flushed
@@ -131,13 +132,25 @@ class LaneIndex:
         self.limit = limit
 
     def _walk(self, start: int, limit: int) -> Iterator[Step]:
-        return walk(self._segments.open, self.lane, self.view.segment_bytes, start, limit)
+        return walk(self._open, self.lane, self.view.segment_bytes, start, limit)
+
+    def _open(self, base: int) -> Source:
+        try:
+            return self._segments.open(base)
+        except FileNotFoundError as error:
+            if self.view.limits(self.lane).first > base:
+                raise  # retention was quicker
+            raise DamagedFile(f"{self.directory.segment(base)}: missing, `commitlog verify` says more") from error
 
     # ---- consume queues ------------------------------------------------------------------------------------------
 
     def queue(self, topic: str) -> ConsumeQueue:
         """Opens the topic's consume queue; the caller closes it."""
         return ConsumeQueue(self.directory.queue(topic), channel=self.view.channel)
+
+    def named(self, topic: str) -> NamedQueue:
+        """What the records of the topic's consume queue have in common."""
+        return NamedQueue(topic, self.lane, offset_is_stored=not (self.view.one_log and is_light(topic)))
 
     def _topics_on_disk(self) -> list[str]:
         return self.view.channel.list(self.directory.consumequeue)
@@ -182,9 +195,10 @@ class LaneIndex:
         """
         queue = self.queue(topic)
         try:
-            first, end = QueueBounds(queue, limits.first, limits.dispatched).find()
-            if not limits.stopped_properly and self.view.one_log:
-                end = self._without_torn_tail(topic, queue, first, end)
+            bounds = QueueBounds(queue, limits.first, limits.dispatched)
+            first, end = bounds.find()
+            if self.view.one_log:
+                end = self._proven_end(topic, queue, first, end, limits, bounds.goes_on(end))
             for offset in {first, end - 1} if first < end else ():
                 self._check_entry(topic, queue, offset)
         except (DamagedFile, CorruptRecord, OSError, OverflowError, ValueError) as error:
@@ -196,14 +210,20 @@ class LaneIndex:
     def _check_entry(self, topic: str, queue: ConsumeQueue, offset: int) -> None:
         try:
             self._record_of(topic, queue, offset)
-        except (DamagedFile, CorruptRecord, FileNotFoundError):
+        except (DamagedFile, CorruptRecord):
             where = int(queue.entries(offset, 1)["physical_offset"][0])
             deleted_since = where < self.view.limits(self.lane).first
             if not deleted_since and not is_noted(self.directory, where):
                 raise
 
-    def _without_torn_tail(self, topic: str, queue: ConsumeQueue, first: int, end: int) -> int:
-        """Where a queue ends whose RocketMQ was killed: the last entries may name records that never reached the disk."""
+    def _proven_end(
+        self, topic: str, queue: ConsumeQueue, first: int, end: int, limits: LaneLimits, goes_on: bool
+    ) -> int:
+        """Where a queue of RocketMQ's ends. The last entries of one that was killed may name what never reached the disk."""
+        if limits.stopped_properly:
+            if goes_on:
+                raise DamagedFile(f"{queue.directory}: entry {end} names no place in the log")
+            return end
         good = end
         while good > first:
             try:
@@ -211,9 +231,9 @@ class LaneIndex:
                 break
             except CorruptRecord:
                 good -= 1
-        if good < end:
+        if good < end or goes_on:
             warnings.warn(
-                f"{queue.directory}: the last {end - good:,} entries name no good records, as a RocketMQ that was killed "
+                f"{queue.directory}: the entries from {good:,} on name no good records, as a RocketMQ that was killed "
                 f"leaves them; they are passed over",
                 ReadingWarning,
                 stacklevel=2,
@@ -221,8 +241,7 @@ class LaneIndex:
         return good
 
     def record(self, topic: str, offset: int) -> Record:
-        """The record of a queue offset below `indexed`. Raises CorruptRecord for an entry of another record, DamagedFile,
-        FileNotFoundError."""
+        """The record of a queue offset below `indexed`. Raises CorruptRecord for an entry of another record, DamagedFile."""
         queue = self.queue(topic)
         try:
             return self._record_of(topic, queue, offset)
@@ -234,8 +253,7 @@ class LaneIndex:
         if not len(entry) or not entry["size"][0]:
             raise DamagedFile(f"{queue.directory}: there is no entry {offset}")
         where, size = int(entry["physical_offset"][0]), int(entry["size"][0])
-        name = NamedQueue(topic, self.lane, offset_is_stored=not (self.view.one_log and is_light(topic)))
-        return record_of_entry(self._segments, name, offset, where, size, check_crc=check_crc)
+        return record_of_entry(self._segments, self.named(topic), offset, where, size, check_crc=check_crc)
 
     def goes_on(self) -> bool:
         """Whether a lane that was not stopped properly has anything behind what may be read."""
@@ -282,7 +300,7 @@ class LaneIndex:
             found = queue.find_by_timestamp(
                 timestamp_ms, known.first, indexed, lambda offset: self._record_of(topic, queue, offset).store_timestamp
             )
-        except (DamagedFile, CorruptRecord, FileNotFoundError):
+        except (DamagedFile, CorruptRecord):
             if self.view.one_log:
                 raise
             return self._find_by_walking(topic, self.first, timestamp_ms)

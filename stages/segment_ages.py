@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from commitlog.errors import CommitLogError, CorruptRecord, DamagedFile
-from commitlog.log_walk import LastSegment, walk
+from commitlog.log_walk import RecentSegments, walk
 from commitlog.scan import scan
 from commitlog.store_directory import StoreDirectory
 
@@ -44,8 +44,8 @@ class SegmentAges:
                 answers[what] = UNKNOWN
         return answers[what]
 
-    def _segments(self, lane: int) -> LastSegment:
-        return LastSegment(self.directory.lane(lane), self._size, self.directory.channel)
+    def _segments(self, lane: int) -> RecentSegments:
+        return RecentSegments(self.directory.lane(lane), self._size, self.directory.channel)
 
     def _first_in(self, lane: int, start: int) -> int:
         table = scan(self._segments(lane).open(start), 0, self._size, start, lane, check_crc=False, max_records=1)

@@ -1,4 +1,4 @@
-"""`commitlog cat STORE`: prints messages, of a live store or a stopped one."""
+"""`commitlog cat STORE`: prints messages, of a live store, a stopped one, or a RocketMQ store root."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Isolation(StrEnum):
 
 
 def cat(
-    store: Annotated[Path, typer.Argument(help="Directory of the store.")],
+    store: Annotated[Path, typer.Argument(help="Directory of the store, or a RocketMQ store root.")],
     topic: Annotated[list[str] | None, typer.Option(help="Only this topic; may be given again.")] = None,
     start: Annotated[
         str,
