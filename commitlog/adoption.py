@@ -14,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from commitlog.config import Config
+from commitlog.consume_queue import ENTRY_BYTES
 from commitlog.errors import NotEnoughSharedMemory, PoolNotAdopted, UnsafePath
 from commitlog.file_channel import FileChannel
 from commitlog.recovery import LaneEnd, recover_lane
@@ -75,7 +77,7 @@ def open_pool(
         control, place = _new_pool(directory, facts)
         facts = replace(facts, pool=place)
         for number in directory.lane_numbers():
-            _set_lane(control, number, recover_lane(directory.lane(number), facts.segment_bytes, channel, report))
+            _recover(control, number, directory, facts, channel, report)
     words = control.words
     generation = max(facts.generation, words[Header.GENERATION]) + 1
     words[Header.CLOSING] = 0
@@ -156,7 +158,7 @@ def _adopt(
             lost = words[base + Lane.WROTE] - words[base + Lane.COMMITTED]
             report(f"lane {number}: its buffers are gone; {lost} bytes that were accepted and not committed are lost")
             words[base + Lane.BUFFERS] += 1
-            _set_lane(control, number, recover_lane(directory.lane(number), facts.segment_bytes, channel, report))
+            _recover(control, number, directory, facts, channel, report)
 
 
 def _check_buffers(control: ControlRegion, lane: LaneDirectory, pool: Path, channel: FileChannel) -> None:
@@ -195,6 +197,24 @@ def _compare(lane: LaneDirectory, buffer: memoryview, start: int, where: int, en
             f"{lane.segment(start)} differs from the pool above what was flushed ({where}): something else wrote to it. "
             f"Keep a copy of both, then remove the pool to go on with what the file says"
         )
+
+
+def _recover(
+    control: ControlRegion,
+    number: int,
+    directory: StoreDirectory,
+    facts: StoreFacts,
+    channel: FileChannel,
+    report: Report,
+) -> None:
+    """Takes a lane's positions from its files."""
+    queue_file_bytes = Config.from_json(facts.config).dispatcher.queue_file_entries * ENTRY_BYTES
+    lane = directory.lane(number)
+    _set_lane(
+        control,
+        number,
+        recover_lane(lane, facts.segment_bytes, channel, report, queue_file_bytes=queue_file_bytes),
+    )
 
 
 def _set_lane(control: ControlRegion, number: int, end: LaneEnd) -> None:

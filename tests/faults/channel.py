@@ -19,7 +19,7 @@ import orjson
 
 from commitlog.file_channel import Buffer, FileChannel
 
-Call = Literal["pwrite", "fdatasync", "allocate", "open", "rename", "sync_directory"]
+Call = Literal["pwrite", "fdatasync", "allocate", "open", "rename", "unlink", "sync_directory"]
 
 
 @dataclass(frozen=True)
@@ -149,6 +149,14 @@ class FaultyChannel(FileChannel):
         image = self.faults.image(Path(source)) if self._is_modelled(Path(source)) else None
         if image and image.exists():
             image.rename(self.faults.image(Path(target)))
+        self._finish(rule)
+
+    def unlink(self, path: str | Path) -> None:
+        rule = self._rule("unlink", Path(path))
+        if not (rule and rule.error):
+            super().unlink(path)
+            if self._is_modelled(Path(path)):
+                self.faults.image(Path(path)).unlink(missing_ok=True)
         self._finish(rule)
 
     def sync_directory(self, path: str | Path) -> None:

@@ -1,0 +1,130 @@
+"""kill -9 while old segments are being deleted: what is kept is whole, and what was begun is completed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import commitlog
+from commitlog import errors
+from commitlog.file_channel import DISK
+from commitlog.verify import verify_store
+from shm.layout import STAGES, Lane
+from tests.conftest import wait_until
+from tests.crash.accounts import read_store
+from tests.crash.scene import kill, pid_of
+from tests.faults.channel import Rule
+from tests.faults.test_disk import CONFIG, SEGMENT_BYTES, Sender, faulty_store
+
+KEPT_SEGMENTS = 6
+SETTINGS = {
+    "retention": {"max_bytes": KEPT_SEGMENTS * SEGMENT_BYTES, "interval_ms": 10},
+    "flusher": {"positions_interval_ms": 10},
+    "allocator": {"interval_ms": 10},
+    "dispatcher": {"queue_file_entries": 1000, "interval_ms": 20, "linger_ms": 0},
+}
+POINTS = [
+    Rule("pwrite", where="/positions/", dies="before", stage="flusher", skip=3),  # retired, positions not written
+    Rule("pwrite", where="/positions/", dies="after", short=20, stage="flusher", skip=3),  # half written
+    Rule("unlink", dies="before", stage="allocator"),  # positions written, nothing unlinked
+    Rule("unlink", dies="after", stage="allocator"),
+    Rule("unlink", dies="after", stage="allocator", skip=1),
+    Rule("unlink", where="/consumequeue/", dies="before", stage="allocator"),  # segments gone, their queue files not
+    Rule("unlink", where="/consumequeue/", dies="after", stage="allocator"),
+]
+
+
+@contextmanager
+def deleting_store(path: Path) -> Iterator[Sender]:
+    """A store of which segments go all the time."""
+    with faulty_store(path, **SETTINGS) as sender:
+        for _ in range(600):
+            last = sender.send(900)
+        last.wait("flushed", timeout=20)
+        yield sender
+
+
+def send_until(sender: Sender, struck: int) -> None:
+    """Sends until the rule has struck so often, then waits until everything is flushed."""
+
+    def goes_on() -> bool:
+        for _ in range(20):
+            sender.send(900)
+        return sender.faults.hits() >= struck
+
+    wait_until(goes_on, 60, "the rule to strike")
+    wait_until(lambda: sender.producer.statistics().flushed == sender.producer.statistics().wrote, 20, "the flusher")
+
+
+def completes(sender: Sender) -> None:
+    """What was begun is done: nothing below `first` is left, no more is kept than configured, and the log goes on."""
+    for _ in range(100):
+        sender.send(900)
+    sender.producer.flush(20)
+    directory = sender.store.path / "lanes/0/commitlog"
+    words, base = sender.producer._words, sender.producer._base
+
+    def is_done() -> bool:
+        starts = sorted(int(file.name) for file in directory.iterdir())
+        return starts[0] == words[base + Lane.FIRST] > 0 and len(starts) <= KEPT_SEGMENTS
+
+    wait_until(is_done, 20, "old segments to go")
+
+
+def looks_whole(sender: Sender) -> None:
+    """What is kept of the log is its end, every message of it; index and readers agree."""
+    path = sender.store.path
+    kept = read_store(path).places
+    assert len(kept) > 50
+    assert kept == sender.noted[-len(kept) :]
+    report = verify_store(path)
+    assert report.good, report
+    with commitlog.Reader(path, start="earliest") as reader:
+        assert [message.value for message in reader] == sender.sent[-len(kept) :]
+
+
+def test_a_stage_killed_between_the_steps_of_a_deletion(tmp_path: Path) -> None:
+    """Its successor completes it."""
+    with deleting_store(tmp_path / "store") as sender:
+        for rule in POINTS:
+            sender.faults.set(Rule(**{**vars(rule), "times": 2}))
+            send_until(sender, rule.skip + 2)
+            sender.faults.clear()
+            completes(sender)
+    looks_whole(sender)
+
+
+@pytest.mark.leaves_pools
+@pytest.mark.parametrize("memory", ["the pool stays", "the pool is gone"])
+def test_everything_killed_between_the_steps_of_a_deletion(memory: str, tmp_path: Path, shm_root: Path) -> None:
+    """The next start completes it, with the pool or from the files alone."""
+    path = tmp_path / "store"
+    with deleting_store(path) as sender:
+        for rule in POINTS:
+            sender.faults.set(rule)  # for ever: no successor gets any further
+            send_until(sender, rule.skip + 1)
+            _kill_everything(sender)
+            if memory == "the pool is gone":
+                shutil.rmtree(next(shm_root.iterdir()))
+            sender.faults.clear()
+            sender.store = commitlog.Store.open(path, {**CONFIG, **SETTINGS, "store": CONFIG["store"]})
+            sender.producer = sender.store.producer()
+            completes(sender)
+    looks_whole(sender)
+
+
+def _kill_everything(sender: Sender) -> None:
+    for name in ("", *STAGES):
+        kill(pid_of(sender.store.path, name))
+    sender.producer.close()
+    with pytest.raises(errors.StageFailed):
+        sender.store.close()
+    wait_until(lambda: not _locked(sender.store.path), 20, "the kernel to free the locks")
+
+
+def _locked(path: Path) -> bool:
+    return any(DISK.is_locked(path / "locks" / name) for name in STAGES)
