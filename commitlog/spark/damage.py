@@ -64,11 +64,13 @@ def look_at(segment: Segment, queue: Queue, places: Places, rows: Ints) -> dict[
     for row in rows.tolist():
         at, size = int(places.at[row]), int(places.size[row])
         try:
-            record = decode(segment.map, at, limit=at + size, physical_offset=segment.base + at, queue_id=queue.lane)
+            record = decode(segment.map, at, limit=at + size, physical_offset=segment.base + at)
             plain_body(record)
         except CorruptRecord as error:
             wrong[row] = error.reason
             continue
-        if (record.total_size, record.queue_offset, record.topic) != (size, places.offset + row, queue.topic.decode()):
+        named = queue.topic.decode(), queue.lane, places.offset + row
+        is_other = queue.offset_is_stored and (record.topic, record.queue_id, record.queue_offset) != named
+        if record.total_size != size or is_other:
             wrong[row] = "another record is in its place"
     return wrong

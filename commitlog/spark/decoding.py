@@ -32,6 +32,9 @@ BATCH_BYTES_MAX = 32 << 20
 CREATE_TIME_TYPE = 1
 """timestampType: what Kafka calls LogAppendTime, the time of the store."""
 
+_MS_MOST = (2**63 - 1) // 1000
+"""Times count in microseconds here."""
+
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 
 
@@ -191,7 +194,8 @@ class Decoder:
         return arrays.binaries(unpacked)
 
     def timestamps(self, ms: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
-        return arrays.fixed(ms.astype(np.int64) * 1000, kind)
+        inside = np.clip(ms.astype(np.int64), -_MS_MOST, _MS_MOST)  # a client may have sent any number
+        return arrays.fixed(inside * 1000, kind)
 
     def stored(self, kind: pa.DataType) -> pa.Array:
         stored = self.segment.be64[self.stored_at] if self.has_ipv6 else self.heads["stored"]

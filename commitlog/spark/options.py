@@ -357,3 +357,11 @@ def check_stream(options: SourceOptions) -> None:
         raise OptionError(f"option {options.ending.option}: a stream has no end; use it with spark.read")
     if options.isolation != "flushed":
         raise bad("isolation", options.isolation, "a stream reads flushed data only; committed is for spark.read")
+
+
+def check_rocketmq(options: SourceOptions) -> None:
+    """What a RocketMQ store root has not. Raises OptionError."""
+    if "isolation" in options.given:
+        raise OptionError(
+            "option isolation: a RocketMQ store root is read up to the ends of its consume queues; leave it out"
+        )

@@ -16,14 +16,15 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from commitlog.consume_queue import ConsumeQueue
-from commitlog.errors import CorruptRecord, DataLoss, StoreNotFound
+from commitlog.consume_queue import ConsumeQueue, is_light
+from commitlog.errors import CorruptRecord, DamagedFile, DataLoss, StoreNotFound
 from commitlog.log_walk import walk
 from commitlog.spark.damage import Damage, look_at
 from commitlog.spark.decoding import Decoder, Places, Queue, cut
 from commitlog.spark.planning import Slice
 from commitlog.spark.segments import SEGMENTS, Segment
 from commitlog.store_directory import LaneDirectory, StoreDirectory
+from commitlog.view import is_rocketmq_root
 
 ENTRIES_MAX = 200_000
 """Consume queue entries looked at in one step."""
@@ -52,6 +53,14 @@ class Task(InputPartition):
         self.path, self.store_id, self.segment_bytes, self.slices = path, store_id, segment_bytes, slices
         self.fail_on_data_loss, self.ignore_corrupt = fail_on_data_loss, ignore_corrupt
 
+    @property
+    def one_log(self) -> bool:
+        """Whether the path is a RocketMQ store root, which has no id."""
+        return not self.store_id
+
+    def lane(self, number: int) -> LaneDirectory:
+        return LaneDirectory(Path(self.path), number) if self.one_log else StoreDirectory(self.path).lane(number)
+
 
 def read_task(task: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The task's rows. Raises StoreNotFound, DataLoss, CorruptRecord, DamagedFile, MissingCodec."""
@@ -59,10 +68,9 @@ def read_task(task: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatc
         return  # nothing was planned: Spark makes one partition of none
     _freeze_once()
     SEGMENTS.forget_gone()
-    store = StoreDirectory(task.path)
-    _check_store(store, task)
+    _check_path(task)
     for piece in task.slices:
-        yield from SliceReader(task, store.lane(piece.lane), piece).batches(schema)
+        yield from SliceReader(task, piece).batches(schema)
 
 
 def _freeze_once() -> None:
@@ -74,13 +82,17 @@ def _freeze_once() -> None:
         _frozen = True
 
 
-def _check_store(store: StoreDirectory, task: Task) -> None:
+def _check_path(task: Task) -> None:
+    """Raises StoreNotFound, DataLoss where the path is not what was planned for."""
+    unseen = f"this executor does not see {task.path}: mount it at the same path on every executor's machine"
+    if task.one_log:
+        if not is_rocketmq_root(task.path):
+            raise StoreNotFound(unseen)
+        return
     try:
-        facts = store.load()
+        facts = StoreDirectory(task.path).load()
     except StoreNotFound:
-        raise StoreNotFound(
-            f"this executor does not see the store {task.path}: mount it at the same path on every executor's machine"
-        ) from None
+        raise StoreNotFound(unseen) from None
     if facts.id != task.store_id:
         raise DataLoss(f"{task.path} was deleted and made again since this read was planned; load it anew")
 
@@ -88,10 +100,12 @@ def _check_store(store: StoreDirectory, task: Task) -> None:
 class SliceReader:
     """Reads one slice. `next` is the queue offset of the next row."""
 
-    def __init__(self, task: Task, lane: LaneDirectory, piece: Slice) -> None:
-        self.task, self.lane, self.slice = task, lane, piece
+    def __init__(self, task: Task, piece: Slice) -> None:
+        self.task, self.slice = task, piece
         self.segment_bytes = task.segment_bytes
-        self.queue = Queue(piece.topic.encode(), piece.lane)
+        self.lane = lane = task.lane(piece.lane)
+        is_named = task.one_log and is_light(piece.topic)
+        self.queue = Queue(piece.topic.encode(), piece.lane, offset_is_stored=not is_named)
         self.next = piece.start
         self.walk_from = piece.walk_from
         self.damage = Damage.load(lane)
@@ -102,7 +116,11 @@ class SliceReader:
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """All rows of the slice, in order. Raises DataLoss, CorruptRecord, DamagedFile, MissingCodec."""
-        yield from self._indexed(schema)
+        try:
+            yield from self._indexed(schema)
+        except (CorruptRecord, DamagedFile):
+            if self.walk_from < 0:
+                raise  # else the log has all these rows without the index
         if self.next < self.slice.end and self.walk_from >= 0:
             try:
                 yield from self._walked(schema)

@@ -32,6 +32,7 @@ from commitlog.spark.options import (
     check_batch,
     check_names,
     check_read,
+    check_rocketmq,
     check_stream,
     parse_options,
 )
@@ -42,7 +43,7 @@ from commitlog.spark.resolving import QueueKey, Resolver, beyond_end, data_loss,
 from commitlog.spark.sink import QUERY_OPTIONS, SINK_SPELLING, BatchWriter, StreamWriter, batch_writer, stream_writer
 from commitlog.start import EARLIEST, LATEST
 from commitlog.topic_index import QueueRange, TopicIndex
-from commitlog.view import StoreView
+from commitlog.view import StoreView, is_rocketmq_root, open_view
 
 
 class CommitLogDataSource(DataSource):
@@ -71,6 +72,10 @@ class CommitLogDataSource(DataSource):
     def streamReader(self, schema: StructType) -> StreamReader:
         self._check(schema)
         check_stream(self.parsed)
+        if is_rocketmq_root(self.parsed.path):
+            raise OptionError(
+                f"option path: {self.parsed.path} is a RocketMQ store root, which is read as a batch only (spark.read)"
+            )
         return StreamReader(self.parsed, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
@@ -100,7 +105,9 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Raises UnknownTopic, OffsetOutOfRange, DataLoss, and what StoreView raises."""
-        view = StoreView(self.options.path)
+        view = open_view(self.options.path)
+        if view.one_log:
+            check_rocketmq(self.options)
         try:
             index = TopicIndex(view, self.options.isolation)
             index.refresh()
