@@ -26,8 +26,8 @@ class LogRoot:
     """Log offset up to which it may be read while somebody appends; None where nobody does."""
     dispatched: int = 0
     """Log offset up to which the consume queues are complete; 0 where that is not known."""
-    flushed: int = 0
-    """Log offset up to which the log was synced; 0 where that is not known."""
+    flushed: int | None = None
+    """Log offset up to which the log was synced: its end, as far as it was recorded; None where that is not known."""
 
     def scan(self, channel: FileChannel = DISK, *, check_crc: bool = True) -> LogScan:
         """A scan of its log."""

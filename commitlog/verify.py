@@ -38,7 +38,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class LaneReport:
-    """What one log holds. `lane` is None for a RocketMQ's; `records_bytes` are those of good records."""
+    """What one log holds up to its end: where `positions` says it ends, else where the records do.
+
+    `lane` is None for a RocketMQ's; `records_bytes` are those of good records. What lies behind the recorded end was left
+    by a store that was killed, or by a RocketMQ that had the lane open: a start of the store takes it in, or sets it aside.
+    """
 
     path: str
     lane: int | None
@@ -50,6 +54,10 @@ class LaneReport:
     findings: tuple[Finding, ...]
     findings_more: int
     """How many there are beyond those listed."""
+    records_behind: int
+    """Good records behind the recorded end, which nobody reads yet."""
+    bytes_behind: int
+    """Theirs."""
 
     @property
     def good(self) -> bool:
@@ -96,6 +104,8 @@ class _Check:
     more: int = 0
     records: int = 0
     records_bytes: int = 0
+    records_behind: int = 0
+    bytes_behind: int = 0
     entries: int = 0
     queues: dict[Path, ConsumeQueue] = field(default_factory=dict)
 
@@ -124,12 +134,14 @@ class _Check:
             path=str(self.root.path),
             lane=self.root.lane,
             first=segments.first,
-            end=end,
+            end=end if self.root.flushed is None else min(end, self.root.flushed),
             records=self.records,
             records_bytes=self.records_bytes,
             entries=self.entries,
             findings=tuple(self.findings),
             findings_more=self.more,
+            records_behind=self.records_behind,
+            bytes_behind=self.bytes_behind,
         )
 
     def _find(self, file: Path, offset: int, reason: str) -> None:
@@ -144,22 +156,26 @@ class _Check:
         limit = self.root.limit
         if limit is not None and gap.start >= limit:
             return
-        file = Path(gap.file)
-        if not gap.last:
+        file, flushed = Path(gap.file), self.root.flushed
+        if not gap.last and flushed is not None and gap.start >= flushed:
+            self._find(file, gap.start, f"{gap.reason}; a torn tail: the next start of the store cuts the log here")
+        elif not gap.last:
             self._find(file, gap.start, f"{gap.reason}; {gap.end - gap.start:,} bytes hold no record")
-        elif gap.start < self.root.flushed:
-            self._find(file, gap.start, f"{gap.reason or 'the file is missing'}; flushed was {self.root.flushed:,}")
+        elif gap.start < (flushed or 0):
+            self._find(file, gap.start, f"{gap.reason or 'the file is missing'}; flushed was {flushed:,}")
         elif gap.dirty:
             self._find(file, gap.start, f"{gap.reason}; a torn tail: the next start of the store sets it aside")
 
     def _count(self, table: RecordTable) -> int:
         """Takes a table in; returns its end as a log offset."""
-        count, limit = len(table), self.root.limit
-        if limit is not None:
-            ends = table.physical_offsets + table.sizes
-            count = int(np.searchsorted(ends, limit, side="right"))
+        count, end = len(table), self.root.flushed
+        if end is not None:
+            count = int(np.searchsorted(table.physical_offsets + table.sizes, end, side="right"))
         self.records += count
         self.records_bytes += int(table.sizes[:count].sum())
+        if self.root.limit is None:
+            self.records_behind += len(table) - count
+            self.bytes_behind += int(table.sizes[count:].sum())
         for topic, rows in by_topic(table, count):
             for queue_id in np.unique(table.queue_ids[rows]).tolist():
                 self._look_up(table, topic, int(queue_id), rows[table.queue_ids[rows] == queue_id])

@@ -53,6 +53,11 @@ def verify(
                 f"{name}: {lane.records:,} good records, {lane.records_bytes:,} bytes, in [{lane.first:,}, {lane.end:,}); "
                 f"{lane.entries:,} consume queue entries"
             )
+            if lane.records_behind:
+                typer.echo(
+                    f"    behind its recorded end: {lane.records_behind:,} records, {lane.bytes_behind:,} bytes, which nobody "
+                    f"reads; the next start of the store takes them in or sets them aside"
+                )
             for found in lane.findings:
                 typer.echo(f"    {found.file} at offset {found.offset}: {found.reason}")
             if lane.findings_more:

@@ -119,6 +119,33 @@ def test_entries_that_are_missing_or_too_many_are_found(lane: MadeLane) -> None:
     assert "past the log's end" in reasons
 
 
+@pytest.mark.parametrize("kept", [0, 1, 20, 59, 60])
+def test_what_lies_behind_the_recorded_end_is_not_counted_good(lane: MadeLane, kept: int) -> None:
+    """Records of a store that was killed: good in themselves, and nobody reads them. They are told apart."""
+    end = lane.places[kept][0] if kept < 60 else lane.end
+    lane.set_positions(end, end)
+    report = verify_store(lane.directory.path)
+    (found,) = report.lanes
+    assert report.good
+    assert (found.records, found.records_behind) == (kept, 60 - kept)
+    assert (found.records_bytes, found.bytes_behind) == tuple(
+        sum(b - a for a, b in some) for some in (lane.places[:kept], lane.places[kept:])
+    )
+    assert found.end == end
+    said = CliRunner().invoke(app, ["verify", str(lane.directory.path)]).stdout
+    assert (f"{60 - kept} records" in said) == (kept < 60)
+
+
+def test_a_gap_behind_the_recorded_end_is_a_torn_tail(lane: MadeLane) -> None:
+    """Recovery will cut there, though good records follow."""
+    lane.set_positions(lane.places[20][0], lane.places[20][0])
+    lane.write(lane.places[30][0], bytes(10))
+    (found,) = verify_store(lane.directory.path).lanes
+    assert (found.records, found.records_behind) == (20, 39)
+    assert [finding.offset for finding in found.findings] == [lane.places[30][0]]
+    assert "torn tail" in found.findings[0].reason
+
+
 def test_commands(lane: MadeLane) -> None:
     """JSON for programs, lines for people; the exit code says whether all is good."""
     runner, path = CliRunner(), str(lane.directory.path)
