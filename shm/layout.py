@@ -61,7 +61,7 @@ class Header:
     STORE_DEVICE = 5  # and inode of the store's directory: a copy of a store must not adopt the original's pool
     STORE_INODE = 6
     # line 1, supervisor: what it is doing
-    CLOSING = 8  # 1 while stopping: producers raise StoreStopped
+    CLOSING = 8  # 1 while stopping: producers raise StoreStopped; stored by a stage when the supervisor was killed
     SUPERVISOR_PID = 9
     SUPERVISOR_HEARTBEAT = 10  # CLOCK_MONOTONIC, ns
     # line 2, allocator: retention

@@ -32,7 +32,7 @@ from commitlog.file_channel import DISK, FileChannel
 from commitlog.store_directory import StoreDirectory
 from commitlog.view import attach_control
 from commitlog.wire import WakeupReceiver, WakeupSender
-from shm.layout import STAGES, Stage
+from shm.layout import STAGES, Header, Stage
 from shm.statistics import record_duration
 
 DRAIN_ROUNDS = 10
@@ -198,7 +198,13 @@ class ServiceThread(ABC):
         record_duration(self.words, self.base + Stage.HISTOGRAM, nanoseconds)
 
     def _drain(self) -> None:
-        """Works on until nothing is left, for ten rounds that move nothing at most."""
+        """Works on until nothing is left, for ten rounds that move nothing at most.
+
+        An orphan, which nobody would kill for being late, takes no longer than a stop may take.
+        """
+        if self._is_orphan():
+            self.words[Header.CLOSING] = 1  # nobody else is left to tell producers, who might never pause
+        deadline = self.clock.monotonic_ns() + self.config.supervisor.stop_timeout_ms * 1_000_000
         idle_rounds = 0
         while self.left() and idle_rounds < DRAIN_ROUNDS:
             seen = self.news()
@@ -206,9 +212,20 @@ class ServiceThread(ABC):
                 idle_rounds += 1
                 self.wait_for_running(_DRAIN_ROUND_MS, seen)
             self.beat()
+            if self.clock.monotonic_ns() > deadline and self._is_orphan():
+                break
         left = self.left()
         self.words[self.base + Stage.LEFT] = left
-        log.info("%s drained, %s bytes left", self.name, left)
+        if left:
+            log.warning(
+                "%s leaves, %s bytes left: they stay in the pool, and the next start goes on with it", self.name, left
+            )
+        else:
+            log.info("%s drained", self.name)
+
+    def _is_orphan(self) -> bool:
+        """Whether the supervisor is dead: it holds the store's lock for its whole life."""
+        return not self.channel.is_locked(self.directory.lock_file)
 
     def _close(self) -> None:
         self.words[self.base + Stage.PID] = 0

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from tests.faults.channel import Rule
 from tests.faults.test_disk import CONFIG, SEGMENT_BYTES, Sender, faulty_store
 
 KEPT_SEGMENTS = 6
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "retention": {"max_bytes": KEPT_SEGMENTS * SEGMENT_BYTES, "interval_ms": 10},
     "flusher": {"positions_interval_ms": 10},
     "allocator": {"interval_ms": 10},

@@ -1,0 +1,76 @@
+"""Stages whose supervisor was killed: they tell producers, drain what they can, and leave; the next start has the rest."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import commitlog
+from commitlog import errors
+from commitlog.file_channel import DISK
+from shm.layout import STAGES
+from tests.conftest import wait_until
+from tests.crash.accounts import check, read_store
+from tests.crash.scene import kill, pid_of
+from tests.faults.channel import Rule
+from tests.faults.test_disk import CONFIG, Sender, faulty_store
+
+
+@contextmanager
+def orphaned(sender: Sender) -> Iterator[None]:
+    """Kills the supervisor; afterwards all stages must have left, and the next start finds everything."""
+    kill(pid_of(sender.store.path, ""))
+    with pytest.raises(errors.StageFailed):
+        sender.store.close()
+    yield
+    wait_until(lambda: not still_there(sender.store.path), 20, "the orphans to leave")
+
+
+def still_there(path: Path) -> list[str]:
+    return [stage for stage in STAGES if DISK.is_locked(path / "locks" / stage)]
+
+
+def test_a_producer_that_never_pauses_does_not_keep_them(tmp_path: Path) -> None:
+    """It is told that the store has stopped, though nobody was left to say so; then they drain and leave."""
+    path, bodies = tmp_path / "store", [os.urandom(1000)] * 40
+    store = commitlog.Store.open(path, CONFIG)
+    producer = store.producer()
+    store._producers.clear()  # `close` would close it
+    accepted = 0
+
+    def send_on() -> None:
+        nonlocal accepted
+        while True:
+            accepted += len(producer.send_batch("t", bodies))
+
+    kill(pid_of(path, ""))
+    with pytest.raises(errors.StoreStopped):
+        send_on()
+    with pytest.raises(errors.StageFailed):
+        store.close()
+    wait_until(lambda: not still_there(path), 20, "the orphans to leave")
+    producer.close()
+    commitlog.Store.open(path, CONFIG).close()
+    assert read_store(path).messages == accepted
+
+
+@pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
+def test_a_disk_that_is_gone_does_not_keep_them_for_ever(call: str, tmp_path: Path) -> None:
+    """They leave, their logs say how much is left; when the disk is back the next start writes it."""
+    path = tmp_path / "store"
+    with faulty_store(path) as sender:
+        sender.send().wait("flushed", timeout=10)
+        sender.faults.set(Rule(call, error=errno.EIO, keeps=True))  # type: ignore[arg-type]
+        for _ in range(10):
+            sender.send()
+        with orphaned(sender):
+            sender.producer.close()
+        assert "WARNING flusher leaves, " in (path / "logs/flusher.log").read_text()
+        sender.faults.clear()
+        sender.store = commitlog.Store.open(path, CONFIG)
+    check(sender.noted, read_store(path), deaths=0)
