@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 PROC = Path("/proc")
 SHARED_MEMORY = Path("/dev/shm")
 BASE_PREFIX = "clt-"  # of the directories in which tests keep their pools
+_SPARK_SOCKET = re.compile(r"/\.[0-9a-f]{8}-[0-9a-f-]{27}\.sock$")
 SUSPECTS = ("commitlog-", "psm_", "sem.", "test-of-leaks-")  # our pools, and what multiprocessing makes
 
 
@@ -137,9 +139,9 @@ class Snapshot:
                 yield f"thread {thread.name}"
 
     def _descriptors(self) -> Iterator[str]:
-        inet = _inet_sockets() if self.spark_jvm is not None else set()  # py4j keeps a connection for each thread
+        sparks = _spark_sockets() if self.spark_jvm is not None else set()
         for fd, target in descriptors().items():
-            if self.descriptors.get(fd) != target and target not in inet:
+            if self.descriptors.get(fd) != target and target not in sparks:
                 yield f"descriptor {fd}: {target}"
 
     def _shared_memory(self) -> Iterator[str]:
@@ -158,12 +160,16 @@ def _is_py4js(thread: threading.Thread) -> bool:
     return "py4j" in type(thread).__module__ or "py4j" in repr(getattr(thread, "_target", None))
 
 
-def _inet_sockets() -> set[str]:
-    """Names of all TCP sockets, as /proc/self/fd shows them."""
+def _spark_sockets() -> set[str]:
+    """Names, as /proc/self/fd shows them, of sockets that may be PySpark's: py4j keeps a TCP connection for each thread, and
+    the server of accumulators one with a path like `.<uuid>.sock`."""
     names = set()
     for table in ("tcp", "tcp6"):
         lines = (PROC / "net" / table).read_text().splitlines()[1:]
         names |= {f"socket:[{line.split()[9]}]" for line in lines}
+    for line in (PROC / "net" / "unix").read_text().splitlines()[1:]:
+        if _SPARK_SOCKET.search(line):
+            names.add(f"socket:[{line.split()[6]}]")
     return names
 
 

@@ -1,36 +1,47 @@
 """PySpark's worker daemon, without the tracebacks of workers that Spark has let go.
 
-A session that idles with Unix-domain sockets closes its spare workers' connections; each of them then fails to flush a
-last answer that nobody waits for and prints a BrokenPipe traceback. Nothing is lost by it, so it is not shown; whatever
-else a worker writes goes through. Set as `spark.python.daemon.module`.
+A session that idles closes its spare workers' connections. Each of them then fails to flush an answer that nobody waits
+for; over a Unix-domain socket it notices at once and prints a BrokenPipe traceback. Nothing is lost by it, so such a
+worker just ends here. This module is `spark.python.daemon.module` for the workers that run tasks. Those that plan (look a
+data source up, plan a read, commit a write) are forked from `pyspark.daemon` whatever that says: the source calls
+`end_quietly` when it is imported into one of them.
 """
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
-from typing import Any, TextIO
+from typing import Any
 
-from pyspark import daemon
-
-_HARMLESS = ("failed to flush the output to the worker process", "BrokenPipeError")
+_DAEMON = "pyspark.daemon"
 
 
-class QuietStream:
-    """A text stream that drops that one traceback, and the line's end that `print` writes after it."""
+def end_quietly(daemon: Any) -> None:
+    """Makes the workers of this process end without a word when Spark is gone. `daemon`: the module that runs them."""
+    serve = daemon.worker
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._dropped = False
+    def worker(connection: socket.socket, authenticated: bool) -> int:
+        try:
+            code: int = serve(connection, authenticated)
+        except (BrokenPipeError, ConnectionResetError):
+            os._exit(0)  # at once: from Python 3.13 on the unflushed file would complain when it is collected
+        return code
 
-    def write(self, text: str) -> int:
-        harmless = all(part in text for part in _HARMLESS) or (self._dropped and text == "\n")
-        self._dropped = harmless and text != "\n"
-        return len(text) if harmless else self._stream.write(text)
+    daemon.worker = worker
+    os.environ["PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE"] = "true"  # raised then, and not printed
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+
+def end_quietly_if_planning() -> None:
+    """The same in a worker forked from PySpark's own daemon; nothing anywhere else."""
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name == _DAEMON:
+        end_quietly(main)
 
 
 if __name__ == "__main__":
-    sys.stderr = QuietStream(sys.stderr)
+    from pyspark import daemon
+
+    end_quietly(daemon)
     daemon.manager()

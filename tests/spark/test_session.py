@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 import commitlog.spark
-from commitlog.spark.daemon import QuietStream
 from commitlog.spark.sessions import FAST, _cores
 from tests.spark.hand_made import small_store
 
@@ -67,13 +66,6 @@ def test_lag() -> None:
     other = {"endOffset": {"b": {"0": 3}}, "latestOffset": {"b": {"0": 9}}}
     assert commitlog.spark.lag({"sources": [ours, other]}) == {"a": {0: 4, 1: 0, 2: 4}, "b": {0: 1}}
     assert commitlog.spark.lag(None) == commitlog.spark.lag({"sources": [{"endOffset": None}]}) == {}
-
-
-def test_workers_that_spark_let_go_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    stream = QuietStream(sys.stdout)
-    print("failed to flush the output to the worker process:\nTraceback\nBrokenPipeError: x", file=stream)
-    print("something else", file=stream)
-    assert capsys.readouterr().out == "something else\n"
 
 
 def test_executors_of_their_own(tmp_path: Path) -> None:

@@ -1,0 +1,170 @@
+"""The sink asked as Spark asks it, over a running store: what a row becomes, and each row or option that is refused."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
+
+import commitlog
+from commitlog.errors import (
+    IllegalProperty,
+    IllegalTopic,
+    MessageTooLarge,
+    OptionError,
+    PropertiesTooLarge,
+    RecordError,
+)
+from commitlog.spark.source import CommitLogDataSource
+
+CONFIG: dict[str, Any] = {"store": {"segment_bytes": 1 << 20, "max_lanes": 1}, "producer": {"lane_wait_ms": 20}}
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+NO_UTF8 = pa.array([b"\xff\xfe"]).view(pa.string())
+"""A string as Spark makes it with CAST(binary AS STRING)."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[commitlog.Store]:
+    """Running, with one lane."""
+    with commitlog.Store.open(tmp_path / "store", CONFIG) as opened:
+        yield opened
+
+
+def headers(*pairs: tuple[str, bytes | None]) -> pa.Array:
+    return pa.array([[{"key": name, "value": value} for name, value in pairs]], HEADERS)
+
+
+def write(to: Path, columns: dict[str, Any], *, overwrite: bool = False, stream: bool = False, **options: Any) -> None:
+    """One task: as many rows as the columns are long."""
+    batch = pa.RecordBatch.from_pydict(columns)
+    given = {"path": str(to)} | ({} if "topic" in columns else {"topic": "t"}) | options
+    source = CommitLogDataSource({name.lower(): value for name, value in given.items() if value})
+    make = source.streamWriter if stream else source.writer
+    writer = pickle.loads(pickle.dumps(make(from_arrow_schema(batch.schema), overwrite)))
+    assert writer.write(iter([batch.slice(0, 0), batch])) is not None
+
+
+def read(store: commitlog.Store) -> list[tuple[str, bytes, str | None, dict[str, str]]]:
+    with commitlog.Reader(store.path) as reader:
+        return [(m.topic, m.value, m.key, m.properties) for m in reader]
+
+
+def test_what_a_row_becomes(store: commitlog.Store) -> None:
+    """Flushed when `write` returns, also by the stream's writer; then the store's one lane is free again."""
+    both = headers(("h", b"x"), ("g", "ж".encode()))
+    sliced = pa.array(["out", "in"], pa.large_string()).slice(1)
+    for columns, options, expected in (
+        ({"value": [b"\x00\xff"]}, {}, ("t", b"\x00\xff", None, {})),
+        ({"value": sliced}, {}, ("t", b"in", None, {})),
+        ({"value": sliced, "key": sliced}, {}, ("t", b"in", "in", {})),
+        ({"value": NO_UTF8}, {}, ("t", b"\xff\xfe", None, {})),
+        ({"value": [b""], "key": [b"bytes"]}, {}, ("t", b"", "bytes", {})),
+        ({"value": ["x"], "topic": ["a"]}, {}, ("a", b"x", None, {})),
+        ({"value": ["x"], "topic": ["a"]}, {"topic": "wins"}, ("wins", b"x", None, {})),
+        ({"value": ["x"], "topic": pa.nulls(1, pa.string())}, {"topic": "wins"}, ("wins", b"x", None, {})),
+        ({"value": ["x"], "headers": both}, {}, ("t", b"x", None, {"h": "x", "g": "ж"})),
+        ({"value": ["x"], "headers": headers()}, {}, ("t", b"x", None, {})),
+        ({"value": ["x"], "headers": headers(("KEYS", b"\xff"))}, {"includeHeaders": "false"}, ("t", b"x", None, {})),
+        ({"value": ["x"], "partition": pa.nulls(1, pa.int32())}, {}, ("t", b"x", None, {})),
+        ({"value": ["x"], "offset": [7], "tags": ["y"]}, {}, ("t", b"x", None, {})),
+    ):
+        for stream in (False, True):
+            before = len(read(store))
+            write(store.path, columns, stream=stream, **options)
+            assert read(store)[before:] == [expected], (columns, options)
+
+
+def test_rows_of_one_batch_keep_their_order(store: commitlog.Store) -> None:
+    """Whatever topics they have, with and without keys; headers of a part of a larger column are the right ones."""
+    pairs = [[{"key": f"h{n}", "value": b"%d" % n}] * (n % 2) for n in range(8)]
+    columns = {
+        "value": [b"%d" % n for n in range(8)],
+        "topic": [f"t{n % 3}" for n in range(8)],
+        "headers": pa.array(pairs, HEADERS),
+    }
+    whole = pa.RecordBatch.from_pydict(columns)
+    write(store.path, dict(zip(columns, whole.slice(2, 5).columns, strict=True)))
+    assert read(store) == [(f"t{n % 3}", b"%d" % n, None, {f"h{n}": str(n)} if n % 2 else {}) for n in range(2, 7)]
+    write(store.path, {"value": columns["value"], "topic": columns["topic"]})
+    by_topic = [[value for topic, value, *_ in read(store)[5:] if topic == f"t{t}"] for t in range(3)]
+    assert by_topic == [[b"0", b"3", b"6"], [b"1", b"4", b"7"], [b"2", b"5"]]
+
+
+def test_rows_that_cannot_be_stored(store: commitlog.Store) -> None:
+    """Named by column and value. Nothing of the row is there, and the store's one lane is free again."""
+    large, twice = [b"x" * 300_000], headers(("h", b"1"), ("h", b"2"))
+    cases: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"value": pa.nulls(1, pa.binary())}, RecordError, "^column value: null can't be stored"),
+        ({"value": ["x"], "topic": pa.nulls(1, pa.string())}, IllegalTopic, "^column topic: null"),
+        ({"value": ["x"], "topic": ["a b"]}, IllegalTopic, "^column topic: topic 'a b': only letters"),
+        ({"value": ["x"], "topic": NO_UTF8}, IllegalTopic, "^column topic: "),
+        ({"value": ["x"], "partition": pa.array([3], pa.int32())}, RecordError, "^column partition: 3 can't be asked"),
+        ({"value": ["x"], "key": [""]}, IllegalProperty, "^column key: b''"),
+        ({"value": ["x"], "key": ["a\x01b"]}, IllegalProperty, r"^column key: 'a\\x01b': key: 0x01"),
+        ({"value": ["x"], "key": NO_UTF8}, IllegalProperty, r"^column key: b'\\xff\\xfe' is no UTF-8"),
+        ({"value": ["x"], "key": ["k" * 40_000]}, PropertiesTooLarge, r"^column key: 'k+…: properties of 40,"),
+        (
+            {"value": ["x"], "headers": headers(("KEYS", b"A"))},
+            IllegalProperty,
+            "^column headers: {'KEYS': 'A'}: .*own",
+        ),
+        (
+            {"value": ["x"], "headers": headers(("h", b"\xff"))},
+            IllegalProperty,
+            r"^column headers: b'\\xff' is no UTF-8",
+        ),
+        ({"value": ["x"], "headers": headers(("", b"x"))}, IllegalProperty, "^column headers: b''"),
+        ({"value": ["x"], "headers": headers(("h", None))}, IllegalProperty, r"^column headers: \(b'h', None\): null"),
+        ({"value": ["x"], "headers": twice}, IllegalProperty, "^column headers: 'h' is there twice"),
+        ({"value": large}, MessageTooLarge, "^column value: MESSAGE_SIZE_EXCEEDED"),
+        ({"value": large, "key": ["k"]}, MessageTooLarge, "^column value: MESSAGE_SIZE_EXCEEDED"),
+    ]
+    for columns, kind, message in cases:
+        with pytest.raises(kind, match=message):
+            write(store.path, columns)
+        assert read(store) == []
+        store.producer().close()
+
+
+def test_what_is_refused_before_any_row(tmp_path: Path) -> None:
+    x = {"value": ["x"]}
+    cases: list[tuple[dict[str, Any], dict[str, str], str]] = [
+        (x, {"nonsense": "1"}, "option nonsense: there is none of this name; allowed are"),
+        (
+            x,
+            {"subscribe": "t"},
+            "option subscribe: there is none of this name; allowed are path, topic, includeHeaders,",
+        ),
+        (x, {"kafka.acks": "all"}, r"option kafka\.acks: .* no broker to configure; remove it"),
+        (x, {"topic": ".."}, r"option topic: '\.\.' is not allowed"),
+        (x, {"maxLaneWait": "soon"}, "option maxLaneWait: 'soon' is not allowed; give a time"),
+        (x, {"includeHeaders": "some"}, "option includeHeaders: 'some' is not allowed; give true or false"),
+        (x, {"path": ""}, "option path is missing"),
+        (x, {"topic": ""}, "option topic is missing, and so is a column topic"),
+        ({"body": ["x"]}, {}, "column value is missing; the DataFrame has body"),
+        ({"value": [1]}, {}, "column value is bigint; it must be string or binary: CAST it"),
+        ({**x, "key": [1]}, {}, "column key is bigint; it must be string or binary"),
+        ({**x, "topic": [b"t"]}, {}, "column topic is binary; it must be string"),
+        ({**x, "partition": [1]}, {}, "column partition is bigint; it must be int"),
+        ({**x, "headers": [["a"]]}, {}, "column headers is array<string>; it must be array<struct<key:string"),
+    ]
+    for columns, options, message in cases:
+        for stream in (False, True):
+            with pytest.raises(OptionError, match=message):
+                write(tmp_path / "nowhere", columns, stream=stream, **options)
+    with pytest.raises(OptionError, match=r"mode overwrite: .* nothing was deleted\. Use \.mode\('append'\)"):
+        write(tmp_path / "nowhere", x, overwrite=True)
+    write(
+        tmp_path / "nowhere", {"value": pa.array([], pa.string())}, checkpointLocation="c", queryName="q", stream=True
+    )
+
+
+def test_a_column_named_twice(tmp_path: Path) -> None:
+    schema = from_arrow_schema(pa.schema([("value", pa.string()), ("value", pa.string())]))
+    with pytest.raises(OptionError, match="column value is there twice"):
+        CommitLogDataSource({"path": str(tmp_path), "topic": "t"}).writer(schema, False)
