@@ -58,7 +58,7 @@ def test_what_a_row_becomes(store: commitlog.Store) -> None:
     """Flushed when `write` returns, also by the stream's writer; then the store's one lane is free again."""
     both = headers(("h", b"x"), ("g", "ж".encode()))
     sliced = pa.array(["out", "in"], pa.large_string()).slice(1)
-    for columns, options, expected in (
+    cases: tuple[tuple[dict[str, Any], dict[str, Any], Any], ...] = (
         ({"value": [b"\x00\xff"]}, {}, ("t", b"\x00\xff", None, {})),
         ({"value": sliced}, {}, ("t", b"in", None, {})),
         ({"value": sliced, "key": sliced}, {}, ("t", b"in", "in", {})),
@@ -72,7 +72,8 @@ def test_what_a_row_becomes(store: commitlog.Store) -> None:
         ({"value": ["x"], "headers": headers(("KEYS", b"\xff"))}, {"includeHeaders": "false"}, ("t", b"x", None, {})),
         ({"value": ["x"], "partition": pa.nulls(1, pa.int32())}, {}, ("t", b"x", None, {})),
         ({"value": ["x"], "offset": [7], "tags": ["y"]}, {}, ("t", b"x", None, {})),
-    ):
+    )
+    for columns, options, expected in cases:
         for stream in (False, True):
             before = len(read(store))
             write(store.path, columns, stream=stream, **options)
@@ -133,7 +134,7 @@ def test_rows_that_cannot_be_stored(store: commitlog.Store) -> None:
 
 def test_what_is_refused_before_any_row(tmp_path: Path) -> None:
     x = {"value": ["x"]}
-    cases: list[tuple[dict[str, Any], dict[str, str], str]] = [
+    cases: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         (x, {"nonsense": "1"}, "option nonsense: there is none of this name; allowed are"),
         (
             x,
