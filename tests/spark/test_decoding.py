@@ -11,41 +11,15 @@ import pyarrow as pa
 import pytest
 
 from commitlog.errors import CorruptRecord, DataLoss, StoreNotFound
-from commitlog.properties import RESERVED_NAMES
-from commitlog.record import Record
 from commitlog.spark.columns import ALL_COLUMNS, schema_of
 from commitlog.spark.decoding import column_names
 from commitlog.spark.planning import Slice
 from commitlog.spark.reading import Task, read_task
 from commitlog.spark.source import arrow_schema
 from tests.spark.hand_made import V4, V6, HandMadeStore
+from tests.spark.model import expected_row, plain_row
 
 LONG_TOPIC = "t" * 200
-
-
-def expected(record: Record) -> dict[str, Any]:
-    properties = {name: value for name, value in record.properties.items() if name != "__CRC32#"}
-    headers = [
-        {"key": name, "value": value.encode()} for name, value in properties.items() if name not in RESERVED_NAMES
-    ]
-    key, sys_flag = properties.get("KEYS"), record.sys_flag
-    return {
-        "key": key.encode() if key else None,
-        "value": zlib.decompress(record.body) if sys_flag & 1 else record.body,
-        "topic": record.topic,
-        "partition": record.queue_id,
-        "offset": record.queue_offset,
-        "timestamp": record.store_timestamp,
-        "timestampType": 1,
-        "headers": headers or None,
-        "tags": properties.get("TAGS"),
-        "bornTimestamp": record.born_timestamp,
-        "properties": properties,
-        "physicalOffset": record.physical_offset,
-        "messageId": record.message_id,
-        "size": record.total_size,
-        "sysFlag": sys_flag,
-    }
 
 
 def read(store: HandMadeStore, piece: Slice, columns: tuple[str, ...] = tuple(ALL_COLUMNS)) -> list[dict[str, Any]]:
@@ -54,13 +28,7 @@ def read(store: HandMadeStore, piece: Slice, columns: tuple[str, ...] = tuple(AL
     for batch in read_task(task, arrow_schema(schema_of(columns))):
         batch.validate(full=True)
         rows += batch.to_pylist()
-    for row in rows:
-        for name in ("timestamp", "bornTimestamp"):
-            if name in row:
-                row[name] = round(row[name].timestamp() * 1000)
-        if "properties" in row:
-            row["properties"] = dict(row["properties"])
-    return rows
+    return [plain_row(row) for row in rows]
 
 
 def test_every_column_has_a_builder() -> None:
@@ -100,7 +68,7 @@ def test_all_columns_of_all_kinds_of_records(tmp_path: Path, topic: str, dispatc
             lane.append(topic, b"prepared", sys_flag=4)
     lane.dispatch(None if dispatched else 100)
     lane.publish()
-    wanted = [expected(record) for record in lane.records if record.topic == topic and not record.sys_flag & 4]
+    wanted = [expected_row(record) for record in lane.records if record.topic == topic and not record.sys_flag & 4]
     piece = Slice(topic, 3, 0, len(wanted), 0, lane.end)
     assert read(store, piece) == wanted
     assert read(store, Slice(topic, 3, 37, 411, 0, lane.end)) == wanted[37:411]
@@ -111,7 +79,7 @@ def test_records_without_properties(tmp_path: Path) -> None:
     store = HandMadeStore(tmp_path / "store")
     records = [store.lane(0).append("orders", b"x" * row) for row in range(20)]
     store.publish()
-    assert read(store, Slice("orders", 0, 0, 20, -1, 0)) == [expected(record) for record in records]
+    assert read(store, Slice("orders", 0, 0, 20, -1, 0)) == [expected_row(record) for record in records]
 
 
 def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
