@@ -42,7 +42,7 @@ POINTS = [
 @contextmanager
 def deleting_store(path: Path) -> Iterator[Sender]:
     """A store of which segments go all the time."""
-    with faulty_store(path, **SETTINGS) as sender:
+    with faulty_store(path, "pool", **SETTINGS) as sender:
         for _ in range(600):
             last = sender.send(900)
         last.wait("flushed", timeout=20)
