@@ -383,7 +383,7 @@ def decode(
     """The record at `position` (bytes) of a buffer, none of it beyond `limit` (default: the buffer's end).
 
     Every length is checked before it is used. `physical_offset` and `queue_id`, where given, are what the
-    record's place demands. `check_crc` verifies the body's CRC, and the whole-record CRC if there is one;
+    record's place demands. `check_crc` verifies the whole-record CRC, or the body's where there is none;
     `require_crc` takes a record without one for torn, right where a log was always written with it.
     Raises CorruptRecord with reason and offset.
     """
@@ -440,10 +440,11 @@ def _decode(
         raise _Fault(f"body of {body_bytes:,} bytes in a record of {total:,}")
     body = bytes(view[at : at + body_bytes])
     topic, properties = _decode_tail(view, at + body_bytes, end, magic)
-    if check_crc:
+    if check_crc and not _record_crc_holds(view[start:end], properties, require_crc):
         if crc32(body) & CRC_MASK != body_crc:
             raise _Fault("the body's CRC does not match")
-        _check_record_crc(view[start:end], properties, require_crc)
+        if stored_crc(properties) is not None:
+            raise _Fault("the whole-record CRC does not match")
     return Record(
         total, magic, body_crc, queue, flag, queue_offset, offset, sys_flag, born_time, hosts[0], store_time,
         hosts[1], reconsume_times, prepared_offset, body, topic, properties,
@@ -476,11 +477,11 @@ def _decode_tail(view: memoryview, at: int, end: int, magic: int) -> tuple[str, 
     return topic.decode(), bytes(view[at:end])
 
 
-def _check_record_crc(record: memoryview, properties: bytes, required: bool) -> None:
+def _record_crc_holds(record: memoryview, properties: bytes, required: bool) -> bool:
+    """Whether a record has the whole-record CRC, and it holds: then the body's, which it covers, does so too."""
     digits = stored_crc(properties)
     if digits is None:
         if required:
             raise _Fault("the whole-record CRC is missing")
-        return
-    if reversed_digits(crc32(record[:-CRC_PROPERTY_BYTES]) & CRC_MASK) != digits:
-        raise _Fault("the whole-record CRC does not match")
+        return False
+    return reversed_digits(crc32(record[:-CRC_PROPERTY_BYTES]) & CRC_MASK) == digits

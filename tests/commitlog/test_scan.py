@@ -56,6 +56,33 @@ def test_small_tables(options: dict[str, int]) -> None:
         assert max(begun) < options["max_bytes"]
 
 
+def mixed_crc_log() -> tuple[bytes, list[int]]:
+    """Records with the whole-record CRC and without it, in turn; and where they begin."""
+    data, starts = b"", []
+    for number in range(60):
+        encoder = RecordEncoder(LANE, HOSTS[0], HOSTS[0], append_crc=number % 3 > 0)
+        starts.append(len(data))
+        data += encoder.encode(b"t", RANDOM.randbytes(number + 1), b"K\x01V\x02", number, BASE + len(data), 1, 2)
+    return data, starts
+
+
+@pytest.mark.parametrize("field", ["body", "BODYCRC", "STORETIMESTAMP", "topic", "whole-record CRC"])
+def test_records_with_and_without_the_whole_record_crc(field: str) -> None:
+    """Each is proven by what it has; a flipped bit is found in both by whatever covers it, as decode finds it."""
+    data, starts = mixed_crc_log()
+    for number, start in enumerate(starts):
+        end = [*starts, len(data)][number + 1]
+        at = {"body": 88, "BODYCRC": 9, "STORETIMESTAMP": 63, "topic": 90 + number}.get(field, end - start - 5)
+        harmed = bytearray(data)
+        harmed[start + at] ^= 1
+        table = scan(harmed, 0, len(data), BASE, LANE, check_crc=True)
+        records, reason = walk(bytes(harmed))
+        assert rows(table, bytes(harmed)) == [facts(record) for record in records]
+        assert table.reason == reason
+        if number % 3 or field in ("body", "BODYCRC"):
+            assert len(table) == number
+
+
 def test_every_kind_of_buffer() -> None:
     """bytes, bytearray, memoryview and a mapping, which can be closed afterwards."""
     log = LOGS["all kinds"]
