@@ -118,8 +118,9 @@ class Resolver:
         ]
 
     def _work(self, topic: str, lane: int, begin: int, end: int) -> list[Work]:
-        queue = self.index.ranges(topic).get(lane)
-        if queue is None:
+        index = self.index.lanes.get(lane)
+        queue = index.queues.get(topic) if index is not None else None
+        if index is None or queue is None:
             data_loss(self.options, gone(topic, lane, f"the offsets [{begin}, {end}) were to be read"))
             return []
         if end > queue.end:
@@ -127,7 +128,7 @@ class Resolver:
         if begin < queue.first:
             data_loss(self.options, lost(topic, lane, begin, min(queue.first, end), queue.first))
             begin = min(queue.first, end)
-        limit = self.index.lanes[lane].limit
+        limit = index.limit
         found = []
         middle = min(max(queue.indexed, begin), end)
         if begin < middle:

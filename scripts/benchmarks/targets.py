@@ -102,6 +102,8 @@ TARGETS = (
     Target("scale", "slowest of sixteen, by the fastest", "≥", 0.6, _plain("16 producers", "commitlog", "fairness")),
     Target("recover", "full scan, MB/s", "≥", 900, _plain("full scan", "all flushed, nothing dispatched", "megabytes")),
     Target("dispatch", "records/s, 100 B", "≥", 2e6, _plain("100 B records", "dispatcher", "rate")),
+    Target("planning", "a batch, ms of CPU", "≤", 100, _plain("a batch is planned", "many segments a lane", "cpu")),
+    Target("planning", "idle, ms of CPU", "≤", 1, _plain("a stream that is up to date asks", "many lanes", "cpu")),
     Target("spark", "batch, 100 B, by Kafka", "≥", 3, _ratio(f"{_NOOP}, 100 B", "commitlog", "Kafka", "rate")),
     Target("spark", "batch, 1 KB, by Kafka", "≥", 2.5, _ratio(f"{_NOOP}, 1024 B", "commitlog", "Kafka", "rate")),
     Target("spark", "stream, by Kafka", "≥", 1.5, _ratio(_STREAM, "commitlog", "Kafka", "rate")),
