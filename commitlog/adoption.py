@@ -16,8 +16,10 @@ import numpy as np
 
 from commitlog.config import Config
 from commitlog.consume_queue import ENTRY_BYTES
-from commitlog.errors import NotEnoughSharedMemory, PoolNotAdopted, UnsafePath
+from commitlog.direct_segment import check_whole
+from commitlog.errors import CorruptRecord, NotEnoughSharedMemory, PoolNotAdopted, UnsafePath
 from commitlog.file_channel import FileChannel
+from commitlog.parallel_recovery import recover_lanes
 from commitlog.recovery import LaneEnd, recover_lane
 from commitlog.store_directory import LaneDirectory, PoolPlace, StoreDirectory, StoreFacts, boot_id
 from commitlog.view import attach_control
@@ -76,8 +78,7 @@ def open_pool(
         _explain_missing_pool(directory, facts, report)
         control, place = _new_pool(directory, facts)
         facts = replace(facts, pool=place)
-        for number in directory.lane_numbers():
-            _recover(control, number, directory, facts, channel, report)
+        _recover_all(control, directory, facts, channel, report)
     words = control.words
     generation = max(facts.generation, words[Header.GENERATION]) + 1
     words[Header.CLOSING] = 0
@@ -145,26 +146,79 @@ def _adopt(
             Lane.BLOCKED,
         ):
             words[base + word] = 0
-        if not words[base + Lane.BUFFERS] & 1 or words[base + Lane.SLOTS] == 0:
+        if not words[base + Lane.BUFFERS] & 1:
             continue
         if number not in on_disk:
             raise PoolNotAdopted(
                 f"lane {number} has buffers in {control.region.path.parent} and no directory under {directory.path}: "
                 f"put the directory back, or remove the pool to give its messages up"
             )
+        pool = Path(facts.pool.directory if facts.pool else "")
         try:
-            _check_buffers(control, directory.lane(number), Path(facts.pool.directory if facts.pool else ""), channel)
+            _check_buffers(control, directory.lane(number), pool, channel)
         except FileNotFoundError:
             lost = words[base + Lane.WROTE] - words[base + Lane.COMMITTED]
             report(f"lane {number}: its buffers are gone; {lost} bytes that were accepted and not committed are lost")
             words[base + Lane.BUFFERS] += 1
             _recover(control, number, directory, facts, channel, report)
+            continue
+        try:
+            _check_direct(control, directory.lane(number), channel)
+        except CorruptRecord as error:
+            if channel.is_locked(directory.lane(number).lock_file):
+                report(
+                    f"{error}; producer {words[base + Lane.LESSEE_PID]} holds lane {number}: close it, then start again"
+                )
+                continue
+            report(f"lane {number}: messages that were accepted are lost: {error}; what is whole is kept")
+            _write_out(control, directory.lane(number), pool, channel)
+            _recover(control, number, directory, facts, channel, report, known_end=words[base + Lane.WROTE])
+
+
+def _check_direct(control: ControlRegion, lane: LaneDirectory, channel: FileChannel) -> None:
+    """Above flushed, what its producer wrote to the files itself must be whole records. Raises CorruptRecord."""
+    words, base = control.words, control.lane_base(lane.number)
+    size, flushed, wrote = words[base + Lane.SEGMENT_SIZE], words[base + Lane.FLUSHED], words[base + Lane.WROTE]
+    for start in range(flushed - flushed % size, wrote, size) if flushed < wrote else ():
+        if is_direct(words, base, start // size):
+            try:
+                data = _read(lane.segment(start), min(wrote - start, size), channel)
+            except FileNotFoundError as error:
+                raise CorruptRecord("the segment file is missing", start, str(lane.segment(start))) from error
+            check_whole(lane, data, max(words[base + Lane.DISPATCHED], start) - start, start)
+
+
+def _read(file: Path, count: int, channel: FileChannel) -> bytes:
+    with channel.opened(file) as fd:
+        return channel.pread(fd, count, 0)
+
+
+def _write_out(control: ControlRegion, lane: LaneDirectory, pool: Path, channel: FileChannel) -> None:
+    """Copies what only buffers hold to the segment files, for a recovery that goes by these. The committer's bytes, in its
+    place: its lock is held."""
+    words, base = control.words, control.lane_base(lane.number)
+    size, flushed, wrote = words[base + Lane.SEGMENT_SIZE], words[base + Lane.FLUSHED], words[base + Lane.WROTE]
+    slots = words[base + Lane.SLOTS]
+    if not slots:
+        return
+    buffers = WriteBuffers.attach(pool, lane.number, size, slots, writable=False)
+    try:
+        for start in range(flushed - flushed % size, wrote, size):
+            if not is_direct(words, base, start // size):
+                end = words[base + Lane.DATA_END + start // size % slots] if wrote >= start + size else wrote
+                with channel.opened(lane.segment(start), write=True, create=True) as fd:
+                    channel.allocate(fd, size)
+                    channel.pwrite(fd, buffers.slot(start // size)[: end - start], 0)
+    finally:
+        buffers.close()
 
 
 def _check_buffers(control: ControlRegion, lane: LaneDirectory, pool: Path, channel: FileChannel) -> None:
     """Above flushed every byte of the segment files must equal the buffer or be zero. Raises PoolNotAdopted."""
     words, base = control.words, control.lane_base(lane.number)
     size, slots = words[base + Lane.SEGMENT_SIZE], words[base + Lane.SLOTS]
+    if not slots:
+        return
     buffers = WriteBuffers.attach(pool, lane.number, size, slots, writable=False)
     try:
         where, wrote = words[base + Lane.FLUSHED], words[base + Lane.WROTE]
@@ -197,6 +251,20 @@ def _compare(lane: LaneDirectory, buffer: memoryview, start: int, where: int, en
             f"{lane.segment(start)} differs from the pool above what was flushed ({where}): something else wrote to it. "
             f"Keep a copy of both, then remove the pool to go on with what the file says"
         )
+
+
+def _recover_all(
+    control: ControlRegion, directory: StoreDirectory, facts: StoreFacts, channel: FileChannel, report: Report
+) -> None:
+    """Takes all lanes' positions from their files."""
+    lanes = [directory.lane(number) for number in directory.lane_numbers()]
+    ends = recover_lanes(lanes, facts.segment_bytes, channel, report, queue_file_bytes=_queue_file_bytes(facts))
+    for number, end in ends.items():
+        _set_lane(control, number, end)
+
+
+def _queue_file_bytes(facts: StoreFacts) -> int:
+    return Config.from_json(facts.config).dispatcher.queue_file_entries * ENTRY_BYTES
 
 
 def _recover(

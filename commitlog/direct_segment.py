@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from commitlog.errors import disk_error
+from commitlog.errors import CorruptRecord, disk_error
 from commitlog.file_channel import FileChannel
+from commitlog.scan import Stop, scan
 from commitlog.store_directory import LaneDirectory
 from shm.layout import Lane
 
@@ -47,6 +48,19 @@ class DirectSegment:
 
     def __del__(self) -> None:
         self.close()
+
+
+def check_whole(lane: LaneDirectory, data: bytes, at: int, start: int) -> None:
+    """Checks by every CRC that `data`, from the segment's first byte on, holds whole records from byte `at` to its end.
+
+    `start`: log offset of the segment. Raises CorruptRecord: no buffer has these bytes, so they are gone.
+    """
+    table = scan(data, at, len(data), start, lane.number, check_crc=True)
+    while table.stop is Stop.FULL:
+        table = scan(data, table.stop_position, len(data), start, lane.number, check_crc=True)
+    if table.stop not in (Stop.END, Stop.BLANK):
+        reason = f"a failed sync lost it, and what the file holds now is damaged ({table.reason or 'zeros'})"
+        raise CorruptRecord(reason, start + table.stop_position, str(lane.segment(start)))
 
 
 def clear_unpublished(lane: LaneDirectory, words: memoryview, base: int, channel: FileChannel) -> bool:

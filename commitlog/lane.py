@@ -6,6 +6,7 @@ the lane's write buffers in shared memory, made and filled here when nobody made
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,14 +43,16 @@ class LogEnd:
 def try_lease(
     directory: StoreDirectory, control: ControlRegion, channel: FileChannel, max_lanes: int, lane_bytes: int
 ) -> Lease | None:
-    """Locks the first free lane: those that exist first, then a new one. None when all are leased.
+    """Locks the first free lane: those that exist first, then a new one. None when all are leased, or damaged (LaneDamaged).
 
     `lane_bytes`: the shared memory that a lane without buffers takes; where there is less, such a lane is passed over.
     """
     existing = directory.lane_numbers()
     for number in [*existing, *(n for n in range(max_lanes) if n not in existing)][:max_lanes]:
-        lane = directory.lane(number)
-        has_buffers = control.words[control.lane_base(number) + Lane.BUFFERS] & 1
+        lane, base = directory.lane(number), control.lane_base(number)
+        if control.words[base + Lane.COMMITTER_FAULT] == errno.EILSEQ:
+            continue
+        has_buffers = control.words[base + Lane.BUFFERS] & 1
         if not has_buffers and free_bytes(control.region.path.parent) < lane_bytes:
             continue
         for part in (lane.commitlog, lane.consumequeue, lane.tmp):

@@ -67,10 +67,12 @@ def recover_lane(
     report: Report,
     *,
     queue_file_bytes: int = FILE_BYTES,
+    known_end: int = 0,
 ) -> LaneEnd:
     """Makes the lane ready to be appended to. `report` gets progress and each finding, one line each.
 
     `queue_file_bytes` is the configured size of a consume queue's files; where other files are there, theirs counts.
+    `known_end`: the log is known to reach so far (a log offset), so what is bad below is damage and no torn tail.
 
     Called before anybody appends or reads as live. Raises RecoveryError where the lane is in use or can't be opened
     without losing data, DiskError where the disk refuses.
@@ -80,7 +82,7 @@ def recover_lane(
         with _locked(lane, channel):
             recovery = _Recovery(lane, segment_bytes, channel, report, queue_file_bytes)
             try:
-                return recovery.run()
+                return recovery.run(known_end)
             finally:
                 recovery.queues.close()
     except OSError as error:
@@ -132,7 +134,7 @@ class _Recovery:
         self.findings: list[str] = []
         self.last_report_ns = SYSTEM_CLOCK.monotonic_ns()
 
-    def run(self) -> LaneEnd:
+    def run(self, known_end: int) -> LaneEnd:
         self._clean_up()
         self._finish_cut()
         self._fit_sizes()
@@ -142,7 +144,7 @@ class _Recovery:
         log = LogScan(segments, self.lane.number, progress=self._progress)
         positions = self._load_positions(segments)
         flushed = max(positions.flushed_where, self._too_old(log))
-        walked, dispatched = self._walk(log, positions, flushed)
+        walked, dispatched = self._walk(log, positions, max(flushed, known_end))
         for gap in walked.corrupt:
             self._note_corruption(gap)
         self._cut(log, walked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,6 +61,11 @@ def _close_lane(lane: LaneDirectory, control: ControlRegion, channel: FileChanne
         if not channel.try_lock(fd):
             return f"lane {lane.number}: producer {words[base + Lane.LESSEE_PID]} still holds it"
         wrote, flushed = words[base + Lane.WROTE], words[base + Lane.FLUSHED]
+        if wrote != flushed and words[base + Lane.COMMITTER_FAULT] == errno.EILSEQ:
+            return (
+                f"lane {lane.number}: of {wrote - flushed} bytes that were accepted a failed sync lost some, and the file no "
+                f"longer holds them; the next start keeps what is whole and says what is not"
+            )
         if wrote != flushed:
             return f"lane {lane.number}: {wrote - flushed} bytes are in the pool, not flushed yet; the next start drains them"
         _remove_unused_segments(lane, words, base, channel)

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.direct_segment import check_whole
 from commitlog.errors import CorruptRecord
 from commitlog.file_channel import DISK, FileChannel
-from commitlog.scan import Stop, scan
 from shm.layout import Lane
 from shm.pool import is_direct
 from stages.lane_buffers import LaneBuffers
@@ -186,12 +186,7 @@ class CommitRealTimeService(ServiceThread):
         end = min(committed, start + size)
         at = max(words[base + Lane.DISPATCHED], start) - start  # a record's start at or below `flushed`
         data = self.channel.pread(fd, end - start, 0)
-        table = scan(data, at, len(data), start, lane, check_crc=True)
-        while table.stop is Stop.FULL:
-            table = scan(data, table.stop_position, len(data), start, lane, check_crc=True)
-        if table.stop in (Stop.CORRUPT, Stop.ZERO):
-            reason = f"a failed sync lost it, and what the file holds now is damaged ({table.reason or 'zeros'})"
-            raise CorruptRecord(reason, start + table.stop_position, str(self.directory.lane(lane).segment(start)))
+        check_whole(self.directory.lane(lane), data, at, start)
         return data[where - start :]
 
     def _file(self, lane: int, start: int) -> int:

@@ -18,6 +18,7 @@ import commitlog
 from commitlog import errors
 from commitlog.file_channel import DISK
 from commitlog.status import PutMessageStatus
+from commitlog.verify import verify_store
 from commitlog.view import StoreView
 from shm.layout import Lane
 from tests.conftest import wait_until
@@ -216,6 +217,39 @@ def test_a_direct_writer_hears_at_once(tmp_path: Path, monkeypatch: pytest.Monke
         sender.is_told("LaneDamaged", sender.send(9000))
         assert other.send("t", b"").wait("flushed", timeout=10) is PutMessageStatus.PUT_OK
         sender.faults.clear()
-        report = sender.store.close()
-        assert not report.drained
-        assert "lane 0" in report.kept[0]
+        assert not sender.store.close().drained
+
+
+@pytest.mark.leaves_pools
+def test_a_damaged_lane_is_passed_over_and_healed_by_the_next_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the failed sync lost is reported as lost; all messages around it are kept, and the lane is written to again."""
+    path = tmp_path / "store"
+    with faulty_store(path, "direct") as sender:
+        sender.heals(sender.send())
+        sender.faults.set(Rule("fdatasync", error=errno.EIO, times=1))
+        sender.is_told("LaneDamaged", sender.send(9000))
+        lost = sender.noted[-1]
+        sender.send()
+        with sender.store.producer() as other:
+            assert other.lane == 1
+            assert other.send("other", b"").wait("flushed", timeout=10) is PutMessageStatus.PUT_OK
+        sender.producer.close()
+        (reason,) = sender.store.close().kept
+        assert reason.startswith("lane 0: ")
+        assert "no longer holds them" in reason
+        sender.store = commitlog.Store.open(path, {**CONFIG, "store": {**CONFIG["store"], "write_path": "direct"}})
+        assert "lane 0: messages that were accepted are lost" in caplog.text
+        with sender.store.producer() as again:
+            assert again.lane == 0
+            assert again.send("t", b"and on").wait("flushed", timeout=10) is PutMessageStatus.PUT_OK
+        with commitlog.Reader(path, topic="t", start="earliest") as reader:
+            assert next(reader).value == sender.sent[0]
+            with pytest.raises(errors.CorruptRecord, match="nothing but zeros"):
+                next(reader)
+        with commitlog.Reader(path, topic="t", start=lost[2] + 1) as reader:
+            assert [message.value for message in reader] == [sender.sent[2], b"and on"]
+        assert sender.store.close().drained
+    report = verify_store(path)
+    assert [finding.offset for finding in report.lanes[0].findings] == [lost[3]]

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from commitlog.direct_segment import DirectSegment
+from commitlog.verify import verify_store
 from shm.layout import Lane
 from tests.crash.accounts import read_store
-from tests.faults.bench import Bench, bench
+from tests.faults.bench import SEGMENT_BYTES, Bench, bench
 from tests.faults.channel import CachingChannel, FaultyChannel, Rule
 
 DIRECT = {"store": {"write_path": "direct"}}
@@ -150,3 +151,35 @@ def test_a_stop_that_can_not_write_its_last_positions_keeps_the_pool(tmp_path: P
         again.settle()
         assert again.stop().drained
     assert read_store(tmp_path / "store").messages == 2
+
+
+def test_what_buffers_hold_behind_a_damaged_direct_segment_is_kept(tmp_path: Path) -> None:
+    """Segment 3 was written directly and lost a record to a failed sync; segment 4 is in its buffer only when all are
+    killed: the next start says what is lost, and loses nothing else."""
+    path = tmp_path / "store"
+    with bench(path, producer={"when_no_buffer": "write_direct"}) as made:
+        producer = made.producer()
+        places = []
+        for _ in range(4 * SEGMENT_BYTES // 3200):  # to the middle of segment 3
+            places.append(producer.send("t", b"x" * 3000).physical_offset)
+            made.turn("allocator", "flusher")
+        assert made.lane(Lane.DIRECT_SEGMENTS) == 1
+        for _ in range(2):
+            made.turn("committer", "flusher")
+        assert made.lane(Lane.FLUSHED) == 2 * SEGMENT_BYTES
+        while places[-1] < 4 * SEGMENT_BYTES + 10_000:
+            places.append(producer.send("t", b"x" * 3000).physical_offset)
+        assert made.lane(Lane.DIRECT_SEGMENTS) == 1
+        made.abandon()
+        lost = next(place for place in places if place > 3 * SEGMENT_BYTES)
+        with (path / "lanes/0/commitlog" / f"{3 * SEGMENT_BYTES:020d}").open("r+b") as file:
+            file.seek(lost % SEGMENT_BYTES)
+            file.write(bytes(2000))
+        again = Bench(path)
+        assert any("accepted are lost" in warning for warning in again.supervisor.warnings)
+        assert again.producer().send("t", b"next").offset == len(places)
+        again.settle()
+        assert again.stop().drained
+    (lane,) = verify_store(path).lanes
+    assert lane.records == len(places)  # one is lost, one came after
+    assert [finding.offset for finding in lane.findings] == [lost]
