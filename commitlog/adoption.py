@@ -274,15 +274,15 @@ def _recover(
     facts: StoreFacts,
     channel: FileChannel,
     report: Report,
+    *,
+    known_end: int = 0,
 ) -> None:
-    """Takes a lane's positions from its files."""
-    queue_file_bytes = Config.from_json(facts.config).dispatcher.queue_file_entries * ENTRY_BYTES
-    lane = directory.lane(number)
-    _set_lane(
-        control,
-        number,
-        recover_lane(lane, facts.segment_bytes, channel, report, queue_file_bytes=queue_file_bytes),
-    )
+    """Takes a lane's positions from its files. `known_end`: see `recover_lane`."""
+    end = recover_lane(
+        directory.lane(number), facts.segment_bytes, channel, report,
+        queue_file_bytes=_queue_file_bytes(facts), known_end=known_end,
+    )  # fmt: skip
+    _set_lane(control, number, end)
 
 
 def _set_lane(control: ControlRegion, number: int, end: LaneEnd) -> None:

@@ -119,13 +119,18 @@ class MadeLane:
 
 
 def make_lane(
-    path: Path, count: int = 60, topics: Sequence[str] = ("orders", "payments"), *, append_crc: bool = True
+    path: Path,
+    count: int = 60,
+    topics: Sequence[str] = ("orders", "payments"),
+    *,
+    append_crc: bool = True,
+    number: int = 3,
 ) -> MadeLane:
     """A lane of about 13 KB in segments of 4 KiB, closed properly."""
-    lane = MadeLane(LaneDirectory(path, 3), append_crc=append_crc)
-    for number in range(count):
-        body = hashlib.sha512(struct.pack(">i", number)).digest()[: number * 37 % 65]
-        lane.append(topics[number * 7 % 5 % len(topics)], body, sys_flag=4 if number % 11 == 10 else 0)
+    lane = MadeLane(LaneDirectory(path, number), append_crc=append_crc)
+    for row in range(count):
+        body = hashlib.sha512(struct.pack(">i", row)).digest()[: row * 37 % 65]
+        lane.append(topics[row * 7 % 5 % len(topics)], body, sys_flag=4 if row % 11 == 10 else 0)
     lane.set_positions(lane.end, lane.end, drained=True)
     return lane
 
