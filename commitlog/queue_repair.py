@@ -155,8 +155,11 @@ class QueueRepair:
 
     # ---- are they right? -----------------------------------------------------------------------------------------
 
-    def look_right(self, log: LogScan, dispatched: int) -> bool:
-        """Whether nothing speaks against the queues having every entry below `dispatched`."""
+    def look_right(self, log: LogScan, dispatched: int, counted: int) -> bool:
+        """Whether nothing speaks against the queues having every entry below `dispatched`.
+
+        `counted`: what their ends have to add up to, at least; −1 where nobody counted, as before a kill.
+        """
         if (self.lane.quarantine / _MARK).exists():
             return False
         for directory in self._directories():
@@ -171,6 +174,10 @@ class QueueRepair:
             if state.junk and state.junk_low < dispatched and not is_light(topic):
                 self.findings.append(f"consume queue: {directory}: damaged from entry {state.sound} on")
                 return False
+        total = sum(self._sound.values())
+        if total < counted:
+            self.findings.append(f"consume queues: {total:,} of {counted:,} entries are there")
+            return False
         return self._samples_have_entries(log, dispatched)
 
     def _samples_have_entries(self, log: LogScan, dispatched: int) -> bool:

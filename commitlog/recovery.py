@@ -253,7 +253,7 @@ class _Recovery:
         Also gives the place up to which the queues are right: the recorded one, or the end where they were built here.
         """
         first, dispatched = log.segments.first, positions.dispatched_where
-        known = first <= dispatched and self.queues.look_right(log, dispatched)
+        known = first <= dispatched and self.queues.look_right(log, dispatched, positions.entries)
         if known and (dispatched > 0 or not log.segments.starts):
             walked = self._walk_from(log, dispatched, flushed, build=False)
             if walked.met_dispatched and walked.queues_right:

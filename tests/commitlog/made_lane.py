@@ -80,10 +80,12 @@ class MadeLane:
             file.seek(start % self.segment_bytes)
             return file.read(end - start)
 
-    def set_positions(self, flushed: int, dispatched: int, first: int = 0, drained: bool = False) -> None:
+    def set_positions(
+        self, flushed: int, dispatched: int, first: int = 0, drained: bool = False, entries: int = -1
+    ) -> None:
         self.directory.path.mkdir(parents=True, exist_ok=True)
         PositionsFile(self.directory.positions_file, DISK).store(
-            Positions(1, flushed, dispatched, first, 1_000_000, drained)
+            Positions(1, flushed, dispatched, first, 1_000_000, drained, entries)
         )
 
     def recover(self, channel: FileChannel = DISK, report: Callable[[str], None] = lambda line: None) -> LaneEnd:
@@ -141,3 +143,21 @@ def image(path: Path) -> dict[str, bytes]:
         str(found.relative_to(path)): found.read_bytes() if found.is_file() else b"<directory>"
         for found in sorted(path.rglob("*"))
     }
+
+
+def check_again(lane: MadeLane, end: LaneEnd) -> None:
+    """A second recovery says the same end and changes no byte."""
+    before = image(lane.directory.path)
+    again = lane.recover()
+    assert (again.first, again.end, again.allocated) == (end.first, end.end, end.allocated)
+    assert again.last_store_timestamp == end.last_store_timestamp
+    assert image(lane.directory.path) == before
+
+
+def crash(lane: MadeLane, flushed: int, dispatched: int | None = None) -> None:
+    """Positions as the flusher last wrote them before everything died."""
+    lane.set_positions(flushed, flushed if dispatched is None else dispatched)
+
+
+def boundary(lane: MadeLane, number: int) -> int:
+    return lane.places[number][0]
