@@ -99,6 +99,7 @@ class RetentionConfig:
     disk_max_used_percent: Percent = 75
     disk_clean_forcibly_percent: Percent = 85
     disk_refuse_percent: Percent = 90
+    disk_enough_bytes: Annotated[int, Interval(ge=0, le=1 << 60)] = 4 << 30
     interval_ms: Annotated[int, Interval(ge=10, le=3_600_000)] = 10_000
     delete_batch_max: Annotated[int, Interval(ge=1, le=10_000)] = 10
 

@@ -38,6 +38,25 @@ Reason = Literal["its age", "the store's size", "the disk's sake"]
 
 
 @dataclass(frozen=True, slots=True)
+class Disk:
+    """Bytes in use, bytes that we may still use, and how many of these are enough whatever the percentages say."""
+
+    used: int
+    available: int
+    enough: int
+
+    @property
+    def total(self) -> int:
+        """Bytes there are for us."""
+        return self.used + self.available
+
+    def excess(self, percent: int) -> int:
+        """How many bytes would have to go until it is no fuller than that, or has enough free; 0 or less where it is so."""
+        over = self.used - self.total * percent // 100
+        return min(over, self.enough - self.available) if self.enough else over
+
+
+@dataclass(frozen=True, slots=True)
 class OldSegment:
     """The oldest segment of a lane, which may go. `end` is the end of the lane's log; `needed_by` a registered reader."""
 
@@ -84,20 +103,18 @@ class Retention:
         wall = self.clock.wall_ms() - self._words[Header.CLOCK_WALL_MS]
         return wall - (self.clock.boot_ns() // 1_000_000 - self._words[Header.CLOCK_BOOT_MS])
 
-    def _disk(self) -> tuple[int, int]:
-        """Bytes in use, and bytes there are for us."""
+    def _disk(self) -> Disk:
         used, available = self.channel.space(self.directory.lanes_directory)
-        return used, used + available
+        return Disk(used, available, self.config.disk_enough_bytes)
 
     def refuses(self) -> bool:
         """Whether the disk is too full for another segment."""
-        used, total = self._disk()
-        is_full = used * 100 > total * self.config.disk_refuse_percent
+        is_full = self._disk().excess(self.config.disk_refuse_percent) > 0
         self._say(
             RetentionFlag.DISK_REFUSES,
             is_full,
             f"the disk is more than {self.config.disk_refuse_percent} % full: no segment is made until there is space "
-            f"(retention.disk_refuse_percent)",
+            f"(retention.disk_refuse_percent, disk_enough_bytes)",
         )
         return is_full
 
@@ -113,11 +130,11 @@ class Retention:
 
     def look(self) -> bool:
         """Retires what has to go, at most a batch. True when the batch was full: there may be more."""
-        used, total = self._disk()
-        self._words[Header.DISK_USED_PERMILLE] = used * 1000 // max(total, 1)
+        disk = self._disk()
+        self._words[Header.DISK_USED_PERMILLE] = disk.used * 1000 // max(disk.total, 1)
         self._needs.refresh()
-        high = used * 100 > total * self.config.disk_max_used_percent
-        excess = used - total * self.config.disk_clean_forcibly_percent // 100 - sum(self._retired.values())
+        high = disk.excess(self.config.disk_max_used_percent) > 0
+        excess = disk.excess(self.config.disk_clean_forcibly_percent) - sum(self._retired.values())
         by_age = self._goes_by_age(high)
         self._say(
             RetentionFlag.DISK_HIGH,

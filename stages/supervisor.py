@@ -8,6 +8,7 @@ stage takes its own lock again when it starts, so that there is never a second o
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import resource
@@ -21,6 +22,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import orjson
 
 from commitlog.adoption import check_lane_fits, choose_segment_bytes, open_pool
@@ -326,17 +329,22 @@ class Supervisor:
 
     def _can_drain_more(self) -> bool:
         """Whether something is left only because a stage was dead, or asked for a rewrite when the committer had gone."""
-        assert self.control is not None
-        lanes = self.control.lane_table()
+        lanes = self._sound_lanes()
         asked = bool((lanes[:, Lane.REWRITE_WANTED] != lanes[:, Lane.REWRITTEN]).any())
         died = any(stage.process.returncode != 0 for stage in self.stages.values())
         return (asked or died) and self._is_undrained()
 
     def _is_undrained(self) -> bool:
-        assert self.control is not None
-        lanes = self.control.lane_table()
+        lanes = self._sound_lanes()
         left = (lanes[:, Lane.WROTE] != lanes[:, Lane.FLUSHED]) | (lanes[:, Lane.FLUSHED] != lanes[:, Lane.DISPATCHED])
         return bool(left.any())
+
+    def _sound_lanes(self) -> npt.NDArray[np.uint64]:
+        """The rows of lanes that a stage can still do something for: not of those that are damaged (LaneDamaged)."""
+        assert self.control is not None
+        lanes = self.control.lane_table()
+        sound: npt.NDArray[np.uint64] = lanes[lanes[:, Lane.COMMITTER_FAULT] != errno.EILSEQ]
+        return sound
 
     def _drain_again(self) -> None:
         """A second and last time, together: what a flusher asks to be written again needs a committer."""

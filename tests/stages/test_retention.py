@@ -313,6 +313,25 @@ def test_a_very_full_disk_gets_no_segment(case: Case, percent: float, refused: b
     assert bool(case.header(Header.RETENTION_FLAGS) & RetentionFlag.DISK_REFUSES) is refused
 
 
+@pytest.mark.parametrize(("percent", "full"), [(94.9, False), (95.1, True)])
+def test_a_disk_with_enough_free_is_not_full(case: Case, percent: float, full: bool) -> None:
+    """Percentages alone would refuse at 90 %; of this disk that leaves a hundred segments' size, twice what is enough."""
+    case.disk.percent = percent
+    retention = case.retention(disk_enough_bytes=50 * SEGMENT)
+    assert retention.refuses() is full
+    retention.look()
+    flags = RetentionFlag.DISK_HIGH | RetentionFlag.DISK_FORCES | RetentionFlag.DISK_REFUSES
+    assert case.header(Header.RETENTION_FLAGS) & flags == (flags if full else 0)
+
+
+def test_what_is_deleted_for_the_disks_sake_ends_when_enough_is_free(case: Case) -> None:
+    """Four segments, though the disk stays far above disk_clean_forcibly_percent."""
+    case.disk.percent = 95.4
+    case.turn(case.retention(disk_enough_bytes=50 * SEGMENT))
+    assert case.header(Header.FORCED_SEGMENTS) == 4
+    assert case.disk.percent == pytest.approx(95, abs=0.2)
+
+
 # ---- names and crashes -----------------------------------------------------------------------------------------------
 
 
@@ -430,8 +449,9 @@ def test_an_index_that_follows_knows_what_was_deleted(tmp_path: Path) -> None:
 def test_a_disk_that_is_too_full_refuses_until_there_is_space(tmp_path: Path) -> None:
     """The store's own disk counts as too full: what was accepted stays in memory and DiskFull says why; the stop, which
     has to put it somewhere, makes the segments all the same."""
-    percent = {f"disk_{name}_percent": 1 for name in ("max_used", "clean_forcibly", "refuse")}
-    with commitlog.Store.open(tmp_path / "store", {"store": {"segment_bytes": 1 << 16}, "retention": percent}) as store:
+    too_full = {f"disk_{name}_percent": 1 for name in ("max_used", "clean_forcibly", "refuse")}
+    config = {"store": {"segment_bytes": 1 << 16}, "retention": {**too_full, "disk_enough_bytes": 1 << 60}}
+    with commitlog.Store.open(tmp_path / "store", config) as store:
         producer = store.producer()
         receipt = producer.send("t", b"safe")
         with pytest.raises(errors.DiskFull):
