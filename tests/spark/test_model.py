@@ -32,7 +32,7 @@ TOPICS = ("a", "ab", "b")
 LANES = (0, 1, 7, 10)
 ROWS = 60
 FEW = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-MANY = settings(FEW, max_examples=5_000)
+MANY = settings(FEW, max_examples=2_000)
 Json = dict[str, Any]
 
 
@@ -176,6 +176,7 @@ def test_batches(kind: str, options: dict[str, str]) -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(900)
 @MANY
 @given(kind=kinds, options=batch_options())
 def test_many_batches(kind: str, options: dict[str, str]) -> None:
@@ -343,7 +344,8 @@ def test_streams(case: tuple[dict[str, str], list[str | int]]) -> None:
 
 
 @pytest.mark.nightly
-@settings(MANY, max_examples=2_000)
+@pytest.mark.timeout(900)
+@MANY
 @given(stream_cases())
 def test_many_streams(case: tuple[dict[str, str], list[str | int]]) -> None:
     check_stream(*case)

@@ -1,0 +1,117 @@
+"""kill -9 of Spark's driver in mid-batch, also in batch 0; restarts from the checkpoint. Real processes, a running store."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import commitlog
+from commitlog.registered_readers import RegisteredReaders
+from commitlog.store_directory import StoreDirectory
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+DRIVER = """
+import json, os, sys, time
+from pathlib import Path
+import commitlog.spark
+
+store, directory, starting, hang_in = sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+spark = commitlog.spark.session("killed", "local[2]", {"spark.ui.enabled": False})
+
+def sink(frame, batch):
+    rows = sorted((row.partition, row.offset, bytes(row.value).decode()) for row in frame.collect())
+    kind = "seen" if batch == hang_in else "done"
+    draft = directory / f"draft-{batch}"
+    draft.write_text(json.dumps(rows))
+    draft.rename(directory / f"{kind}-{batch}.json")
+    while batch == hang_in:
+        time.sleep(1)
+
+reader = spark.readStream.format("commitlog").option("subscribe", "orders").option("startingOffsets", starting)
+frame = reader.option("maxOffsetsPerTrigger", 20).option("readerName", "billing").load(store)
+writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(directory / "checkpoint"))
+if hang_in < 0:
+    writer.trigger(availableNow=True).start().awaitTermination()
+else:
+    writer.start().awaitTermination()
+"""
+
+
+@contextmanager
+def driver(store: Path, directory: Path, starting: str, hang_in: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A driver that hangs in a batch for good, or reads all there is (−1). Then it is killed with all it has started."""
+    command = [sys.executable, "-c", DRIVER, str(store), str(directory), starting, str(hang_in)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_DIRS": str(directory / "local")}
+    with (directory / f"log-{hang_in}").open("wb") as log:
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
+
+
+def rows_of(file: Path) -> list[tuple[int, int, str]]:
+    return [(lane, offset, text) for lane, offset, text in json.loads(file.read_text())]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("starting", ["last 10", pytest.param("latest", marks=pytest.mark.nightly)])
+def test_every_row_once_by_batch_id(tmp_path: Path, quick_java: None, starting: str) -> None:
+    """Batch 0 is replayed as it was (empty for "latest"), although its start is elsewhere by then; so is a later one."""
+    directory = tmp_path / "driver"
+    directory.mkdir()
+    with (
+        commitlog.Store.open(tmp_path / "store", {"store": {"segment_bytes": 1 << 16}}) as store,
+        store.producer() as producer,
+    ):
+        sent: list[str] = []
+
+        def send(count: int) -> None:
+            for _ in range(count):
+                sent.append(f"message {len(sent)}")
+                producer.send("orders", sent[-1].encode())
+            producer.flush(30)
+
+        def position() -> Any:
+            readers = RegisteredReaders(StoreDirectory(store.path))
+            return dict(readers.load("billing").offsets["orders"]) if readers.names() else None
+
+        def killed_in(batch: int) -> list[tuple[int, int, str]]:
+            """Starts a driver and kills it within a batch; the rows it had seen of it."""
+            with driver(store.path, directory, starting, batch) as process:
+                seen = directory / f"seen-{batch}.json"
+                wait_until(lambda: process.poll() is not None or seen.exists(), 100, f"batch {batch}")
+                assert process.poll() is None, (directory / f"log-{batch}").read_text()
+            return rows_of(seen)
+
+        send(100)
+        first = 100 if starting == "latest" else 90
+        before = killed_in(0)
+        assert [offset for _, offset, _ in before] == list(range(first, 100))
+        assert position() == {0: first}
+        send(75)
+        again = killed_in(2)
+        assert rows_of(directory / "done-0.json") == before
+        assert position()[0] <= again[0][1]
+        send(30)
+        with driver(store.path, directory, starting, -1) as process:
+            assert process.wait(120) == 0, (directory / "log--1").read_text()
+        assert rows_of(directory / "done-2.json") == again
+        batches = sorted(directory.glob("done-*.json"), key=lambda file: int(file.stem.partition("-")[2]))
+        found = [row for file in batches for row in rows_of(file)]
+        assert found == [(0, offset, sent[offset]) for offset in range(first, len(sent))]
+        assert position() == {0: len(sent)}
