@@ -161,8 +161,11 @@ def _sample_at(number: int) -> int:
 
 
 def throughput(words: memoryview, now_ns: int) -> tuple[Throughput, ...]:
-    """The throughput of each window: from the youngest sample that is as old as the window (from the oldest there is,
-    where none is) until now."""
+    """The throughput of each window: from the youngest sample that is as old as the window until now.
+
+    A window that a young store has not filled yet is left out, as RocketMQ leaves it blank; but for the shortest, which
+    begins with the oldest sample then.
+    """
     taken = words[Header.SAMPLES_TAKEN]
     samples = [
         tuple(words[_sample_at(n) : _sample_at(n) + SAMPLE_WORDS].tolist())
@@ -172,7 +175,9 @@ def throughput(words: memoryview, now_ns: int) -> tuple[Throughput, ...]:
     found = []
     for window in WINDOWS_SECONDS:
         old = [sample for sample in samples if now_ns - sample[0] >= window * 1_000_000_000]
-        start = max(old) if old else min(samples, default=None)
+        if not old and (window == WINDOWS_SECONDS[0] or taken >= SAMPLES):
+            old = samples[:1]
+        start = max(old, default=None)
         if start is None or now_ns <= start[0]:
             continue
         seconds = (now_ns - start[0]) / 1e9

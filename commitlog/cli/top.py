@@ -20,7 +20,7 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.statistics import StoreStatistics, store_statistics
 from commitlog.view import StoreView
 from shm.layout import STAGES, Lane, Stage
-from shm.statistics import Histogram
+from shm.statistics import WINDOWS_SECONDS, Histogram
 
 _SILENT_MS = 5_000
 _SCREEN_ON, _SCREEN_OFF, _REDRAW = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H\x1b[J"
@@ -77,8 +77,8 @@ def top(
         if on_terminal:
             typer.echo(_SCREEN_ON, nl=False)
         _watch(view, interval, count or (0 if on_terminal else 1), on_terminal)
-    except KeyboardInterrupt:
-        pass
+    except KeyboardInterrupt:  # Ctrl-C is how it ends: an exit without a word, code 0
+        return
     except BrokenPipeError:  # whoever read it has gone: nothing more is to be said, not even at the exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
@@ -108,8 +108,7 @@ def lines(now: Snapshot, earlier: Snapshot) -> Iterator[str]:
     facts = now.facts
     state = "closing" if facts.closing else "running" if facts.running else "stopped"
     seconds = max((now.taken - earlier.taken) / 1e9, 1e-9)
-    rates = ", ".join(f"{rate.messages_per_second:,.0f} in {rate.over_seconds:,.0f} s" for rate in facts.throughput)
-    yield f"{facts.path}  {state}, generation {facts.generation}" + (f"; messages/s: {rates}" if rates else "")
+    yield f"{facts.path}  {state}, generation {facts.generation}" + (f"; {_rates(facts)}" if now.durations else "")
     if facts.retention:
         yield from (f"WARNING: {text}" for text in facts.retention.warnings)
     yield ""
@@ -117,6 +116,18 @@ def lines(now: Snapshot, earlier: Snapshot) -> Iterator[str]:
     if now.durations:
         yield ""
         yield from _table(_STAGE_HEADS, list(_stage_rows(now, earlier, seconds)))
+
+
+def _rates(facts: StoreStatistics) -> str:
+    """The throughput over RocketMQ's windows; a dash for one that is not full yet."""
+    rates = {rate.window_seconds: rate for rate in facts.throughput}
+    parts = [
+        f"{rates[window].messages_per_second:,.0f} in {rates[window].over_seconds:,.0f} s"
+        if window in rates
+        else f"- in {window} s"
+        for window in WINDOWS_SECONDS
+    ]
+    return f"messages/s: {', '.join(parts)}"
 
 
 def _lane_rows(now: Snapshot, earlier: Snapshot, seconds: float) -> Iterator[tuple[str, ...]]:

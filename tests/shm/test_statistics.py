@@ -108,10 +108,13 @@ def test_throughput_over_ten_seconds_a_minute_and_ten() -> None:
     assert [round(rate.messages_per_second) for rate in quiet] == [0, 0, 50]
 
 
-def test_a_young_store_measures_from_its_start() -> None:
-    """And none is measured before the first sample."""
+def test_a_young_store_measures_what_it_can() -> None:
+    """Nothing before the first sample; then the shortest window from the start on, the others once they are full."""
     words, second = control_words(), 1_000_000_000
     assert throughput(words, 5 * second) == ()
     take_sample(words, 5 * second)
     words[LANES_AT + Lane.MESSAGES] = 30
-    assert throughput(words, 8 * second)[2] == Throughput(600, 3.0, 10.0, 0.0)
+    assert throughput(words, 8 * second) == (Throughput(10, 3.0, 10.0, 0.0),)
+    for now in range(10, 70, 5):
+        take_sample(words, now * second)
+        assert [rate.window_seconds for rate in throughput(words, (now + 1) * second)] == [10] + [60] * (now >= 65)
