@@ -41,11 +41,12 @@ def session(
     quicker (class_data.py). Java's incubator module that only MLlib uses is left out with its warning:
     `spark.driver.extraJavaOptions` = `--add-modules=jdk.incubator.vector` brings both back.
     """
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    running = SparkSession.getActiveSession()
     settings = _settings(master)
-    if running is not None:
+    if SparkContext._active_spark_context is not None:
+        running = SparkSession.builder.getOrCreate()
         _warn_of_missing(running, settings)
         return running
     java = find_java()

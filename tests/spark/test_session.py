@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import commitlog.spark
+from commitlog.spark.java import find_java
 from commitlog.spark.sessions import FAST, _cores
 from tests.spark.hand_made import small_store
 
@@ -22,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def python(code: str, *arguments: str, **environment: str) -> str:
+    """Standard output of a program; it must succeed and write nothing to standard error."""
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
         env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
@@ -29,8 +31,14 @@ def python(code: str, *arguments: str, **environment: str) -> str:
         text=True,
         timeout=110,
     )
-    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.splitlines() if not line.startswith("NOTE: Picked up JDK_JAVA_OPTIONS")]
+    assert (done.returncode, said) == (0, [])
     return done.stdout.strip()
+
+
+def python_noisy(code: str, *arguments: str, **environment: str) -> str:
+    """The same for a session of somebody's own, which says on standard error what Spark says."""
+    return python("import os\nos.dup2(os.open(os.devnull, os.O_WRONLY), 2)\n" + code, *arguments, **environment)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +61,47 @@ def test_a_running_session_is_used_as_it_is(spark: SparkSession) -> None:
         assert commitlog.spark.session("another", master="local[7]") is spark
 
 
+@pytest.mark.usefixtures("quick_java")
+def test_in_anybodys_own_session(tmp_path: Path) -> None:
+    """A context made by hand: the format is found with no registration and no jar. `session` gives that context's session
+    back, from any thread, with one warning that names all it lacks; it sets nothing."""
+    store = small_store(tmp_path / "store", rows=20)
+    code = """
+import sys, threading, warnings, commitlog.spark
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+context = SparkContext("local[1]", "own", conf=SparkConf().set("spark.ui.enabled", "false"))
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    asked = threading.Thread(target=lambda: commitlog.spark.session("mine", "local[1]"))
+    asked.start()
+    asked.join()
+text = str(seen[0].message)
+spark = SparkSession.builder.getOrCreate()
+frame = spark.read.format("commitlog").option("subscribe", "orders").load(sys.argv[1])
+print(len(seen), [key for key in sys.argv[2:] if key not in text], frame.count())
+print(spark.conf.get("spark.sql.shuffle.partitions"), spark.sparkContext.appName)
+spark.stop()
+"""
+    keys = [*FAST, "spark.sql.shuffle.partitions=1"]
+    said = python_noisy(code, str(store.path), *keys, PYSPARK_PYTHON=sys.executable)
+    assert said.splitlines() == ["1 [] 40", "200 own"]
+
+
+@pytest.mark.usefixtures("quick_java")
+def test_a_session_is_quiet_and_leaves_the_environment_alone(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "store", rows=20)
+    code = """
+import os, sys, commitlog.spark
+spark = commitlog.spark.session("quiet", "local[1]", {"spark.ui.enabled": False})
+frame = spark.read.format("commitlog").option("subscribe", "orders").load(sys.argv[1])
+print(frame.count(), os.environ["JAVA_HOME"], os.environ["PYSPARK_PYTHON"] == sys.executable)
+spark.stop()
+"""
+    runtime = str(find_java().runtime)
+    assert python(code, str(store.path), JAVA_HOME=runtime) == f"40 {runtime} True"
+
+
 def test_cores() -> None:
     assert [_cores(master) for master in ("local", "local[3]", "local-cluster[2,3,512]")] == [1, 3, 6]
     assert _cores("local[*]") == len(os.sched_getaffinity(0))
@@ -68,6 +117,7 @@ def test_lag() -> None:
     assert commitlog.spark.lag(None) == commitlog.spark.lag({"sources": [{"endOffset": None}]}) == {}
 
 
+@pytest.mark.usefixtures("quick_java")
 def test_executors_of_their_own(tmp_path: Path) -> None:
     """A local cluster: planning and reading are in different processes, which start elsewhere."""
     import pyspark
