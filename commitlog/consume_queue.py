@@ -12,7 +12,9 @@ queue is its last entry with a size. Where a queue begins later than 0, RocketMQ
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import os
+import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +237,19 @@ class ConsumeQueue:
             self.channel.close(fd)
         self._files.clear()
         self._writable.clear()
+
+
+def queue_directories(top: Path, channel: FileChannel) -> Iterator[Path]:
+    """`consumequeue/<topic>/<queue id>` of all topics below a directory `consumequeue/`; links and other things are not."""
+    for topic in channel.list(top):
+        if _is_directory(top / topic):
+            for number in channel.list(top / topic):
+                if number.isdecimal() and _is_directory(top / topic / number):
+                    yield top / topic / number
+
+
+def _is_directory(path: Path) -> bool:
+    return stat.S_ISDIR(os.lstat(path).st_mode)
 
 
 def total_of_ends(lane: LaneDirectory, channel: FileChannel) -> int:

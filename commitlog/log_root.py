@@ -9,7 +9,8 @@ from pathlib import Path
 from commitlog.checkpoint import PositionsFile
 from commitlog.errors import StoreDamaged, StoreNotFound, StoreRefused
 from commitlog.file_channel import DISK, FileChannel
-from commitlog.log_scan import LogScan, Segments, guess_segment_bytes
+from commitlog.log_scan import LogScan
+from commitlog.mapped_file_queue import MappedFileQueue, guess_segment_bytes
 from commitlog.store_directory import STORE_FILE, LaneDirectory, StoreDirectory
 from commitlog.view import StoreView
 
@@ -31,7 +32,7 @@ class LogRoot:
 
     def scan(self, channel: FileChannel = DISK, *, check_crc: bool = True) -> LogScan:
         """A scan of its log."""
-        return LogScan(Segments(self.path / "commitlog", self.segment_bytes, channel), self.lane, check_crc)
+        return LogScan(MappedFileQueue(self.path / "commitlog", self.segment_bytes, channel), self.lane, check_crc)
 
 
 def find_roots(path: str | os.PathLike[str], channel: FileChannel = DISK) -> tuple[list[LogRoot], list[str]]:

@@ -7,23 +7,16 @@ BLANK that reaches exactly to its segment's end, or the start of a later segment
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import mmap
-import os
 import re
-import stat
-from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
-from pathlib import Path
 
 import numpy as np
 
 from commitlog.byte_ranges import ByteArray, gather
-from commitlog.file_channel import DISK, FileChannel
+from commitlog.mapped_file_queue import MappedFileQueue
 from commitlog.record import (
     BLANK_BYTES,
     CRC_PROPERTY_BYTES,
@@ -41,7 +34,6 @@ _SAMPLE_RECORDS = 64
 _DOUBLE_CHECKS = 4
 """Places that look like records and are none may cost so many times their segment's bytes in CRCs, then it is given up."""
 _CRC_TAIL = CRC_PROPERTY_START + b"0" * 10 + b"\x02"
-_SEGMENT_NAME = re.compile(r"\d{20}")
 _PROPERTIES = re.compile(rb"(?:[^\x01\x02]+\x01[^\x01\x02]*\x02)*(?:[^\x01\x02]+\x01[^\x01\x02]*)?")
 
 
@@ -61,117 +53,11 @@ class Gap:
     """Where the record that seems to begin at `start` would end; `start` where nothing seems to."""
 
 
-class Segments:
-    """The segment files of one log: which are there and fit, what else lies beside them. Maps one at a time."""
-
-    def __init__(self, directory: Path, segment_bytes: int, channel: FileChannel = DISK) -> None:
-        self.directory, self.size, self.channel = directory, segment_bytes, channel
-        self.findings: list[str] = []
-        self.wrong_sizes: dict[int, int] = {}
-        """Start of a file → its length in bytes, where that is not a segment's: read as if it ended in zeros, or earlier."""
-        self.starts: list[int] = []
-        for name in channel.list(directory):
-            self._look_at(name)
-        self._known = frozenset(self.starts)
-        self._base, self._mapped = -1, mmap.mmap(-1, 1)
-
-    def _look_at(self, name: str) -> None:
-        path = self.directory / name
-        if not _SEGMENT_NAME.fullmatch(name):
-            self.findings.append(f"{path}: not a segment's name; passed over")
-            return
-        try:
-            facts, start = os.lstat(path), int(name)
-        except FileNotFoundError:
-            return  # its store runs, and retention has just removed it
-        if start % self.size or start >= 1 << 62:
-            self.findings.append(f"{path}: no segment of {self.size:,} bytes begins there; passed over")
-        elif not stat.S_ISREG(facts.st_mode):
-            kind = "a symbolic link" if stat.S_ISLNK(facts.st_mode) else "no regular file"
-            self.findings.append(f"{path}: {kind}; passed over")
-        elif facts.st_size:
-            self.starts.append(start)
-            if facts.st_size != self.size:
-                self.wrong_sizes[start] = facts.st_size
-                self.findings.append(f"{path}: {facts.st_size:,} bytes, a segment of this log has {self.size:,}")
-
-    @property
-    def first(self) -> int:
-        """The first offset there is a file for; 0 where there is none."""
-        return self.starts[0] if self.starts else 0
-
-    @property
-    def end(self) -> int:
-        """The end of the last file."""
-        return self.starts[-1] + self.size if self.starts else 0
-
-    def __contains__(self, start: object) -> bool:
-        return start in self._known
-
-    def after(self, start: int) -> list[int]:
-        """Starts of the files behind the one that begins at `start`."""
-        return self.starts[bisect_right(self.starts, start) :]
-
-    def path(self, start: int) -> Path:
-        return self.directory / f"{start:020d}"
-
-    def map(self, start: int) -> mmap.mmap:
-        """The segment's bytes. Raises OSError."""
-        if start != self._base:
-            with self.channel.opened(self.path(start)) as fd:
-                length = self.channel.size(fd)
-                self._mapped = self.channel.map_read(fd, self.size) if length >= self.size else self._padded(fd, length)
-            self._base = start
-        return self._mapped
-
-    def _padded(self, fd: int, length: int) -> mmap.mmap:
-        """A copy of a file that is too short: reading a mapping beyond a file's end would be a SIGBUS."""
-        copy = mmap.mmap(-1, self.size)
-        for at in range(0, length, _BLOCK_BYTES):
-            data = self.channel.pread(fd, min(_BLOCK_BYTES, length - at), at)
-            copy[at : at + len(data)] = data
-        return copy
-
-    def done_with(self, start: int, position: int) -> None:
-        """Takes the first `position` bytes of the mapped file out of this process's memory: they count as its own."""
-        whole = position - position % mmap.PAGESIZE
-        if start == self._base and whole and start not in self.wrong_sizes:
-            self._mapped.madvise(mmap.MADV_DONTNEED, 0, whole)
-
-    def last_nonzero(self, start: int, position: int = 0) -> int:
-        """Where the last byte that is not zero ends, looking at the file from `position` on; `position` if all are."""
-        view = np.frombuffer(self.map(start), np.uint8)
-        end = position
-        for at in range(position, self.size, _BLOCK_BYTES):
-            block = view[at : at + _BLOCK_BYTES]
-            if block.any():
-                end = at + int(np.flatnonzero(block)[-1]) + 1
-            self.done_with(start, at)
-        return end
-
-
-def guess_segment_bytes(directory: Path, channel: FileChannel = DISK) -> int:
-    """The segment size of a log that has no store.json; 0 without files.
-
-    That by which the files' names differ, if one of them has it for size; else the size that most files have.
-    """
-    sizes: dict[int, int] = {}
-    for name in channel.list(directory):
-        if _SEGMENT_NAME.fullmatch(name):
-            with contextlib.suppress(FileNotFoundError):
-                facts = os.lstat(directory / name)
-                if stat.S_ISREG(facts.st_mode) and facts.st_size:
-                    sizes[int(name)] = facts.st_size
-    steps = Counter(after - before for before, after in itertools.pairwise(sizes))
-    counts = Counter(sizes.values())
-    return max(counts, key=lambda size: (steps[size], counts[size], size), default=0)
-
-
 @dataclass
 class LogScan:
     """Walks a log from a record's start to its end. `queue_id`: what all records must have; None takes any."""
 
-    segments: Segments
+    segments: MappedFileQueue
     queue_id: int | None
     check_crc: bool = True
     progress: Callable[[int], None] = lambda where: None
@@ -210,8 +96,8 @@ class LogScan:
 
     def holds_record(self, where: int) -> bool:
         """Whether a good record is at this place."""
-        base = where - where % self.segments.size
-        return base in self.segments and len(self._scan(base, where - base, 1)) > 0
+        base = self.segments.find(where)
+        return base is not None and len(self._scan(base, where - base, 1)) > 0
 
     # ---- records -------------------------------------------------------------------------------------------------
 

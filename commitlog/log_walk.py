@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-from commitlog.errors import CorruptRecord, DamagedFile
+from commitlog.errors import CorruptRecord
 from commitlog.file_channel import DISK, FileChannel
+from commitlog.mapped_file import MappedFile
 from commitlog.scan import RecordTable, Source, Stop, scan
 from commitlog.store_directory import LaneDirectory
 
@@ -64,16 +64,10 @@ class RecentSegments:
         """The bytes of the segment that begins at `base`. Raises FileNotFoundError, DamagedFile."""
         mapped = self._mapped.get(base)
         if mapped is None:
-            mapped = self._mapped[base] = self._map(self.directory.segment(base))
+            file = MappedFile(self.directory.segment(base), base, self.segment_bytes, self.channel)
+            mapped = self._mapped[base] = file.view  # unmapped as soon as the last user of the bytes is done
             if len(self._mapped) > self.keep:
                 self._mapped.popitem(last=False)
         else:
             self._mapped.move_to_end(base)
         return mapped
-
-    def _map(self, path: Path) -> Source:
-        with self.channel.opened(path) as fd:
-            size = self.channel.size(fd)
-            if size != self.segment_bytes:
-                raise DamagedFile(f"{path}: {size:,} bytes, a segment of this log has {self.segment_bytes:,}")
-            return self.channel.map_read(fd, size)

@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 
 from commitlog.errors import CommitLogError, RecoveryError
 from commitlog.file_channel import FileChannel
-from commitlog.log_scan import Segments
+from commitlog.mapped_file_queue import MappedFileQueue
 from commitlog.recovery import LaneEnd, Report, recover_lane
 from commitlog.store_directory import LaneDirectory
 
@@ -35,7 +35,7 @@ def recover_lanes(
     large: list[LaneDirectory] = []
     small: list[LaneDirectory] = []
     for lane in lanes:
-        segments = Segments(lane.commitlog, segment_bytes, channel)
+        segments = MappedFileQueue(lane.commitlog, segment_bytes, channel)
         (large if len(segments.starts) * segment_bytes >= WORTH_BYTES else small).append(lane)
 
     def recover(lane: LaneDirectory, report: Report) -> LaneEnd:

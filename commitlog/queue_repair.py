@@ -20,7 +20,16 @@ from pathlib import Path
 import numpy as np
 
 from commitlog.byte_ranges import Ints
-from commitlog.consume_queue import ENTRY, ENTRY_BYTES, FILE_BYTES, PRE_FILL_SIZE, ConsumeQueue, Entries, is_light
+from commitlog.consume_queue import (
+    ENTRY,
+    ENTRY_BYTES,
+    FILE_BYTES,
+    PRE_FILL_SIZE,
+    ConsumeQueue,
+    Entries,
+    is_light,
+    queue_directories,
+)
 from commitlog.errors import DamagedFile
 from commitlog.file_channel import FileChannel
 from commitlog.log_scan import Gap, LogScan
@@ -70,13 +79,7 @@ class QueueRepair:
 
     def _directories(self) -> Iterator[Path]:
         """Every queue of the lane; a RocketMQ that had the lane open may have made some of other numbers."""
-        for topic in self.channel.list(self.lane.consumequeue):
-            if not _is_directory(self.lane.consumequeue / topic):
-                continue
-            for number in self.channel.list(self.lane.consumequeue / topic):
-                path = self.lane.consumequeue / topic / number
-                if number.isdecimal() and _is_directory(path):
-                    yield path
+        return queue_directories(self.lane.consumequeue, self.channel)
 
     def _files(self, directory: Path) -> list[tuple[int, int]]:
         """Start and length of each file, ascending. Raises DamagedFile for what is no plain file."""
@@ -362,10 +365,6 @@ class QueueRepair:
         for queue in self._open.values():
             queue.close()
         self._open.clear()
-
-
-def _is_directory(path: Path) -> bool:
-    return stat.S_ISDIR(os.lstat(path).st_mode)
 
 
 def _sound_entries(entries: Entries, before: int) -> int:

@@ -27,7 +27,8 @@ from commitlog.clock import SYSTEM_CLOCK
 from commitlog.consume_queue import FILE_BYTES
 from commitlog.errors import FAULT_BY_ERRNO, RecoveryError, disk_error
 from commitlog.file_channel import FileChannel
-from commitlog.log_scan import Gap, LogScan, Segments
+from commitlog.log_scan import Gap, LogScan
+from commitlog.mapped_file_queue import MappedFileQueue
 from commitlog.quarantine import Quarantine, write_again
 from commitlog.queue_repair import QueueRepair
 from commitlog.record import BLANK_BYTES
@@ -138,9 +139,9 @@ class _Recovery:
         self._clean_up()
         self._finish_cut()
         self._fit_sizes()
-        segments = Segments(self.lane.commitlog, self.size, self.channel)
-        for finding in segments.findings:
-            self._find(finding)
+        segments = MappedFileQueue(self.lane.commitlog, self.size, self.channel)
+        for path, reason in segments.findings:
+            self._find(f"{path}: {reason}")
         log = LogScan(segments, self.lane.number, progress=self._progress)
         positions = self._load_positions(segments)
         flushed = max(positions.flushed_where, self._too_old(log))
@@ -193,7 +194,7 @@ class _Recovery:
         cut = self.quarantine.pending()
         if cut is None:
             return
-        log = LogScan(Segments(self.lane.commitlog, self.size, self.channel), self.lane.number)
+        log = LogScan(MappedFileQueue(self.lane.commitlog, self.size, self.channel), self.lane.number)
         if log.holds_record(cut.end):
             self.quarantine.drop_plan(cut.note)
         else:
@@ -204,7 +205,7 @@ class _Recovery:
 
         So that all readers find the size that they count on; what the zeros stand for is found by the walk.
         """
-        segments = Segments(self.lane.commitlog, self.size, self.channel)
+        segments = MappedFileQueue(self.lane.commitlog, self.size, self.channel)
         sizes = set(segments.wrong_sizes.values())
         all_wrong = len(segments.wrong_sizes) == len(segments.starts)
         if len(sizes) == 1 and all_wrong and (len(segments.starts) > 1 or _is_power_of_two(*sizes)):
@@ -222,7 +223,7 @@ class _Recovery:
                 self.channel.fdatasync(fd)
             self._find(f"{segments.path(start)}: was {length:,} bytes, a segment has {self.size:,}; made to fit")
 
-    def _load_positions(self, segments: Segments) -> Positions:
+    def _load_positions(self, segments: MappedFileQueue) -> Positions:
         """The recorded positions; zeros where there are none, which only means a longer walk."""
         positions = PositionsFile(self.lane.positions_file, self.channel).load()
         if positions is None:
@@ -234,7 +235,7 @@ class _Recovery:
             self._note_corruption(Gap(positions.first_where, segments.first, "", reason, False, False, 0))
         return positions
 
-    def _note_long_walk(self, segments: Segments) -> None:
+    def _note_long_walk(self, segments: MappedFileQueue) -> None:
         if segments.end - segments.first > self.size:
             self.report(f"lane {self.lane.number}: no record of positions; its whole log is checked")
 
@@ -296,7 +297,7 @@ class _Recovery:
             old = int(np.searchsorted(where, dispatched))
             walked.queues_right = check.has_entries(table, old) and check.reach(table, old)
 
-    def _judge(self, walked: _Walked, gap: Gap, flushed: int, segments: Segments) -> None:
+    def _judge(self, walked: _Walked, gap: Gap, flushed: int, segments: MappedFileQueue) -> None:
         """Is this gap the log's end, or damage within it?"""
         walked.end = gap.start
         below = gap.start < flushed
@@ -310,10 +311,10 @@ class _Recovery:
         elif gap.dirty or not gap.last:
             walked.torn = gap
 
-    def _resume_at(self, flushed: int, segments: Segments) -> int:
+    def _resume_at(self, flushed: int, segments: MappedFileQueue) -> int:
         """Where a log goes on that is damaged up to what was flushed: behind it, so that no offset is used twice."""
         base = flushed - flushed % self.size
-        has_room = base in segments and base + self.size - flushed >= BLANK_BYTES
+        has_room = segments.find(flushed) is not None and base + self.size - flushed >= BLANK_BYTES
         return flushed if has_room or flushed == base else base + self.size
 
     # ---- repairs -------------------------------------------------------------------------------------------------
@@ -345,7 +346,7 @@ class _Recovery:
             f"end of the log are in {self.quarantine.path}{lost}"
         )
 
-    def _not_made_ahead(self, segments: Segments, end: int) -> list[int]:
+    def _not_made_ahead(self, segments: MappedFileQueue, end: int) -> list[int]:
         """Files behind the log's end, but for those that may stay: all zero, and following on it without a hole."""
         base = end - end % self.size
         behind = [start for start in segments.starts if start > base]
@@ -356,7 +357,7 @@ class _Recovery:
         return behind
 
     def _allocated(self, end: int) -> int:
-        segments = Segments(self.lane.commitlog, self.size, self.channel)
+        segments = MappedFileQueue(self.lane.commitlog, self.size, self.channel)
         where = end - end % self.size
         while where in segments:
             where += self.size

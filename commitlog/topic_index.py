@@ -26,8 +26,8 @@ import numpy as np
 
 from commitlog.consume_queue import ConsumeQueue, is_light
 from commitlog.errors import CorruptRecord, DamagedFile, ReadingWarning
-from commitlog.log_scan import Segments
 from commitlog.log_walk import RecentSegments, Step, walk
+from commitlog.mapped_file_queue import MappedFileQueue
 from commitlog.quarantine import is_noted
 from commitlog.queue_bounds import NamedQueue, QueueBounds, record_of_entry
 from commitlog.record import Record
@@ -259,7 +259,7 @@ class LaneIndex:
         """Whether a lane that was not stopped properly has anything behind what may be read."""
         if self.view.limits(self.lane).stopped_properly:
             return False
-        segments = Segments(self.directory.commitlog, self.view.segment_bytes, self.view.channel)
+        segments = MappedFileQueue(self.directory.commitlog, self.view.segment_bytes, self.view.channel)
         where = max(self.limit, segments.first)
         base = where - where % segments.size
         looks = [(base, where - base), (base + segments.size, 0)]

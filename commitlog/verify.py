@@ -14,11 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from commitlog.byte_ranges import Ints
-from commitlog.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue
+from commitlog.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue, queue_directories
 from commitlog.errors import DamagedFile
 from commitlog.file_channel import DISK, FileChannel
 from commitlog.log_root import LogRoot, find_roots
-from commitlog.log_scan import Gap, Segments
+from commitlog.log_scan import Gap
+from commitlog.mapped_file_queue import MappedFileQueue
 from commitlog.queue_repair import by_topic, entries_of, runs
 from commitlog.record_table import RecordTable
 
@@ -113,9 +114,8 @@ class _Check:
         scan = self.root.scan(self.channel)
         scan.progress = progress
         segments = scan.segments
-        for text in segments.findings:
-            file, _, reason = text.partition(": ")
-            self._find(Path(file), 0, reason)
+        for path, reason in segments.findings:
+            self._find(path, 0, reason)
         end = segments.first
         try:
             for piece in scan.pieces(segments.first):
@@ -152,7 +152,7 @@ class _Check:
 
     # ---- the log -------------------------------------------------------------------------------------------------
 
-    def _look_at_gap(self, gap: Gap, segments: Segments) -> None:
+    def _look_at_gap(self, gap: Gap, segments: MappedFileQueue) -> None:
         limit = self.root.limit
         if limit is not None and gap.start >= limit:
             return
@@ -211,14 +211,11 @@ class _Check:
         """No queue may name a record past the log's end."""
         if self.root.limit is not None:
             return
-        top = self.root.path / "consumequeue"
-        for topic in self.channel.list(top):
-            numbers = self.channel.list(top / topic) if (top / topic).is_dir() else []
-            for directory in (top / topic / number for number in numbers if number.isdecimal()):
-                try:
-                    self._look_at_end(self._queue(directory), end)
-                except (DamagedFile, OSError) as error:
-                    self._find(directory, 0, f"unreadable: {error}")
+        for directory in queue_directories(self.root.path / "consumequeue", self.channel):
+            try:
+                self._look_at_end(self._queue(directory), end)
+            except (DamagedFile, OSError) as error:
+                self._find(directory, 0, f"unreadable: {error}")
 
     def _look_at_end(self, queue: ConsumeQueue, end: int) -> None:
         count = queue.end()

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Protocol
 
 from commitlog.checkpoint import PositionsFile
+from commitlog.consume_queue import queue_directories
 from commitlog.errors import StoreNotFound
 from commitlog.file_channel import DISK, FileChannel
-from commitlog.log_scan import Segments, guess_segment_bytes
+from commitlog.mapped_file_queue import MappedFileQueue, guess_segment_bytes
 from commitlog.store_directory import STORE_FILE, LaneDirectory, PoolPlace, StoreDirectory, StoreFacts, boot_id
 from shm.layout import LANE_ROWS, Lane
 from shm.positions import ControlRegion
@@ -207,20 +208,14 @@ class RocketMQView:
 
     def refresh(self) -> None:
         """Lists the segment files anew."""
-        segments = Segments(self.path / "commitlog", self.segment_bytes, self.channel)
+        segments = MappedFileQueue(self.path / "commitlog", self.segment_bytes, self.channel)
         self._first, self._end = segments.first, segments.end
         self._halted = (self.path / "abort").exists()
 
     def lanes(self) -> list[int]:
         """Queue ids that any topic has, ascending."""
-        top = self.path / "consumequeue"
-        names = {
-            name for topic in self.channel.list(top) if (top / topic).is_dir() for name in self._names(top / topic)
-        }
-        return sorted(int(name) for name in names)
-
-    def _names(self, topic: Path) -> list[str]:
-        return [name for name in self.channel.list(topic) if name.isdecimal() and str(int(name)) == name]
+        directories = queue_directories(self.path / "consumequeue", self.channel)
+        return sorted({int(path.name) for path in directories if str(int(path.name)) == path.name})
 
     def lane(self, number: int) -> LaneDirectory:
         """The root, with the queue id for a number."""

@@ -55,8 +55,8 @@ def verify(
             )
             if lane.records_behind:
                 typer.echo(
-                    f"    behind its recorded end: {lane.records_behind:,} records, {lane.bytes_behind:,} bytes, which nobody "
-                    f"reads; the next start of the store takes them in or sets them aside"
+                    f"    behind its recorded end: {lane.records_behind:,} records, {lane.bytes_behind:,} bytes, which "
+                    f"nobody reads; the next start of the store takes them in or sets them aside"
                 )
             for found in lane.findings:
                 typer.echo(f"    {found.file} at offset {found.offset}: {found.reason}")

@@ -12,7 +12,8 @@ from pathlib import Path
 from commitlog.checkpoint import Positions, PositionsFile
 from commitlog.consume_queue import ConsumeQueue
 from commitlog.file_channel import DISK, FileChannel
-from commitlog.log_scan import LogScan, Segments
+from commitlog.log_scan import LogScan
+from commitlog.mapped_file_queue import MappedFileQueue
 from commitlog.properties import encode_properties
 from commitlog.record import BLANK_BYTES, Host, RecordEncoder, decode, encode_blank
 from commitlog.record_table import RecordTable
@@ -95,7 +96,7 @@ class MadeLane:
         """Which of the written records are in the log now, byte for byte; raises for a good record that was never written."""
         numbers = {record: number for number, record in enumerate(self.records)}
         found = []
-        segments = Segments(self.directory.commitlog, self.segment_bytes)
+        segments = MappedFileQueue(self.directory.commitlog, self.segment_bytes)
         for piece in LogScan(segments, self.directory.number).pieces(segments.first):
             if isinstance(piece, RecordTable):
                 for start, size in zip(piece.physical_offsets.tolist(), piece.sizes.tolist(), strict=True):
