@@ -22,6 +22,7 @@ from commitlog.file_channel import FileChannel
 from commitlog.parallel_recovery import recover_lanes
 from commitlog.recovery import LaneEnd, recover_lane
 from commitlog.store_directory import LaneDirectory, PoolPlace, StoreDirectory, StoreFacts, boot_id
+from commitlog.stray_pools import name_store
 from commitlog.view import attach_control
 from shm.layout import LANE_ROWS, Header, Lane
 from shm.pool import WriteBuffers, free_bytes, is_direct
@@ -74,6 +75,7 @@ def open_pool(
     control = attach_control(directory, facts, writable=True)
     if control is not None:
         _adopt(control, directory, facts, channel, report)
+        name_store(control.region.path.parent, directory.path, channel)
     else:
         _explain_missing_pool(directory, facts, report)
         control, place = _new_pool(directory, facts)
@@ -105,6 +107,7 @@ def _new_pool(directory: StoreDirectory, facts: StoreFacts) -> tuple[ControlRegi
     try:
         private_directory(pool, create=True)
         control = ControlRegion.create(pool, facts.id, directory.path)
+        name_store(pool, directory.path)
     except RegionFull as error:
         with contextlib.suppress(OSError):
             os.rmdir(pool)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from commitlog.checkpoint import Positions, PositionsFile, StoreCheckpoint
 from commitlog.consume_queue import total_of_ends
 from commitlog.direct_segment import clear_unpublished
 from commitlog.file_channel import FileChannel
 from commitlog.store_directory import LaneDirectory, StoreDirectory, StoreFacts
+from commitlog.stray_pools import remove_pool
 from shm.layout import Lane
 from shm.pool import remove_buffers
 from shm.positions import ControlRegion
@@ -46,11 +45,7 @@ def close_store(
         except OSError as error:
             kept.append(f"store.json can't be written: {error}")
     if not kept:
-        pool = Path(control.region.path).parent
-        with contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(pool):
-                os.unlink(pool / name)
-            os.rmdir(pool)
+        remove_pool(control.region.path.parent)
     return StopReport(drained=not kept, kept=kept)
 
 

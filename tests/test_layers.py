@@ -23,7 +23,7 @@ DOORS = {"commitlog/file_channel.py", "shm/region.py"}
 # Who else opens, writes or removes files, which calls, and why that may be.
 EXCEPTIONS = {
     "commitlog/cli/cat.py": ({"os.open"}, "a closed pipe: points standard output at /dev/null"),
-    "commitlog/cli/destroy.py": ({"os.unlink", "os.rmdir", "shutil.rmtree"}, "removes a whole store and its pool"),
+    "commitlog/cli/destroy.py": ({"shutil.rmtree"}, "removes a whole store"),
     "commitlog/cli/produce.py": ({"os.open"}, "the user's input file"),
     "commitlog/cli/top.py": ({"os.open"}, "a closed pipe: points standard output at /dev/null"),
     "commitlog/config_file.py": ({"read_text"}, "the user's TOML file"),
@@ -41,10 +41,10 @@ EXCEPTIONS = {
         "a script in the user's cache",
     ),
     "commitlog/store_directory.py": ({"read_text"}, "the boot id, which the kernel gives as a file"),
+    "commitlog/stray_pools.py": ({"os.unlink", "os.rmdir"}, "a pool, in shared memory"),
     "commitlog/wire.py": ({"os.unlink"}, "a stale socket"),
     "shm/pool.py": ({"unlink"}, "a pool file, in shared memory"),
     "shm/positions.py": ({"unlink", "os.link", "os.unlink"}, "the control file, in shared memory"),
-    "stages/closing.py": ({"os.unlink", "os.rmdir"}, "the pool, in shared memory"),
     "stages/service_thread.py": ({"os.write"}, "the pipe that wakes it"),
     "stages/supervisor.py": ({"os.open", "os.write"}, "the stages' log files; the pipe to the owner"),
 }

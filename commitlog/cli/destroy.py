@@ -1,45 +1,78 @@
-"""`commitlog destroy STORE`: removes the files of a stopped store, and its pool."""
+"""`commitlog destroy STORE`: removes the files of a stopped store, and its pool, or the pool of a store that is gone."""
 
 from __future__ import annotations
 
-import os
+import contextlib
 import shutil
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commitlog.errors import StoreRunning
+from commitlog.errors import StoreRefused, StoreRunning
+from shm.layout import STAGES
+
+if TYPE_CHECKING:
+    from commitlog.store_directory import StoreDirectory
+    from commitlog.stray_pools import StrayPool
 
 
 def destroy(
     store: Annotated[Path, typer.Argument(help="Directory of the store.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Remove STORE with all its messages, and its shared memory."""
+    """Remove STORE with all its messages, and its shared memory; also the memory of one that is gone."""
     from commitlog.file_channel import DISK
     from commitlog.store_directory import StoreDirectory
+    from commitlog.stray_pools import remove_pool, stray_pools
     from commitlog.view import attach_control
 
     directory = StoreDirectory(store)
+    strays = [pool for pool in stray_pools() if pool.store == directory.path]
+    if strays and not directory.file.exists():
+        for pool in strays:
+            _remove_stray(pool, yes)
+        return
     facts = directory.load()
-    if not yes:
-        typer.confirm(f"Remove {directory.path} and every message in it?", abort=True)
-    with DISK.opened(directory.lock_file, write=True, create=True) as fd:
-        if not DISK.try_lock(fd):
-            raise StoreRunning(
-                f"{directory.path} is running: stop it first (Ctrl-C in `commitlog run`, or Store.close())"
-            )
-        for number in directory.lane_numbers():
-            if DISK.is_locked(directory.lane(number).lock_file):
-                raise StoreRunning(f"{directory.path}: a producer still holds lane {number}; close it first")
+    directory.check_owner()
+    with contextlib.ExitStack() as locks:
+        _take_locks(directory, locks)  # before it asks, and kept until it is done
+        if not yes:
+            typer.confirm(f"Remove {directory.path} and every message in it?", abort=True)
         control = attach_control(directory, facts)
         if control is not None:
-            pool = control.region.path.parent
             control.close()
-            for name in os.listdir(pool):
-                os.unlink(pool / name)
-            os.rmdir(pool)
+            remove_pool(control.region.path.parent)
         DISK.unlink(directory.file)  # first: what is left of an interrupted removal is no store any more
         shutil.rmtree(directory.path)
     typer.echo(f"removed {directory.path}")
+    for pool in strays:
+        typer.echo(f"its shared memory of an earlier start stays: {pool}")
+
+
+def _take_locks(directory: StoreDirectory, locks: contextlib.ExitStack) -> None:
+    """The locks of store, stages and lanes. Raises StoreRunning where somebody holds one of them."""
+    from commitlog.file_channel import DISK
+
+    files = {"its supervisor": directory.lock_file}
+    files |= {f"its {stage}": directory.stage_lock_file(stage) for stage in STAGES}
+    files |= {f"the producer of lane {n}": directory.lane(n).lock_file for n in directory.lane_numbers()}
+    for who, file in files.items():
+        if file.exists() and not DISK.try_lock(locks.enter_context(DISK.opened(file, write=True))):
+            raise StoreRunning(
+                f"{directory.path} is in use by {who}: stop it first (Ctrl-C in `commitlog run`, Store.close(), or "
+                f"Producer.close())"
+            )
+
+
+def _remove_stray(pool: StrayPool, yes: bool) -> None:
+    """Raises StoreRefused where messages would be lost that nobody has said a word about."""
+    if pool.unflushed and yes:
+        raise StoreRefused(
+            f"{pool.directory}: {pool.unflushed:,} bytes in it were accepted and never written to disk: if the store was "
+            f"moved, start it at its new place; to give them up, run this without --yes"
+        )
+    if not yes:
+        typer.confirm(f"{pool}. Remove it?", abort=True)
+    pool.remove()
+    typer.echo(f"removed {pool.directory}")

@@ -20,6 +20,7 @@ def run(
 ) -> None:
     """Run the stages of STORE until Ctrl-C or SIGTERM, which drain it; a second one hurries."""
     from commitlog.store import Store
+    from commitlog.stray_pools import stray_pools
 
     logging.basicConfig(level=logging.WARNING, format="commitlog: %(message)s")
     stop = threading.Event()
@@ -35,6 +36,8 @@ def run(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
     typer.echo(f"running {opened.path}, segments of {opened.segment_bytes:,} bytes; Ctrl-C drains and stops")
+    for pool in stray_pools():
+        typer.echo(f"commitlog: {pool}", err=True)
     while opened.running and not stop.wait(0.2):
         pass
     if not stop.is_set():

@@ -33,6 +33,10 @@ def stat(
         return
     for line in lines(facts, topics, readers):
         typer.echo(line)
+    from commitlog.stray_pools import stray_pools
+
+    for pool in stray_pools():
+        typer.echo(f"WARNING: {pool}")
 
 
 def collect(store: Path) -> tuple[StoreStatistics, Topics, list[ReaderState]]:

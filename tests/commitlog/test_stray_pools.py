@@ -1,0 +1,116 @@
+"""What stays in shared memory of a store that is gone: named, and removed when its owner says so."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import commitlog
+from commitlog import errors
+from commitlog.cli import app
+from commitlog.stray_pools import stray_pools
+from shm.layout import STAGES
+from tests.crash.scene import kill, pid_of
+from tests.stages.idle_store import SetClock
+from tests.waiting import wait_until
+
+SMALL = {"store": {"segment_bytes": 1 << 16}}
+
+
+def run(*words: object, given: str = "") -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words], input=given)
+
+
+def later() -> SetClock:
+    """A clock that says that no heartbeat is young any more."""
+    clock = SetClock()
+    clock.boot = 1 << 62
+    return clock
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("commitlog.stray_pools.stray_pools.__defaults__", (later(),))
+
+
+def killed(path: Path, *, unflushed: bool) -> None:
+    """A store of which everything was killed at once."""
+    store = commitlog.Store.open(path, SMALL)
+    producer = store.producer()
+    producer.send("t", b"on disk").wait("flushed", timeout=10)
+    os.kill(pid_of(path, "committer"), signal.SIGSTOP)
+    if unflushed:
+        producer.send("t", b"in memory")
+    producer.close()
+    for name in ("", *STAGES):
+        kill(pid_of(path, name))
+    with pytest.raises(errors.StageFailed):
+        store.close()
+
+
+@pytest.mark.usefixtures("late")
+@pytest.mark.parametrize("unflushed", [False, True])
+def test_the_pool_of_a_removed_store_is_named_and_removed(unflushed: bool, tmp_path: Path, shm_root: Path) -> None:
+    """Where it holds what never came to disk, only when its owner says so himself."""
+    killed(tmp_path / "gone", unflushed=unflushed)
+    assert stray_pools() == []
+    commitlog.Store.open(tmp_path / "other", SMALL).close()
+    shutil.rmtree(tmp_path / "gone")
+    (stray,) = wait_until(stray_pools, 10, "the killed processes to go")
+    assert stray.store == tmp_path / "gone"
+    assert bool(stray.unflushed) is unflushed
+    shown = run("stat", tmp_path / "other").output
+    assert f"commitlog destroy {tmp_path / 'gone'}" in shown
+    assert ("never written to disk" in shown) is unflushed
+    refused = run("destroy", tmp_path / "gone", given="n\n")
+    assert refused.exit_code == 1
+    if unflushed:
+        assert isinstance(run("destroy", tmp_path / "gone", "--yes").exception, errors.StoreRefused)
+        assert stray.directory.exists()
+        assert run("destroy", tmp_path / "gone", given="y\n").exit_code == 0
+    else:
+        assert run("destroy", tmp_path / "gone", "--yes").exit_code == 0
+    assert not list(shm_root.iterdir())
+
+
+@pytest.mark.usefixtures("late")
+def test_a_store_that_was_moved_keeps_its_pool(tmp_path: Path, shm_root: Path) -> None:
+    """It looks like a stray only until it is started at its new place, where it loses nothing."""
+    killed(tmp_path / "old", unflushed=True)
+    (tmp_path / "old").rename(tmp_path / "new")
+    (stray,) = wait_until(stray_pools, 10, "the killed processes to go")
+    assert "if it was moved, start it at its new place" in str(stray)
+    with commitlog.Store.open(tmp_path / "new", SMALL), commitlog.Reader(tmp_path / "new") as reader:
+        assert stray_pools() == []
+        assert [message.value for message in reader] == [b"on disk", b"in memory"]
+    assert not list(shm_root.iterdir())
+
+
+@pytest.mark.leaves_pools
+def test_the_pool_of_a_store_that_runs_is_no_stray(tmp_path: Path) -> None:
+    """Also when its directory was removed under it."""
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store:
+        (tmp_path / "store").rename(tmp_path / "moved")
+        assert stray_pools() == []
+        (tmp_path / "moved").rename(tmp_path / "store")
+        assert store.running
+
+
+def test_destroy_refuses_before_it_asks(tmp_path: Path) -> None:
+    """While anything of the store runs: its supervisor, a stage alone, a producer alone."""
+    path = tmp_path / "store"
+    store = commitlog.Store.open(path, SMALL)
+    refused = run("destroy", path, given="y\n")
+    assert isinstance(refused.exception, errors.StoreRunning)
+    assert "Remove" not in refused.output
+    producer = commitlog.Producer(path)
+    assert not store.close().drained
+    assert "the producer of lane 0" in str(run("destroy", path, given="y\n").exception)
+    producer.close()
+    assert run("destroy", path, given="y\n").exit_code == 0
+    assert not path.exists()
