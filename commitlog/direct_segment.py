@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 
 from commitlog.errors import CorruptRecord, disk_error
@@ -24,6 +25,7 @@ class DirectSegment:
     def __init__(self, path: Path, channel: FileChannel) -> None:
         self._channel = channel
         self._fd = -1
+        self._position = 0
         try:
             self._fd = channel.open(path, write=True)
         except OSError as error:
@@ -34,6 +36,16 @@ class DirectSegment:
             self._channel.pwrite(self._fd, data, place.start)
         except OSError as error:
             raise disk_error(error.errno or errno.EIO, "writing the segment; the message was not accepted") from error
+
+    def writer(self, position: int) -> Callable[[bytes], object]:
+        """See WriteBuffers.writer."""
+        self._position = position
+        return self._write
+
+    def _write(self, data: bytes) -> None:
+        position = self._position
+        self[position : position + len(data)] = data
+        self._position = position + len(data)
 
     def __getitem__(self, place: slice) -> bytes:
         try:

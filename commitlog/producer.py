@@ -4,44 +4,36 @@ A producer leases a lane and is the only writer of its log, so it knows queue of
 append. It encodes a record in its final bytes, copies it into the lane's write buffer, and publishes it by storing
 `wrote`. RocketMQ's DefaultAppendMessageCallback, with the lane in place of the put-message lock.
 
-**Interrupts.** KeyboardInterrupt can hit between any two steps of `send`. `_busy` is set first and cleared last; a call
-that finds it set re-reads `wrote` and learns what was published from the buffer itself (`_rebuild`).
-
-**Threads.** A call that finds another thread inside raises ConcurrentUse before it has stored anything.
+**Interrupts and threads.** A call takes the producer's one token first (`list.pop` is atomic) and puts it back last. So a
+call that finds none is either beside another one, and raises ConcurrentUse before it has stored anything; or an earlier
+one was interrupted (KeyboardInterrupt can hit between any two steps) or failed. Then it re-reads `wrote` and learns what
+was published from the buffer itself. Which of the two it is, the stacks of the running threads tell.
 """
 
 from __future__ import annotations
 
 import os
-import threading
+import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import time_ns
-from types import TracebackType
-from typing import Any
+from types import CodeType, FrameType, TracebackType
+from typing import Any, NoReturn
 
 from commitlog.attachment import Attachment
 from commitlog.batch import batch_size, encode_batch
 from commitlog.bodies import Bodies
 from commitlog.bound_encoder import BoundEncoder, bind
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.direct_segment import DirectSegment
-from commitlog.errors import (
-    AllocateTimeout,
-    ConcurrentUse,
-    ForkedProducer,
-    MessageTooLarge,
-    NoBufferAvailable,
-    ProducerClosed,
-)
-from commitlog.lane import FAULT_PATIENCE_NS, Lease
-from commitlog.progress import NOTICE_WAIT_MS, LaneProgress
+from commitlog.errors import ConcurrentUse, ForkedProducer, MessageTooLarge, ProducerClosed
+from commitlog.lane import Lease
+from commitlog.progress import LaneProgress
 from commitlog.properties import check_topic, encode_properties
 from commitlog.receipt import BatchReceipt, Receipt
-from commitlog.record import BLANK_BYTES, MAGIC_BLANK, Host, RecordEncoder, decode, encode_blank
+from commitlog.record import BLANK_BYTES, MAGIC_BLANK, Host, RecordEncoder, decode
 from commitlog.statistics import LaneStatistics, lane_statistics
-from shm.layout import DIRECT_WINDOW, Lane
-from shm.pool import is_direct, slot_is_free
+from commitlog.write_place import WritePlace
+from shm.layout import Lane
 
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 STORE_ADDRESS = "127.0.0.1"
@@ -57,17 +49,15 @@ class _Topic:
         self.encoded, self.next_offset, self.encode, self.overhead = encoded, next_offset, encode, overhead
 
 
-class _Gone:
-    """Stands in for the lock of a producer that can't be used any more: raises the error it was made with."""
+class _Gone(list[None]):
+    """The token of a producer that can't be used any more: raises the error it was made with."""
 
     def __init__(self, error: Exception) -> None:
+        super().__init__()
         self._error = error
 
-    def acquire(self, blocking: bool = True) -> bool:
+    def pop(self, _index: Any = -1, /) -> NoReturn:
         raise self._error
-
-    def release(self) -> None:
-        """Never reached: `acquire` raises."""
 
 
 class Producer:
@@ -76,6 +66,12 @@ class Producer:
     Attributes: `lane`, its number; `store_host`, the host in its message ids; `message_bytes_max`, the largest record.
     Raises StoreNotFound, StoreNotRunning, NoFreeLane, NotEnoughSharedMemory.
     """
+
+    __slots__ = (
+        "__weakref__", "_attachment", "_closed", "_config", "_encoder", "_known_offsets", "_lease", "_messages",
+        "_messages_at", "_next_tick", "_place", "_progress", "_seen", "_sleep_at", "_sync", "_timestamp", "_token", "_topics",
+        "_words", "_wrote", "_wrote_at", "lane", "message_bytes_max", "store_host",
+    )  # fmt: skip
 
     def __init__(self, path: str | os.PathLike[str], clock: Clock = SYSTEM_CLOCK) -> None:
         self._attachment = attachment = Attachment(path, clock)
@@ -93,26 +89,21 @@ class Producer:
         lease, config = self._lease, attachment.config
         self.lane = lease.lane
         self.store_host = Host.of(STORE_ADDRESS, STORE_PORT + lease.lane)
-        self._config, self._clock = config, clock
-        self._words, self._base = lease.words, lease.base
+        self._config = config
         self._progress = LaneProgress(attachment, lease.lane, lease.base, self.store_host, clock)
-        self._buffers = lease.buffers
-        self._segment_bytes = lease.words[lease.base + Lane.SEGMENT_SIZE]
-        self.message_bytes_max = min(MESSAGE_BYTES_MAX, self._segment_bytes // 4)
+        self._place = WritePlace(attachment, lease, self._progress, clock)
+        self.message_bytes_max = min(MESSAGE_BYTES_MAX, self._place.segment_bytes // 4)
         self._encoder = RecordEncoder(lease.lane, Host.of(STORE_ADDRESS, 0), self.store_host, config.store.record_crc)
-        self._timestamp = end.store_timestamp
         self._topics: dict[str, _Topic] = {}
         self._known_offsets = end.queue_offsets
-        self._wrote_at, self._messages_at = self._base + Lane.WROTE, self._base + Lane.MESSAGES
+        self._words = words = lease.words
+        self._wrote_at, self._messages_at = lease.base + Lane.WROTE, lease.base + Lane.MESSAGES
         self._sleep_at, self._seen = attachment.sleep_at, 0
-        self._wrote = self._words[self._wrote_at]
-        self._segment = -1
-        self._slot: memoryview | DirectSegment = memoryview(b"")
-        self._segment_start = self._limit = 0  # nothing may be written before a slot is known to be free
+        self._wrote, self._messages = words[self._wrote_at], words[self._messages_at]
+        self._timestamp, self._next_tick = end.store_timestamp, 0  # ms; ns
         self._sync = self._progress.sync
-        self._messages = self._words[self._messages_at]
-        self._busy = self._closed = False
-        self._guard: threading.RLock | _Gone = threading.RLock()
+        self._closed = False
+        self._token: list[None] = [None]
         _PRODUCERS.add(self)
 
     # ---- append --------------------------------------------------------------------------------------------------
@@ -124,7 +115,6 @@ class Producer:
         key: str | None = None,
         tags: str | None = None,
         properties: Mapping[str, str] | None = None,
-        *,
         wait: bool = True,
         flag: int = 0,
         born_timestamp: int | None = None,
@@ -136,62 +126,56 @@ class Producer:
         Raises IllegalTopic, IllegalProperty, MessageTooLarge, PropertiesTooLarge, NoBufferAvailable (back-pressure),
         StoreStopped, ProducerClosed, ForkedProducer, ConcurrentUse: nothing was appended then.
         """
-        guard = self._guard
-        if not guard.acquire(False):
-            raise self._concurrent_use()
         try:
-            if self._busy:
-                self._rebuild()
-            self._busy = True
-            state = self._topics.get(topic) or self._open_topic(topic)
-            if type(body) is not bytes:
-                body = _as_bytes(body)
-            if key is None and tags is None and properties is None and wait and not flag:
-                encode, size = state.encode, state.overhead + len(body)
-            else:
-                encoded = encode_properties(key, tags, properties, wait, append_crc=self._encoder.append_crc)
-                encode, size = self._bind(state, body, encoded, flag)
-            if size > self.message_bytes_max:
-                raise self._too_large(size)
-            where = self._wrote
+            self._token.pop()
+        except IndexError:
+            self._enter_again()
+        state = self._topics.get(topic) or self._open_topic(topic)
+        if type(body) is not bytes:
+            body = _as_bytes(body)
+        if key is None and tags is None and properties is None and wait and not flag and born_timestamp is None:
+            encode, size = state.encode, state.overhead + len(body)
+        else:
+            encode, size = self._bind(state, body, (key, tags, properties, wait), flag, born_timestamp)
+        if size > self.message_bytes_max:
+            raise self._too_large(size)
+        place, where, offset = self._place, self._wrote, state.next_offset
+        end = where + size
+        if end > place.limit:
+            where = place.make_room(where, size)
             end = where + size
-            if end > self._limit:
-                where = self._make_room(size)
-                end = where + size
-            now = time_ns() // 1_000_000
-            if now < self._timestamp:
-                now = self._timestamp
-            offset, start, words = state.next_offset, self._segment_start, self._words
-            self._slot[where - start : end - start] = encode(
-                body, offset, where, now if born_timestamp is None else born_timestamp, now
-            )
-            words[self._wrote_at] = end  # publishes the record: accepted
-            state.next_offset = offset + 1
-            self._wrote = end
-            self._timestamp = now
-            self._messages += 1
-            words[self._messages_at] = self._messages
-            self._busy = False
-        finally:
-            guard.release()
+        if time_ns() >= self._next_tick:
+            self._tick()
+        place.append(encode(body, offset, where, self._timestamp))
+        words = self._words
+        words[self._wrote_at] = end  # publishes the record: accepted
+        words[self._messages_at] = self._messages = self._messages + 1
+        state.next_offset = offset + 1
+        self._wrote = end  # last: who is interrupted before finds the record between the two
+        self._token.append(None)
         if words[self._sleep_at] != self._seen:
             self._attend()
-        receipt = Receipt(self._progress, topic, offset, where, end)
         if self._sync and wait:
             self._progress.wait_put(end)
-        return receipt
+        return Receipt((self._progress, topic, offset, where, end))
 
-    def _bind(self, state: _Topic, body: bytes, properties: bytes, flag: int) -> tuple[BoundEncoder, int]:
-        """The encoder of a message with properties, and its record's size."""
+    def _bind(
+        self, state: _Topic, body: bytes, properties: tuple[Any, ...], flag: int, born_timestamp: int | None
+    ) -> tuple[BoundEncoder, int]:
+        """The encoder of a message that has more than a body, and its record's size."""
         encoder, topic = self._encoder, state.encoded
+        encoded = encode_properties(*properties, append_crc=encoder.append_crc)
 
-        def encode(body: bytes, queue_offset: int, physical_offset: int, born: int, stored: int) -> bytes:
-            return encoder.encode(topic, body, properties, queue_offset, physical_offset, born, stored, flag)
+        def encode(body: bytes, queue_offset: int, physical_offset: int, now: int) -> bytes:
+            born = now if born_timestamp is None else born_timestamp
+            return encoder.encode(topic, body, encoded, queue_offset, physical_offset, born, now, flag)
 
-        return encode, encoder.size(topic, body, properties)
+        return encode, encoder.size(topic, body, encoded)
 
-    def _concurrent_use(self) -> ConcurrentUse:
-        return ConcurrentUse(f"lane {self.lane}: another thread is inside this producer; give each thread its own")
+    def _tick(self) -> None:
+        """STORETIMESTAMP is the clock's, or the lane's last where the clock has gone back."""
+        self._timestamp = max(time_ns() // 1_000_000, self._timestamp)
+        self._next_tick = (self._timestamp + 1) * 1_000_000
 
     def send_batch(
         self,
@@ -200,7 +184,6 @@ class Producer:
         key: str | None = None,
         tags: str | None = None,
         properties: Mapping[str, str] | None = None,
-        *,
         wait: bool = True,
     ) -> BatchReceipt:
         """Appends a message for each body, all or none: consecutive queue offsets, one store timestamp, one segment.
@@ -209,39 +192,31 @@ class Producer:
         properties are those of every message. Raises what `send` does; MessageTooLarge also for a batch that
         no segment holds.
         """
-        if not self._guard.acquire(False):
-            raise self._concurrent_use()
         try:
-            if self._busy:
-                self._rebuild()
-            self._busy = True
-            made = Bodies.of(bodies)
-            state = self._topics.get(topic) or self._open_topic(topic)
-            encoded = encode_properties(key, tags, properties, wait, append_crc=self._encoder.append_crc)
-            size = self._batch_size(state.encoded, made, encoded)
-            where = self._wrote if self._wrote + size <= self._limit else self._make_room(size)
-            now = max(time_ns() // 1_000_000, self._timestamp)
-            offset, start = state.next_offset, self._segment_start
-            slot, place = self._slot, slice(where - start, where - start + size)
-            out = slot[place] if isinstance(slot, memoryview) else memoryview(bytearray(size))
-            places = encode_batch(self._encoder, state.encoded, made, encoded, offset, where, now, now, out)
-            if isinstance(slot, DirectSegment):
-                slot[place] = out
-            end = where + size
-            self._words[self._wrote_at] = end  # publishes them all
-            state.next_offset = offset + made.count
-            self._wrote, self._timestamp = end, now
-            self._messages += made.count
-            self._words[self._messages_at] = self._messages
-            self._busy = False
-        finally:
-            self._guard.release()
-        if self._words[self._sleep_at] != self._seen:
+            self._token.pop()
+        except IndexError:
+            self._enter_again()
+        made = Bodies.of(bodies)
+        state = self._topics.get(topic) or self._open_topic(topic)
+        encoded = encode_properties(key, tags, properties, wait, append_crc=self._encoder.append_crc)
+        size = self._batch_size(state.encoded, made, encoded)
+        place, where, offset, words = self._place, self._wrote, state.next_offset, self._words
+        if where + size > place.limit:
+            where = place.make_room(where, size)
+        self._tick()
+        now, out = self._timestamp, place.view(where, size)
+        places = encode_batch(self._encoder, state.encoded, made, encoded, offset, where, now, now, out)
+        place.store(out, where)
+        words[self._wrote_at] = end = where + size  # publishes them all
+        words[self._messages_at] = self._messages = self._messages + made.count
+        state.next_offset = offset + made.count
+        self._wrote = end
+        self._token.append(None)
+        if words[self._sleep_at] != self._seen:
             self._attend()
-        receipt = BatchReceipt(self._progress, topic, offset, where, end, places)
         if self._sync and wait:
             self._progress.wait_put(end)
-        return receipt
+        return BatchReceipt((self._progress, topic, offset, where, end, places))
 
     def _batch_size(self, topic: bytes, bodies: Bodies, properties: bytes) -> int:
         """Bytes of a batch. Raises MessageTooLarge for one that no segment holds, or a message over the limit."""
@@ -249,9 +224,10 @@ class Producer:
         largest = self._encoder.size(topic, b"", properties) + (bodies.largest if bodies.count else 0)
         if largest > self.message_bytes_max:
             raise self._too_large(largest)
-        if size > self._segment_bytes - BLANK_BYTES:
+        segment_bytes = self._place.segment_bytes
+        if size > segment_bytes - BLANK_BYTES:
             raise MessageTooLarge(
-                f"MESSAGE_SIZE_EXCEEDED: a batch of {size:,} bytes, a segment of this store has {self._segment_bytes:,}: "
+                f"MESSAGE_SIZE_EXCEEDED: a batch of {size:,} bytes, a segment of this store has {segment_bytes:,}: "
                 f"send smaller batches"
             )
         return size
@@ -268,114 +244,26 @@ class Producer:
         next_offset = self._known_offsets.get(topic)
         if next_offset is None:
             next_offset = self._lease.queue_end(topic, self._config.dispatcher.queue_file_entries)
-        encode, overhead = bind(self._encoder, encoded, b"")
+        encode, overhead = bind(self._encoder, encoded)
         state = self._topics[topic] = _Topic(encoded, next_offset, encode, overhead)
         return state
 
-    def _make_room(self, size: int) -> int:
-        """Rolls into the next segment where the record does not fit, and waits for its buffer. Returns where to."""
-        words, segment_bytes = self._words, self._segment_bytes
-        while True:
-            where = self._wrote
-            segment = where // segment_bytes
-            if segment != self._segment:
-                slot = self._open_slot(segment)
-                before, self._slot = self._slot, slot
-                self._segment_start = segment * segment_bytes
-                self._segment, self._limit = segment, self._segment_start + segment_bytes - BLANK_BYTES
-                if isinstance(before, DirectSegment):
-                    before.close()
-                self._attachment.wake("allocator")
-            segment_end = self._segment_start + segment_bytes
-            if where + size <= self._limit:
-                return where
-            position = where - self._segment_start
-            self._slot[position : position + BLANK_BYTES] = encode_blank(segment_end - where)
-            if isinstance(self._slot, memoryview):
-                words[self._base + Lane.DATA_END + segment % words[self._base + Lane.SLOTS]] = where + BLANK_BYTES
-            words[self._wrote_at] = segment_end
-            self._wrote = segment_end
-
-    def _open_slot(self, segment: int) -> memoryview | DirectSegment:
-        """Where a segment number is written: its write buffer when that is free, or its file. Raises NoBufferAvailable, …"""
-        self._attachment.check_open()
-        words, base, buffers = self._words, self._base, self._buffers
-        if buffers is None or is_direct(words, base, segment):
-            return self._open_file(segment)
-        flushed_at, size, slots = base + Lane.FLUSHED, self._segment_bytes, buffers.slots
-        if not slot_is_free(segment, words[flushed_at], size, slots):
-            may_write = slot_is_free(segment, words[flushed_at], size, DIRECT_WINDOW)
-            if self._config.producer.when_no_buffer == "write_direct" and may_write:
-                file = self._open_file(segment)
-                words[base + Lane.DIRECT + segment % DIRECT_WINDOW] = segment + 1
-                words[base + Lane.DIRECT_SEGMENTS] += 1
-                return file
-            self._wait_until(
-                lambda: slot_is_free(segment, words[flushed_at], size, slots),
-                self._config.producer.buffer_wait_ms,
-                self._no_buffer,
-            )
-        return buffers.slot(segment)
-
-    def _open_file(self, segment: int) -> DirectSegment:
-        """The segment's file, once it is made and the flusher has it open. Raises AllocateTimeout, DiskFull, …"""
-        words, base, start = self._words, self._base, segment * self._segment_bytes
-
-        def is_ready() -> bool:
-            return words[base + Lane.ALLOCATED] > start and words[base + Lane.OPENED] > start
-
-        if not is_ready():
-            self._wait_until(is_ready, self._config.producer.segment_wait_ms, self._no_segment)
-        return DirectSegment(self._lease.directory.segment(start), self._lease.channel)
-
-    def _wait_until(self, condition: Callable[[], bool], limit_ms: int, late: Callable[[int], Exception]) -> None:
-        """Back-pressure: waits for the stages, and raises what keeps them, or `late(limit)` at the limit. Counted."""
-        words, base, clock = self._words, self._base, self._clock
-        began = clock.monotonic_ns()
-        words[base + Lane.BUFFER_WAITS] += 1
-        words[base + Lane.BLOCKED] = began
-        try:
-            while not condition():
-                waited = clock.monotonic_ns() - began
-                if waited > FAULT_PATIENCE_NS:
-                    self._attachment.raise_fault(base)
-                if waited >= limit_ms * 1_000_000:
-                    words[base + Lane.BUFFER_TIMEOUTS] += 1
-                    self._attachment.check_open()
-                    self._attachment.check_stages()
-                    raise late(limit_ms)
-                for stage in ("committer", "allocator"):
-                    self._attachment.wake(stage)
-                self._attachment.await_notice(NOTICE_WAIT_MS)
-        finally:
-            words[base + Lane.BLOCKED] = 0
-            self._progress.waited_for_buffer(clock.monotonic_ns() - began)
-
-    def _no_buffer(self, limit_ms: int) -> NoBufferAvailable:
-        return NoBufferAvailable(
-            f"lane {self.lane}: no write buffer came free in {limit_ms} ms, the disk does not keep up; the message was not "
-            f"accepted: send it again later, or raise producer.buffer_wait_ms"
-        )
-
-    def _no_segment(self, limit_ms: int) -> AllocateTimeout:
-        return AllocateTimeout(
-            f"CREATE_MAPPED_FILE_FAILED: lane {self.lane}: the next segment was not made in {limit_ms} ms; the message was "
-            f"not accepted: see the store's logs/allocator.log, or raise producer.segment_wait_ms"
-        )
-
-    def _rebuild(self) -> None:
-        """After an interrupted or failed call: what was published is in the log, and nothing else is."""
-        words, published = self._words, self._words[self._wrote_at]
+    def _enter_again(self) -> None:
+        """There is no token. Raises ConcurrentUse where another call is running; else one was interrupted or has failed:
+        what was published is in the log, and nothing else is."""
+        mine = sys._getframe(1)
+        for frame in sys._current_frames().values():
+            if _calls(self, frame, mine):
+                raise ConcurrentUse(
+                    f"lane {self.lane}: another thread, or this one further up, is inside this producer; give each thread "
+                    f"its own"
+                )
+        place, published = self._place, self._words[self._wrote_at]
         where = self._wrote
         while where < published:
-            segment = where // self._segment_bytes
-            start, position = segment * self._segment_bytes, where % self._segment_bytes
-            slot = self._slot if segment == self._segment else self._open_slot(segment)
-            data = bytes(slot[position : min(published - start, self._segment_bytes)])
-            if isinstance(slot, DirectSegment) and slot is not self._slot:
-                slot.close()
+            data = place.read(where, published)
             if int.from_bytes(data[4:8], "big") == MAGIC_BLANK:
-                where = start + self._segment_bytes
+                where += place.segment_bytes - where % place.segment_bytes
                 continue
             record = decode(data)
             state = self._topics.get(record.topic) or self._open_topic(record.topic)
@@ -383,9 +271,7 @@ class Producer:
             self._timestamp = max(self._timestamp, record.store_timestamp)
             where += record.total_size
         self._wrote = published
-        if words[self._base + Lane.BLOCKED]:
-            words[self._base + Lane.BLOCKED] = 0
-        self._busy = False
+        place.leave()
 
     # ---- acknowledgements ----------------------------------------------------------------------------------------
 
@@ -403,7 +289,7 @@ class Producer:
         self._seen = self._words[self._sleep_at]
         self._attachment.wake("committer")
         if self._attachment.closing:
-            self._limit, self._segment = 0, -1
+            self._place.leave()
 
     # ---- life ----------------------------------------------------------------------------------------------------
 
@@ -411,18 +297,19 @@ class Producer:
         """Gives the lane back. What was sent is drained by the stages; `flush` before waits for it."""
         if self._closed:
             return
-        if not self._guard.acquire(False):
-            raise self._concurrent_use()
+        try:
+            self._token.pop()
+        except IndexError:
+            self._enter_again()
         self._closed = True
-        self._guard = _Gone(ProducerClosed(f"lane {self.lane}: this producer was closed"))
-        if isinstance(self._slot, DirectSegment):
-            self._slot.close()
+        self._token = _Gone(ProducerClosed(f"lane {self.lane}: this producer was closed"))
+        self._place.close()
         self._lease.release()
         self._attachment.close_sockets()
 
     def _die_after_fork(self) -> None:
         self._closed = True
-        self._guard = _Gone(
+        self._token = _Gone(
             ForkedProducer(f"lane {self.lane}: this producer belongs to the parent process; make one in the child")
         )
         self._lease.abandon_after_fork()
@@ -441,6 +328,18 @@ class Producer:
 
     def __repr__(self) -> str:
         return f"Producer({str(self._attachment.directory.path)!r}, lane={self.lane})"
+
+
+_CALLS: frozenset[CodeType] = frozenset(call.__code__ for call in (Producer.send, Producer.send_batch, Producer.close))
+
+
+def _calls(producer: Producer, frame: FrameType | None, but: FrameType) -> bool:
+    """Whether a stack holds a call of this producer, `but` that one."""
+    while frame is not None:
+        if frame.f_code in _CALLS and frame is not but and frame.f_locals.get("self") is producer:
+            return True
+        frame = frame.f_back
+    return False
 
 
 _PRODUCERS: weakref.WeakSet[Producer] = weakref.WeakSet()

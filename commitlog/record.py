@@ -148,15 +148,15 @@ def encode_blank(remaining: int) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def crc_digits() -> tuple[list[bytes], list[bytes]]:
-    """The CRC property in two pieces: property name and low five digits by crc % 100,000; high five and 0x02.
+def crc_digits() -> tuple[list[bytes], list[bytes], list[bytes]]:
+    """The CRC property in three pieces: its name and the low four digits, by crc % 10,000; the next four, by
+    crc // 10,000 % 10,000; the last two and 0x02, by crc // 100,000,000.
 
-    Two look-ups cost a fifth of formatting and reversing ten digits. 7 MB, made once in a process that
-    encodes.
+    Look-ups cost half of formatting and reversing ten digits, and tables of this size stay in the cache.
     """
-    digits = [b"%05d" % number for number in range(100_000)]
-    high = [five[::-1] + b"\x02" for five in digits[: CRC_MASK // 100_000 + 1]]
-    return [CRC_PROPERTY_START + five[::-1] for five in digits], high
+    digits = [(b"%04d" % number)[::-1] for number in range(10_000)]
+    high = [(b"%02d" % number)[::-1] + b"\x02" for number in range(CRC_MASK // 100_000_000 + 1)]
+    return [CRC_PROPERTY_START + four for four in digits], digits, high
 
 
 class RecordEncoder:
@@ -172,6 +172,7 @@ class RecordEncoder:
         "_high",
         "_low",
         "_magic",
+        "_middle",
         "_overhead",
         "_pack",
         "_pack_rare",
@@ -203,7 +204,7 @@ class RecordEncoder:
         born, store = f"{len(self._born)}s", f"{len(self._store)}s"
         self._pack = struct.Struct(f">i4si8sqq4sq{born}q{store}12xi").pack
         self._pack_rare = struct.Struct(f">i4siiiqqiq{born}q{store}iqi").pack
-        self._low, self._high = crc_digits() if append_crc else ([], [])
+        self._low, self._middle, self._high = crc_digits() if append_crc else ([], [], [])
         self._crc_bytes = CRC_PROPERTY_BYTES if append_crc else 0
         self._properties_most = PROPERTIES_BYTES_MAX - self._crc_bytes
         self._topic: bytes | None = None
@@ -291,7 +292,8 @@ class RecordEncoder:
             return head + body + self._tail
         record = head + body + self._tail
         crc = crc32(record) & CRC_MASK
-        return record + self._low[crc % 100_000] + self._high[crc // 100_000]
+        digits = self._low[crc % 10_000], self._middle[crc // 10_000 % 10_000], self._high[crc // 100_000_000]
+        return b"".join((record, *digits))
 
 
 @dataclass(frozen=True, slots=True)

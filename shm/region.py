@@ -11,6 +11,7 @@ import contextlib
 import mmap
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -92,6 +93,11 @@ class Region:
             os.close(fd)
             raise
         return cls(path, fd, writable=writable)
+
+    def writer(self, position: int) -> Callable[[bytes], object]:
+        """The mapping's own `write`, placed at a byte: each call goes on where the last one ended."""
+        self._mapping.seek(position)
+        return self._mapping.write
 
     def is_unlinked(self) -> bool:
         """Whether the region's name was removed: the memory stays usable, but nobody can find it any more."""

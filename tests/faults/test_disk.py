@@ -186,7 +186,7 @@ def test_consume_queues_and_positions_that_fail_stop_nobody_else(tmp_path: Path)
     with faulty_store(tmp_path / "store") as sender:
         sender.heals(sender.send())
         words = sender.producer._words
-        base = sender.producer._base
+        base = sender.producer._lease.base
 
         def caught_up() -> bool:
             return bool(words[base + Lane.DISPATCH_SYNCED] == words[base + Lane.FLUSHED])

@@ -6,7 +6,6 @@ import errno
 from pathlib import Path
 from typing import Any
 
-from commitlog.direct_segment import DirectSegment
 from commitlog.verify import verify_store
 from shm.layout import Lane
 from tests.crash.accounts import read_store
@@ -43,21 +42,6 @@ def test_direct_bytes_that_a_failed_sync_lost_before_they_were_committed(tmp_pat
         assert made.durable_bodies() == sent
 
 
-class _Interrupted:
-    """A segment whose next write is followed by what a test wants to happen before the record is published."""
-
-    def __init__(self, segment: DirectSegment, then: Any) -> None:
-        self._segment, self._then = segment, then
-
-    def __setitem__(self, place: slice, data: bytes) -> None:
-        self._segment[place] = data
-        self._then()
-        self._then = lambda: None
-
-    def __getitem__(self, place: slice) -> bytes:
-        return self._segment[place]
-
-
 def test_direct_bytes_that_a_failed_sync_lost_before_they_were_published(tmp_path: Path) -> None:
     """The write is done, the sync fails, all that is committed is written again, and only then the record is published."""
     with bench(tmp_path / "store", channel=CachingChannel, **DIRECT) as made:
@@ -72,10 +56,16 @@ def test_direct_bytes_that_a_failed_sync_lost_before_they_were_published(tmp_pat
             made.turn("committer")
             assert made.lane(Lane.REWRITTEN) == made.lane(Lane.REWRITE_WANTED) > 0
 
-        slot = producer._slot
-        producer._slot = _Interrupted(slot, fail)
+        place = producer._place
+        write = place.append
+
+        def write_and_fail(record: bytes) -> None:
+            write(record)
+            fail()
+
+        place.append = write_and_fail
         producer.send("t", second)
-        producer._slot = slot
+        place.append = write
         made.settle()
         assert made.durable_bodies() == [first, second]
 
@@ -85,7 +75,7 @@ def test_direct_bytes_of_a_killed_lessee_are_no_part_of_the_log(tmp_path: Path) 
     with bench(tmp_path / "store", **DIRECT) as made:
         producer = direct_producer(made)
         producer.send("t", b"first")
-        producer._slot[made.lane(Lane.WROTE) : made.lane(Lane.WROTE) + 9000] = b"x" * 9000
+        producer._place.append(b"x" * 9000)
         made.turn("committer")
         producer.close()
         again = direct_producer(made)

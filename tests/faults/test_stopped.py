@@ -55,7 +55,7 @@ def test_with_all_wakeups_dropped_everything_is_the_same_and_later(
             assert sender.send().wait("flushed", timeout=5).name == "PUT_OK"
         with commitlog.Reader(store.path) as reader:
             assert [message.value for message in reader] == sender.sent
-        words, base = sender.producer._words, sender.producer._base
+        words, base = sender.producer._words, sender.producer._lease.base
         wait_until(lambda: words[base + Lane.DISPATCHED] == words[base + Lane.WROTE], 10, "the dispatcher")
     check(sender.noted, read_store(tmp_path / "store"), deaths=0)
 

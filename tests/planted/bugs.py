@@ -7,13 +7,12 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from commitlog.file_channel import DISK, Buffer
-from commitlog.producer import Producer
 from shm.layout import Lane
+from shm.pool import WriteBuffers
 from stages.allocator import AllocateMappedFileService
 from stages.committer import CommitRealTimeService
 from stages.dispatcher import ReputMessageService
@@ -148,28 +147,25 @@ class IgnoresShortWrites(FaultyChannel):
         self.write_once(fd, data, offset)
 
 
-class _LateSlot:
-    """Takes bytes and stores them at the next occasion."""
-
-    def __init__(self, slot: Any) -> None:
-        self._slot, self._late = slot, []  # type: ignore[var-annotated]
-
-    def __setitem__(self, place: slice, data: Any) -> None:
-        for late_place, late_data in self._late:
-            self._slot[late_place] = late_data
-        self._late = [(place, bytes(data))]
-
-    def __getitem__(self, place: slice) -> Any:
-        return self._slot[place]
-
-
 def publish_before_the_bytes(patch: pytest.MonkeyPatch) -> None:
-    real = Producer._open_slot
-    patch.setattr(Producer, "_open_slot", lambda self, segment: _LateSlot(real(self, segment)))
+    """Takes bytes and stores them at the next occasion."""
+    real = WriteBuffers.writer
+
+    def late_writer(self: WriteBuffers, segment: int, position: int) -> Callable[[bytes], object]:
+        write, late = real(self, segment, position), list[bytes]()
+
+        def store(data: bytes) -> None:
+            for earlier in late:
+                write(earlier)
+            late[:] = [data]
+
+        return store
+
+    patch.setattr(WriteBuffers, "writer", late_writer)
 
 
 def return_buffers_at_commit(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("commitlog.producer.slot_is_free", lambda segment, flushed, size, slots: True)
+    patch.setattr("commitlog.write_place.slot_is_free", lambda segment, flushed, size, slots: True)
 
 
 def lease_without_a_lock(patch: pytest.MonkeyPatch) -> None:
