@@ -251,13 +251,10 @@ class Producer:
     def _enter_again(self) -> None:
         """There is no token. Raises ConcurrentUse where another call is running; else one was interrupted or has failed:
         what was published is in the log, and nothing else is."""
-        mine = sys._getframe(1)
-        for frame in sys._current_frames().values():
-            if _calls(self, frame, mine):
-                raise ConcurrentUse(
-                    f"lane {self.lane}: another thread, or this one further up, is inside this producer; give each thread "
-                    f"its own"
-                )
+        if _is_inside(self, sys._getframe(1)):
+            raise ConcurrentUse(
+                f"lane {self.lane}: another thread, or this one further up, is inside this producer; give each thread its own"
+            ) from None
         place, published = self._place, self._words[self._wrote_at]
         where = self._wrote
         while where < published:
@@ -333,12 +330,14 @@ class Producer:
 _CALLS: frozenset[CodeType] = frozenset(call.__code__ for call in (Producer.send, Producer.send_batch, Producer.close))
 
 
-def _calls(producer: Producer, frame: FrameType | None, but: FrameType) -> bool:
-    """Whether a stack holds a call of this producer, `but` that one."""
-    while frame is not None:
-        if frame.f_code in _CALLS and frame is not but and frame.f_locals.get("self") is producer:
-            return True
-        frame = frame.f_back
+def _is_inside(producer: Producer, but: FrameType) -> bool:
+    """Whether any thread is in a call of this producer, `but` that one."""
+    frame: FrameType | None
+    for frame in sys._current_frames().values():
+        while frame is not None:  # and None it is in the end: a frame in a local of its own would live on
+            if frame.f_code in _CALLS and frame is not but and frame.f_locals.get("self") is producer:
+                return True
+            frame = frame.f_back
     return False
 
 

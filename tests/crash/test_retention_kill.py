@@ -67,7 +67,7 @@ def completes(sender: Sender) -> None:
         sender.send(900)
     sender.producer.flush(20)
     directory = sender.store.path / "lanes/0/commitlog"
-    words, base = sender.producer._words, sender.producer._base
+    words, base = sender.producer._words, sender.producer._lease.base
 
     def is_done() -> bool:
         starts = sorted(int(file.name) for file in directory.iterdir())

@@ -30,7 +30,7 @@ POSITION_OF = {
 def test_data_moves_again_within_a_second_of_a_kill(stage: str, tmp_path: Path) -> None:
     """Also when it is killed for the sixth time within a minute: one that has worked is started again at once."""
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
-        words, at = producer._words, producer._base + POSITION_OF[stage]
+        words, at = producer._words, producer._lease.base + POSITION_OF[stage]
         took = []
         for _ in range(6):
             before = words[at]
