@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import zmq
@@ -135,8 +136,8 @@ class Attachment:
     def _bell(self, stage: str) -> WakeupSender:
         bell = self._bells.get(stage)
         if bell is None:
-            sleep_at = self.control.stage_base(stage) + Stage.SLEEP
-            bell = self._bells[stage] = WakeupSender(self._zmq_context(), self.pool, stage, self.words, sleep_at)
+            base = self.control.stage_base(stage)
+            bell = self._bells[stage] = WakeupSender(self._zmq_context(), self.pool, stage, self.words, base)
         return bell
 
     def wake(self, stage: str) -> None:
@@ -145,14 +146,15 @@ class Attachment:
             if not self._closed:
                 self._bell(stage).wake()
 
-    def ring(self, stage: str) -> None:
+    def hurry(self, stage: str) -> None:
         """Wakes a stage also from its linger."""
         with self._lock:
             if not self._closed:
-                self._bell(stage).ring()
+                self._bell(stage).hurry()
 
-    def await_notice(self, milliseconds: int) -> None:
-        """Sleeps until the flusher says something about this lane, `milliseconds` at most."""
+    def await_notice(self, milliseconds: int, done: Callable[[], bool]) -> None:
+        """Sleeps until the flusher says something about this lane, `milliseconds` at most; not at all if all is `done` by
+        the time that the flusher can know of the sleeper."""
         if self._lane is None or not self._notice_lock.acquire(blocking=False):
             self.clock.sleep(min(milliseconds, 1) / 1000)
             return
@@ -160,7 +162,11 @@ class Attachment:
             if self._notices is None:
                 with self._lock:
                     self._notices = NoticeSubscriber(self._zmq_context(), self.pool, self._lane)
-            self._notices.wait(milliseconds)
+            listening = self.control.lane_base(self._lane) + Lane.LISTENING
+            self.words[listening] = 1
+            if not done():
+                self._notices.wait(milliseconds)
+            self.words[listening] = 0
         finally:
             self._notice_lock.release()
 

@@ -133,10 +133,11 @@ class Producer:
         state = self._topics.get(topic) or self._open_topic(topic)
         if type(body) is not bytes:
             body = _as_bytes(body)
-        if key is None and tags is None and properties is None and wait and not flag and born_timestamp is None:
-            encode, size = state.encode, state.overhead + len(body)
+        if key is None and tags is None and properties is None and wait:
+            encoded, size = b"", state.overhead + len(body)
         else:
-            encode, size = self._bind(state, body, (key, tags, properties, wait), flag, born_timestamp)
+            encoded = encode_properties(key, tags, properties, wait, append_crc=self._encoder.append_crc)
+            size = state.overhead + len(body) + len(encoded)
         if size > self.message_bytes_max:
             raise self._too_large(size)
         place, where, offset = self._place, self._wrote, state.next_offset
@@ -146,7 +147,12 @@ class Producer:
             end = where + size
         if time_ns() >= self._next_tick:
             self._tick()
-        place.append(encode(body, offset, where, self._timestamp))
+        now = self._timestamp
+        if born_timestamp is None and not flag:
+            place.append(state.encode(body, encoded, offset, where, now))
+        else:
+            born = now if born_timestamp is None else born_timestamp
+            place.append(self._encoder.encode(state.encoded, body, encoded, offset, where, born, now, flag))
         words = self._words
         words[self._wrote_at] = end  # publishes the record: accepted
         words[self._messages_at] = self._messages = self._messages + 1
@@ -158,19 +164,6 @@ class Producer:
         if self._sync and wait:
             self._progress.wait_put(end)
         return Receipt((self._progress, topic, offset, where, end))
-
-    def _bind(
-        self, state: _Topic, body: bytes, properties: tuple[Any, ...], flag: int, born_timestamp: int | None
-    ) -> tuple[BoundEncoder, int]:
-        """The encoder of a message that has more than a body, and its record's size."""
-        encoder, topic = self._encoder, state.encoded
-        encoded = encode_properties(*properties, append_crc=encoder.append_crc)
-
-        def encode(body: bytes, queue_offset: int, physical_offset: int, now: int) -> bytes:
-            born = now if born_timestamp is None else born_timestamp
-            return encoder.encode(topic, body, encoded, queue_offset, physical_offset, born, now, flag)
-
-        return encode, encoder.size(topic, body, encoded)
 
     def _tick(self) -> None:
         """STORETIMESTAMP is the clock's, or the lane's last where the clock has gone back."""
@@ -251,10 +244,7 @@ class Producer:
     def _enter_again(self) -> None:
         """There is no token. Raises ConcurrentUse where another call is running; else one was interrupted or has failed:
         what was published is in the log, and nothing else is."""
-        if _is_inside(self, sys._getframe(1)):
-            raise ConcurrentUse(
-                f"lane {self.lane}: another thread, or this one further up, is inside this producer; give each thread its own"
-            ) from None
+        self._check_alone(sys._getframe(1))
         place, published = self._place, self._words[self._wrote_at]
         where = self._wrote
         while where < published:
@@ -269,6 +259,13 @@ class Producer:
             where += record.total_size
         self._wrote = published
         place.leave()
+
+    def _check_alone(self, call: FrameType) -> None:
+        """Raises ConcurrentUse where another call than this one is running."""
+        if _is_inside(self, call):
+            raise ConcurrentUse(
+                f"lane {self.lane}: another thread, or this one further up, is inside this producer; give each thread its own"
+            ) from None
 
     # ---- acknowledgements ----------------------------------------------------------------------------------------
 
@@ -297,7 +294,7 @@ class Producer:
         try:
             self._token.pop()
         except IndexError:
-            self._enter_again()
+            self._check_alone(sys._getframe())
         self._closed = True
         self._token = _Gone(ProducerClosed(f"lane {self.lane}: this producer was closed"))
         self._place.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -53,6 +54,7 @@ class LaneProgress:
         self.sync = attachment.config.store.flush_disk_type == "SYNC_FLUSH"
         self._attachment, self._clock = attachment, clock
         self._words, self._base = attachment.words, base
+        self._word_of = {level: base + word for level, word in _WORD_OF.items()}
         self._timeout_seconds = attachment.config.producer.sync_flush_timeout_ms / 1000
         self._waiters: deque[_Waiter] = deque()
         self._watching = False
@@ -61,7 +63,7 @@ class LaneProgress:
 
     def reached(self, level: Level, where: int) -> bool:
         """Whether everything below `where` (bytes of the lane's log) has reached the level."""
-        return self._words[self._base + _WORD_OF[level]] >= where
+        return self._words[self._word_of[level]] >= where
 
     def status_of(self, where: int) -> PutMessageStatus:
         """PUT_OK when `where` has reached the store's own level, else FLUSH_DISK_TIMEOUT."""
@@ -73,12 +75,12 @@ class LaneProgress:
         at = self._base + Lane.FLUSH_REQUESTED
         if self._words[at] < where:
             self._words[at] = where
-            self._attachment.ring("committer")
-            self._attachment.ring("flusher")
+            self._attachment.hurry("committer")
+            self._attachment.hurry("flusher")
 
     def wait(self, level: Level, where: int, timeout: float | None) -> PutMessageStatus:
         """See Receipt.wait."""
-        words, at = self._words, self._base + _WORD_OF[level]
+        words, at = self._words, self._word_of[level]
         if words[at] >= where:
             return PutMessageStatus.PUT_OK
         clock = self._clock
@@ -88,12 +90,13 @@ class LaneProgress:
         while words[at] < where:
             now = clock.monotonic_ns()
             if now - began < _SPIN_NS:
+                os.sched_yield()
                 continue
             if now >= deadline:
                 return PutMessageStatus.FLUSH_DISK_TIMEOUT
             if now - began > FAULT_PATIENCE_NS:
                 self.check()
-            self._attachment.await_notice(NOTICE_WAIT_MS)
+            self._attachment.await_notice(NOTICE_WAIT_MS, lambda: words[at] >= where)
         return PutMessageStatus.PUT_OK
 
     def waited_for_buffer(self, nanoseconds: int) -> None:
@@ -132,7 +135,7 @@ class LaneProgress:
         """Calls `callback(status)` once, from a thread of its own, when `where` has reached the level or the time is up."""
         seconds = self._timeout_seconds if timeout is None else timeout
         deadline = self._clock.monotonic_ns() + int(seconds * 1e9)
-        waiter = _Waiter(where, self._base + _WORD_OF[level], deadline, callback)
+        waiter = _Waiter(where, self._word_of[level], deadline, callback)
         with self._lock:
             self._waiters.append(waiter)
             if not self._watching:
@@ -150,7 +153,11 @@ class LaneProgress:
                 if not self._waiters:
                     self._watching = False
                     return
-            self._attachment.await_notice(NOTICE_WAIT_MS)
+            self._attachment.await_notice(NOTICE_WAIT_MS, self._oldest_is_done)
+
+    def _oldest_is_done(self) -> bool:
+        oldest = self._waiters[0]
+        return bool(self._words[oldest.at] >= oldest.where)
 
     def _verdict(self, waiter: _Waiter) -> PutMessageStatus | None:
         """How a wait has ended; None while it goes on."""

@@ -21,6 +21,7 @@ from pathlib import Path
 import zmq
 
 from commitlog.errors import UnsafePath
+from shm.layout import Stage
 
 WAKEUP = b"CLW1"
 _NOTICE = struct.Struct("<4sQQQ")
@@ -88,14 +89,14 @@ class WakeupReceiver:
 class WakeupSender:
     """Rings a stage's bell, once per sleep (RocketMQ's hasNotified, with the sleep sequence as the flag).
 
-    `words[sleep_at]` is the stage's sleep sequence: odd while it sleeps.
+    `words[base + Stage.SLEEP]` is the stage's sleep sequence: odd while it sleeps.
     """
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], directory: Path, stage: str, words: memoryview, sleep_at: int
+        self, context: zmq.Context[zmq.Socket[bytes]], directory: Path, stage: str, words: memoryview, base: int
     ) -> None:
         self._words = words
-        self._sleep_at = sleep_at
+        self._sleep_at, self._lingering_at = base + Stage.SLEEP, base + Stage.LINGERING
         self._rung = 0
         self._socket = _socket(context, zmq.PUSH)
         self._socket.connect(_address(directory, stage))
@@ -107,8 +108,15 @@ class WakeupSender:
             self._rung = sequence
             self.ring()
 
+    def hurry(self) -> None:
+        """Wakes the stage also from its linger: for who waits for a synchronous flush. A stage that begins to linger at
+        this very moment is missed, and comes round when the linger is over."""
+        self.wake()
+        if self._words[self._lingering_at]:
+            self.ring()
+
     def ring(self) -> None:
-        """Wakes the stage also from its linger: for who waits for a synchronous flush."""
+        """Rings, whatever the stage does."""
         with contextlib.suppress(zmq.Again):
             self._socket.send(WAKEUP, zmq.NOBLOCK)
 

@@ -106,11 +106,12 @@ class WritePlace:
     # ---- segments ------------------------------------------------------------------------------------------------
 
     def _enter(self, segment: int) -> None:
+        self._segment = -1  # until all is said of the new one: an interrupt may come in between
         slot = self._open_slot(segment)
         self.close()
-        self._slot = slot
-        self._start = segment * self.segment_bytes
-        self._segment, self.limit = segment, self._start + self.segment_bytes - BLANK_BYTES
+        self._slot, self._start = slot, segment * self.segment_bytes
+        self.limit = self._start + self.segment_bytes - BLANK_BYTES
+        self._segment = segment
         self._attachment.wake("allocator")
 
     def _open_slot(self, segment: int) -> memoryview | DirectSegment:
@@ -164,7 +165,7 @@ class WritePlace:
                     raise late(limit_ms)
                 for stage in ("committer", "allocator"):
                     self._attachment.wake(stage)
-                self._attachment.await_notice(NOTICE_WAIT_MS)
+                self._attachment.await_notice(NOTICE_WAIT_MS, condition)
         finally:
             words[base + Lane.BLOCKED] = 0
             self._progress.waited_for_buffer(clock.monotonic_ns() - began)

@@ -96,6 +96,8 @@ class Stage:
     RESTARTS = 16
     # lines 3 and on, the stage: how long its actions took, in microseconds (statistics.py)
     HISTOGRAM = 24
+    # line 27, the stage
+    LINGERING = 216  # 1 while it rests after work: who waits for a synchronous flush wakes it all the same
 
 
 class Lane:
@@ -113,6 +115,7 @@ class Lane:
     DISPATCHED_TIMESTAMP = 26  # store timestamp (ms) of the last record dispatched
     # line 4, lessee
     FLUSH_REQUESTED = 32  # somebody waits for this position to be flushed (group commit)
+    LISTENING = 33  # 1 while somebody sleeps until the flusher says something
     LESSEE_PID = 34  # 0 after a proper close
     BLOCKED = 35  # CLOCK_MONOTONIC ns since when the lessee waits for a buffer, 0 if it does not
     # line 5, lessee: statistics
@@ -167,14 +170,14 @@ _WRITERS: dict[type, dict[str, tuple[str, int]]] = {
     },
     Stage: {
         "stage": (
-            "SLEEP PID STARTED_MS HEARTBEAT ROUNDS WAKEUPS BAD_FRAMES ACTIONS LEFT HISTOGRAM",
+            "SLEEP PID STARTED_MS HEARTBEAT ROUNDS WAKEUPS BAD_FRAMES ACTIONS LEFT HISTOGRAM LINGERING",
             STAGE_ROW_WORDS,
         ),
         "supervisor": ("RESTARTS", STAGE_ROW_WORDS),
     },
     Lane: {
         "lessee": (
-            "WROTE FLUSH_REQUESTED LESSEE_PID BLOCKED DATA_END DIRECT "
+            "WROTE FLUSH_REQUESTED LISTENING LESSEE_PID BLOCKED DATA_END DIRECT "
             "MESSAGES BUFFER_WAITS BUFFER_WAIT_NS BUFFER_WAIT_NS_MAX BUFFER_TIMEOUTS DIRECT_SEGMENTS PUT_TIMES",
             LANE_ROW_WORDS,
         ),

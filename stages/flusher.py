@@ -193,7 +193,7 @@ class FlushRealTimeService(ServiceThread):
         words[base + Lane.SYNCS] += 1
         self._last_flush[lane] = self.clock.monotonic_ns()
         self.acted(nanoseconds)
-        if words[base + Lane.FLUSH_REQUESTED] > order.flushed or words[base + Lane.BLOCKED]:
+        if words[base + Lane.LISTENING]:
             self._notices.publish(lane, order.committed, order.target)
         if lane not in self._recorded:
             self._recorded_ns = 0  # a lane's first flush: without `positions` a stopped store would read as empty

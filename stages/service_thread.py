@@ -38,6 +38,7 @@ from shm.statistics import record_duration
 DRAIN_ROUNDS = 10
 _DRAIN_ROUND_MS = 200
 _SETTLE_MS = 1
+_SPIN_NS = 300_000
 _STDIN = 0
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,7 @@ class ServiceThread(ABC):
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._bell = WakeupReceiver(self.context, self.pool, self.name)
         self.stopping = False
+        self._spin_until = 0
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._poller = zmq.Poller()
         for source in (self._bell.socket, _STDIN, self._wake_read):
@@ -115,8 +117,7 @@ class ServiceThread(ABC):
 
     def bell_of(self, stage: str) -> WakeupSender:
         """The sender that wakes another stage."""
-        sleep_at = self.control.stage_base(stage) + Stage.SLEEP
-        return WakeupSender(self.context, self.pool, stage, self.words, sleep_at)
+        return WakeupSender(self.context, self.pool, stage, self.words, self.control.stage_base(stage))
 
     # ---- its life ------------------------------------------------------------------------------------------------
 
@@ -132,8 +133,8 @@ class ServiceThread(ABC):
         while not self.stopping:
             seen = self.news()
             moved = self.work()
-            if moved and self.linger_ms and not self.somebody_waits():
-                self._poll(self.linger_ms)
+            if moved and self.linger_ms:
+                self._linger()
             elif not moved:
                 self.wait_for_running(self.interval_ms, seen)
             self.beat()
@@ -154,6 +155,8 @@ class ServiceThread(ABC):
         """
         sleep_at = self.base + Stage.SLEEP
         words = self.words
+        if self._spin(seen):
+            return
         words[sleep_at] += 1  # odd: asleep, ring me
         try:
             if self.news() != seen or self._poll(_SETTLE_MS) or self.news() != seen:
@@ -162,6 +165,27 @@ class ServiceThread(ABC):
                 words[self.base + Stage.WAKEUPS] += 1
         finally:
             words[sleep_at] += 1
+
+    def _spin(self, seen: int) -> bool:
+        """While a synchronous flush is under way, and a moment longer, looks for news instead of sleeping: a wakeup takes as
+        long as a whole step does. True when there is some. Who has nothing to do yields: there may be two cores only."""
+        now = self.clock.monotonic_ns()
+        if self.somebody_waits():
+            self._spin_until = now + _SPIN_NS
+        while now < self._spin_until:
+            if self.news() != seen:
+                return True
+            os.sched_yield()
+            now = self.clock.monotonic_ns()
+        return False
+
+    def _linger(self) -> None:
+        """Rests after work, so that a busy pipeline makes few large steps; not while somebody waits for a flush."""
+        lingering_at = self.base + Stage.LINGERING
+        self.words[lingering_at] = 1
+        if not self.somebody_waits():
+            self._poll(self.linger_ms)
+        self.words[lingering_at] = 0
 
     def _poll(self, milliseconds: int) -> bool:
         """Waits for a wakeup or an order to stop; True when there was one."""

@@ -192,6 +192,24 @@ def test_two_threads_in_one_producer_raise_or_append_whole_messages(store: commi
     assert len(accepted) + len(refused) == 6000
 
 
+def test_a_call_inside_a_call_is_refused(store: commitlog.Store) -> None:
+    """As a signal handler or a finalizer may do it: the inner call raises before it stores anything, the outer goes on."""
+    producer = store.producer()
+
+    class Body(bytes):
+        def __bytes__(self) -> bytes:
+            with pytest.raises(errors.ConcurrentUse, match="further up"):
+                producer.send("t", b"inner")
+            with pytest.raises(errors.ConcurrentUse):
+                producer.close()
+            return b"outer"
+
+    assert producer.send("t", Body()).offset == 0
+    assert producer.send("t", b"next").offset == 1
+    producer.flush()
+    assert [message.value for message in read(store)] == [b"outer", b"next"]
+
+
 def test_an_interrupt_at_any_line_of_send_doubles_and_loses_nothing(store: commitlog.Store) -> None:
     """KeyboardInterrupt is raised at the k-th line of `send`, for every k; then the same producer goes on."""
     producer = store.producer()
