@@ -3,8 +3,8 @@
 A session that idles closes its spare workers' connections. Each of them then fails to flush an answer that nobody waits
 for; over a Unix-domain socket it notices at once and prints a BrokenPipe traceback. Nothing is lost by it, so such a
 worker just ends here. This module is `spark.python.daemon.module` for the workers that run tasks. Those that plan (look a
-data source up, plan a read, commit a write) are forked from `pyspark.daemon` whatever that says: the source calls
-`end_quietly` when it is imported into one of them.
+data source up, plan a read, commit a write) are forked from `pyspark.daemon` whatever that says: the modules that Spark
+imports into them first, which are those of the format, its source and its sink, call `end_quietly_if_planning`.
 """
 
 from __future__ import annotations

@@ -36,12 +36,15 @@ from commitlog.errors import (
 from commitlog.properties import check_topic, encode_properties
 from commitlog.spark.arrays import fixed
 from commitlog.spark.columns import HEADERS_TYPE
+from commitlog.spark.daemon import end_quietly_if_planning
 from commitlog.spark.options import absolute_path, boolean, check_names, duration_ms, topic_name
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from commitlog.producer import Producer
+
+end_quietly_if_planning()
 
 Ints = npt.NDArray[np.int64]
 

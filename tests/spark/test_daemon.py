@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -57,9 +59,10 @@ def test_workers_of_tasks(tmp_path: Path) -> None:
     assert said_by_a_worker_let_go("commitlog.spark.daemon", tmp_path, "sys") == ""
 
 
-def test_workers_that_plan(tmp_path: Path) -> None:
-    """Spark starts these from its own daemon; the source is imported in the first thing they do."""
-    assert said_by_a_worker_let_go("pyspark.daemon", tmp_path, "pyspark_commitlog") == ""
+@pytest.mark.parametrize("imported", ["pyspark_commitlog", "commitlog.spark.source", "commitlog.spark.sink"])
+def test_workers_that_plan(tmp_path: Path, imported: str) -> None:
+    """Spark starts these from its own daemon; one of these is imported in the first thing they do."""
+    assert said_by_a_worker_let_go("pyspark.daemon", tmp_path, imported) == ""
 
 
 def test_pyspark_is_not_quiet_by_itself(tmp_path: Path) -> None:

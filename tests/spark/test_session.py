@@ -45,13 +45,31 @@ def python_noisy(code: str, *arguments: str, **environment: str) -> str:
     ("module", "unwanted"),
     [
         ("commitlog.spark", "pyspark pyarrow numpy.random zmq"),
-        ("pyspark_commitlog", "zmq pydantic typer pandas rich psutil"),
+        ("pyspark_commitlog", "numpy pyarrow zmq pydantic typer pandas rich psutil"),
+        ("commitlog.spark.source, commitlog.spark.sink", "zmq pydantic typer pandas rich psutil"),
         ("commitlog.spark.daemon", "pyarrow zmq pydantic typer"),
     ],
 )
 def test_imports(module: str, unwanted: str) -> None:
     loaded = python(f"import sys, {module}; print(*[name for name in {unwanted.split()} if name in sys.modules])")
     assert loaded == ""
+
+
+def test_readers_import_nothing_that_only_producers_need(tmp_path: Path) -> None:
+    """Asked as Spark asks: made, planned, read, as a batch and as a stream."""
+    store = small_store(tmp_path / "store", rows=20)
+    code = """
+import sys
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark_commitlog import DefaultSource
+source = DefaultSource(options={"path": sys.argv[1], "subscribe": "orders", "startingoffsets": "earliest"})
+batch, stream = source.reader(source.schema()), source.streamReader(source.schema())
+start = stream.initialOffset()
+tasks = batch.partitions(), stream.partitions(start, stream.latestOffset(start, ReadAllAvailable()))
+print(*(sum(rows.num_rows for task in part for rows in batch.read(task)) for part in tasks))
+print(*[name for name in ("zmq", "pydantic", "typer", "pandas") if name in sys.modules])
+"""
+    assert python(code, str(store.path)) == "40 40"
 
 
 def test_a_running_session_is_used_as_it_is(spark: SparkSession) -> None:
