@@ -49,7 +49,7 @@ def take_spans(buffer: pa.Buffer, spans: Spans, kind: pa.DataType, which: Ints |
     offsets[1::2] = spans.end
     laid = pa.Array.from_buffers(kind, 2 * count - 1, [None, pa.py_buffer(offsets), buffer])
     if which is None:
-        which = np.arange(count, dtype=np.int64)
+        return laid.take(fixed(np.arange(0, 2 * count, 2, dtype=np.int64), pa.int64()))
     return laid.take(indices(which * 2))
 
 

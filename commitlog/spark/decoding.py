@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from commitlog.body import plain_body
 from commitlog.errors import CorruptRecord
-from commitlog.record import MAGIC_V1, MAGIC_V2, SysFlag, decode
+from commitlog.record import MAGIC_V1, MAGIC_V2, V1_TOPIC_BYTES_MAX, SysFlag, decode
 from commitlog.spark import arrays
 from commitlog.spark.arrays import Spans
 from commitlog.spark.pairs import CRC_BYTES, CRC_WORD, Pairs, parse_pairs
@@ -71,12 +71,32 @@ def cut(places: Places) -> Iterator[Places]:
         start = end
 
 
+@lru_cache(maxsize=64)
+def usual_tail(topic: bytes) -> tuple[np.dtype[np.void], dict[str, int]]:
+    """What follows the body of a V1 record up to its first property: the layout, and what some fields have to be.
+
+    Topic and its length are read as a few numbers, which numpy compares many times faster than strings.
+    """
+    text = bytes([len(topic) & 0xFF]) + topic
+    fields: list[tuple[str, str]] = []
+    expected = {}
+    for width in (8, 4, 2, 1):
+        while len(text) >= width:
+            name = f"topic {len(fields)}"
+            fields.append((name, f"<u{width}"))
+            expected[name] = int.from_bytes(text[:width], "little")
+            text = text[width:]
+    fields += [("properties_bytes", ">i2"), ("name", ">i8")]
+    return np.dtype(fields), expected
+
+
 class Decoder:
     """The records of one batch. Parts that several columns need are made once, when the first one asks."""
 
     def __init__(self, segment: Segment, queue: Queue, places: Places) -> None:
         self.segment, self.queue, self.places = segment, queue, places
         self.count = len(places.at)
+        self._has_no_pairs = False  # as far as is known; `pairs` looks closer
         self._check_bounds()
         self.heads = segment.heads[places.at].view(HEAD)
         self.sys_flag = self.heads["sys_flag"].astype(np.int32)
@@ -130,6 +150,32 @@ class Decoder:
         self._fail((body_bytes < 0) | (self.body.end + 3 + self._is_v2 > ends), "the body is longer than its record")
 
     def _check_tails(self) -> None:
+        if not self._tails_are_usual():
+            self._check_each_tail()
+
+    def _tails_are_usual(self) -> bool:
+        """Looks at topic, properties' length and the first property's name by one gather, where all records are V1.
+
+        False, where anything is otherwise: then `_check_each_tail` finds out what.
+        """
+        at, topic = self.body.end, self.queue.topic
+        kind, expected = usual_tail(topic)
+        is_other = not self.queue.offset_is_stored or len(topic) > V1_TOPIC_BYTES_MAX or bool(self._is_v2.any())
+        if is_other or int(at[-1]) + kind.itemsize > self.segment.size:
+            return False
+        tails = self.segment.at_every_byte(np.dtype(f"V{kind.itemsize}"))[at].view(kind)
+        ends = self.places.at + self.places.size
+        properties_at = at + len(topic) + 3
+        if any((tails[name] != word).any() for name, word in expected.items()):
+            return False
+        if (tails["properties_bytes"] != ends - properties_at).any():
+            return False
+        self.properties = Spans(properties_at, ends)
+        lengths = tails["properties_bytes"]
+        self._has_no_pairs = bool(((tails["name"] == CRC_WORD) & (lengths == CRC_BYTES)).all())
+        return True
+
+    def _check_each_tail(self) -> None:
         ends = self.places.at + self.places.size
         topic_at = self.body.end + 1 + self._is_v2
         topic_bytes = self.segment.u8[topic_at - 1].astype(np.int64)  # of V2 the low byte
@@ -155,6 +201,8 @@ class Decoder:
     @cached_property
     def pairs(self) -> Pairs | None:
         """All properties; None where no record has any but the appended CRC."""
+        if self._has_no_pairs:
+            return None
         spans, be64 = self.properties, self.segment.be64
         lengths = spans.end - spans.start
         if not ((lengths == 0) | (lengths == CRC_BYTES)).all():
