@@ -29,6 +29,7 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import Config
 from commitlog.errors import CommitLogError, StageFailed
 from commitlog.file_channel import DISK, FileChannel
+from commitlog.log_lines import log_to
 from commitlog.store_directory import StoreDirectory
 from commitlog.view import attach_control
 from commitlog.wire import WakeupReceiver, WakeupSender
@@ -270,7 +271,7 @@ class ServiceThread(ABC):
 def main(service: type[ServiceThread]) -> None:
     """Entry of a stage process: `python -P -m stages.<name> STORE`. Its output goes to the store's log of the stage."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    log_to(sys.stderr)
     assert service.name in STAGES
     try:
         stage = service(Path(sys.argv[1]))

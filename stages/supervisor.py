@@ -31,6 +31,7 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import AUTO_SEGMENT_BYTES_MAX, MIN_SEGMENT_BYTES, Config
 from commitlog.errors import CommitLogError, PoolUnlinked, StageFailed, StoreNotFound, StoreRefused, StoreRunning
 from commitlog.file_channel import DISK, FileChannel
+from commitlog.log_lines import log_to
 from commitlog.store_directory import StoreDirectory, StoreFacts, new_store_id
 from shm.layout import STAGES, Header, Lane, Stage
 from shm.positions import ControlRegion
@@ -422,8 +423,7 @@ def run(supervisor: Supervisor) -> int:
 
 def _log_to(path: Path) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    stream = os.fdopen(fd, "a", encoding="utf-8")
-    logging.basicConfig(stream=stream, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", force=True)
+    log_to(os.fdopen(fd, "a", encoding="utf-8"))
 
 
 def _allow_descriptors() -> None:

@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from commitlog.errors import CommitLogError
+from commitlog.log_lines import printable
 
 COMMANDS: dict[str, str] = {
     "ingest": "ingest",
@@ -75,9 +76,13 @@ def _root(
     """A commit log fed through shared memory: local processes append, Spark reads."""
 
 
+def _line(message: Exception | str) -> str:
+    return printable(" ".join(str(message).split()))
+
+
 def _show_warning(message: Warning | str, category: type[Warning], *place: object, **more: object) -> None:
     """One line, as for an error: where in the code it was said helps nobody who types a command."""
-    sys.stderr.write(f"commitlog: {' '.join(str(message).split())} [{category.__name__}]\n")
+    sys.stderr.write(f"commitlog: {_line(message)} [{category.__name__}]\n")
 
 
 def main() -> None:
@@ -86,5 +91,5 @@ def main() -> None:
     try:
         app()
     except CommitLogError as error:
-        sys.stderr.write(f"commitlog: {' '.join(str(error).split())} [{type(error).__name__}]\n")
+        sys.stderr.write(f"commitlog: {_line(error)} [{type(error).__name__}]\n")
         sys.exit(1)

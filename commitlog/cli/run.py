@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import threading
 from pathlib import Path
 from types import FrameType
@@ -19,10 +20,11 @@ def run(
     config: Annotated[Path | None, typer.Option(help="TOML file; see configs/default.toml.")] = None,
 ) -> None:
     """Run the stages of STORE until Ctrl-C or SIGTERM, which drain it; a second one hurries."""
+    from commitlog.log_lines import log_to
     from commitlog.store import Store
     from commitlog.stray_pools import stray_pools
 
-    logging.basicConfig(level=logging.WARNING, format="commitlog: %(message)s")
+    log_to(sys.stderr, logging.WARNING, "commitlog: %(message)s")
     stop = threading.Event()
     hurry: list[int] = []
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import signal
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
 
 import commitlog
 from commitlog import errors
-from commitlog.wire import NoticePublisher, WakeupReceiver
+from commitlog.wire import NoticePublisher, NoticeSubscriber, WakeupReceiver, WakeupSender
 from shm.layout import STAGES
 from tests.crash.scene import pid_of
+from tests.waiting import wait_until
 
 SMALL = {"store": {"segment_bytes": 1 << 16}}
 NOBODY = 65534
@@ -157,3 +163,52 @@ def test_a_socket_that_is_none_of_ours_is_refused(tmp_path: Path, shm_root: Path
         assert (shm_root / "target").read_bytes() == (shm_root / "notices.ipc").read_bytes() == b"mine"
     for path in shm_root.iterdir():
         path.unlink()
+
+
+def test_every_socket_is_limited(shm_root: Path) -> None:
+    """What it takes in, what it keeps for others, and how long it outlives its process; there is one maker of them all."""
+    words = memoryview(bytearray(64)).cast("Q")
+    with zmq.Context() as context, contextlib.ExitStack() as stack:
+        receiver = WakeupReceiver(context, shm_root, "committer")
+        publisher = NoticePublisher(context, shm_root)
+        made: list[Any] = [receiver, publisher, WakeupSender(context, shm_root, "committer", words, 0)]
+        made.append(NoticeSubscriber(context, shm_root, 0))
+        for end in made:
+            stack.callback(end.close)
+            socket = getattr(end, "socket", None) or end._socket
+            assert 0 < socket.getsockopt(zmq.MAXMSGSIZE) <= 64
+            assert socket.getsockopt(zmq.LINGER) == 0
+            assert 0 < socket.getsockopt(zmq.SNDHWM) <= 64
+            assert 0 < socket.getsockopt(zmq.RCVHWM) <= 64
+    for path in shm_root.iterdir():
+        path.unlink()
+
+
+def test_nothing_is_unpickled_from_outside_and_sockets_have_one_maker() -> None:
+    """No module of ours loads pickles or marshals, and only wire.py makes ZeroMQ sockets."""
+    root = Path(__file__).parents[2]
+    for file in (file for room in ("shm", "commitlog", "stages") for file in (root / room).rglob("*.py")):
+        text = file.read_text()
+        assert not re.search(r"^\s*(import|from) (pickle|cloudpickle|marshal|shelve|dill)\b", text, re.MULTILINE), file
+        assert file.name == "wire.py" or not re.search(r"context\.socket\(|zmq\.Socket\(", text), file
+
+
+def test_names_play_no_tricks_in_logs(tmp_path: Path) -> None:
+    """A store whose path forges a line and paints the terminal: on lines of their own, written out; bodies nowhere."""
+    path = tmp_path / "a\n2026-01-01 00:00:00,000 ERROR forged\x1b[31m"
+    config = {**SMALL, "retention": {"max_bytes": 4 << 16, "interval_ms": 10}, "flusher": {"positions_interval_ms": 10}}
+    with commitlog.Store.open(path, config) as store, store.producer() as producer:
+        for _ in range(400):
+            producer.send("t", b"a secret body " * 70)
+        producer.flush(20)
+        log = path / "logs/allocator.log"
+        wait_until(lambda: "is deleted for the store's size" in log.read_text(), 10, "retention to say something")
+    written = "".join(file.read_text() for file in (path / "logs").iterdir())
+    assert "a\\n2026-01-01 00:00:00,000 ERROR forged\\x1b[31m" in written
+    assert all(re.match(r"20\d\d-\d\d-\d\d \d\d:", line) for line in written.splitlines())
+    assert all(character.isprintable() for line in written.splitlines() for character in line)
+    assert "secret" not in written
+    absent = path / "absent"
+    done = subprocess.run([sys.executable, "-m", "commitlog.cli", "cat", str(absent)], capture_output=True, text=True)
+    assert done.stderr.count("\n") == 1
+    assert done.stderr[:-1].isprintable()
