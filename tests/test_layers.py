@@ -32,10 +32,7 @@ EXCEPTIONS = {
     "commitlog/ingest/job.py": ({"open"}, "logs of a run"),
     "commitlog/ingest/report.py": ({"write_bytes"}, "the report of a run"),
     "commitlog/ingest/resources.py": ({"open"}, "memory of a process, which the kernel gives as a file"),
-    "commitlog/ingest/settings.py": (
-        {"os.open", "mkdir", "rmdir", "shutil.rmtree"},
-        "input files; a run's directories",
-    ),
+    "commitlog/ingest/settings.py": ({"mkdir", "rmdir", "shutil.rmtree"}, "a run's directories"),
     "commitlog/spark/java.py": (
         {"read_text", "write_text", "mkdir", "replace", "shutil.rmtree"},
         "a script in the user's cache",

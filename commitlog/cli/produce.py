@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commitlog.errors import CommitLogError, StoreNotFound, StoreNotRunning
+from commitlog.lines import LineSplitter, why_unreadable
 
 if TYPE_CHECKING:
     from commitlog.producer import Producer
@@ -41,8 +42,9 @@ def produce(
 
     names = files or ["-"]
     for name in names:
-        if name != "-" and (os.path.isdir(name) or not os.access(name, os.R_OK)):
-            raise InputError(f"{name}: no such file, a directory, or no permission to read it; nothing was sent")
+        reason = None if name == "-" else why_unreadable(name)
+        if reason:
+            raise InputError(f"{name}: {reason}; nothing was sent")
     overhead = (
         len(check_topic(topic)) + len(encode_properties(key, tags, None)) + 128
     )  # and refuses before anything is made
@@ -84,18 +86,14 @@ def _batches(names: list[str], producer: Producer, overhead: int) -> Iterator[li
 def _lines_as_they_come(name: str, longest: int) -> Iterator[list[bytes]]:
     """The lines that each read of a file or of standard input completes; the last may lack its newline.
 
-    Raises InputError for a line of more than `longest` bytes, so that endless input does not fill the memory.
+    Raises MessageTooLarge for a line of more than `longest` bytes.
     """
+    splitter = LineSplitter("standard input" if name == "-" else name, longest)
     fd = 0 if name == "-" else os.open(name, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        rest = b""
         while data := os.read(fd, _READ_BYTES):
-            *lines, rest = (rest + data).split(b"\n")
-            yield lines
-            if len(rest) > longest:
-                raise InputError(f"MESSAGE_SIZE_EXCEEDED: {name}: the next line is longer than {longest:,} bytes")
-        if rest:
-            yield [rest]
+            yield splitter.feed(data)
+        yield splitter.end()
     finally:
         if fd:
             os.close(fd)

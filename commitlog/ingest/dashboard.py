@@ -87,24 +87,25 @@ def make_display(stream: TextIO | None = None) -> Display:
 
 
 class PlainLines:
-    """A line every two seconds, and one at each change of phase. No control codes."""
+    """A line every two seconds, and one at each change of phase. No control codes. While there are no numbers yet, the line
+    says how long the phase has taken."""
 
     def __init__(self, stream: TextIO, interval: float = PLAIN_SECONDS) -> None:
         self.stream = stream
         self.interval = interval
         self._phase = ""
-        self._events_said = 0
-        self._next = 0.0
+        self._since = self._next = 0.0
 
     def show(self, snapshot: Snapshot) -> None:
+        now = time.monotonic()
         if snapshot.phase != self._phase:
-            self._phase = snapshot.phase
+            self._phase, self._since = snapshot.phase, now
             self.say(snapshot.phase)
-            self._next = time.monotonic() + self.interval
-        elif time.monotonic() >= self._next:
-            self._next = time.monotonic() + self.interval
-            if snapshot.steps:
-                self.say(plain_line(snapshot))
+        elif now >= self._next:
+            self.say(plain_line(snapshot) if snapshot.steps else f"{snapshot.phase}: {now - self._since:.0f} s")
+        else:
+            return
+        self._next = now + self.interval
 
     def say(self, text: str) -> None:
         self.stream.write(printable(text) + "\n")

@@ -18,6 +18,7 @@ from commitlog.errors import IngestError
 from commitlog.ingest.link import Link
 from commitlog.ingest.sending import Item, Sender, serve
 from commitlog.ingest.settings import STDIN
+from commitlog.lines import LineSplitter
 
 CHUNK_BYTES = 1 << 18
 LINE_BYTES_MAX = 4 << 20
@@ -35,13 +36,12 @@ class Tail:
         self.rotations = self.truncations = 0
         self._descriptor = 0 if path == STDIN else -1
         self._identity = (0, 0)
-        self._partial = b""
+        self._splitter = LineSplitter(f"--input {path}", LINE_BYTES_MAX)
         self._position = 0
         self._memory = b""  # the last bytes read: a file written anew in place has others there
-        self._lines = 0
 
     def read(self) -> list[bytes]:
-        """Lines that are there now, some hundred kilobytes at most. Raises IngestError."""
+        """Lines that are there now, some hundred kilobytes at most. Raises IngestError, MessageTooLarge."""
         if self.path == STDIN:
             return self._read_stdin()
         if self._descriptor < 0 and not self._open():
@@ -50,7 +50,7 @@ class Tail:
             self._rewind_if_cut()
         data = self._read_chunk()
         if data:
-            return self._split(data)
+            return self._splitter.feed(data)
         if not self.follow:
             return self._end()
         return self._reopen_if_rotated()
@@ -86,24 +86,13 @@ class Tail:
         if not select.select([0], [], [], 0)[0]:
             return []
         data = self._read_chunk()
-        return self._split(data) if data else self._end()
-
-    def _split(self, data: bytes) -> list[bytes]:
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        self._lines += len(lines)
-        if len(self._partial) > LINE_BYTES_MAX:
-            raise IngestError(
-                f"--input {self.path}: line {self._lines + 1} is longer than {LINE_BYTES_MAX} bytes, the largest "
-                f"message; is this a text file?"
-            )
-        return lines
+        return self._splitter.feed(data) if data else self._end()
 
     def _end(self) -> list[bytes]:
-        """The input is read: what follows the last newline is a line too."""
+        """The input is read."""
         self.done = True
         self.close()
-        rest, self._partial = self._partial, b""
-        return [rest] if rest else []
+        return self._splitter.end()
 
     def _rewind_if_cut(self) -> None:
         size = os.fstat(self._descriptor).st_size
@@ -116,7 +105,8 @@ class Tail:
         if cut:
             self.truncations += 1
             os.lseek(self._descriptor, 0, os.SEEK_SET)
-            self._position, self._memory, self._partial = 0, b"", b""
+            self._position, self._memory = 0, b""
+            self._splitter.restart()
 
     def _reopen_if_rotated(self) -> list[bytes]:
         """At the end of the open file: goes over to another one of this name. The old one's last line counts."""
@@ -130,11 +120,10 @@ class Tail:
             return []
         data = self._read_chunk()  # written between the last read and the rename
         if data:
-            return self._split(data)
+            return self._splitter.feed(data)
         self.rotations += 1
         self.close()
-        rest, self._partial = self._partial, b""
-        return [rest] if rest else []
+        return self._splitter.end()
 
 
 class FileSource:

@@ -112,6 +112,7 @@ class Job:
     def _give_up(self, places: Places) -> None:
         """The run ended before its first message: one error, and nothing stays but the log that explains it."""
         if "Spark" in self._failed:
+            places.discard_store()
             raise IngestError(self.errors[0])
         places.discard()
         raise IngestError(self.errors[0] if self.errors else "stopped before the first message; nothing was kept")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from commitlog.errors import CommitLogError, IngestError
 from commitlog.ingest.link import Link, Message
 from commitlog.ingest.sending import WARM_UP
-from commitlog.ingest.settings import CHECKPOINT
+from commitlog.ingest.settings import CHECKPOINT, SPARK_LOG
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -182,7 +182,7 @@ class QueryProcess:
         lines = [line.strip() for line in str(failure or "").splitlines() if line.strip()]
         named = [line for line in lines if "commitlog.errors." in line]
         cause = (named or lines or ["it ended by itself"])[-1]
-        raise IngestError(f"the Spark query failed: {cause[:500]} (see {self.out}/spark.log)")
+        raise IngestError(f"the Spark query failed: {cause[:500]} (see {self.out}/{SPARK_LOG})")
 
     def _serve(self, query: StreamingQuery) -> None:
         """Until the job says stop, or has gone; says when everything that it named has been read."""
@@ -211,12 +211,12 @@ class QueryProcess:
                 quiet_since = time.monotonic()
 
 
-def describe(error: BaseException) -> dict[str, Any]:
-    """How a failure is told to the job."""
+def describe(error: BaseException, log: str) -> dict[str, Any]:
+    """How a failure is told to the job; `log` is where Java has said more."""
     if isinstance(error, CommitLogError):
         return {"event": "failed", "name": type(error).__name__, "text": str(error)}
     text = (str(error).strip() or type(error).__name__).splitlines()[-1]
-    return {"event": "failed", "name": "IngestError", "text": f"Spark: {text[:500]}"}
+    return {"event": "failed", "name": "IngestError", "text": f"Spark: {text[:500]} (see {log})"}
 
 
 def main() -> None:
@@ -229,7 +229,7 @@ def main() -> None:
         process.run()
     except Exception as error:
         traceback.print_exc()
-        link.send(describe(error))
+        link.send(describe(error, f"{process.out}/{SPARK_LOG}"))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commitlog.errors import IngestError
+from commitlog.lines import why_unreadable
 
 STDIN = "-"
 RUNS_DIRECTORY = "commitlog-runs"
@@ -103,14 +104,9 @@ def choose(
 
 def check_input(name: str) -> None:
     """Raises IngestError unless the file can be opened for reading."""
-    if name == STDIN:
-        return
-    if os.path.isdir(name):
-        raise IngestError(f"--input {name}: is a directory; name the files in it ({name.rstrip('/')}/*)")
-    try:
-        os.close(os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-    except OSError as error:
-        raise IngestError(f"--input {name}: {error.strerror}; check the name and its permissions") from error
+    reason = None if name == STDIN else why_unreadable(name)
+    if reason:
+        raise IngestError(f"--input {name}: {reason}")
 
 
 def check_packages() -> None:
@@ -131,7 +127,8 @@ class Places:
     """The directories of a run. `undo` removes those that this run made, as long as they are empty.
 
     `discard` removes what is in them too: for a run that ended before its first message, whose store and output hold
-    nothing but its own beginnings. A directory that was there before is never touched.
+    nothing but its own beginnings; `discard_store` does that to the store alone, where the output explains what went
+    wrong. A directory that was there before is never touched.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -168,9 +165,12 @@ class Places:
                 ) from error
             self.made.append(directory)
 
-    def discard(self) -> None:
+    def discard_store(self) -> None:
         if not self.store_existed:
             shutil.rmtree(self.settings.store, ignore_errors=True)
+
+    def discard(self) -> None:
+        self.discard_store()
         if self.settings.out in self.made:
             shutil.rmtree(self.settings.out, ignore_errors=True)
         self.undo()

@@ -91,6 +91,15 @@ def test_plain_lines_without_a_terminal() -> None:
     assert all(character.isprintable() for line in lines for character in line)
 
 
+def test_plain_lines_while_spark_starts() -> None:
+    """There is nothing to count yet, but something goes on."""
+    stream = io.StringIO()
+    display = PlainLines(stream, interval=0.0)
+    for _ in range(3):
+        display.show(Snapshot("cafe", "starting Java and Spark", 0.1))
+    assert stream.getvalue().splitlines() == ["starting Java and Spark", *["starting Java and Spark: 0 s"] * 2]
+
+
 def test_durations_in_words() -> None:
     """Three digits or so, and a dash for none."""
     assert [milliseconds(value) for value in (None, 0.345, 17.2, 1806.0, 39_600.0)] == [

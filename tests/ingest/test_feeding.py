@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.errors import IngestError
+from commitlog.errors import IngestError, MessageTooLarge
 from commitlog.ingest.feeding import LINE_BYTES_MAX, FileSource, Tail
 from commitlog.ingest.sending import Source
 
@@ -84,7 +84,7 @@ def test_a_line_longer_than_any_message(log: Path) -> None:
     """It is an error that names file and line, not a buffer without bound."""
     log.write_bytes(b"short\n" + b"x" * (LINE_BYTES_MAX + (1 << 19)))
     source = FileSource([str(log)], follow=False)
-    with pytest.raises(IngestError, match=r"log: line 2 is longer"):
+    with pytest.raises(MessageTooLarge, match=r"log: line 2 is longer"):
         drain(source)
     source.close()
 

@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 START_SECONDS = 180.0
 PNG = b"\x89PNG\r\n\x1a\n"
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.usefixtures("quick_java")]
 
 
 @contextmanager
@@ -140,6 +140,24 @@ def test_a_run_that_gets_no_lane(tmp_path: Path) -> None:
         assert process.wait(120) == 1
     assert "NoFreeLane" in said(tmp_path).splitlines()[-1]
     assert sorted(os.listdir(tmp_path)) == ["one.toml", "said"]
+
+
+def test_a_java_that_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the log, which stays; the store that was made for the run does not."""
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    facts = f"echo 'java.specification.version = 17'; echo 'java.home = {tmp_path / 'java'}'"
+    java.write_text(f"#!/bin/sh\ncase $* in *-XshowSettings*) {facts} ;; *) echo no memory >&2; exit 1 ;; esac\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with running(tmp_path) as process:
+        assert process.wait(120) == 1
+    last = said(tmp_path).splitlines()[-1]
+    assert "JAVA_GATEWAY_EXITED" in last
+    assert f"see {tmp_path}/run/out/spark.log" in last
+    assert "no memory" in (tmp_path / "run/out/spark.log").read_text()
+    assert os.listdir(tmp_path / "run") == ["out"]
 
 
 @pytest.mark.parametrize(
