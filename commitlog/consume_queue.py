@@ -62,7 +62,11 @@ class ConsumeQueue:
 
     def _look(self) -> None:
         """Lists the files anew: the writer may have made one since."""
-        self._starts = sorted(int(n) for n in self.channel.list(self.directory) if n.isdecimal() and len(n) == 20)
+        try:
+            names = self.channel.list(self.directory)
+        except NotADirectoryError as error:
+            raise DamagedFile(f"{self.directory}: no directory; a start of the store builds the queue anew") from error
+        self._starts = sorted(int(name) for name in names if name.isdecimal() and len(name) == 20)
 
     def starts(self) -> list[int]:
         """The byte offset that each file begins at, ascending, as they are there now."""

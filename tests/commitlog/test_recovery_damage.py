@@ -18,24 +18,12 @@ from commitlog.errors import CommitLogError
 from commitlog.log_root import LogRoot
 from commitlog.store_directory import LaneDirectory
 from commitlog.verify import verify_lane, verify_store
+from tests.commitlog.harm import Damage, damage, damages
 from tests.commitlog.made_lane import SEGMENT, MadeLane, image, make_lane
 
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(FEW, max_examples=10_000)
 
-Damage = tuple[str, float, float, bytes]
-
-places = st.floats(0, 1, exclude_max=True)
-damages: st.SearchStrategy[list[Damage]] = st.lists(
-    st.tuples(
-        st.sampled_from(["flip", "cut", "zero", "splice", "insert", "remove", "lengthen", "garbage"]),
-        places,
-        places,
-        st.binary(min_size=1, max_size=64),
-    ),
-    min_size=1,
-    max_size=4,
-)
 positions = st.sampled_from(["end", "middle", "none", "beyond"])
 
 
@@ -63,40 +51,6 @@ def copy_of_template(path: Path) -> MadeLane:
     )
 
 
-def damage(lane: MadeLane, damages: list[Damage], which: str) -> None:
-    """Harms files of the log (`commitlog`) or of the consume queues."""
-    files = sorted(path for path in (lane.directory.path / which).rglob("0*") if path.is_file())
-    for kind, where, how, content in damages:
-        file = files[int(where * len(files))]
-        data = bytearray(file.read_bytes())
-        if not data:
-            continue
-        at = int(how * len(data))
-        length = int.from_bytes(content[:2], "big")
-        if kind == "flip":
-            data[at] ^= 1 << content[0] % 8
-        elif kind == "cut":
-            del data[at:]
-        elif kind == "zero":
-            data[at : at + length] = bytes(len(data[at : at + length]))
-        elif kind == "splice":
-            other = files[content[0] % len(files)].read_bytes()
-            data[at : at + length] = other[length : length + len(data[at : at + length])].ljust(
-                len(data[at : at + length]), b"\0"
-            )
-        elif kind == "insert":
-            data[at:at] = content
-        elif kind == "remove":
-            file.unlink()
-            file.touch()
-            continue
-        elif kind == "lengthen":
-            data += content * 100
-        else:
-            data[at : at + len(content)] = content
-        file.write_bytes(data)
-
-
 def set_positions(lane: MadeLane, kind: str) -> int:
     """What is recorded as flushed."""
     middle = lane.places[len(lane.places) // 2][0]
@@ -111,7 +65,7 @@ def check_damaged_log(damages: list[Damage], kind: str) -> None:
     with tempfile.TemporaryDirectory() as directory:
         lane = copy_of_template(Path(directory) / "3")
         flushed = set_positions(lane, kind)
-        damage(lane, damages, "commitlog")
+        damage(lane.directory.path, damages, "commitlog")
         root = LogRoot(lane.directory.path, 3, SEGMENT)
         before = set(lane.kept())
         assert verify_lane(root).records == len(before)
@@ -155,7 +109,7 @@ def _number_at(lane: MadeLane, where: int) -> int:
 def check_damaged_queues(damages: list[Damage]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         lane = copy_of_template(Path(directory) / "3")
-        damage(lane, damages, "consumequeue")
+        damage(lane.directory.path, damages, "consumequeue")
         before = image(lane.directory.commitlog)
         verify_store(lane.directory.path)
         found = lane.recover()
