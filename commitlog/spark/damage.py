@@ -8,6 +8,8 @@ place only, as the decoder does with all records at once.
 
 from __future__ import annotations
 
+import contextlib
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +23,9 @@ from commitlog.record import decode
 from commitlog.spark.decoding import Places, Queue
 from commitlog.spark.segments import Segment
 from commitlog.store_directory import LaneDirectory
+
+_NOTE = re.compile(r"corrupt-(\d{20})\.json")
+_ANYWHERE = 1 << 62
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -36,15 +41,16 @@ class Damage:
 
     @classmethod
     def load(cls, lane: LaneDirectory, channel: FileChannel = DISK) -> Damage:
-        """Reads the lane's notes. A note that makes no sense is one of a range that nothing is known of: passed over."""
+        """Reads the lane's notes. One that can't be read names where its range begins, so all behind it counts."""
         found = []
         for name in channel.list(lane.quarantine):
-            if name.startswith("corrupt-") and name.endswith(".json"):
-                try:
-                    note = orjson.loads(channel.read_file(lane.quarantine / name))
-                    found.append((int(note["offset"]), int(note["offset"]) + int(note["bytes"])))
-                except (ValueError, KeyError, TypeError, FileNotFoundError):
-                    continue
+            if not (begin := _NOTE.fullmatch(name)):
+                continue
+            start, end = int(begin[1]), _ANYWHERE
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                note = orjson.loads(channel.read_file(lane.quarantine / name))
+                start, end = int(note["offset"]), int(note["offset"]) + int(note["bytes"])
+            found.append((start, end))
         found.sort()
         starts, ends = ([pair[index] for pair in found] for index in (0, 1))
         return cls(np.array(starts, np.int64), np.maximum.accumulate(np.array(ends, np.int64)))

@@ -121,6 +121,17 @@ def test_what_was_brought_back_is_good_again(store: HandMadeStore) -> None:
     assert rows(store) == store.rows("orders")
 
 
+def test_a_note_that_can_not_be_read(store: HandMadeStore) -> None:
+    """It hides no damage: all behind it is looked at."""
+    harm(store, [41], BODY)
+    recover(store, queues="kept")
+    (note,) = store.directory.lane(3).quarantine.glob("corrupt-*.json")
+    note.write_bytes(b"")
+    with pytest.raises(CorruptRecord, match=r"offset 32: the body's CRC"):
+        rows(store)
+    assert len(rows(store, ignoreCorruptRecords=True)) == 159
+
+
 def test_damage_that_nobody_noted(store: HandMadeStore, caplog: pytest.LogCaptureFixture) -> None:
     """Since the last start: found by the record's place."""
     harm(store, [41, 77], PLACE)

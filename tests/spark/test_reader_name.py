@@ -18,6 +18,7 @@ from commitlog.file_channel import FileChannel
 from commitlog.registered_readers import RegisteredReaders
 from commitlog.spark import registration
 from commitlog.spark.source import CommitLogDataSource, StreamReader
+from stages.reader_needs import ReaderNeeds
 from tests.spark.hand_made import HandMadeStore, small_store
 from tests.waiting import wait_until
 
@@ -78,6 +79,26 @@ def test_the_position_is_what_spark_says_is_done(store: HandMadeStore, at_once: 
     assert position(store) == {"orders": {0: 0, 1: 0}}
     of.latestOffset(end, of.getDefaultReadLimit())
     assert position(store) == {"orders": {0: 15, 1: 15}}
+    of.stop()
+
+
+def test_retention_keeps_what_is_not_done(store: HandMadeStore, at_once: None) -> None:
+    """From the query's first look on until a batch is done: its rows are needed once more if it fails."""
+    needs = ReaderNeeds(store.directory, store.id)
+
+    def holders() -> list[str | None]:
+        needs.refresh()
+        return [needs.holder(lane, 1 << 13) for lane in (0, 1)]
+
+    of = stream(store)
+    start = of.initialOffset()
+    assert holders() == [None, None]
+    end = of.latestOffset(start, ALL)
+    of.partitions(start, end)
+    of.commit(end)
+    assert holders() == ["billing", "billing"]
+    of.latestOffset(end, ALL)
+    assert holders() == [None, None]
     of.stop()
 
 
