@@ -197,7 +197,8 @@ class Job:
         self.drain_seconds = time.monotonic() - began
         self.phase = "stopping Spark"
         query.link.send({"do": "stop"})
-        self._wait_for(lambda: self._hurried(query.link.closed), 60.0)
+        if self._running:  # else it has nothing to finish, and may be busy with its start for long
+            self._wait_for(lambda: self._hurried(query.link.closed), 60.0)
 
     def _end_children(self) -> None:
         for producer in self.producers:
