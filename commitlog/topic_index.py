@@ -38,6 +38,8 @@ WALK_RATHER_BYTES = 8192
 """Per queue of a lane: so much more is walked before the ends of all its consume queues are read again."""
 MARK_BYTES = 1 << 20
 """A topic's records above `dispatched` are marked about this often, so that readers of a part walk little."""
+_SEGMENTS_KEPT = 4
+"""Mapped at a time: queues begin and end in different segments."""
 _REST_BYTES = 1 << 16
 """Behind the end so much is looked at for a byte that is not zero."""
 STOPPED_REREAD_NS = 100_000_000
@@ -74,7 +76,7 @@ class LaneIndex:
         self._walked_to = -1
         self._indexed_to = 0
         self._trusts_queues = True
-        self._segments = RecentSegments(self.directory, view.segment_bytes, view.channel)
+        self._segments = RecentSegments(self.directory, view.segment_bytes, view.channel, keep=_SEGMENTS_KEPT)
 
     def _limit_of(self, limits: LaneLimits) -> int:
         return limits.committed if self.isolation == "committed" else limits.flushed
