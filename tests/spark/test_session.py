@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+import commitlog
 import commitlog.spark
 from commitlog.spark.java import find_java
 from commitlog.spark.sessions import FAST, _cores
 from tests.spark.hand_made import small_store
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +34,7 @@ def python(code: str, *arguments: str, **environment: str) -> str:
         env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=200,
     )
     said = [line for line in done.stderr.splitlines() if not line.startswith("NOTE: Picked up JDK_JAVA_OPTIONS")]
     assert (done.returncode, said) == (0, [])
@@ -135,16 +140,20 @@ def test_lag() -> None:
     assert commitlog.spark.lag(None) == commitlog.spark.lag({"sources": [{"endOffset": None}]}) == {}
 
 
+def spark_home(directory: Path) -> Path:
+    """Spark's home with nothing of its own: a cluster writes into SPARK_HOME/work, whatever SPARK_WORKER_DIR says."""
+    import pyspark
+
+    directory.mkdir()
+    for part in Path(pyspark.__path__[0]).iterdir():
+        (directory / part.name).symlink_to(part)
+    return directory
+
+
 @pytest.mark.usefixtures("quick_java")
 def test_executors_of_their_own(tmp_path: Path) -> None:
     """A local cluster: planning and reading are in different processes, which start elsewhere."""
-    import pyspark
-
     store = small_store(tmp_path / "store", rows=50)
-    home = tmp_path / "spark"  # a local cluster writes into SPARK_HOME/work, whatever SPARK_WORKER_DIR says
-    home.mkdir()
-    for part in Path(pyspark.__path__[0]).iterdir():
-        (home / part.name).symlink_to(part)
     code = """
 import os, sys, commitlog.spark
 os.chdir(os.path.dirname(sys.argv[1]))
@@ -153,4 +162,64 @@ frame = spark.read.format("commitlog").option("subscribe", "orders,other").optio
 print(frame.count(), frame.rdd.getNumPartitions(), spark.conf.get("spark.sql.shuffle.partitions"))
 spark.stop()
 """
+    home = spark_home(tmp_path / "spark")
     assert python(code, str(store.path), SPARK_HOME=str(home)) == "200 4 2"
+
+
+@pytest.fixture
+def standalone(tmp_path: Path) -> Iterator[str]:
+    """The URL of a standalone master with two workers of one core, each a process with its own directory."""
+    known = os.environ | {
+        "JAVA_HOME": str(find_java().home),
+        "SPARK_HOME": str(spark_home(tmp_path / "spark")),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(tmp_path),
+    }
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, *words: str) -> Path:
+        log = tmp_path / f"{name}.log"
+        command = [str(tmp_path / "spark/bin/spark-class"), *words, "--host", "127.0.0.1", "--webui-port", "0"]
+        with log.open("wb") as output:
+            started.append(subprocess.Popen(command, env=known, cwd=tmp_path, stdout=output, stderr=output))
+        return log
+
+    def found(log: Path, pattern: str) -> str:
+        match = re.search(pattern, log.read_text())
+        return match[0] if match else ""
+
+    try:
+        master = start("master", "org.apache.spark.deploy.master.Master", "--port", "0")
+        url = wait_until(lambda: found(master, r"spark://127\.0\.0\.1:[1-9]\d*"), 100, "the master listens")
+        for name in ("one", "two"):
+            options = ["--cores", "1", "--memory", "600m", "--work-dir", str(tmp_path / name)]
+            log = start(name, "org.apache.spark.deploy.worker.Worker", *options, url)
+            wait_until(partial(found, log, "Successfully registered with master"), 100, "a worker is there")
+        yield url
+    finally:
+        for process in started:
+            process.terminate()
+        for process in started:
+            process.wait(60)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(400)
+@pytest.mark.usefixtures("quick_java")
+def test_a_standalone_master_with_two_workers(tmp_path: Path, standalone: str) -> None:
+    """Both workers read, and write through the stages of their machine."""
+    code = """
+import os, sys, commitlog.spark
+os.chdir(sys.argv[1])
+config = {"spark.ui.enabled": False, "spark.executor.memory": "500m", "spark.executor.cores": 1}
+spark = commitlog.spark.session("standalone", sys.argv[2], config)
+rows = spark.range(0, 20000, 1, 4).selectExpr("CAST(id AS STRING) AS value", "CAST(id AS STRING) AS key")
+rows.write.format("commitlog").option("topic", "t").mode("append").save("store")
+frame = spark.read.format("commitlog").option("subscribe", "t").option("minPartitions", 8).load("store")
+read = frame.rdd.map(lambda row: (os.environ["SPARK_EXECUTOR_DIRS"], bytes(row.value)))
+print(len(set(read.values().collect())), len(set(read.keys().collect())), frame.count())
+spark.stop()
+"""
+    with commitlog.Store.open(tmp_path / "store", {"store": {"segment_bytes": 1 << 20}}):
+        said = python_noisy(code, str(tmp_path), standalone, SPARK_LOCAL_IP="127.0.0.1")
+    assert said == "20000 2 20000"
