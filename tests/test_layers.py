@@ -169,3 +169,10 @@ def test_no_exception_outlives_its_reason() -> None:
         for module, (calls, _) in EXCEPTIONS.items()
     }
     assert not {module: calls for module, calls in unused.items() if calls}
+
+
+def test_architecture_names_every_module() -> None:
+    """Those of the flat rooms, that is; a sub-package is described as a whole."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    modules = [path for room in LAYERS for path in (ROOT / room).glob("*.py") if path.stem != "__init__"]
+    assert [str(path.relative_to(ROOT)) for path in modules if not re.search(rf"\b{path.stem}\b", text)] == []
