@@ -174,6 +174,7 @@ class Supervisor:
     # ---- stages --------------------------------------------------------------------------------------------------
 
     def _launch(self, name: str, before: StageProcess | None = None) -> StageProcess:
+        self.channel.create_directory(self.directory.logs_directory)
         log_path = self.directory.logs_directory / f"{name}.log"
         fd = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -212,9 +213,12 @@ class Supervisor:
 
     def _last_words(self, name: str) -> str:
         path = self.directory.logs_directory / f"{name}.log"
-        with self.channel.opened(path) as fd:
-            size = self.channel.size(fd)
-            lines = self.channel.pread(fd, 4096, max(size - 4096, 0)).decode(errors="replace").strip().splitlines()
+        try:
+            with self.channel.opened(path) as fd:
+                size = self.channel.size(fd)
+                lines = self.channel.pread(fd, 4096, max(size - 4096, 0)).decode(errors="replace").strip().splitlines()
+        except OSError as error:
+            return f"its log can't be read: {error}"
         return f"{lines[-1] if lines else 'it said nothing'} (see {path})"
 
     # ---- watch ---------------------------------------------------------------------------------------------------
@@ -231,15 +235,25 @@ class Supervisor:
             if _STDIN in events:  # "stop", or the owner is gone
                 return
             self._check_pool()
-            for name, stage in self.stages.items():
+            for stage in list(self.stages.values()):
                 if stage.pidfd in events:
                     poller.unregister(stage.pidfd)
                     self._bury(stage)
                 elif stage.start_at and stage.start_at <= self.clock.monotonic_ns():
-                    self.stages[name] = self._launch(name, stage)
-                    poller.register(self.stages[name].pidfd, select.POLLIN)
+                    self._launch_again(stage, poller)
                 elif not stage.start_at:
                     self._check_heartbeat(stage)
+
+    def _launch_again(self, stage: StageProcess, poller: select.poll) -> None:
+        """Or later, where the machine refuses it now: no process, no descriptor, no log."""
+        try:
+            again = self._launch(stage.name, stage)
+        except OSError as error:
+            stage.start_at = self.clock.monotonic_ns() + int(_BACKOFF_SECONDS_MAX * 1e9)
+            self._warn(f"the {stage.name} can't be started now: {error}")
+            return
+        self.stages[stage.name] = again
+        poller.register(again.pidfd, select.POLLIN)
 
     def _until_next_start(self) -> float:
         """Milliseconds until a dead stage is to be started again, the usual round at most."""
@@ -350,11 +364,11 @@ class Supervisor:
     def _drain_again(self) -> None:
         """A second and last time, together: what a flusher asks to be written again needs a committer."""
         log.info("something is left that another round of the stages can do")
-        for name in STAGES:
-            self.stages[name] = self._launch(name)
         try:
+            for name in STAGES:
+                self.stages[name] = self._launch(name)
             self._wait_until_up()
-        except StageFailed as error:
+        except (StageFailed, OSError) as error:
             self._warn(str(error))
         deadline = self.clock.monotonic_ns() + _DRAIN_AGAIN_NS
         while self._is_undrained() and self.clock.monotonic_ns() < deadline and not self.hurry:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import statistics
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 import commitlog
@@ -74,3 +76,22 @@ def test_a_stage_that_can_not_live_is_started_less_and_less_often(tmp_path: Path
         assert time.monotonic() - began > 0.05 + 0.1 + 0.2
         with pytest.raises(errors.StageFailed, match=r"the committer died 5 times .* doomed"):
             store.close()
+
+
+def test_a_stage_that_can_not_be_started_now_is_started_later(tmp_path: Path) -> None:
+    """The directory of the logs is gone, then something else is in its place: the store goes on when that is."""
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
+        logs = store.path / "logs"
+        shutil.rmtree(logs)
+        os.kill(pid_of(store.path, "committer"), signal.SIGKILL)
+        wait_until(lambda: producer.send("t", b"x").wait("flushed", 1).name == "PUT_OK", 20, "another committer")
+        shutil.rmtree(logs)
+        logs.write_text("in the way")
+        killed = pid_of(store.path, "committer")
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: not psutil.pid_exists(killed), 10, "its end")
+        receipt = producer.send("t", b"x")
+        assert receipt.wait("committed", 1).name == "FLUSH_DISK_TIMEOUT"
+        assert store.running
+        logs.unlink()
+        wait_until(lambda: receipt.done("flushed"), 20, "another committer")
