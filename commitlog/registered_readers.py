@@ -26,7 +26,7 @@ from commitlog.errors import ReaderError, ReaderInUse
 from commitlog.store_directory import StoreDirectory
 from commitlog.topic_index import TopicIndex
 
-PATIENCE_SECONDS = 3.0
+PATIENCE_SECONDS = 5.0
 """How long a name that is held is waited for: a query that was stopped just now is still ending."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _FILE_BYTES_MAX = 16 << 20
