@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from commitlog.config import Config
 from commitlog.errors import (
     IllegalProperty,
     IllegalTopic,
@@ -38,6 +39,7 @@ from commitlog.spark.arrays import fixed
 from commitlog.spark.columns import HEADERS_TYPE
 from commitlog.spark.daemon import end_quietly_if_planning
 from commitlog.spark.options import absolute_path, boolean, check_names, duration_ms, topic_name
+from commitlog.store_directory import StoreDirectory
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -173,6 +175,9 @@ class _Rows:
 
     def __init__(self, producer: Producer, options: SinkOptions) -> None:
         self._producer, self._options = producer, options
+        config = Config.from_json(StoreDirectory(options.path).load().config)
+        # With SYNC_FLUSH each send would wait for a sync of its own; the task waits for all of them at its end.
+        self._wait = config.store.flush_disk_type != "SYNC_FLUSH"
 
     def append(self, batch: pa.RecordBatch) -> None:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -235,10 +240,10 @@ class _Rows:
         names, which = self._topics(columns)
         topics = repeat(names[0]) if which is None else map(names.__getitem__, which.tolist())
         rows = zip(topics, values.to_pylist(), keys or repeat(None), headers or repeat(None), strict=False)
-        send = self._producer.send
+        send, wait = self._producer.send, self._wait
         for topic, value, key, pairs in rows:
             try:
-                send(topic, value, key, properties=pairs)
+                send(topic, value, key, properties=pairs, wait=wait)
             except (IllegalProperty, PropertiesTooLarge) as error:
                 raise type(error)(f"{_culprit(key, pairs)}: {error}") from None
 

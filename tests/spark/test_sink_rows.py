@@ -96,6 +96,17 @@ def test_rows_of_one_batch_keep_their_order(store: commitlog.Store) -> None:
     assert by_topic == [[b"0", b"3", b"6"], [b"1", b"4", b"7"], [b"2", b"5"]]
 
 
+def test_a_store_that_syncs_each_message(tmp_path: Path) -> None:
+    """A task waits for its rows together, not for one after the other."""
+    with commitlog.Store.open(
+        tmp_path / "store", {"store": {**CONFIG["store"], "flush_disk_type": "SYNC_FLUSH"}}
+    ) as store:
+        rows = [b"%d" % n for n in range(3000)]
+        write(store.path, {"value": rows, "key": rows})
+        assert sum(lane.syncs for lane in store.statistics().lanes) < 1000
+        assert [(value, key) for _, value, key, _ in read(store)] == [(row, row.decode()) for row in rows]
+
+
 def test_rows_that_cannot_be_stored(store: commitlog.Store) -> None:
     """Named by column and value. Nothing of the row is there, and the store's one lane is free again."""
     large, twice = [b"x" * 300_000], headers(("h", b"1"), ("h", b"2"))
