@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from commitlog.checkpoint import Positions, PositionsFile
 from commitlog.file_channel import DISK, Buffer
 from shm.layout import Lane
 from shm.pool import WriteBuffers
@@ -176,6 +177,21 @@ def adopt_without_a_look(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("commitlog.adoption._compare", lambda *_: None)
 
 
+def leave_what_was_not_published(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("stages.closing.clear_unpublished", lambda *_: False)
+
+
+def unlink_when_retired(patch: pytest.MonkeyPatch) -> None:
+    """As if `positions` always said already what shared memory says."""
+    real = PositionsFile.load
+
+    def load(file: PositionsFile) -> Positions | None:
+        found = real(file)
+        return replace(found, first_where=1 << 40) if found else None
+
+    patch.setattr("stages.retention.PositionsFile.load", load)
+
+
 @dataclass(frozen=True)
 class Bug:
     """One mistake and the check that is there for it."""
@@ -188,6 +204,16 @@ class Bug:
 
 
 BUGS = [
+    Bug(
+        "leave what was not published",
+        checks.a_stop_leaves_nothing_unpublished,
+        patch=leave_what_was_not_published,
+    ),
+    Bug(
+        "unlink as soon as it is retired",
+        checks.a_retired_segment_stays_until_positions_say_so,
+        patch=unlink_when_retired,
+    ),
     Bug("adopt a pool without a look", checks.a_pool_that_differs_is_not_adopted, patch=adopt_without_a_look),
     Bug("acknowledge before the sync", checks.flushed_is_durable, (AcknowledgesBeforeTheSync,)),
     Bug("count what came during the sync", checks.flushed_is_durable, (CountsWhatCameDuringTheSync,)),

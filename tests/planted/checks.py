@@ -304,7 +304,42 @@ def a_pool_that_differs_is_not_adopted(build: Build, path: Path) -> None:
         raise AssertionError("a pool was adopted that differs from the file")
 
 
+def a_stop_leaves_nothing_unpublished(build: Build, path: Path) -> None:
+    """What a killed direct writer had not published is in no file after the stop: the next start would take it in."""
+    with build(path, store={"write_path": "direct"}) as bench:
+        producer = bench.producer()
+        bench.turn("allocator", "flusher")
+        send(producer, 3)
+        end = bench.lane(Lane.WROTE)
+        segment = bench.supervisor.directory.lane(0).segment(0)
+        with segment.open("r+b") as file:
+            record = file.read(end)[-1000:]
+            file.write(record * 9)
+        bench.settle()
+        assert bench.stop().drained
+    assert read_store(path).messages == 3, "what was never accepted is there"
+    assert not any(segment.read_bytes()[end:]), "unpublished bytes are left"
+
+
+def a_retired_segment_stays_until_positions_say_so(build: Build, path: Path) -> None:
+    """A start after the loss of the pool misses no file that it is told of."""
+    with build(path, retention={"max_bytes": 3 * SEGMENT_BYTES}) as bench:
+        producer = bench.producer()
+        for _ in range(5):
+            send(producer, 60)
+            bench.settle()
+        for stage in ("dispatcher", "flusher"):
+            bench.stages[stage].on_wait_end()
+        recorded = PositionsFile(bench.supervisor.directory.lane(0).positions_file, DISK).load()
+        bench.stages["allocator"].on_wait_end()
+        assert bench.lane(Lane.FIRST) > 0
+        first = recorded.first_where if recorded else 0
+        assert bench.supervisor.directory.lane(0).segment(first).exists(), "a file is gone that positions know of"
+
+
 CHECKS = [
+    a_stop_leaves_nothing_unpublished,
+    a_retired_segment_stays_until_positions_say_so,
     a_pool_that_differs_is_not_adopted,
     flushed_is_durable,
     a_failed_sync_is_repaired,
