@@ -35,8 +35,7 @@ def recover_lanes(
     large: list[LaneDirectory] = []
     small: list[LaneDirectory] = []
     for lane in lanes:
-        segments = MappedFileQueue(lane.commitlog, segment_bytes, channel)
-        (large if len(segments.starts) * segment_bytes >= WORTH_BYTES else small).append(lane)
+        (large if _log_bytes(lane, segment_bytes, channel) >= WORTH_BYTES else small).append(lane)
 
     def recover(lane: LaneDirectory, report: Report) -> LaneEnd:
         return recover_lane(lane, segment_bytes, channel, report, queue_file_bytes=queue_file_bytes)
@@ -46,6 +45,13 @@ def recover_lanes(
         return {lane.number: recover(lane, report) for lane in lanes}
     ends = {lane.number: recover(lane, report) for lane in small}
     return ends | _Children(recover, report).run(large, children)
+
+
+def _log_bytes(lane: LaneDirectory, segment_bytes: int, channel: FileChannel) -> int:
+    try:
+        return len(MappedFileQueue(lane.commitlog, segment_bytes, channel).starts) * segment_bytes
+    except OSError:  # recovery says what is wrong with it
+        return 0
 
 
 class _Children:
