@@ -1,10 +1,11 @@
 """Class data sharing: what makes a session's start quicker from the second one on.
 
 A third of what it costs to start a session is loading and checking classes: on two cores the first rows of `spark.range`
-are there after 5.7 s instead of 9.7, the session itself after 3.9 s instead of 6.8. The JVM can write those that it has loaded to
-an archive when it ends (`-XX:ArchiveClassesAtExit`, Java 13 or newer) and map that the next time. One archive for each Java
-and Spark is kept in the user's cache: 150 MB, made when the first session ends, in the background, in 10 to 20 s. It is an
-offer and never a must: a JVM ignores an archive that does not fit, and whatever goes wrong here, the session starts as ever.
+are there after 5.7 s instead of 9.7, the session itself after 3.9 s instead of 6.8. The JVM can write those that it has
+loaded to an archive when it ends (`-XX:ArchiveClassesAtExit`, Java 13 or newer) and map that the next time. One archive for
+each Java and Spark is kept in the user's cache: 150 MB, made when the first session ends, in the background, in 10 to 20 s.
+It is an offer and never a must: a JVM ignores an archive that does not fit, and whatever goes wrong here, the session starts
+as ever.
 
 An archive is written as a *draft* of the session that makes it. Its header comes last, so a draft that begins with the
 magic number is whole; the next session gives it its final name. Drafts of an earlier boot may lack pages and are removed,
