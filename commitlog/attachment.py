@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -68,11 +69,16 @@ class Attachment:
                 raise NoFreeLane(
                     f"{self.directory.path}: no lane is free: {config.store.max_lanes} may be leased (store.max_lanes), a "
                     f"further one takes {lane_bytes:,} bytes of shared memory, of which {free_bytes(self.pool):,} are left: "
-                    f"close a producer, or give more of either"
+                    f"close a producer, or give more of either{self._damaged_lanes()}"
                 )
             self.clock.sleep(_LEASE_POLL_SECONDS)
         self._lane = lease.lane
         return lease
+
+    def _damaged_lanes(self) -> str:
+        numbers = range(self.config.store.max_lanes)
+        damaged = [n for n in numbers if self.words[self.control.lane_base(n) + Lane.COMMITTER_FAULT] == errno.EILSEQ]
+        return f"; lanes {damaged} are damaged by a failed sync, a new start of the store heals them" if damaged else ""
 
     @property
     def _slots(self) -> int:

@@ -171,11 +171,14 @@ class AllocateTimeout(DiskError):
 
 
 class LaneDamaged(DiskError):
-    """What a failed sync lost can't be written again, because the file no longer holds it. The lane stops."""
+    """What a failed sync lost can't be written again, because the file no longer holds it. The lane stops; others go on.
+
+    The next start of the store keeps what is whole of it, and names what is lost.
+    """
 
 
 class PoolUnlinked(DiskError):
-    """The pool's files were removed under the running store (RemoveIPC at logout, or a cleaner)."""
+    """Files of the pool, or segments, were removed under the running store (RemoveIPC at logout, or a cleaner)."""
 
 
 # ---- readers -----------------------------------------------------------------------------------------------------

@@ -6,6 +6,9 @@ import errno
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from commitlog.errors import NoFreeLane
 from commitlog.verify import verify_store
 from shm.layout import Lane
 from tests.crash.accounts import read_store
@@ -173,3 +176,12 @@ def test_what_buffers_hold_behind_a_damaged_direct_segment_is_kept(tmp_path: Pat
     (lane,) = verify_store(path).lanes
     assert lane.records == len(places)  # one is lost, one came after
     assert [finding.offset for finding in lane.findings] == [lost]
+
+
+def test_damaged_lanes_are_named_where_no_other_is_free(tmp_path: Path) -> None:
+    """The way out is a new start, not more lanes."""
+    with bench(tmp_path / "store", store={"max_lanes": 1}) as made:
+        made.producer().close()
+        made.words[made.control.lane_base(0) + Lane.COMMITTER_FAULT] = errno.EILSEQ
+        with pytest.raises(NoFreeLane, match=r"lanes \[0\] are damaged by a failed sync, a new start"):
+            made.producer()
