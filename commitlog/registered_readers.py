@@ -144,8 +144,8 @@ class RegisteredReaders:
             return self.channel.open(path, write=True, create=True)
         except OSError as error:
             raise ReaderError(
-                f"{path.parent}: {error.strerror}; the position of a registered reader is kept in the store: run as a user who "
-                "may write there, or read without readerName"
+                f"{path.parent}: {error.strerror}; the position of a registered reader is kept in the store: run as a user "
+                "who may write there, or read without readerName"
             ) from error
 
     @staticmethod
