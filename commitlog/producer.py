@@ -68,7 +68,7 @@ class Producer:
     """
 
     __slots__ = (
-        "__weakref__", "_attachment", "_closed", "_config", "_encoder", "_known_offsets", "_lease", "_messages",
+        "__weakref__", "_attachment", "_batches", "_closed", "_config", "_encoder", "_known_offsets", "_lease", "_messages",
         "_messages_at", "_next_tick", "_place", "_progress", "_seen", "_sleep_at", "_sync", "_timestamp", "_token", "_topics",
         "_words", "_wrote", "_wrote_at", "lane", "message_bytes_max", "store_host",
     )  # fmt: skip
@@ -102,6 +102,7 @@ class Producer:
         self._wrote, self._messages = words[self._wrote_at], words[self._messages_at]
         self._timestamp, self._next_tick = end.store_timestamp, 0  # ms; ns
         self._sync = self._progress.sync
+        self._batches = 0
         self._closed = False
         self._token: list[None] = [None]
         _PRODUCERS.add(self)
@@ -204,6 +205,7 @@ class Producer:
         words[self._messages_at] = self._messages = self._messages + made.count
         state.next_offset = offset + made.count
         self._wrote = end
+        self._batches += 1  # an empty one leaves no other trace (see _take_lost_token)
         self._token.append(None)
         if words[self._sleep_at] != self._seen:
             self._attend()
@@ -242,9 +244,10 @@ class Producer:
         return state
 
     def _enter_again(self) -> None:
-        """There is no token. Raises ConcurrentUse where another call is running; else one was interrupted or has failed:
+        """There was no token. Raises ConcurrentUse where another call is running; else one was interrupted or has failed:
         what was published is in the log, and nothing else is."""
-        self._check_alone(sys._getframe(1))
+        if not self._take_lost_token(sys._getframe(1)):
+            return
         place, published = self._place, self._words[self._wrote_at]
         where = self._wrote
         while where < published:
@@ -260,12 +263,29 @@ class Producer:
         self._wrote = published
         place.leave()
 
-    def _check_alone(self, call: FrameType) -> None:
-        """Raises ConcurrentUse where another call than this one is running."""
-        if _is_inside(self, call):
-            raise ConcurrentUse(
-                f"lane {self.lane}: another thread, or this one further up, is inside this producer; give each thread its own"
-            ) from None
+    def _take_lost_token(self, call: FrameType) -> bool:
+        """True when the token was lost; False when it was back, and is taken. Raises ConcurrentUse.
+
+        Who holds it between the two looks at the stacks is seen by one of them, or has come and gone: then `_wrote` or
+        `_batches` tell.
+        """
+        before = self._wrote, self._batches
+        for _ in range(2):
+            if _is_inside(self, call):
+                raise self._concurrent_use() from None
+            try:
+                self._token.pop()
+                return False
+            except IndexError:
+                continue
+        if (self._wrote, self._batches) != before:
+            raise self._concurrent_use() from None
+        return True
+
+    def _concurrent_use(self) -> ConcurrentUse:
+        return ConcurrentUse(
+            f"lane {self.lane}: another thread, or this one further up, is inside this producer; give each thread its own"
+        )
 
     # ---- acknowledgements ----------------------------------------------------------------------------------------
 
@@ -294,7 +314,7 @@ class Producer:
         try:
             self._token.pop()
         except IndexError:
-            self._check_alone(sys._getframe())
+            self._take_lost_token(sys._getframe())
         self._closed = True
         self._token = _Gone(ProducerClosed(f"lane {self.lane}: this producer was closed"))
         self._place.close()
