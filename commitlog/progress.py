@@ -28,7 +28,7 @@ Level = Literal["accepted", "committed", "flushed"]
 Callback = Callable[[PutMessageStatus], object]
 
 _WORD_OF: dict[Level, int] = {"accepted": Lane.WROTE, "committed": Lane.COMMITTED, "flushed": Lane.FLUSHED}
-_SPIN_NS = 200_000
+_SPIN_NS = 1_000_000
 NOTICE_WAIT_MS = 5
 _FOREVER_SECONDS = 86_400.0 * 365
 

@@ -26,6 +26,7 @@ from stages.lane_buffers import LaneBuffers
 from stages.service_thread import ServiceThread, main
 
 PAGE_BYTES = 4096
+_FOLLOW_NS = 200_000_000
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class CommitRealTimeService(ServiceThread):
         self._slice_bytes = config.slice_bytes
         self._retry_ns = self.config.flusher.retry_ms * 1_000_000
         self._buffers = LaneBuffers(self.pool, self.lanes)
+        self._followed_ns = 0
         self._files: dict[int, tuple[int, int]] = {}  # lane → segment start, descriptor
         self._last_commit: dict[int, int] = {}
         self._not_before: dict[int, int] = {}
@@ -56,14 +58,22 @@ class CommitRealTimeService(ServiceThread):
         self._flusher = self.bell_of("flusher")
         self._allocator = self.bell_of("allocator")
 
-    def somebody_waits(self) -> bool:
-        return bool(np.any(self._requested > self._flushed))
+    def waiting_lanes(self) -> list[int]:
+        lanes: list[int] = np.flatnonzero(self._requested > self._committed).tolist()
+        return lanes
+
+    def is_awaited(self, lane: int) -> bool:
+        words, base = self.words, self.control.lane_base(lane)
+        return bool(words[base + Lane.FLUSH_REQUESTED] > words[base + Lane.COMMITTED])
 
     def left(self) -> int:
         return int(np.sum(self._wrote - self._committed)) + int(np.count_nonzero(self._wanted != self._rewritten))
 
     def on_wait_end(self) -> None:
-        self._buffers.follow()
+        now = self.clock.monotonic_ns()
+        if now - self._followed_ns >= _FOLLOW_NS:
+            self._followed_ns = now
+            self._buffers.follow()
 
     def work(self) -> bool:
         """One slice of every lane that has something: lanes take turns, so that none starves the others."""
@@ -71,19 +81,25 @@ class CommitRealTimeService(ServiceThread):
         now = self.clock.monotonic_ns()
         moved = False
         for lane in dirty.tolist():
-            if self._not_before.get(lane, 0) > now:
-                continue
-            try:
-                moved = self._serve(lane, now) or moved
-                self.set_fault(lane, 0)
-            except (OSError, CorruptRecord) as error:
-                log.warning("lane %d: %s", lane, error)
-                self.set_fault(lane, errno.EILSEQ if isinstance(error, CorruptRecord) else error.errno or errno.EIO)
-                self._not_before[lane] = now + self._retry_ns
-                self._close_file(lane)
+            moved = self.attend(lane, now) > 0 or moved
+        return moved
+
+    def attend(self, lane: int, now: int) -> int:
+        if self._not_before.get(lane, 0) > now:
+            return 0
+        committed = int(self._committed[lane])
+        try:
+            moved = self._serve(lane, now)
+            self.set_fault(lane, 0)
+        except (OSError, CorruptRecord) as error:
+            log.warning("lane %d: %s", lane, error)
+            self.set_fault(lane, errno.EILSEQ if isinstance(error, CorruptRecord) else error.errno or errno.EIO)
+            self._not_before[lane] = now + self._retry_ns
+            self._close_file(lane)
+            return 0
         if moved:
             self._flusher.wake()
-        return moved
+        return int(self._committed[lane]) - committed
 
     def _serve(self, lane: int, now: int) -> bool:
         """Rewrites what was asked for, then commits one slice. True when either moved something."""

@@ -91,8 +91,22 @@ class FlushRealTimeService(ServiceThread):
                 words[base + Lane.REWRITE_WANTED] += 1
         self._committer.wake()
 
-    def somebody_waits(self) -> bool:
-        return bool(np.any(self._requested > self._flushed))
+    def waiting_lanes(self) -> list[int]:
+        lanes: list[int] = np.flatnonzero(self._requested > self._flushed).tolist()
+        return lanes
+
+    def is_awaited(self, lane: int) -> bool:
+        words, base = self.words, self.control.lane_base(lane)
+        return bool(words[base + Lane.COMMITTED] >= words[base + Lane.FLUSH_REQUESTED] > words[base + Lane.FLUSHED])
+
+    def attend(self, lane: int, now: int) -> int:
+        if not self._is_due(lane, now):
+            return 0
+        order = self._order(lane)
+        if not self._finish(order, self._sync(order)):
+            return 0
+        self._dispatcher.wake()
+        return order.target - order.flushed
 
     def left(self) -> int:
         return int(np.sum(self._wrote - self._flushed))

@@ -20,7 +20,6 @@ class LaneBuffers:
         self._sequences = lanes[:, Lane.BUFFERS]
         self._lanes = lanes
         self._mapped: dict[int, tuple[int, WriteBuffers]] = {}
-        self._changes = -1
 
     def get(self, lane: int) -> WriteBuffers:
         """The lane's buffers. Raises FileNotFoundError when they were unlinked under the running store."""
@@ -38,10 +37,6 @@ class LaneBuffers:
     def follow(self) -> None:
         """Maps what was made, so that it is safe from being unlinked, and unmaps what was given back: its memory is free
         only when the last mapping goes."""
-        changes = int(self._sequences.sum())
-        if changes == self._changes:
-            return
-        self._changes = changes
         has_buffers = (self._sequences & np.uint64(1)).astype(bool) & (self._lanes[:, Lane.SLOTS] > 0)
         for lane in np.flatnonzero(has_buffers).tolist():
             with contextlib.suppress(FileNotFoundError):  # unlinked already: the commit that needs it says so

@@ -39,7 +39,8 @@ from shm.statistics import record_duration
 DRAIN_ROUNDS = 10
 _DRAIN_ROUND_MS = 200
 _SETTLE_MS = 1
-_SPIN_NS = 300_000
+_LOOK_NS, _SERVE_NS, _HURRY_NS = 1000_000, 5_000_000, 20_000_000
+_SMALL_STEP_BYTES = 1 << 16
 _STDIN = 0
 
 log = logging.getLogger(__name__)
@@ -76,7 +77,8 @@ class ServiceThread(ABC):
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._bell = WakeupReceiver(self.context, self.pool, self.name)
         self.stopping = False
-        self._spin_until = 0
+        self._look_until = self._hurry_until = 0
+        self._served: list[int] = []
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._poller = zmq.Poller()
         for source in (self._bell.socket, _STDIN, self._wake_read):
@@ -103,9 +105,17 @@ class ServiceThread(ABC):
     def left(self) -> int:
         """How much (bytes, or steps) this stage has still to do before it may leave."""
 
-    def somebody_waits(self) -> bool:
-        """Whether a synchronous flush is under way: then there is no linger."""
+    def waiting_lanes(self) -> list[int]:
+        """Lanes of which somebody waits for a synchronous flush to which this stage has still to do its part."""
+        return []
+
+    def is_awaited(self, lane: int) -> bool:
+        """Whether a synchronous flush of a lane waits for this stage now."""
         return False
+
+    def attend(self, lane: int, now: int) -> int:
+        """One step of one lane; how many bytes moved."""
+        return 0
 
     def on_start(self) -> None:
         """Before the first round."""
@@ -131,13 +141,18 @@ class ServiceThread(ABC):
         self.beat()
         self.on_start()
         log.info("%s started, pid %d, generation %d", self.name, os.getpid(), self.control.generation)
+        seen: int | None = None  # what the news were before a round that found nothing to do
         while not self.stopping:
-            seen = self.news()
-            moved = self.work()
-            if moved and self.linger_ms:
-                self._linger()
-            elif not moved:
+            if self.work():
+                seen = None
+                if self.linger_ms:
+                    self._linger()
+            elif seen is None:
+                seen = self.news()
+                continue
+            else:
                 self.wait_for_running(self.interval_ms, seen)
+                seen = self.news()
             self.beat()
             self.on_wait_end()
         self._drain()
@@ -156,7 +171,7 @@ class ServiceThread(ABC):
         """
         sleep_at = self.base + Stage.SLEEP
         words = self.words
-        if self._spin(seen):
+        if self._serve_waiters():
             return
         words[sleep_at] += 1  # odd: asleep, ring me
         try:
@@ -164,28 +179,44 @@ class ServiceThread(ABC):
                 return
             if self._poll(max(interval_ms - _SETTLE_MS, 0)):
                 words[self.base + Stage.WAKEUPS] += 1
+                self._serve_waiters()
         finally:
             words[sleep_at] += 1
 
-    def _spin(self, seen: int) -> bool:
-        """While a synchronous flush is under way, and a moment longer, looks for news instead of sleeping: a wakeup takes as
-        long as a whole step does. True when there is some. Who has nothing to do yields: there may be two cores only."""
-        now = self.clock.monotonic_ns()
-        if self.somebody_waits():
-            self._spin_until = now + _SPIN_NS
-        while now < self._spin_until:
-            if self.news() != seen:
-                return True
-            os.sched_yield()
-            now = self.clock.monotonic_ns()
-        return False
+    def _serve_waiters(self) -> bool:
+        """While this stage has a part to do in a synchronous flush, looks at its lanes and serves them at once: a wakeup
+        takes as long as a whole step does. So it looks a moment longer after a small step: who waits for each message comes
+        back at once. True when something moved. Others get their turn after five milliseconds.
+
+        Whoever finds nothing to do yields: three processes do so, and there may be two cores only.
+        """
+        clock = self.clock.monotonic_ns
+        now = clock()
+        end = now + _SERVE_NS
+        if lanes := self.waiting_lanes():
+            self._served, self._look_until, self._hurry_until = lanes, now + _LOOK_NS, now + _HURRY_NS
+        moved = False
+        while now < self._look_until and now < end:
+            for lane in self._served:
+                if self.is_awaited(lane) and (step := self.attend(lane, now)):
+                    moved = True
+                    lanes = self.waiting_lanes()
+                    self._look_until = clock() + _LOOK_NS if lanes or step < _SMALL_STEP_BYTES else 0
+                    self._served = lanes or self._served
+                    break
+            else:
+                os.sched_yield()
+            now = clock()
+        return moved
 
     def _linger(self) -> None:
         """Rests after work, so that a busy pipeline makes few large steps; not while somebody waits for a flush."""
         lingering_at = self.base + Stage.LINGERING
         self.words[lingering_at] = 1
-        if not self.somebody_waits():
-            self._poll(self.linger_ms)
+        if not self._serve_waiters():
+            in_a_hurry = self.clock.monotonic_ns() < self._hurry_until
+            if self._poll(min(self.linger_ms, 1) if in_a_hurry else self.linger_ms):
+                self._serve_waiters()
         self.words[lingering_at] = 0
 
     def _poll(self, milliseconds: int) -> bool:
