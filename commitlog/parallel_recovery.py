@@ -1,19 +1,24 @@
 """Recovers the lanes of a store side by side, a process each: the scan of small records is Python's work, not the disk's.
 
 A child is forked, so that it starts at once and shares what is loaded, and it inherits the store's locks: nobody starts
-the store while one is at work. It says its lines and its result through a pipe, and ends by itself when nobody reads them.
+the store while one is at work. It says its lines and its result through a pipe, as JSON, and ends by itself when nobody
+reads them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from typing import Any
 
-from commitlog.errors import CommitLogError, RecoveryError
+from commitlog import errors
+from commitlog.errors import CommitLogError
 from commitlog.file_channel import FileChannel
 from commitlog.mapped_file_queue import MappedFileQueue
 from commitlog.recovery import LaneEnd, Report, recover_lane
@@ -86,32 +91,39 @@ class _Children:
         self._running[mine] = lane, process
 
     def _work(self, lane: LaneDirectory, mine: Connection, theirs: Connection) -> None:
-        """In the child: says lines, then a LaneEnd or the error. Keeps no reading end, so that it notices a dead parent."""
+        """In the child: says lines, then its end or its error. Keeps no reading end, so that it notices a dead parent."""
+
+        def say(**what: Any) -> None:
+            theirs.send_bytes(json.dumps(what).encode())  # orjson takes no name that is not UTF-8
+
         for pipe in (mine, *self._running):
             pipe.close()
         with contextlib.suppress(BrokenPipeError):
             try:
-                theirs.send(self._recover(lane, theirs.send))
+                say(end=asdict(self._recover(lane, lambda line: say(line=line))))
             except CommitLogError as error:
-                theirs.send(error)
+                say(error=type(error).__name__, text=str(error))
 
     def _listen(self, pipe: Connection) -> None:
         lane, process = self._running[pipe]
         try:
-            said = pipe.recv()
+            said = json.loads(pipe.recv_bytes())
         except EOFError:
             process.join()
-            said = RecoveryError(
-                f"lane {lane.number}: the process that recovered it ended with {process.exitcode}; start the store again, "
-                f"recovery goes on where it was"
-            )
-        if isinstance(said, str):
-            self._report(said)
+            said = {
+                "error": "RecoveryError",
+                "text": f"lane {lane.number}: the process that recovered it ended with {process.exitcode}; start the store "
+                f"again, recovery goes on where it was",
+            }
+        if "line" in said:
+            self._report(said["line"])
             return
-        if isinstance(said, LaneEnd):
-            self._ends[lane.number] = said
+        if "end" in said:
+            end = said["end"]
+            self._ends[lane.number] = LaneEnd(**{**end, "findings": tuple(end["findings"])})
         else:
-            self._errors.append(said)
+            kind: type[CommitLogError] = getattr(errors, said["error"])
+            self._errors.append(kind.__new__(kind, said["text"]))  # not every one is made of its text alone
         self._end(pipe)
 
     def _end(self, pipe: Connection) -> None:
