@@ -23,7 +23,7 @@ from commitlog.file_channel import DISK, FileChannel
 from shm.layout import Lane
 from shm.pool import is_direct
 from stages.lane_buffers import LaneBuffers
-from stages.service_thread import ServiceThread, main
+from stages.service_thread import BEHIND_BYTES, ServiceThread, main
 
 PAGE_BYTES = 4096
 _FOLLOW_NS = 200_000_000
@@ -65,6 +65,9 @@ class CommitRealTimeService(ServiceThread):
     def is_awaited(self, lane: int) -> bool:
         words, base = self.words, self.control.lane_base(lane)
         return bool(words[base + Lane.FLUSH_REQUESTED] > words[base + Lane.COMMITTED])
+
+    def is_behind(self) -> bool:
+        return bool(np.any(self._wrote - self._committed >= BEHIND_BYTES))
 
     def left(self) -> int:
         return int(np.sum(self._wrote - self._committed)) + int(np.count_nonzero(self._wanted != self._rewritten))

@@ -23,7 +23,7 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.file_channel import DISK, FileChannel
 from commitlog.wire import NoticePublisher
 from shm.layout import Lane
-from stages.service_thread import ServiceThread, main
+from stages.service_thread import BEHIND_BYTES, ServiceThread, main
 
 PAGE_BYTES = 4096
 _OVERLAPPING_SYNCS = 4
@@ -107,6 +107,9 @@ class FlushRealTimeService(ServiceThread):
             return 0
         self._dispatcher.wake()
         return order.target - order.flushed
+
+    def is_behind(self) -> bool:
+        return bool(np.any(self._committed - self._flushed >= BEHIND_BYTES))
 
     def left(self) -> int:
         return int(np.sum(self._wrote - self._flushed))

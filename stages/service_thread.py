@@ -41,6 +41,7 @@ _DRAIN_ROUND_MS = 200
 _SETTLE_MS = 1
 _LOOK_NS, _SERVE_NS, _HURRY_NS = 1000_000, 5_000_000, 20_000_000
 _SMALL_STEP_BYTES = 1 << 16
+BEHIND_BYTES = 1 << 20
 _STDIN = 0
 
 log = logging.getLogger(__name__)
@@ -117,6 +118,10 @@ class ServiceThread(ABC):
         """One step of one lane; how many bytes moved."""
         return 0
 
+    def is_behind(self) -> bool:
+        """Whether so much is left after a round that it is no time to rest."""
+        return False
+
     def on_start(self) -> None:
         """Before the first round."""
 
@@ -145,7 +150,7 @@ class ServiceThread(ABC):
         while not self.stopping:
             if self.work():
                 seen = None
-                if self.linger_ms:
+                if self.linger_ms and not self.is_behind():
                     self._linger()
             elif seen is None:
                 seen = self.news()
