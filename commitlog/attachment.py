@@ -86,7 +86,10 @@ class Attachment:
 
     def _try_lease(self, lane_bytes: int) -> Lease | None:
         limit = self.config.store.max_lanes
-        lease = try_lease(self.directory, self.control, self.channel, limit, lane_bytes)
+        try:
+            lease = try_lease(self.directory, self.control, self.channel, limit, lane_bytes)
+        except OSError as error:
+            raise disk_error(error.errno or errno.EIO, f"{self.directory.path}: leasing a lane") from error
         if lease is None:
             return None
         try:
@@ -99,6 +102,9 @@ class Attachment:
         except NotEnoughSharedMemory:  # another producer was quicker
             lease.release()
             return None
+        except OSError as error:
+            lease.release()
+            raise disk_error(error.errno or errno.EIO, f"{self.directory.path}: lane {lease.lane}") from error
         except BaseException:
             lease.release()
             raise
@@ -148,31 +154,42 @@ class Attachment:
 
     def wake(self, stage: str) -> None:
         """Wakes a stage that sleeps. After the close the stages find out by themselves."""
-        with self._lock:
-            if not self._closed:
-                self._bell(stage).wake()
+        self._call(stage, WakeupSender.wake)
 
     def hurry(self, stage: str) -> None:
         """Wakes a stage also from its linger."""
-        with self._lock:
-            if not self._closed:
-                self._bell(stage).hurry()
+        self._call(stage, WakeupSender.hurry)
+
+    def _call(self, stage: str, how: Callable[[WakeupSender], None]) -> None:
+        """Not while somebody else does: a wakeup is a hint, and a signal handler may have come in between."""
+        if self._lock.acquire(blocking=False):
+            try:
+                if not self._closed:
+                    how(self._bell(stage))
+            finally:
+                self._lock.release()
 
     def await_notice(self, milliseconds: int, done: Callable[[], bool]) -> None:
         """Sleeps until the flusher says something about this lane, `milliseconds` at most; not at all if all is `done` by
         the time that the flusher can know of the sleeper."""
-        if self._lane is None or not self._notice_lock.acquire(blocking=False):
+        if not self._notice_lock.acquire(blocking=False):
             self.clock.sleep(min(milliseconds, 1) / 1000)
             return
         try:
+            lane = self._lane
+            if lane is None:  # closed: there are no sockets any more
+                self.clock.sleep(min(milliseconds, 1) / 1000)
+                return
             if self._notices is None:
                 with self._lock:
-                    self._notices = NoticeSubscriber(self._zmq_context(), self.pool, self._lane)
-            listening = self.control.lane_base(self._lane) + Lane.LISTENING
-            self.words[listening] = 1
-            if not done():
-                self._notices.wait(milliseconds)
-            self.words[listening] = 0
+                    self._notices = NoticeSubscriber(self._zmq_context(), self.pool, lane)
+            listening = self.control.lane_base(lane) + Lane.LISTENING
+            try:
+                self.words[listening] = 1
+                if not done():
+                    self._notices.wait(milliseconds)
+            finally:
+                self.words[listening] = 0
         finally:
             self._notice_lock.release()
 

@@ -179,10 +179,14 @@ class Lease:
         if self._lock_fd < 0:
             return
         self.words[self.base + Lane.LESSEE_PID] = 0
-        if self.buffers is not None:
-            self.buffers.close()
-        self.channel.close(self._lock_fd)
-        self._lock_fd = -1
+        try:
+            if self.buffers is not None:
+                self.buffers.close()
+        except BufferError:  # the traceback of an interrupted call holds a view; the mapping goes with it
+            return
+        finally:
+            self.channel.close(self._lock_fd)
+            self._lock_fd = -1
 
     def abandon_after_fork(self) -> None:
         """In a child: closes the inherited lock descriptor, so that the lane is free as soon as the parent dies."""

@@ -125,7 +125,8 @@ class Producer:
         `key` and `tags` become RocketMQ's KEYS and TAGS, `properties` are the user's own; `wait=False` keeps a store
         with SYNC_FLUSH from waiting for this message; `flag` and `born_timestamp` (ms) go into the record as they are.
         Raises IllegalTopic, IllegalProperty, MessageTooLarge, PropertiesTooLarge, NoBufferAvailable (back-pressure),
-        StoreStopped, ProducerClosed, ForkedProducer, ConcurrentUse: nothing was appended then.
+        StoreStopped, ProducerClosed, ForkedProducer, ConcurrentUse: nothing was appended then. In a store with SYNC_FLUSH
+        also what `Receipt.wait` raises: then the message *is* in the log, and sending it again would double it.
         """
         try:
             self._token.pop()
@@ -251,15 +252,14 @@ class Producer:
         place, published = self._place, self._words[self._wrote_at]
         where = self._wrote
         while where < published:
-            data = place.read(where, published)
-            if int.from_bytes(data[4:8], "big") == MAGIC_BLANK:
-                where += place.segment_bytes - where % place.segment_bytes
-                continue
-            record = decode(data)
-            state = self._topics.get(record.topic) or self._open_topic(record.topic)
-            state.next_offset = record.queue_offset + 1
-            self._timestamp = max(self._timestamp, record.store_timestamp)
-            where += record.total_size
+            data, at = place.read(where, published), 0
+            while at < len(data) and int.from_bytes(data[at + 4 : at + 8], "big") != MAGIC_BLANK:
+                record = decode(data, at)
+                state = self._topics.get(record.topic) or self._open_topic(record.topic)
+                state.next_offset = record.queue_offset + 1
+                self._timestamp = max(self._timestamp, record.store_timestamp)
+                at += record.total_size
+            where += at if where + at >= published else place.segment_bytes - where % place.segment_bytes
         self._wrote = published
         place.leave()
 

@@ -96,6 +96,7 @@ class LaneProgress:
                 return PutMessageStatus.FLUSH_DISK_TIMEOUT
             if now - began > FAULT_PATIENCE_NS:
                 self.check()
+            self._request(where)  # again: another process that leased the lane may have asked for less
             self._attachment.await_notice(NOTICE_WAIT_MS, lambda: words[at] >= where)
         return PutMessageStatus.PUT_OK
 

@@ -72,10 +72,8 @@ class Store:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
-            env={
-                **os.environ,
-                "OPENBLAS_NUM_THREADS": "1",
-            },  # numpy's threads: never used, and a third of a stage's start
+            # numpy's threads are never used, and take a third of a stage's start
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         )
         assert process.stdin is not None
         assert process.stdout is not None

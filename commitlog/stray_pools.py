@@ -26,15 +26,22 @@ _SILENT_NS = 5_000_000_000
 
 @dataclass(frozen=True)
 class StrayPool:
-    """A pool directory, the path of its store, its size in bytes, and how many of them never came to disk."""
+    """A pool directory, the path of its store, its size in bytes, and how many of them never came to disk. `is_replaced`:
+    there is a store at that path, but with another pool."""
 
     directory: Path
     store: Path
     size: int
     unflushed: int
+    is_replaced: bool
 
     def __str__(self) -> str:
         lost = f", {self.unflushed:,} bytes in it were accepted and never written to disk" if self.unflushed else ""
+        if self.is_replaced:
+            return (
+                f"{self.directory} takes {self.size:,} bytes of shared memory and belongs to no store, the one at "
+                f"{self.store} has another{lost}: `rm -r {self.directory}` removes it"
+            )
         return (
             f"{self.directory} takes {self.size:,} bytes of shared memory, and its store {self.store} is gone{lost}: if it "
             f"was moved, start it at its new place; else `commitlog destroy {self.store}` removes the memory"
@@ -86,9 +93,8 @@ def _look_at(directory: Path, clock: Clock) -> StrayPool | None:
         unflushed = sum(control.words[base + Lane.WROTE] - control.words[base + Lane.FLUSHED] for base in bases)
     finally:
         control.close()
-    return StrayPool(
-        directory, store, sum(os.lstat(directory / name).st_size for name in os.listdir(directory)), unflushed
-    )
+    size = sum(os.lstat(directory / name).st_size for name in os.listdir(directory))
+    return StrayPool(directory, store, size, unflushed, os.path.lexists(store / "store.json"))
 
 
 def _names(store: Path, pool: Path) -> bool:

@@ -41,7 +41,7 @@ class WritePlace:
         self.segment_bytes = lease.words[lease.base + Lane.SEGMENT_SIZE]
         self._slot: memoryview | DirectSegment = memoryview(b"")
         self.append: Callable[[bytes], object] = _nowhere
-        self._segment, self._start, self.limit = -1, 0, 0
+        self._segment, self._start, self.limit = -1, 0, -1
 
     def make_room(self, where: int, size: int) -> int:
         """A place for a record of `size` bytes at or behind `where`, the lane's `wrote`; returns where that is.
@@ -96,7 +96,7 @@ class WritePlace:
 
     def leave(self) -> None:
         """The next record looks for its place anew, and finds out when the store is closing."""
-        self.limit, self._segment = 0, -1
+        self.limit, self._segment = -1, -1
         self._words[self._base + Lane.BLOCKED] = 0  # an interrupted wait may have left it
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from commitlog.file_channel import DISK, FileChannel
 from shm.layout import Lane
 from shm.pool import is_direct
 from stages.lane_buffers import LaneBuffers
-from stages.service_thread import BEHIND_BYTES, ServiceThread, main
+from stages.service_thread import ServiceThread, main
 
 PAGE_BYTES = 4096
 _FOLLOW_NS = 200_000_000
@@ -59,15 +59,13 @@ class CommitRealTimeService(ServiceThread):
         self._allocator = self.bell_of("allocator")
 
     def waiting_lanes(self) -> list[int]:
+        now = self.clock.monotonic_ns()
         lanes: list[int] = np.flatnonzero(self._requested > self._committed).tolist()
-        return lanes
+        return [lane for lane in lanes if self._not_before.get(lane, 0) <= now]
 
     def is_awaited(self, lane: int) -> bool:
         words, base = self.words, self.control.lane_base(lane)
         return bool(words[base + Lane.FLUSH_REQUESTED] > words[base + Lane.COMMITTED])
-
-    def is_behind(self) -> bool:
-        return bool(np.any(self._wrote - self._committed >= BEHIND_BYTES))
 
     def left(self) -> int:
         return int(np.sum(self._wrote - self._committed)) + int(np.count_nonzero(self._wanted != self._rewritten))
@@ -78,13 +76,13 @@ class CommitRealTimeService(ServiceThread):
             self._followed_ns = now
             self._buffers.follow()
 
-    def work(self) -> bool:
+    def work(self) -> int:
         """One slice of every lane that has something: lanes take turns, so that none starves the others."""
         dirty = np.flatnonzero((self._wrote != self._committed) | (self._wanted != self._rewritten))
         now = self.clock.monotonic_ns()
-        moved = False
+        moved = 0
         for lane in dirty.tolist():
-            moved = self.attend(lane, now) > 0 or moved
+            moved += self.attend(lane, now)
         return moved
 
     def attend(self, lane: int, now: int) -> int:
@@ -102,7 +100,7 @@ class CommitRealTimeService(ServiceThread):
             return 0
         if moved:
             self._flusher.wake()
-        return int(self._committed[lane]) - committed
+        return int(self._committed[lane]) - committed or int(moved)  # 1: it has rewritten something
 
     def _serve(self, lane: int, now: int) -> bool:
         """Rewrites what was asked for, then commits one slice. True when either moved something."""

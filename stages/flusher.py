@@ -23,7 +23,7 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.file_channel import DISK, FileChannel
 from commitlog.wire import NoticePublisher
 from shm.layout import Lane
-from stages.service_thread import BEHIND_BYTES, ServiceThread, main
+from stages.service_thread import ServiceThread, main
 
 PAGE_BYTES = 4096
 _OVERLAPPING_SYNCS = 4
@@ -92,8 +92,9 @@ class FlushRealTimeService(ServiceThread):
         self._committer.wake()
 
     def waiting_lanes(self) -> list[int]:
+        now = self.clock.monotonic_ns()
         lanes: list[int] = np.flatnonzero(self._requested > self._flushed).tolist()
-        return lanes
+        return [lane for lane in lanes if self._not_before.get(lane, 0) <= now]
 
     def is_awaited(self, lane: int) -> bool:
         words, base = self.words, self.control.lane_base(lane)
@@ -103,13 +104,10 @@ class FlushRealTimeService(ServiceThread):
         if not self._is_due(lane, now):
             return 0
         order = self._order(lane)
-        if not self._finish(order, self._sync(order)):
-            return 0
-        self._dispatcher.wake()
-        return order.target - order.flushed
-
-    def is_behind(self) -> bool:
-        return bool(np.any(self._committed - self._flushed >= BEHIND_BYTES))
+        moved = self._finish(order, self._sync(order))
+        if moved:
+            self._dispatcher.wake()
+        return moved
 
     def left(self) -> int:
         return int(np.sum(self._wrote - self._flushed))
@@ -137,7 +135,7 @@ class FlushRealTimeService(ServiceThread):
                 int(np.max(behind)),
             )
 
-    def work(self) -> bool:
+    def work(self) -> int:
         """Opens what the allocator has made, then syncs every lane that is due; syncs of several lanes overlap."""
         opened = False
         for lane in np.flatnonzero(self._allocated > self._opened).tolist():
@@ -146,14 +144,14 @@ class FlushRealTimeService(ServiceThread):
             self._committer.wake()
         now = self.clock.monotonic_ns()
         due = [lane for lane in np.flatnonzero(self._committed > self._flushed).tolist() if self._is_due(lane, now)]
-        moved = False
+        moved = 0
         if len(due) == 1:
             order = self._order(due[0])
             moved = self._finish(order, self._sync(order))
         else:
             pending = {self._syncs.submit(self._sync, order): order for order in map(self._order, due)}
             for future in as_completed(pending):
-                moved = self._finish(pending[future], future.result()) or moved
+                moved += self._finish(pending[future], future.result())
         if moved:
             self._dispatcher.wake()
         return moved
@@ -196,8 +194,8 @@ class FlushRealTimeService(ServiceThread):
             return error.errno or errno.EIO, self.clock.monotonic_ns() - began
         return 0, self.clock.monotonic_ns() - began
 
-    def _finish(self, order: SyncOrder, result: tuple[int, int]) -> bool:
-        """Publishes what a sync has made durable, or asks for it to be written again. True when `flushed` moved."""
+    def _finish(self, order: SyncOrder, result: tuple[int, int]) -> int:
+        """Publishes what a sync has made durable, or asks for it to be written again. By how much `flushed` moved."""
         words, base, lane = self.words, self.control.lane_base(order.lane), order.lane
         code, nanoseconds = result
         self.set_fault(lane, code)
@@ -205,7 +203,7 @@ class FlushRealTimeService(ServiceThread):
             words[base + Lane.REWRITE_WANTED] += 1
             self._not_before[lane] = self.clock.monotonic_ns() + self._retry_ns
             self._committer.wake()
-            return False
+            return 0
         words[base + Lane.FLUSHED] = order.target
         words[base + Lane.SYNCS] += 1
         self._last_flush[lane] = self.clock.monotonic_ns()
@@ -217,7 +215,7 @@ class FlushRealTimeService(ServiceThread):
         if order.target % words[base + Lane.SEGMENT_SIZE] == 0:
             self.channel.close(self._files[lane].pop(order.start))
             self._recorded_ns = 0  # a segment's end: positions are written in this round
-        return True
+        return order.target - order.flushed
 
     def _open_segments(self, lane: int) -> bool:
         """Opens every segment that exists and is not flushed yet, before the committer's first write to it."""

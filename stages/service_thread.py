@@ -39,9 +39,9 @@ from shm.statistics import record_duration
 DRAIN_ROUNDS = 10
 _DRAIN_ROUND_MS = 200
 _SETTLE_MS = 1
-_LOOK_NS, _SERVE_NS, _HURRY_NS = 1000_000, 5_000_000, 20_000_000
+_LOOK_NS, _SERVE_NS, _HURRY_NS = 1_000_000, 5_000_000, 20_000_000
 _SMALL_STEP_BYTES = 1 << 16
-BEHIND_BYTES = 1 << 20
+_LARGE_STEP_BYTES = 1 << 20
 _STDIN = 0
 
 log = logging.getLogger(__name__)
@@ -99,8 +99,8 @@ class ServiceThread(ABC):
     # ---- what a stage is -----------------------------------------------------------------------------------------
 
     @abstractmethod
-    def work(self) -> bool:
-        """One round over all lanes. True when something moved."""
+    def work(self) -> int:
+        """One round over all lanes. Returns how much moved (bytes, or just 1): after a large step it is no time to rest."""
 
     @abstractmethod
     def left(self) -> int:
@@ -117,10 +117,6 @@ class ServiceThread(ABC):
     def attend(self, lane: int, now: int) -> int:
         """One step of one lane; how many bytes moved."""
         return 0
-
-    def is_behind(self) -> bool:
-        """Whether so much is left after a round that it is no time to rest."""
-        return False
 
     def on_start(self) -> None:
         """Before the first round."""
@@ -148,10 +144,12 @@ class ServiceThread(ABC):
         log.info("%s started, pid %d, generation %d", self.name, os.getpid(), self.control.generation)
         seen: int | None = None  # what the news were before a round that found nothing to do
         while not self.stopping:
-            if self.work():
+            moved = self.work()
+            if moved:
                 seen = None
-                if self.linger_ms and not self.is_behind():
+                if self.linger_ms and moved < _LARGE_STEP_BYTES:
                     self._linger()
+                self._poll(0)  # an order to stop comes through in any rush
             elif seen is None:
                 seen = self.news()
                 continue
@@ -160,6 +158,7 @@ class ServiceThread(ABC):
                 seen = self.news()
             self.beat()
             self.on_wait_end()
+        words[base + Stage.SLEEP] += 2  # a producer that sends on looks up, and learns that the store is closing
         self._drain()
         self.on_stop()
         self._close()
@@ -212,17 +211,21 @@ class ServiceThread(ABC):
             else:
                 os.sched_yield()
             now = clock()
+        if moved:
+            self._poll(0)
         return moved
 
     def _linger(self) -> None:
         """Rests after work, so that a busy pipeline makes few large steps; not while somebody waits for a flush."""
+        if self._serve_waiters():
+            return
         lingering_at = self.base + Stage.LINGERING
         self.words[lingering_at] = 1
-        if not self._serve_waiters():
-            in_a_hurry = self.clock.monotonic_ns() < self._hurry_until
-            if self._poll(min(self.linger_ms, 1) if in_a_hurry else self.linger_ms):
-                self._serve_waiters()
+        in_a_hurry = self.clock.monotonic_ns() < self._hurry_until
+        woken = not self.waiting_lanes() and self._poll(min(self.linger_ms, 1) if in_a_hurry else self.linger_ms)
         self.words[lingering_at] = 0
+        if woken:
+            self._serve_waiters()
 
     def _poll(self, milliseconds: int) -> bool:
         """Waits for a wakeup or an order to stop; True when there was one."""
@@ -290,6 +293,7 @@ class ServiceThread(ABC):
 
     def _close(self) -> None:
         self.words[self.base + Stage.PID] = 0
+        self.words[self.base + Stage.SLEEP] += 2
         self._bell.close()
         self.context.destroy(linger=0)
         os.close(self._wake_read)

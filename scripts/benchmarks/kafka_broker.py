@@ -83,7 +83,7 @@ class Broker:
         if self._admin is None:
             from confluent_kafka.admin import AdminClient
 
-            self._admin = AdminClient(self.settings)
+            self._admin = AdminClient(dict[str, Any](self.settings))
         return self._admin
 
     @contextlib.contextmanager

@@ -35,10 +35,12 @@ def still_there(path: Path) -> list[str]:
     return [stage for stage in STAGES if DISK.is_locked(path / "locks" / stage)]
 
 
-def test_a_producer_that_never_pauses_does_not_keep_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["in batches", "in batches, with no linger", "one by one, waiting for each"])
+def test_a_producer_that_never_pauses_does_not_keep_them(way: str, tmp_path: Path) -> None:
     """It is told that the store has stopped, though nobody was left to say so; then they drain and leave."""
     path, bodies = tmp_path / "store", [os.urandom(1000)] * 40
-    store = commitlog.Store.open(path, CONFIG)
+    rest = {"linger_ms": 0 if "no linger" in way else 6}
+    store = commitlog.Store.open(path, {**CONFIG, "committer": rest, "flusher": rest})
     producer = store.producer()
     store._producers.clear()  # `close` would close it
     accepted = 0
@@ -46,7 +48,12 @@ def test_a_producer_that_never_pauses_does_not_keep_them(tmp_path: Path) -> None
     def send_on() -> None:
         nonlocal accepted
         while True:
-            accepted += len(producer.send_batch("t", bodies))
+            if "waiting" in way:
+                receipt = producer.send("t", bodies[0])
+                accepted += 1
+                receipt.wait("flushed")
+            else:
+                accepted += len(producer.send_batch("t", bodies))
 
     kill(pid_of(path, ""))
     with pytest.raises(errors.StoreStopped):

@@ -36,7 +36,7 @@ class AcknowledgesBeforeTheSync(FlushRealTimeService):
 class CountsWhatCameDuringTheSync(FlushRealTimeService):
     """Says of a sync what is committed when it ends, not what was when it began."""
 
-    def _finish(self, order: SyncOrder, result: tuple[int, int]) -> bool:
+    def _finish(self, order: SyncOrder, result: tuple[int, int]) -> int:
         base = self.control.lane_base(order.lane)
         self.words[base + Lane.COMMITTED] = self.words[base + Lane.WROTE]  # the committer, meanwhile
         target = min(self.words[base + Lane.COMMITTED], order.start + self.words[base + Lane.SEGMENT_SIZE])
@@ -44,9 +44,9 @@ class CountsWhatCameDuringTheSync(FlushRealTimeService):
 
 
 class SyncsAgainAfterAFailedSync(FlushRealTimeService):
-    def _finish(self, order: SyncOrder, result: tuple[int, int]) -> bool:
+    def _finish(self, order: SyncOrder, result: tuple[int, int]) -> int:
         if result[0]:
-            return False
+            return 0
         return super()._finish(order, result)
 
 
