@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import os
 import shutil
 import signal
@@ -81,19 +82,15 @@ class Broker:
 
     def admin(self) -> Any:
         if self._admin is None:
-            from confluent_kafka.admin import AdminClient
-
-            self._admin = AdminClient(dict[str, Any](self.settings))
+            self._admin = _admin_module().AdminClient(self.settings)
         return self._admin
 
     @contextlib.contextmanager
     def topic(self, partitions: int = 1, config: dict[str, str] | None = None) -> Iterator[str]:
         """A new topic, deleted afterwards; the broker runs meanwhile and is paused before and after."""
-        from confluent_kafka.admin import NewTopic
-
         self._topics += 1
         name = f"bench-{self._topics}"
-        wanted = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config or {})
+        wanted = _admin_module().NewTopic(name, num_partitions=partitions, replication_factor=1, config=config or {})
         self._wake()
         try:
             self.admin().create_topics([wanted])[name].result(60)
@@ -125,6 +122,11 @@ class Broker:
         producer.produce(topic, b"warm")
         producer.flush(60)
         return producer
+
+
+def _admin_module() -> Any:
+    """confluent_kafka's, which may not be there and says little of its types."""
+    return importlib.import_module("confluent_kafka.admin")
 
 
 @contextlib.contextmanager
