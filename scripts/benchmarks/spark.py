@@ -48,8 +48,11 @@ def run(bench: Bench) -> None:
         for size in QUICK_SIZES if bench.settings.quick else SIZES:
             count = bench.settings.count(1_000_000 if size == 100 else 400_000, least=2000, multiple=1000)
             with contextlib.ExitStack() as sources:
-                found = list(_sources(bench, sources, session, broker, size, count))
+                store = sources.enter_context(running_store(bench))
+                found = list(_sources(bench, sources, session, store, broker, size, count))
                 _compare(bench, session, found, size, count)
+                if size == 100:
+                    _value_only(bench, session, store, count)
 
 
 def _compare(bench: Bench, session: Any, sources: list[Source], size: int, count: int) -> None:
@@ -65,6 +68,61 @@ def _compare(bench: Bench, session: Any, sources: list[Source], size: int, count
     for name, work in kinds:
         contestants: dict[str, Turn] = {source.name: partial(_awake, bench, source, count, work) for source in sources}
         bench.compare(f"{name}, {size} B", RATE, "Parquet files", contestants, **settings)
+
+
+def _value_only(bench: Bench, session: Any, store: commitlog.Store, count: int) -> None:
+    """Bodies alone, beside as many that a Python source has ready in memory: what Spark itself makes of a Python source."""
+    _register_prebuilt(session, floors.body_of(100), count)
+
+    def read(frame: Callable[[], Any]) -> Turn:
+        return partial(_noop, bench, Source("", frame, lambda rows: None), count)
+
+    ours = session.read.format("commitlog").option("subscribe", TOPIC).option("columns", "value")
+    bench.compare(
+        "batch, value only, noop sink, 100 B",
+        RATE,
+        "prebuilt RecordBatches",
+        {
+            "prebuilt RecordBatches": read(lambda: session.read.format("prebuilt").load()),
+            "commitlog": read(lambda: ours.load(str(store.path))),
+        },
+        rows=count,
+        columns="value",
+        cores=session.sparkContext.defaultParallelism,
+    )
+
+
+def _register_prebuilt(session: Any, body: bytes, count: int) -> None:
+    """The format `prebuilt`: `count` equal bodies, in 4 tasks of 25 equal batches each. Local classes, so that Spark sends
+    them to its workers by value."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    tasks, batches = 4, 25
+
+    class Reader(DataSourceReader):
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(task) for task in range(tasks)]
+
+        def read(self, partition: InputPartition) -> Iterator[Any]:
+            import pyarrow as pa
+
+            values = pa.array([body] * (count // tasks // batches), pa.binary())
+            batch = pa.RecordBatch.from_arrays([values], ["value"])
+            for _ in range(batches):
+                yield batch
+
+    class Prebuilt(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "prebuilt"
+
+        def schema(self) -> str:
+            return "value binary"
+
+        def reader(self, schema: Any) -> DataSourceReader:
+            return Reader()
+
+    session.dataSource.register(Prebuilt)
 
 
 def _awake(bench: Bench, source: Source, count: int, work: Callable[[Bench, Source, int], Sample]) -> Sample:
@@ -142,10 +200,15 @@ def _broker(bench: Bench) -> Iterator[kafka_broker.Broker | None]:
 
 
 def _sources(
-    bench: Bench, stack: contextlib.ExitStack, session: Any, broker: kafka_broker.Broker | None, size: int, count: int
+    bench: Bench,
+    stack: contextlib.ExitStack,
+    session: Any,
+    store: commitlog.Store,
+    broker: kafka_broker.Broker | None,
+    size: int,
+    count: int,
 ) -> Iterator[Source]:
     bodies = [floors.body_of(size) for _ in range(1000)]
-    store = stack.enter_context(running_store(bench))
     _send(store, bodies, count)
     ours = _our_source(session, store)
     yield _parquet_source(bench, stack, session, ours)

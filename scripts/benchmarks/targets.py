@@ -40,6 +40,7 @@ _PIPELINE, _SENDS = "1 KB in batches of 1,000, one producer", "100 B by send, on
 _OVERLAPPED, _HELD = "pwrite + fdatasync, overlapped", "append alone, the stages held"
 _WAIT, _FLOOR = "1 KB, one at a time", "1 × pwrite + fdatasync"
 _NOOP, _STREAM, _SINK = "batch, noop sink", "stream, noop sink, steady batches, 100 B", "batch, Parquet sink, 100 B"
+_VALUE = "batch, value only, noop sink, 100 B"
 
 TARGETS = (
     Target("append", "send, 100 B, by os.write", "≤", 1.6, _ratio("send, 100 B", "send", _OS_WRITE)),
@@ -108,6 +109,7 @@ TARGETS = (
     Target("spark", "batch, 1 KB, by Kafka", "≥", 2.5, _ratio(f"{_NOOP}, 1024 B", "commitlog", "Kafka", "rate")),
     Target("spark", "stream, by Kafka", "≥", 1.5, _ratio(_STREAM, "commitlog", "Kafka", "rate")),
     Target("spark", "Parquet sink, by Kafka", "≥", 1.6, _ratio(_SINK, "commitlog", "Kafka", "rate")),
+    Target("spark", "value only, by prebuilt", "≥", 0.9, _ratio(_VALUE, "commitlog", "prebuilt RecordBatches", "rate")),
 )
 
 
