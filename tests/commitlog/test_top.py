@@ -55,7 +55,6 @@ def test_it_shows_what_happened_since_the_last_look(tmp_path: Path) -> None:
     stages = {row["stage"]: row for row in cells(text, "stage")}
     assert float(stages["committer"]["actions/s"]) > 0
     assert stages["committer"]["p99µs"] != "-"
-    assert stages["allocator"]["p99µs"] == "-"  # nothing in this interval
 
 
 def test_it_shows_a_pipeline_that_hangs(tmp_path: Path) -> None:
