@@ -4,20 +4,20 @@ A producer leases a lane and is the only writer of its log, so it knows queue of
 append. It encodes a record in its final bytes, copies it into the lane's write buffer, and publishes it by storing
 `wrote`. RocketMQ's DefaultAppendMessageCallback, with the lane in place of the put-message lock.
 
-**Interrupts and threads.** A call takes the producer's one token first (`list.pop` is atomic) and puts it back last. So a
-call that finds none is either beside another one, and raises ConcurrentUse before it has stored anything; or an earlier
-one was interrupted (KeyboardInterrupt can hit between any two steps) or failed. Then it re-reads `wrote` and learns what
-was published from the buffer itself. Which of the two it is, the stacks of the running threads tell.
+**Interrupts and threads.** A call takes the producer's one token first and puts it back last. One that finds none is beside
+or inside another, and raises ConcurrentUse before it has stored anything. A call that was interrupted (KeyboardInterrupt
+can hit between any two steps) or has failed puts back the token `False`: then the next one re-reads `wrote` and learns what
+was published from the buffer itself. Token and local variable are exchanged in one statement that calls nothing: CPython
+neither switches threads nor raises an interrupt in it.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import weakref
 from collections.abc import Mapping, Sequence
 from time import time_ns
-from types import CodeType, FrameType, TracebackType
+from types import TracebackType
 from typing import Any, NoReturn
 
 from commitlog.attachment import Attachment
@@ -49,14 +49,14 @@ class _Topic:
         self.encoded, self.next_offset, self.encode, self.overhead = encoded, next_offset, encode, overhead
 
 
-class _Gone(list[None]):
-    """The token of a producer that can't be used any more: raises the error it was made with."""
+class _Gone(dict[str, _Topic]):
+    """The topics of a producer that can't be used any more: raises the error it was made with."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
         self._error = error
 
-    def pop(self, _index: Any = -1, /) -> NoReturn:
+    def get(self, *_: object) -> NoReturn:
         raise self._error
 
 
@@ -68,7 +68,7 @@ class Producer:
     """
 
     __slots__ = (
-        "__weakref__", "_attachment", "_batches", "_closed", "_config", "_encoder", "_known_offsets", "_lease", "_messages",
+        "__weakref__", "_attachment", "_closed", "_config", "_encoder", "_known_offsets", "_lease", "_messages",
         "_messages_at", "_next_tick", "_place", "_progress", "_seen", "_sleep_at", "_sync", "_timestamp", "_token", "_topics",
         "_words", "_wrote", "_wrote_at", "lane", "message_bytes_max", "store_host",
     )  # fmt: skip
@@ -102,9 +102,8 @@ class Producer:
         self._wrote, self._messages = words[self._wrote_at], words[self._messages_at]
         self._timestamp, self._next_tick = end.store_timestamp, 0  # ms; ns
         self._sync = self._progress.sync
-        self._batches = 0
         self._closed = False
-        self._token: list[None] = [None]
+        self._token: bool | None = True
         _PRODUCERS.add(self)
 
     # ---- append --------------------------------------------------------------------------------------------------
@@ -128,39 +127,44 @@ class Producer:
         StoreStopped, ProducerClosed, ForkedProducer, ConcurrentUse: nothing was appended then. In a store with SYNC_FLUSH
         also what `Receipt.wait` raises: then the message *is* in the log, and sending it again would double it.
         """
+        token = None
         try:
-            self._token.pop()
-        except IndexError:
-            self._enter_again()
-        state = self._topics.get(topic) or self._open_topic(topic)
-        if type(body) is not bytes:
-            body = _as_bytes(body)
-        if key is None and tags is None and properties is None and wait:
-            encoded, size = b"", state.overhead + len(body)
-        else:
-            encoded = encode_properties(key, tags, properties, wait, append_crc=self._encoder.append_crc)
-            size = state.overhead + len(body) + len(encoded)
-        if size > self.message_bytes_max:
-            raise self._too_large(size)
-        place, where, offset = self._place, self._wrote, state.next_offset
-        end = where + size
-        if end > place.limit:
-            where = place.make_room(where, size)
+            token, self._token = self._token, None
+            if not token:
+                self._enter_again(token)
+            state = self._topics.get(topic) or self._open_topic(topic)
+            if type(body) is not bytes:
+                body = _as_bytes(body)
+            if key is None and tags is None and properties is None and wait:
+                encoded, size = b"", state.overhead + len(body)
+            else:
+                encoded = encode_properties(key, tags, properties, wait, append_crc=self._encoder.append_crc)
+                size = state.overhead + len(body) + len(encoded)
+            if size > self.message_bytes_max:
+                raise self._too_large(size)
+            place, where, offset = self._place, self._wrote, state.next_offset
             end = where + size
-        if time_ns() >= self._next_tick:
-            self._tick()
-        now = self._timestamp
-        if born_timestamp is None and not flag:
-            place.append(state.encode(body, encoded, offset, where, now))
-        else:
-            born = now if born_timestamp is None else born_timestamp
-            place.append(self._encoder.encode(state.encoded, body, encoded, offset, where, born, now, flag))
-        words = self._words
-        words[self._wrote_at] = end  # publishes the record: accepted
-        words[self._messages_at] = self._messages = self._messages + 1
-        state.next_offset = offset + 1
-        self._wrote = end  # last: who is interrupted before finds the record between the two
-        self._token.append(None)
+            if end > place.limit:
+                where = place.make_room(where, size)
+                end = where + size
+            if time_ns() >= self._next_tick:
+                self._tick()
+            now = self._timestamp
+            if born_timestamp is None and not flag:
+                place.append(state.encode(body, encoded, offset, where, now))
+            else:
+                born = now if born_timestamp is None else born_timestamp
+                place.append(self._encoder.encode(state.encoded, body, encoded, offset, where, born, now, flag))
+            words = self._words
+            words[self._wrote_at] = end  # publishes the record: accepted
+            words[self._messages_at] = self._messages = self._messages + 1
+            state.next_offset = offset + 1
+            self._wrote = end  # last: who is interrupted before finds the record between the two
+            self._token, token = True, None
+        except BaseException:
+            if token is not None:
+                self._token = False
+            raise
         if words[self._sleep_at] != self._seen:
             self._attend()
         if self._sync and wait:
@@ -187,27 +191,31 @@ class Producer:
         properties are those of every message. Raises what `send` does; MessageTooLarge also for a batch that
         no segment holds.
         """
+        token = None
         try:
-            self._token.pop()
-        except IndexError:
-            self._enter_again()
-        made = Bodies.of(bodies)
-        state = self._topics.get(topic) or self._open_topic(topic)
-        encoded = encode_properties(key, tags, properties, wait, append_crc=self._encoder.append_crc)
-        size = self._batch_size(state.encoded, made, encoded)
-        place, where, offset, words = self._place, self._wrote, state.next_offset, self._words
-        if where + size > place.limit:
-            where = place.make_room(where, size)
-        self._tick()
-        now, out = self._timestamp, place.view(where, size)
-        places = encode_batch(self._encoder, state.encoded, made, encoded, offset, where, now, now, out)
-        place.store(out, where)
-        words[self._wrote_at] = end = where + size  # publishes them all
-        words[self._messages_at] = self._messages = self._messages + made.count
-        state.next_offset = offset + made.count
-        self._wrote = end
-        self._batches += 1  # an empty one leaves no other trace (see _take_lost_token)
-        self._token.append(None)
+            token, self._token = self._token, None
+            if not token:
+                self._enter_again(token)
+            made = Bodies.of(bodies)
+            state = self._topics.get(topic) or self._open_topic(topic)
+            encoded = encode_properties(key, tags, properties, wait, append_crc=self._encoder.append_crc)
+            size = self._batch_size(state.encoded, made, encoded)
+            place, where, offset, words = self._place, self._wrote, state.next_offset, self._words
+            if where + size > place.limit:
+                where = place.make_room(where, size)
+            self._tick()
+            now, out = self._timestamp, place.view(where, size)
+            places = encode_batch(self._encoder, state.encoded, made, encoded, offset, where, now, now, out)
+            place.store(out, where)
+            words[self._wrote_at] = end = where + size  # publishes them all
+            words[self._messages_at] = self._messages = self._messages + made.count
+            state.next_offset = offset + made.count
+            self._wrote = end
+            self._token, token = True, None
+        except BaseException:
+            if token is not None:
+                self._token = False
+            raise
         if words[self._sleep_at] != self._seen:
             self._attend()
         if self._sync and wait:
@@ -244,11 +252,13 @@ class Producer:
         state = self._topics[topic] = _Topic(encoded, next_offset, encode, overhead)
         return state
 
-    def _enter_again(self) -> None:
-        """There was no token. Raises ConcurrentUse where another call is running; else one was interrupted or has failed:
-        what was published is in the log, and nothing else is."""
-        if not self._take_lost_token(sys._getframe(1)):
-            return
+    def _enter_again(self, token: bool | None) -> None:
+        """Raises ConcurrentUse where another call is running. Else the last one was interrupted or has failed: what was
+        published is in the log, and nothing else is."""
+        if self._closed:
+            return  # the topics say why
+        if token is None:
+            raise self._concurrent_use()
         place, published = self._place, self._words[self._wrote_at]
         where = self._wrote
         while where < published:
@@ -262,25 +272,6 @@ class Producer:
             where += at if where + at >= published else place.segment_bytes - where % place.segment_bytes
         self._wrote = published
         place.leave()
-
-    def _take_lost_token(self, call: FrameType) -> bool:
-        """True when the token was lost; False when it was back, and is taken. Raises ConcurrentUse.
-
-        Who holds it between the two looks at the stacks is seen by one of them, or has come and gone: then `_wrote` or
-        `_batches` tell.
-        """
-        before = self._wrote, self._batches
-        for _ in range(2):
-            if _is_inside(self, call):
-                raise self._concurrent_use() from None
-            try:
-                self._token.pop()
-                return False
-            except IndexError:
-                continue
-        if (self._wrote, self._batches) != before:
-            raise self._concurrent_use() from None
-        return True
 
     def _concurrent_use(self) -> ConcurrentUse:
         return ConcurrentUse(
@@ -311,19 +302,24 @@ class Producer:
         """Gives the lane back. What was sent is drained by the stages; `flush` before waits for it."""
         if self._closed:
             return
+        gone = _Gone(ProducerClosed(f"lane {self.lane}: this producer was closed"))
+        token = None
         try:
-            self._token.pop()
-        except IndexError:
-            self._take_lost_token(sys._getframe())
-        self._closed = True
-        self._token = _Gone(ProducerClosed(f"lane {self.lane}: this producer was closed"))
+            token, self._token = self._token, None
+            if token is None:
+                raise self._concurrent_use()
+            self._topics = gone
+            self._closed = True
+        finally:
+            if token is not None:
+                self._token = False
         self._place.close()
         self._lease.release()
         self._attachment.close_sockets()
 
     def _die_after_fork(self) -> None:
         self._closed = True
-        self._token = _Gone(
+        self._topics = _Gone(
             ForkedProducer(f"lane {self.lane}: this producer belongs to the parent process; make one in the child")
         )
         self._lease.abandon_after_fork()
@@ -342,20 +338,6 @@ class Producer:
 
     def __repr__(self) -> str:
         return f"Producer({str(self._attachment.directory.path)!r}, lane={self.lane})"
-
-
-_CALLS: frozenset[CodeType] = frozenset(call.__code__ for call in (Producer.send, Producer.send_batch, Producer.close))
-
-
-def _is_inside(producer: Producer, but: FrameType) -> bool:
-    """Whether any thread is in a call of this producer, `but` that one."""
-    frame: FrameType | None
-    for frame in sys._current_frames().values():
-        while frame is not None:  # and None it is in the end: a frame in a local of its own would live on
-            if frame.f_code in _CALLS and frame is not but and frame.f_locals.get("self") is producer:
-                return True
-            frame = frame.f_back
-    return False
 
 
 _PRODUCERS: weakref.WeakSet[Producer] = weakref.WeakSet()

@@ -140,7 +140,7 @@ def test_damaged_consume_queues(damages: list[Damage]) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(1900)
 @MANY
 @given(damages=damages, kind=positions)
 def test_damaged_logs_many(damages: list[Damage], kind: str) -> None:
@@ -149,7 +149,7 @@ def test_damaged_logs_many(damages: list[Damage], kind: str) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(1900)
 @MANY
 @given(damages=damages)
 def test_damaged_consume_queues_many(damages: list[Damage]) -> None:
