@@ -149,7 +149,8 @@ class ServiceThread(ABC):
                 seen = None
                 if self.linger_ms and moved < _LARGE_STEP_BYTES:
                     self._linger()
-                self._poll(0)  # an order to stop comes through in any rush
+                else:
+                    self._poll(0)  # an order to stop comes through in any rush
             elif seen is None:
                 seen = self.news()
                 continue
@@ -221,8 +222,8 @@ class ServiceThread(ABC):
             return
         lingering_at = self.base + Stage.LINGERING
         self.words[lingering_at] = 1
-        in_a_hurry = self.clock.monotonic_ns() < self._hurry_until
-        woken = not self.waiting_lanes() and self._poll(min(self.linger_ms, 1) if in_a_hurry else self.linger_ms)
+        linger_ms = min(self.linger_ms, 1) if self.clock.monotonic_ns() < self._hurry_until else self.linger_ms
+        woken = self._poll(0 if self.waiting_lanes() else linger_ms)  # polls always: an order to stop comes through
         self.words[lingering_at] = 0
         if woken:
             self._serve_waiters()
