@@ -36,6 +36,7 @@ class CommitRealTimeService(ServiceThread):
 
     name = "committer"
     fault_word = Lane.COMMITTER_FAULT
+    reach = Lane.COMMITTED
     watched = (Lane.WROTE, Lane.BUFFERS, Lane.REWRITE_WANTED, Lane.ALLOCATED, Lane.OPENED, Lane.FLUSH_REQUESTED)
 
     def __init__(self, path: Path, channel: FileChannel = DISK, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -50,18 +51,11 @@ class CommitRealTimeService(ServiceThread):
         self._followed_ns = 0
         self._files: dict[int, tuple[int, int]] = {}  # lane → segment start, descriptor
         self._last_commit: dict[int, int] = {}
-        self._not_before: dict[int, int] = {}
         self._trusted_above: dict[int, float] = {}  # lane → see _trust_direct
         self._wrote, self._committed = self.lanes[:, Lane.WROTE], self.lanes[:, Lane.COMMITTED]
         self._wanted, self._rewritten = self.lanes[:, Lane.REWRITE_WANTED], self.lanes[:, Lane.REWRITTEN]
-        self._requested, self._flushed = self.lanes[:, Lane.FLUSH_REQUESTED], self.lanes[:, Lane.FLUSHED]
         self._flusher = self.bell_of("flusher")
         self._allocator = self.bell_of("allocator")
-
-    def waiting_lanes(self) -> list[int]:
-        now = self.clock.monotonic_ns()
-        lanes: list[int] = np.flatnonzero(self._requested > self._committed).tolist()
-        return [lane for lane in lanes if self._not_before.get(lane, 0) <= now]
 
     def is_awaited(self, lane: int) -> bool:
         words, base = self.words, self.control.lane_base(lane)
@@ -224,7 +218,7 @@ class CommitRealTimeService(ServiceThread):
         for lane in list(self._files):
             self._close_file(lane)
         self._buffers.close()
-        del self._wrote, self._committed, self._wanted, self._rewritten, self._requested, self._flushed
+        del self._wrote, self._committed, self._wanted, self._rewritten
         self._flusher.close()
         self._allocator.close()
 

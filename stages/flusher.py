@@ -50,6 +50,7 @@ class FlushRealTimeService(ServiceThread):
 
     name = "flusher"
     fault_word = Lane.FLUSHER_FAULT
+    reach = Lane.FLUSHED
     watched = (Lane.COMMITTED, Lane.REWRITTEN, Lane.ALLOCATED, Lane.FLUSH_REQUESTED, Lane.DISPATCH_SYNCED)
 
     def __init__(self, path: Path, channel: FileChannel = DISK, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -69,12 +70,11 @@ class FlushRealTimeService(ServiceThread):
         self._files: dict[int, dict[int, int]] = {}  # lane → segment start → descriptor
         self._unopened: set[int] = set()  # lanes of which a segment could not be opened
         self._last_flush: dict[int, int] = {}
-        self._not_before: dict[int, int] = {}
         self._positions: dict[int, PositionsFile] = {}
         self._recorded: dict[int, tuple[int, int, int]] = {}
         self._recorded_ns = 0
         self._wrote, self._committed = self.lanes[:, Lane.WROTE], self.lanes[:, Lane.COMMITTED]
-        self._flushed, self._requested = self.lanes[:, Lane.FLUSHED], self.lanes[:, Lane.FLUSH_REQUESTED]
+        self._flushed = self.lanes[:, Lane.FLUSHED]
         self._opened, self._allocated = self.lanes[:, Lane.OPENED], self.lanes[:, Lane.ALLOCATED]
         self._committer, self._dispatcher = self.bell_of("committer"), self.bell_of("dispatcher")
         self._notices = NoticePublisher(self.context, self.pool)
@@ -90,11 +90,6 @@ class FlushRealTimeService(ServiceThread):
             if words[base + Lane.FLUSHED] != words[base + Lane.COMMITTED]:
                 words[base + Lane.REWRITE_WANTED] += 1
         self._committer.wake()
-
-    def waiting_lanes(self) -> list[int]:
-        now = self.clock.monotonic_ns()
-        lanes: list[int] = np.flatnonzero(self._requested > self._flushed).tolist()
-        return [lane for lane in lanes if self._not_before.get(lane, 0) <= now]
 
     def is_awaited(self, lane: int) -> bool:
         words, base = self.words, self.control.lane_base(lane)
@@ -276,7 +271,7 @@ class FlushRealTimeService(ServiceThread):
         for files in self._files.values():
             for fd in files.values():
                 self.channel.close(fd)
-        del self._wrote, self._committed, self._flushed, self._requested, self._opened, self._allocated
+        del self._wrote, self._committed, self._flushed, self._opened, self._allocated
         self._committer.close()
         self._dispatcher.close()
         self._notices.close()

@@ -33,7 +33,7 @@ from commitlog.log_lines import log_to
 from commitlog.store_directory import StoreDirectory
 from commitlog.view import attach_control
 from commitlog.wire import WakeupReceiver, WakeupSender
-from shm.layout import STAGES, Header, Stage
+from shm.layout import STAGES, Header, Lane, Stage
 from shm.statistics import record_duration
 
 DRAIN_ROUNDS = 10
@@ -51,12 +51,14 @@ class ServiceThread(ABC):
     """Base of the stages. `lanes` is the live table of lane rows, shape (128, 128), words.
 
     A subclass says `watched` (the lane words whose change is news to it), `work` (one round over all lanes) and `left`
-    (what is still to do, for the drain).
+    (what is still to do, for the drain). `reach` is the lane word up to which it has done its part of a synchronous flush;
+    None: it has no part in one.
     """
 
     name: str
     fault_word: int
     watched: tuple[int, ...]
+    reach: int | None = None
     interval_ms: int
     linger_ms: int
 
@@ -80,6 +82,9 @@ class ServiceThread(ABC):
         self.stopping = False
         self._look_until = self._hurry_until = 0
         self._served: list[int] = []
+        self._requested = self.lanes[:, Lane.FLUSH_REQUESTED]
+        self._reached = None if self.reach is None else self.lanes[:, self.reach]
+        self._not_before: dict[int, int] = {}  # lane → monotonic ns at which what has failed is tried again
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._poller = zmq.Poller()
         for source in (self._bell.socket, _STDIN, self._wake_read):
@@ -108,7 +113,11 @@ class ServiceThread(ABC):
 
     def waiting_lanes(self) -> list[int]:
         """Lanes of which somebody waits for a synchronous flush to which this stage has still to do its part."""
-        return []
+        if self._reached is None:
+            return []
+        now = self.clock.monotonic_ns()
+        lanes: list[int] = np.flatnonzero(self._requested > self._reached).tolist()
+        return [lane for lane in lanes if self._not_before.get(lane, 0) <= now]
 
     def is_awaited(self, lane: int) -> bool:
         """Whether a synchronous flush of a lane waits for this stage now."""
@@ -299,7 +308,7 @@ class ServiceThread(ABC):
         self.context.destroy(linger=0)
         os.close(self._wake_read)
         os.close(self._wake_write)
-        del self.lanes
+        del self.lanes, self._requested, self._reached
         self.channel.close(self._lock_fd)
 
     def request_stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
