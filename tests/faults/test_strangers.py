@@ -9,7 +9,6 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,33 +19,11 @@ import commitlog
 from commitlog import errors
 from commitlog.wire import NoticePublisher, NoticeSubscriber, WakeupReceiver, WakeupSender
 from shm.layout import STAGES
+from tests.another_user import NOBODY, as_nobody, as_root
 from tests.crash.scene import pid_of
 from tests.waiting import wait_until
 
 SMALL = {"store": {"segment_bytes": 1 << 16}}
-NOBODY = 65534
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can try as another user")
-
-
-def as_nobody(action: Callable[[], str]) -> str:
-    """What the action says in a child that is another user."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        said = "it died"
-        try:
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            said = action()
-        finally:
-            os.write(writing, said.encode())
-            os._exit(0)
-    os.close(writing)
-    said = b"".join(iter(lambda: os.read(reading, 65536), b"")).decode()
-    os.close(reading)
-    os.waitpid(child, 0)
-    return said
 
 
 def _open_all(paths: list[Path]) -> str:
