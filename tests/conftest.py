@@ -119,3 +119,11 @@ def quick_java(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.spark_session import QUICK
 
     monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK)
+
+
+@pytest.fixture
+def look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index of a stopped store is brought up to date at every `refresh`, not only now and then."""
+    from commitlog import topic_index
+
+    monkeypatch.setattr(topic_index, "STOPPED_REREAD_NS", 0)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from commitlog import topic_index
 from commitlog.checkpoint import Positions, PositionsFile
 from commitlog.errors import ReadingWarning
 from commitlog.file_channel import DISK
@@ -25,10 +24,7 @@ from tests.spark.hand_made import BEGIN_MS, HandMadeLane, HandMadeStore
 ROWS = 90
 ENTRY = 20
 
-
-@pytest.fixture(autouse=True)
-def _look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_index, "STOPPED_REREAD_NS", 0)
+pytestmark = pytest.mark.usefixtures("look_each_time")
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from commitlog import topic_index
 from commitlog.errors import CommitLogError
 from commitlog.spark.columns import ALL_COLUMNS, KAFKA_COLUMNS
 from commitlog.spark.reading import Task
@@ -35,10 +34,7 @@ FEW = settings(max_examples=150, deadline=None, suppress_health_check=list(Healt
 MANY = settings(FEW, max_examples=2_000)
 Json = dict[str, Any]
 
-
-@pytest.fixture(autouse=True)
-def _look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_index, "STOPPED_REREAD_NS", 0)
+pytestmark = pytest.mark.usefixtures("look_each_time")
 
 
 @dataclass

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from commitlog import registered_readers, topic_index
+from commitlog import registered_readers
 from commitlog.errors import OptionError, ReaderError, ReaderInUse
 from commitlog.file_channel import FileChannel
 from commitlog.registered_readers import RegisteredReaders
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 ALL = ReadAllAvailable()
 Json = dict[str, Any]
+pytestmark = pytest.mark.usefixtures("look_each_time")
 
 
 @pytest.fixture(autouse=True)
-def _look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_index, "STOPPED_REREAD_NS", 0)
+def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registered_readers, "PATIENCE_SECONDS", 0.05)
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from commitlog import topic_index
 from commitlog.errors import CommitLogError, DataLoss, OffsetOutOfRange, OptionError
 from commitlog.spark.source import CommitLogDataSource, StreamReader
 from tests.spark.hand_made import HandMadeStore, small_store
@@ -19,11 +18,7 @@ from tests.spark.hand_made import HandMadeStore, small_store
 ALL = ReadAllAvailable()
 Json = dict[str, Any]
 
-
-@pytest.fixture(autouse=True)
-def _look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped stores are looked at only now and then."""
-    monkeypatch.setattr(topic_index, "STOPPED_REREAD_NS", 0)
+pytestmark = pytest.mark.usefixtures("look_each_time")
 
 
 def reader(store: HandMadeStore, **options: object) -> StreamReader:

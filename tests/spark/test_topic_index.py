@@ -6,15 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from commitlog import topic_index
 from commitlog.topic_index import LaneIndex, QueueRange, TopicIndex
 from commitlog.view import StoreView
 from tests.spark.hand_made import BEGIN_MS, HandMadeLane, HandMadeStore
 
-
-@pytest.fixture(autouse=True)
-def _look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_index, "STOPPED_REREAD_NS", 0)
+pytestmark = pytest.mark.usefixtures("look_each_time")
 
 
 @pytest.fixture
