@@ -11,6 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import commitlog
+from commitlog.consume_queue import FILE_BYTES
+from commitlog.file_channel import DISK
+from commitlog.parallel_recovery import recover_lanes
+from commitlog.store_directory import StoreDirectory
 from scripts.benchmarks import floors
 from scripts.benchmarks.floors import TOPIC
 from scripts.benchmarks.harness import Stopwatch
@@ -88,3 +92,17 @@ def overlapped(path: Path, total_bytes: int, segment_bytes: int, made_before: bo
         yield turn
     finally:
         floor.close()
+
+
+@contextlib.contextmanager
+def recover(path: Path) -> Iterator[Turn]:
+    """Recovers every lane of a stopped store, as the supervisor does where no pool is left."""
+    directory = StoreDirectory(path)
+    lanes, facts = [directory.lane(number) for number in directory.lane_numbers()], directory.load()
+
+    def turn() -> dict[str, Any]:
+        with Stopwatch() as watch:
+            ends = recover_lanes(lanes, facts.segment_bytes, DISK, lambda _: None, queue_file_bytes=FILE_BYTES)
+        return {**_answer(watch, 0), "ends": [ends[lane.number].end for lane in lanes]}
+
+    yield turn

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,30 @@ def private_bytes(pid: int) -> int:
         if line.startswith("Pss_Anon:"):
             return int(line.split()[1]) * 1024
     return 0
+
+
+class PeakMemory:
+    """The most private memory that a process and its children had together, looked at every 10 ms."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+        self.peak_bytes = 0
+        self._ended = threading.Event()
+        self._looking = threading.Thread(target=self._look)
+
+    def _look(self) -> None:
+        while not self._ended.wait(0.01):
+            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError, FileNotFoundError):  # a child is gone
+                pids = [self._process.pid, *(child.pid for child in self._process.children())]
+                self.peak_bytes = max(self.peak_bytes, sum(map(private_bytes, pids)))
+
+    def __enter__(self) -> PeakMemory:
+        self._looking.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._looking.join()
 
 
 @contextlib.contextmanager

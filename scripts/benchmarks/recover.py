@@ -6,44 +6,54 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from zlib_ng import zlib_ng
 
 import commitlog
 from commitlog.adoption import open_pool
-from commitlog.checkpoint import Positions, PositionsFile
+from commitlog.checkpoint import PositionsFile
 from commitlog.errors import CommitLogError
 from commitlog.file_channel import DISK
 from commitlog.recovery import recover_lane
-from commitlog.store_directory import StoreDirectory
+from commitlog.store_directory import LaneDirectory, StoreDirectory
 from commitlog.view import StoreView
 from scripts.benchmarks import floors
 from scripts.benchmarks.floors import TOPIC
 from scripts.benchmarks.harness import Bench, Metric, Sample, Stopwatch
-from scripts.benchmarks.ours import running_store
+from scripts.benchmarks.ours import PeakMemory, running_store
+from scripts.benchmarks.workers import workers
 from shm.layout import STAGES, Header, Stage
 
 SIZE = 1024
+MIXED = tuple(round(10 * 400 ** (number * 37 % 100 / 99)) for number in range(100))
+"""Bodies of 10 B to 4 KB in no order, as many below 200 B as above."""
 MILLISECONDS = Metric("milliseconds", "ms, process start left out")
 SCAN = (Metric("megabytes", "MB/s of the log", "higher"), Metric("cpu", "ms of CPU a MB"))
+MEMORY = Metric("memory", "MB of private memory at the most")
+_READ, _SCANNED = "read, and one CRC over it", "all flushed, nothing dispatched"
 
 
 def run(bench: Bench) -> None:
     large = bench.settings.count(1 << 30, least=8 << 20)
     _same_boot(bench, large // 16, large)
-    _full_scan(bench, large)
+    _full_scan(bench, f"{SIZE} B", [SIZE], large, lost=True)
+    _full_scan(bench, "100 B", [100], large // 8)
+    _full_scan(bench, "10 B to 4 KB", MIXED, large // 8)
+    _side_by_side(bench, large // 64, large // 16)
 
 
-def _fill(store: commitlog.Store, total: int) -> None:
-    """Messages of 1 KB until the log has so many bytes, all flushed."""
-    with commitlog.Producer(store.path) as producer:
-        bodies, where = [floors.body_of(SIZE) for _ in range(100)], 0
-        while where < total:
-            where = producer.send_batch(TOPIC, bodies).end
-        producer.flush(120)
+def _fill(path: Path, total: int, sizes: Sequence[int] = (SIZE,), lanes: int = 1) -> None:
+    """Messages of these sizes in turn until the log of each lane has so many bytes, all flushed."""
+    bodies = [floors.body_of(size) for _ in range(100 // len(sizes)) for size in sizes]
+    with contextlib.ExitStack() as stack:
+        for producer in [stack.enter_context(commitlog.Producer(path)) for _ in range(lanes)]:
+            while producer.send_batch(TOPIC, bodies).end < total:
+                pass
+            producer.flush(120)
 
 
 @dataclass
@@ -67,7 +77,7 @@ def _killed(bench: Bench, total: int, unflushed: int) -> Iterator[Killed]:
     """Fills a store, has its last bytes accepted and no more, and kills it. Afterwards it is drained and removed."""
     with bench.room() as room:
         store = commitlog.Store.open(room / "store", bench.settings.store_config)
-        _fill(store, total)
+        _fill(store.path, total)
         pids = _pids(store.path)
         with commitlog.Producer(store.path) as producer:
             os.kill(pids["committer"], signal.SIGSTOP)
@@ -110,40 +120,93 @@ def _same_boot(bench: Bench, small: int, large: int) -> None:
         )
 
 
-def _full_scan(bench: Bench, total: int) -> None:
-    with running_store(bench) as store:
-        _fill(store, total)
-        store.close()
-        directory = StoreDirectory(store.path)
-        lane, facts = directory.lane(0), directory.load()
+class StoppedLane:
+    """A lane of a stopped store. Each recovery finds what it should: all flushed, nothing dispatched."""
+
+    def __init__(self, lane: LaneDirectory, segment_bytes: int) -> None:
+        self._lane, self._segment_bytes = lane, segment_bytes
         last = PositionsFile(lane.positions_file, DISK).load()
         assert last
+        self._last, self.bytes = last, last.flushed_where
+        self.files = [lane.segment(int(name)) for name in DISK.list(lane.commitlog)]
 
-        def scan(positions: Positions | None) -> Sample:
-            DISK.unlink(lane.positions_file)
-            if positions:
-                PositionsFile(lane.positions_file, DISK).store(positions)
-            with Stopwatch() as watch:
-                end = recover_lane(lane, facts.segment_bytes, DISK, lambda _: None)
-            if end.end != last.flushed_where:
-                raise RuntimeError(f"recovery ended at {end.end}, the log at {last.flushed_where}")
-            PositionsFile(lane.positions_file, DISK).store(last)
-            return _speed(watch, end.end)
+    def forget(self, lost: bool = False) -> None:
+        """Makes its record of positions say that nothing was dispatched; or removes it."""
+        self._lane.positions_file.unlink(missing_ok=True)
+        if not lost:
+            unclean = replace(self._last, dispatched_where=0, drained=False, entries=-1)
+            PositionsFile(self._lane.positions_file, DISK).store(unclean)
 
-        unclean = Positions(last.generation, last.flushed_where, 0, last.first_where, last.last_store_timestamp, False)
-        files = [lane.segment(int(name)) for name in DISK.list(lane.commitlog)]
+    def scan(self, lost: bool) -> Sample:
+        self.forget(lost)
+        with Stopwatch() as watch:
+            end = recover_lane(self._lane, self._segment_bytes, DISK, lambda _: None).end
+        self.check(end)
+        return _speed(watch, end)
+
+    def check(self, end: int) -> None:
+        if end != self.bytes:
+            raise RuntimeError(f"recovery ended at {end}, the log at {self.bytes}")
+
+
+class StoppedStore:
+    def __init__(self, path: Path) -> None:
+        directory = StoreDirectory(path)
+        size = directory.load().segment_bytes
+        self.path, self.lanes = path, [StoppedLane(directory.lane(n), size) for n in directory.lane_numbers()]
+        self.bytes = sum(lane.bytes for lane in self.lanes)
+
+    def recover(self) -> Sample:
+        """All lanes, in a process of its own, as a start does it."""
+        for lane in self.lanes:
+            lane.forget()
+        job = {"kind": "recover", "path": str(self.path)}
+        with workers([job]) as running, PeakMemory(running.processes[0].pid) as memory:
+            (answer,) = running.go()
+        for lane, end in zip(self.lanes, answer["ends"], strict=True):
+            lane.check(end)
+        return {"memory": memory.peak_bytes / 1e6, "megabytes": self.bytes / answer["seconds"] / 1e6}
+
+
+@contextlib.contextmanager
+def _stopped(bench: Bench, total: int, sizes: Sequence[int], lanes: int = 1) -> Iterator[StoppedStore]:
+    with running_store(bench) as store:
+        _fill(store.path, total, sizes, lanes)
+        store.close()
+        yield StoppedStore(store.path)
+
+
+def _full_scan(bench: Bench, name: str, sizes: Sequence[int], total: int, lost: bool = False) -> None:
+    """`lost`: also with the lane's positions gone, which makes recovery write and sync the log again."""
+    with _stopped(bench, total, sizes) as store:
+        (lane,) = store.lanes
+        contestants = {_READ: partial(_read, lane.files, lane.bytes), _SCANNED: partial(lane.scan, False)}
+        if lost:
+            contestants["positions lost: scanned, written again, synced"] = partial(lane.scan, True)
         bench.compare(
-            "full scan",
+            f"full scan, {name}",
             SCAN,
-            "read, and one CRC over it",
-            {
-                "read, and one CRC over it": lambda: _read(files, last.flushed_where),
-                "all flushed, nothing dispatched": lambda: scan(unclean),
-                "positions lost: scanned, written again, synced": lambda: scan(None),
-            },
-            megabytes=round(last.flushed_where / 1e6, 1),
-            body=f"{SIZE} B",
+            _READ,
+            contestants,
+            megabytes=round(lane.bytes / 1e6, 1),
+            body=name,
+            checked="every record's CRCs",
             cache="the files are in memory",
+        )
+
+
+def _side_by_side(bench: Bench, small: int, large: int) -> None:
+    """What a start takes that has to scan more than one lane: memory must not grow with the logs."""
+    with _stopped(bench, small, [100], lanes=2) as few, _stopped(bench, large, [100], lanes=2) as many:
+        bench.compare(
+            "two lanes side by side",
+            (MEMORY, SCAN[0]),
+            "small logs",
+            {"small logs": few.recover, "large logs": many.recover},
+            small_megabytes=round(few.bytes / 1e6, 1),
+            large_megabytes=round(many.bytes / 1e6, 1),
+            body="100 B",
+            memory="of the process that recovers and of its children, seen every 10 ms",
         )
 
 

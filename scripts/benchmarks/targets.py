@@ -40,6 +40,7 @@ _PIPELINE, _SENDS = "1 KB in batches of 1,000, one producer", "100 B by send, on
 _OVERLAPPED, _HELD = "pwrite + fdatasync, overlapped", "append alone, the stages held"
 _WAIT, _FLOOR = "1 KB, one at a time", "1 × pwrite + fdatasync"
 _NOOP, _STREAM, _SINK = "batch, noop sink", "stream, noop sink, steady batches, 100 B", "batch, Parquet sink, 100 B"
+_SCANNED = "all flushed, nothing dispatched"
 _VALUE = "batch, value only, noop sink, 100 B"
 
 TARGETS = (
@@ -101,7 +102,12 @@ TARGETS = (
         lambda value: value("16 producers", "commitlog", "rate") / value("2 producers", "commitlog", "rate"),
     ),
     Target("scale", "slowest of sixteen, by the fastest", "≥", 0.6, _plain("16 producers", "commitlog", "fairness")),
-    Target("recover", "full scan, MB/s", "≥", 900, _plain("full scan", "all flushed, nothing dispatched", "megabytes")),
+    Target("recover", "full scan, 1 KB, MB/s", "≥", 1000, _plain("full scan, 1024 B", _SCANNED, "megabytes")),
+    Target(
+        "recover", "full scan, 1 KB, twice RocketMQ's", "≥", 900, _plain("full scan, 1024 B", _SCANNED, "megabytes")
+    ),
+    Target("recover", "full scan, 100 B, MB/s", "≥", 250, _plain("full scan, 100 B", _SCANNED, "megabytes")),
+    Target("recover", "memory, large logs, MB", "≤", 200, _plain("two lanes side by side", "large logs", "memory")),
     Target("dispatch", "records/s, 100 B", "≥", 2e6, _plain("100 B records", "dispatcher", "rate")),
     Target("planning", "a batch, ms of CPU", "≤", 100, _plain("a batch is planned", "many segments a lane", "cpu")),
     Target("planning", "idle, ms of CPU", "≤", 1, _plain("a stream that is up to date asks", "many lanes", "cpu")),
