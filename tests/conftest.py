@@ -53,10 +53,9 @@ def _remove_if_stale(directory: Path) -> None:
     except OSError:
         return  # removed meanwhile, or another user's
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(directory, ignore_errors=True)
-    except BlockingIOError:
-        pass  # in use
+        with contextlib.suppress(BlockingIOError):  # in use
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(directory, ignore_errors=True)
     finally:
         os.close(fd)
 

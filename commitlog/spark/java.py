@@ -8,6 +8,7 @@ lacks that module, and all others warn of it at every start.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -105,12 +106,10 @@ def _launcher_home(java: Path, environment: Mapping[str, str]) -> Path:
     cache = cache_directory(environment)
     home = cache / f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     script = home / "bin" / "java"
-    try:
+    with contextlib.suppress(OSError):  # not there yet, or not readable: it is replaced below
         if script.read_text() == text and os.access(script, os.X_OK):
             os.utime(home)
             return home
-    except OSError:
-        pass  # not there yet, or not readable: it is replaced below
     script.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # Another process may be starting this very script: it must only ever see a whole one.
     draft = script.with_name(f".java.{os.getpid()}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable
@@ -97,11 +98,9 @@ def test_killed_anywhere_and_repeated_it_ends_the_same(harm: Callable[[MadeLane]
         for half in (False, True):
             shutil.rmtree(lane.directory.path)
             shutil.copytree(tmp_path / "harmed", lane.directory.path)
-            try:
+            with contextlib.suppress(Killed):
                 lane.recover(DyingChannel(step, half))
                 finished = True
-            except Killed:
-                pass
             again = lane.recover()
             assert (again.first, again.end, again.allocated) == (found.first, found.end, found.allocated)
             assert _comparable(image(lane.directory.path), calm, lane) == _comparable(expected, calm, calm), step
