@@ -59,7 +59,15 @@ class Attachment:
         self._closed = False
 
     def lease(self) -> Lease:
-        """The first free lane, prepared for appending. Raises NoFreeLane, StoreStopped, StoreNotRunning."""
+        """The first free lane, prepared for appending. Raises NoFreeLane, StoreStopped, StoreNotRunning, DiskError."""
+        try:
+            lease = self._await_lease()
+        except OSError as error:
+            raise disk_error(error.errno or errno.EIO, f"{self.directory.path}: leasing a lane") from error
+        self._lane = lease.lane
+        return lease
+
+    def _await_lease(self) -> Lease:
         config = self.config
         deadline = self.clock.monotonic_ns() + config.producer.lane_wait_ms * 1_000_000
         lane_bytes = self.facts.segment_bytes * self._slots
@@ -72,7 +80,6 @@ class Attachment:
                     f"close a producer, or give more of either{self._damaged_lanes()}"
                 )
             self.clock.sleep(_LEASE_POLL_SECONDS)
-        self._lane = lease.lane
         return lease
 
     def _damaged_lanes(self) -> str:
@@ -86,10 +93,7 @@ class Attachment:
 
     def _try_lease(self, lane_bytes: int) -> Lease | None:
         limit = self.config.store.max_lanes
-        try:
-            lease = try_lease(self.directory, self.control, self.channel, limit, lane_bytes)
-        except OSError as error:
-            raise disk_error(error.errno or errno.EIO, f"{self.directory.path}: leasing a lane") from error
+        lease = try_lease(self.directory, self.control, self.channel, limit, lane_bytes)
         if lease is None:
             return None
         try:
@@ -102,9 +106,6 @@ class Attachment:
         except NotEnoughSharedMemory:  # another producer was quicker
             lease.release()
             return None
-        except OSError as error:
-            lease.release()
-            raise disk_error(error.errno or errno.EIO, f"{self.directory.path}: lane {lease.lane}") from error
         except BaseException:
             lease.release()
             raise
