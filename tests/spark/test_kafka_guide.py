@@ -1,0 +1,142 @@
+"""What Spark's Kafka integration guide shows, with the format's name changed and the servers replaced by a path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import commitlog
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Pairs = list[tuple[str, str]]
+EVERYTHING = [("topic1", 0, 60), ("topic1", 1, 10), ("topic2", 0, 5)]
+"""Topic, lane and number of messages."""
+EXACTLY = (
+    '{"topic1":{"0":23,"1":-2},"topic2":{"0":-2}}',
+    '{"topic1":{"0":50,"1":-1},"topic2":{"0":-1}}',
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[commitlog.Store]:
+    """Running, with EVERYTHING in it."""
+    config = {"store": {"segment_bytes": 1 << 20, "max_lanes": 4}}
+    with commitlog.Store.open(tmp_path / "store", config) as opened:
+        with opened.producer() as first, opened.producer() as second:
+            for topic, lane, count in EVERYTHING:
+                for number in range(count):
+                    properties = {"trace": str(number)}
+                    (first, second)[lane].send(
+                        topic, f"{topic} {lane} {number}".encode(), key=str(number), properties=properties
+                    )
+            first.flush()
+            second.flush()
+        yield opened
+
+
+def pairs(*parts: tuple[str, int, int, int]) -> Pairs:
+    """Keys and values of topic, lane, first and last + 1 offset."""
+    return sorted((str(n), f"{topic} {lane} {n}") for topic, lane, first, end in parts for n in range(first, end))
+
+
+TOPIC1 = pairs(("topic1", 0, 0, 60), ("topic1", 1, 0, 10))
+BOTH = sorted([*TOPIC1, *pairs(("topic2", 0, 0, 5))])
+BATCHES: list[tuple[dict[str, str], Pairs]] = [
+    ({"subscribe": "topic1"}, TOPIC1),
+    (
+        {"subscribe": "topic1,topic2", "startingOffsets": EXACTLY[0], "endingOffsets": EXACTLY[1]},
+        pairs(("topic1", 0, 23, 50), ("topic1", 1, 0, 10), ("topic2", 0, 0, 5)),
+    ),
+    ({"subscribePattern": "topic.*", "startingOffsets": "earliest", "endingOffsets": "latest"}, BOTH),
+]
+STREAMS: list[tuple[dict[str, str], Pairs]] = [
+    ({"subscribe": "topic1"}, TOPIC1),
+    ({"subscribe": "topic1", "includeHeaders": "true"}, TOPIC1),
+    ({"subscribe": "topic1,topic2"}, BOTH),
+    ({"subscribePattern": "topic.*"}, BOTH),
+]
+
+
+def found(frame: DataFrame) -> Pairs:
+    return sorted((row.key, row.value) for row in frame.collect())
+
+
+@pytest.mark.parametrize(("options", "expected"), BATCHES)
+def test_a_batch(spark: SparkSession, store: commitlog.Store, options: dict[str, str], expected: Pairs) -> None:
+    """One topic, several with offsets given, a pattern."""
+    df = spark.read.format("commitlog").option("path", str(store.path)).options(**options).load()
+    assert found(df.selectExpr("CAST(key AS STRING)", "CAST(value AS STRING)")) == expected
+
+
+@pytest.mark.parametrize(("options", "expected"), STREAMS)
+def test_a_stream(
+    spark: SparkSession, store: commitlog.Store, tmp_path: Path, options: dict[str, str], expected: Pairs
+) -> None:
+    """One topic, with headers, several, a pattern; `startingOffsets` is said, the default is what comes from now on."""
+    df = (
+        spark.readStream.format("commitlog")
+        .option("path", str(store.path))
+        .option("startingOffsets", "earliest")
+        .options(**options)
+        .load()
+    )
+    columns = ["CAST(key AS STRING)", "CAST(value AS STRING)", *(["headers"] if "includeHeaders" in options else [])]
+    query = (
+        df.selectExpr(*columns)
+        .writeStream.format("memory")
+        .queryName("guide")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+    seen = spark.table("guide")
+    assert found(seen) == expected
+    if "includeHeaders" in options:
+        assert all(
+            [(h.key, bytes(h.value)) for h in row.headers] == [("trace", row.key.encode())] for row in seen.collect()
+        )
+    spark.sql("DROP VIEW guide")
+
+
+@pytest.mark.parametrize("by", ["option", "column"])
+def test_writing_a_stream(spark: SparkSession, store: commitlog.Store, tmp_path: Path, by: str) -> None:
+    """To the topic that the option names, or to that in a column."""
+    source = (
+        spark.readStream.format("commitlog")
+        .option("path", str(store.path))
+        .option("subscribe", "topic1")
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+    columns = ["CAST(key AS STRING)", "CAST(value AS STRING)"]
+    df = source.selectExpr(*columns) if by == "option" else source.selectExpr("'copies' AS topic", *columns)
+    writer = df.writeStream.format("commitlog").option("path", str(store.path))
+    if by == "option":
+        writer = writer.option("topic", "copies")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    assert copies(store) == TOPIC1
+
+
+@pytest.mark.parametrize("by", ["option", "column"])
+def test_writing_a_batch(spark: SparkSession, store: commitlog.Store, by: str) -> None:
+    """Likewise; Spark wants `.mode("append")` said for a source in Python."""
+    df = spark.createDataFrame(TOPIC1, "key string, value string")
+    if by == "column":
+        df = df.selectExpr("'copies' AS topic", "*")
+    writer = df.write.format("commitlog").option("path", str(store.path))
+    if by == "option":
+        writer = writer.option("topic", "copies")
+    writer.mode("append").save()
+    assert copies(store) == TOPIC1
+
+
+def copies(store: commitlog.Store) -> Pairs:
+    with commitlog.Reader(store.path, topic="copies") as reader:
+        return sorted((message.key or "", message.value.decode()) for message in reader)
