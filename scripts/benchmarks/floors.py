@@ -174,3 +174,14 @@ def durable_writes(path: Path, data: bytes, count: int, at_once: int = 1) -> lis
             os.fdatasync(fd)
             took.append(clock() - began)
     return took
+
+
+@contextlib.contextmanager
+def shared_word(path: Path) -> Iterator[memoryview]:
+    """The first words of a file, shared with every process that has them; each is stored by one of them only."""
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE) as page:
+        words = memoryview(page).cast("Q")
+        try:
+            yield words
+        finally:
+            words.release()

@@ -1,10 +1,10 @@
-"""stages: each stage alone, on prepared input, with no other process of the log running."""
+"""stages: each stage alone, on prepared input, with no other process of the log running; then how soon all of them answer."""
 
 from __future__ import annotations
 
 import contextlib
 
-from scripts.benchmarks import alone
+from scripts.benchmarks import alone, reactions
 from scripts.benchmarks.harness import Bench, Metric
 
 MEGABYTES = Metric("megabytes", "MB/s", "higher")
@@ -18,6 +18,7 @@ def run(bench: Bench) -> None:
     _committer_and_flusher(bench)
     _allocator(bench)
     _dispatcher(bench)
+    reactions.run(bench)
 
 
 def _committer_and_flusher(bench: Bench) -> None:

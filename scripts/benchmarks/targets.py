@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scripts.benchmarks.harness import Part
+from shm.layout import STAGES
 
 Value = Callable[[str, str, str], float]
 
@@ -40,6 +41,7 @@ _PIPELINE, _SENDS = "1 KB in batches of 1,000, one producer", "100 B by send, on
 _OVERLAPPED, _HELD = "pwrite + fdatasync, overlapped", "append alone, the stages held"
 _WAIT, _FLOOR = "1 KB, one at a time", "1 × pwrite + fdatasync"
 _NOOP, _STREAM, _SINK = "batch, noop sink", "stream, noop sink, steady batches, 100 B", "batch, Parquet sink, 100 B"
+_COMMITTED = "committer, from send to committed"
 _SCANNED = "all flushed, nothing dispatched"
 _VALUE = "batch, value only, noop sink, 100 B"
 
@@ -109,6 +111,14 @@ TARGETS = (
     Target("recover", "full scan, 100 B, MB/s", "≥", 250, _plain("full scan, 100 B", _SCANNED, "megabytes")),
     Target("recover", "memory, large logs, MB", "≤", 200, _plain("two lanes side by side", "large logs", "memory")),
     Target("dispatch", "records/s, 100 B", "≥", 2e6, _plain("100 B records", "dispatcher", "rate")),
+    Target("stages", "rung to committed, p50, µs", "≤", 300, _plain(_COMMITTED, "asleep, and rung", "p50")),
+    Target(
+        "stages",
+        "killed, the slowest, ms",
+        "≤",
+        1000,
+        lambda value: max(value("kill -9 of a stage, until data moves again", name, "milliseconds") for name in STAGES),
+    ),
     Target("planning", "a batch, ms of CPU", "≤", 100, _plain("a batch is planned", "many segments a lane", "cpu")),
     Target("planning", "idle, ms of CPU", "≤", 1, _plain("a stream that is up to date asks", "many lanes", "cpu")),
     Target("spark", "batch, 100 B, by Kafka", "≥", 3, _ratio(f"{_NOOP}, 100 B", "commitlog", "Kafka", "rate")),

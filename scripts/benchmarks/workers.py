@@ -24,10 +24,16 @@ class Workers:
 
     def go(self) -> list[dict[str, Any]]:
         """Lets all of them begin, and waits for their answers."""
+        self.let_go()
+        return self.answers()
+
+    def let_go(self) -> None:
         for process in self.processes:
             assert process.stdin
             process.stdin.write(b"go\n")
             process.stdin.flush()
+
+    def answers(self) -> list[dict[str, Any]]:
         return [orjson.loads(self._line(process)) for process in self.processes]
 
     @staticmethod

@@ -1,0 +1,199 @@
+"""How soon the stages answer: a committer that is rung out of its sleep, and a stage that was killed.
+
+Belongs to part `stages`, but all of them run meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import zmq
+
+import commitlog
+from commitlog.view import StoreView
+from scripts.benchmarks import floors
+from scripts.benchmarks.floors import TOPIC
+from scripts.benchmarks.harness import PERCENTILES, Bench, Metric, Sample, Stopwatch, percentiles
+from scripts.benchmarks.ours import running_store, warm_producer
+from scripts.benchmarks.workers import workers
+from shm.layout import STAGES, Lane, Stage
+
+SEGMENT_BYTES, ROLLS = 1 << 20, 6  # more segments than there are buffers, and files ahead
+REST_SECONDS = 0.013
+_ASLEEP_SECONDS = 0.003  # who goes to sleep looks once more after a millisecond
+_ROUNDS_OF_A_LIFE = 5  # the supervisor takes its time with stages that die in their first rounds
+_PATIENCE_SECONDS = 30.0
+_FLOOR, _IMPORT = "a frame to a process, a word back", "Python starts, imports a stage"
+_WORDS = {
+    "committer": Lane.COMMITTED,
+    "flusher": Lane.FLUSHED,
+    "allocator": Lane.FLUSHED,
+    "dispatcher": Lane.DISPATCHED,
+}
+"""Positions that stand still without the stage."""
+
+
+def run(bench: Bench) -> None:
+    count = bench.settings.count(30, least=3)
+    with _pipeline(bench) as pipeline:
+        bench.compare(
+            "committer, from send to committed",
+            PERCENTILES[:2],
+            _FLOOR,
+            {
+                _FLOOR: partial(_frames, bench, count),
+                "asleep, and rung": partial(_committed, pipeline, pipeline.await_sleep, count),
+                "awake, at rest after a small step": partial(_committed, pipeline, pipeline.await_rest, count),
+            },
+            messages=count,
+            body="100 B",
+            rest=f"{REST_SECONDS * 1000:.0f} ms at the most; none while somebody waits for a flush",
+        )
+    with _pipeline(bench, store={"segment_bytes": SEGMENT_BYTES}) as pipeline:
+        bench.compare(
+            "kill -9 of a stage, until data moves again",
+            (Metric("milliseconds", "ms"),),
+            _IMPORT,
+            {_IMPORT: _import, **{name: partial(_restarted, pipeline, name) for name in STAGES}},
+            body="1 KB",
+            allocator=f"until {ROLLS} segments of {SEGMENT_BYTES >> 20} MiB are flushed; the others: a message",
+        )
+
+
+class Pipeline:
+    """A running store, a producer, and what the stages say of themselves in shared memory."""
+
+    def __init__(self, producer: commitlog.Producer, view: StoreView) -> None:
+        assert view.control
+        self.producer, self._control, self._words = producer, view.control, view.control.words
+
+    def word(self, stage: str, word: int) -> int:
+        return self._words[self._control.stage_base(stage) + word]
+
+    def passed(self, stage: str, where: int) -> bool:
+        """Whether the position that the stage moves has come so far."""
+        return self._words[self._control.lane_base(self.producer.lane) + _WORDS[stage]] >= where
+
+    def await_sleep(self, _: float = 0.0, stage: str = "committer") -> None:
+        """Until the stage sleeps and does not look up any more."""
+        seen, since = 0, 0.0
+
+        def asleep() -> bool:
+            nonlocal seen, since
+            now, before, seen = time.monotonic(), seen, self.word(stage, Stage.SLEEP)
+            since = since if seen == before else now
+            return seen % 2 == 1 and now - since > _ASLEEP_SECONDS
+
+        _wait_for(asleep)
+
+    def await_rest(self, share: float) -> None:
+        """Gives the committer a step to do, and waits until it has had that share of its rest."""
+        while True:
+            self.await_sleep()
+            self.producer.send(TOPIC, b"a small step")
+            _wait_for(lambda: self.word("committer", Stage.LINGERING) == 1, poll=0.0001)
+            time.sleep(share * REST_SECONDS)
+            if self.word("committer", Stage.LINGERING):
+                return
+
+
+@contextlib.contextmanager
+def _pipeline(bench: Bench, **sections: dict[str, int]) -> Iterator[Pipeline]:
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(running_store(bench, **sections))
+        producer = stack.enter_context(warm_producer(store))
+        yield Pipeline(producer, stack.enter_context(contextlib.closing(StoreView(store.path))))
+
+
+def _wait_for(condition: Callable[[], bool], poll: float = 0.0005) -> None:
+    end = time.monotonic() + _PATIENCE_SECONDS
+    while not condition():
+        if time.monotonic() > end:
+            raise RuntimeError(f"what was waited for did not come in {_PATIENCE_SECONDS:.0f} s")
+        time.sleep(poll)
+
+
+def _committed(pipeline: Pipeline, ready: Callable[[float], None], count: int) -> Sample:
+    """From the end of `send` to the committed message, which the sender looks out for without a pause."""
+    took, body, clock = [], floors.body_of(100), time.perf_counter_ns
+    for number in range(count):
+        ready((number + 0.5) / count)
+        receipt = pipeline.producer.send(TOPIC, body)
+        began = clock()
+        while not receipt.done("committed"):
+            pass
+        took.append(clock() - began)
+    return percentiles(took)
+
+
+def _frames(bench: Bench, count: int) -> Sample:
+    """What the way there and back takes by itself: ZeroMQ to a process that sleeps, and shared memory."""
+    took, clock = [], time.perf_counter_ns
+    with bench.room() as room, contextlib.ExitStack() as stack:
+        address, path = f"ipc://@commitlog-bench-{os.getpid()}", room / "word"
+        path.write_bytes(bytes(mmap.PAGESIZE))
+        running = stack.enter_context(workers([{"kind": "answer_frames", "path": str(path), "address": address}]))
+        word = stack.enter_context(floors.shared_word(path))
+        bell = stack.enter_context(stack.enter_context(zmq.Context()).socket(zmq.PUSH))
+        bell.linger = 0
+        bell.connect(address)
+        running.let_go()
+        for number in range(1, count + 2):  # the first one finds out whether somebody is there
+            time.sleep(_ASLEEP_SECONDS)
+            began = clock()
+            bell.send(b"ring")
+            while word[0] < number:
+                pass
+            took.append(clock() - began)
+        bell.send(b"")
+        running.answers()
+    return percentiles(took[1:])
+
+
+# ---- kill -9 -------------------------------------------------------------------------------------------------------
+
+
+def _import() -> Sample:
+    with Stopwatch() as watch:
+        subprocess.run([sys.executable, "-P", "-c", "import stages.committer"], check=True)
+    return {"milliseconds": watch.seconds * 1000}
+
+
+def _restarted(pipeline: Pipeline, stage: str) -> Sample:
+    """From the kill until something that was sent after it has passed the stage."""
+    producer, bodies = pipeline.producer, [floors.body_of(1024)] * 500
+    producer.flush(_PATIENCE_SECONDS)
+    pipeline.await_sleep(stage=stage)
+    pid, rounds = pipeline.word(stage, Stage.PID), pipeline.word(stage, Stage.ROUNDS)
+    with _silent(), Stopwatch() as watch:
+        os.kill(pid, signal.SIGKILL)
+        end = producer.send(TOPIC, bodies[0]).end
+        until = end + ROLLS * SEGMENT_BYTES if stage == "allocator" else end
+        while end < until:
+            end = producer.send_batch(TOPIC, bodies).end
+        _wait_for(lambda: pipeline.passed(stage, end))
+    if pipeline.word(stage, Stage.PID) == pid:
+        raise RuntimeError(f"the {stage} was killed, and data moved all the same")
+    while pipeline.word(stage, Stage.ROUNDS) < rounds + _ROUNDS_OF_A_LIFE:
+        producer.send_batch(TOPIC, bodies).wait("flushed", _PATIENCE_SECONDS)
+    return {"milliseconds": watch.seconds * 1000}
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """The store says that a stage died, as it should; here everybody knows."""
+    log = logging.getLogger("commitlog.store")
+    log.disabled = True
+    try:
+        yield
+    finally:
+        log.disabled = False
