@@ -119,8 +119,14 @@ class Attachment:
 
     def check_open(self) -> None:
         """Raises StoreStopped once the store is closing."""
+        path = self.directory.path
         if self.closing:
-            raise StoreStopped(f"{self.directory.path} was closed; start it again and make a new producer")
+            if self.words[Header.SUPERVISOR_PID] and not self.channel.is_locked(self.directory.lock_file):
+                raise StoreStopped(
+                    f"{path}: its supervisor is gone; its stages write out what was accepted and leave: `commitlog run "
+                    f"{path}` continues the store; then make a new producer"
+                )
+            raise StoreStopped(f"{path} was closed; start it again and make a new producer")
 
     def check_stages(self) -> None:
         """Raises StoreStopped or StoreNotRunning where nobody is left to do the work."""

@@ -6,7 +6,7 @@ Counters of a run begin with its pool: a store that was closed and opened again 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.view import StoreView
@@ -64,7 +64,8 @@ class LaneStatistics:
 
 @dataclass(frozen=True)
 class StageStatistics:
-    """One stage process. Times are those of its actions (a commit, a sync, a segment made, records placed)."""
+    """One stage process; `pid` 0: there is none now. Times are those of its actions (a commit, a sync, a segment made,
+    records placed)."""
 
     stage: str
     pid: int
@@ -94,7 +95,10 @@ class RetentionStatistics:
 
 @dataclass(frozen=True)
 class StoreStatistics:
-    """A whole store. Without a pool (closed properly) there are positions, and neither stages nor counters."""
+    """A whole store. Without a pool (closed properly) there are positions, and neither stages nor counters.
+
+    `killed`: its supervisor is gone and has not stopped it properly; the next start goes on with what is there.
+    """
 
     path: str
     store_id: str
@@ -106,6 +110,14 @@ class StoreStatistics:
     stages: tuple[StageStatistics, ...] = ()
     throughput: tuple[Throughput, ...] = ()
     retention: RetentionStatistics | None = None
+    killed: bool = False
+
+    @property
+    def state(self) -> str:
+        """In one word: running, closing, killed or stopped."""
+        if self.running:
+            return "closing" if self.closing else "running"
+        return "killed" if self.killed else "stopped"
 
 
 @dataclass(frozen=True)
@@ -120,23 +132,34 @@ class ReaderStatistics:
 def store_statistics(view: StoreView, clock: Clock = SYSTEM_CLOCK) -> StoreStatistics:
     """Everything about the store that `view` looks at, now."""
     control, now = view.control, clock.monotonic_ns()
+    running = view.channel.is_locked(view.directory.lock_file)
     return StoreStatistics(
         path=str(view.directory.path),
         store_id=view.store_id,
-        running=view.channel.is_locked(view.directory.lock_file),
+        running=running,
         closing=bool(control and control.words[Header.CLOSING]),
         generation=view.facts.generation,
         segment_bytes=view.segment_bytes,
         lanes=tuple(_lane(view, number) for number in view.lanes()),
-        stages=tuple(stage_statistics(control, name, now) for name in STAGES) if control else (),
+        stages=tuple(_stage(view, control, name, now) for name in STAGES) if control else (),
         throughput=throughput(control.words, now) if control else (),
         retention=_retention(control.words) if control else None,
+        killed=not running and not _stopped_properly(view),
     )
+
+
+def _stopped_properly(view: StoreView) -> bool:
+    """Of a store that does not run: whether its supervisor came to its end."""
+    if view.control is not None:
+        return view.control.words[Header.SUPERVISOR_PID] == 0
+    return all(view.limits(number).stopped_properly for number in view.lanes())
 
 
 def _lane(view: StoreView, number: int) -> LaneStatistics:
     if view.control is not None and number < LANE_ROWS:
-        return lane_statistics(view.control, number)
+        lane = lane_statistics(view.control, number)
+        held = view.channel.is_locked(view.lane(number).lock_file)
+        return lane if held else replace(lane, producer=0)  # a producer that was killed has left its pid
     limits = view.limits(number)
     return LaneStatistics(number, limits.first, limits.committed, limits.committed, limits.flushed, limits.dispatched)
 
@@ -171,6 +194,12 @@ def lane_statistics(control: ControlRegion, number: int) -> LaneStatistics:
         faults={stage: words[base + word] for stage, word in FAULT_WORDS.items() if words[base + word]},
         put_times=dict(zip(PUT_TIME_NAMES, put_times(words, base), strict=True)),
     )
+
+
+def _stage(view: StoreView, control: ControlRegion, name: str, now_ns: int) -> StageStatistics:
+    stage = stage_statistics(control, name, now_ns)
+    lives = view.channel.is_locked(view.directory.stage_lock_file(name))
+    return stage if lives else replace(stage, pid=0)  # one that was killed has left its pid
 
 
 def stage_statistics(control: ControlRegion, name: str, now_ns: int) -> StageStatistics:

@@ -62,7 +62,7 @@ class Header:
     STORE_INODE = 6
     # line 1, supervisor: what it is doing
     CLOSING = 8  # 1 while stopping: producers raise StoreStopped; stored by a stage when the supervisor was killed
-    SUPERVISOR_PID = 9
+    SUPERVISOR_PID = 9  # 0 after a proper stop
     SUPERVISOR_HEARTBEAT = 10  # CLOCK_MONOTONIC, ns
     # line 2, allocator: retention
     RETENTION_FLAGS = 16  # what it is up against, one bit each (statistics.py)

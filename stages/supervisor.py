@@ -322,6 +322,7 @@ class Supervisor:
         if self._can_drain_more() and not (self.hurry or self._late):
             self._drain_again()
         report = close_store(self.directory, self.facts, self.control, self.channel)
+        self.control.words[Header.SUPERVISOR_PID] = 0
         self.control.close()
         return report
 

@@ -69,8 +69,9 @@ def as_json(facts: StoreStatistics, topics: Topics, readers: list[ReaderState]) 
 
 def lines(facts: StoreStatistics, topics: Topics, readers: list[ReaderState]) -> Iterator[str]:
     """What `stat` prints."""
-    state = "closing" if facts.closing else "running" if facts.running else "stopped"
-    yield f"{facts.path}  {state}, segments of {facts.segment_bytes:,} bytes, generation {facts.generation}"
+    yield f"{facts.path}  {facts.state}, segments of {facts.segment_bytes:,} bytes, generation {facts.generation}"
+    if facts.killed:
+        yield f"WARNING: it was killed, or its machine went down: `commitlog run {facts.path}` continues it"
     for lane in facts.lanes:
         yield from _lane_lines(lane)
         for topic, (first, end) in topics.get(lane.lane, {}).items():
@@ -78,7 +79,7 @@ def lines(facts: StoreStatistics, topics: Topics, readers: list[ReaderState]) ->
     for stage in facts.stages:
         took = f", p50 {stage.p50_us:,.0f} µs, p99 {stage.p99_us or 0:,.0f} µs" if stage.p50_us is not None else ""
         silent = f", SILENT for {stage.silent_ms / 1000:,.1f} s" if facts.running and stage.silent_ms > 5_000 else ""
-        yield f"{stage.stage}: pid {stage.pid}, {stage.actions:,} actions{took}, {stage.restarts} restarts{silent}"
+        yield f"{stage.stage}: pid {stage.pid or 'none'}, {stage.actions:,} actions{took}, {stage.restarts} restarts{silent}"
     for rate in facts.throughput:
         yield (
             f"last {rate.over_seconds:,.0f} s: {rate.messages_per_second:,.1f} messages/s, "

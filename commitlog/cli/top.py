@@ -106,9 +106,8 @@ def _watch(view: StoreView, interval: float, count: int, on_terminal: bool, cloc
 def lines(now: Snapshot, earlier: Snapshot) -> Iterator[str]:
     """One look: the store, its lanes, its stages."""
     facts = now.facts
-    state = "closing" if facts.closing else "running" if facts.running else "stopped"
     seconds = max((now.taken - earlier.taken) / 1e9, 1e-9)
-    yield f"{facts.path}  {state}, generation {facts.generation}" + (f"; {_rates(facts)}" if now.durations else "")
+    yield f"{facts.path}  {facts.state}, generation {facts.generation}" + (f"; {_rates(facts)}" if now.durations else "")
     if facts.retention:
         yield from (f"WARNING: {text}" for text in facts.retention.warnings)
     yield ""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from typer.testing import CliRunner
 import commitlog
 from commitlog import errors
 from commitlog.cli import app
+from shm.layout import STAGES
 from tests.waiting import wait_until
 
 SMALL = {"store": {"segment_bytes": 1 << 16}}
@@ -20,6 +24,10 @@ SMALL = {"store": {"segment_bytes": 1 << 16}}
 def send_many(producer: commitlog.Producer, count: int) -> None:
     for _ in range(count):
         producer.send("t", bytes(1000))
+
+
+def stat(path: Path) -> str:
+    return CliRunner().invoke(app, ["stat", str(path)]).output
 
 
 def pid_of(store: commitlog.Store, stage: str) -> int:
@@ -78,6 +86,33 @@ def test_a_put_that_waited_is_counted_where_it_belongs(tmp_path: Path) -> None:
         assert 150 <= lane.buffer_wait_max_ms < 200
         assert "0 buffers available" in shown
         assert "<200ms 1" in shown
+
+
+@pytest.mark.filterwarnings("ignore::commitlog.errors.ReadingWarning")
+def test_who_was_killed_is_not_shown_as_there(tmp_path: Path) -> None:
+    """A producer's lane is free; without supervisor and stages the store was killed, also when its memory is gone."""
+    code = "import commitlog, sys; p = commitlog.Producer(sys.argv[1]); p.send('t', b'x').wait(); print(flush=True); input()"
+    store = commitlog.Store.open(tmp_path / "store", SMALL)
+    command = [sys.executable, "-c", code, str(store.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        assert f"producer {process.pid}, " in stat(store.path)
+        process.kill()
+    assert "producer none, " in stat(store.path)
+    assert store.statistics().state == "running"
+    for pid in [int((store.path / "lock").read_text()), *(pid_of(store, stage) for stage in STAGES)]:
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises(errors.StageFailed):
+        store.close()
+    wait_until(lambda: stat(store.path).count("pid none") == len(STAGES), 10, "the killed processes to go")
+    assert store.statistics().state == "killed"
+    (pool,) = Path(os.environ["COMMITLOG_SHM_DIR"]).iterdir()
+    shutil.rmtree(pool)
+    assert f"`commitlog run {store.path}` continues it" in stat(store.path)
+    commitlog.Store.open(store.path).close()
+    assert store.statistics().state == "stopped"
+    assert "WARNING" not in stat(store.path)
 
 
 def test_a_synchronous_put_takes_as_long_as_its_flush(tmp_path: Path) -> None:

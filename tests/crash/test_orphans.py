@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import commitlog
 from commitlog import errors
+from commitlog.cli import app
 from commitlog.file_channel import DISK
 from shm.layout import STAGES
 from tests.conftest import wait_until
@@ -29,6 +31,10 @@ def orphaned(sender: Sender) -> Iterator[None]:
         sender.store.close()
     yield
     wait_until(lambda: not still_there(sender.store.path), 20, "the orphans to leave")
+
+
+def stat(path: Path) -> str:
+    return CliRunner().invoke(app, ["stat", str(path)]).output
 
 
 def still_there(path: Path) -> list[str]:
@@ -56,13 +62,17 @@ def test_a_producer_that_never_pauses_does_not_keep_them(way: str, tmp_path: Pat
                 accepted += len(producer.send_batch("t", bodies))
 
     kill(pid_of(path, ""))
-    with pytest.raises((errors.StoreStopped, errors.StoreNotRunning)):
+    with pytest.raises(
+        (errors.StoreStopped, errors.StoreNotRunning), match=r"(supervisor is|stages are) gone.*commitlog run"
+    ):
         send_on()
     with pytest.raises(errors.StageFailed):
         store.close()
     wait_until(lambda: not still_there(path), 20, "the orphans to leave")
+    assert f"killed, or its machine went down: `commitlog run {path}` continues it" in stat(path)
     producer.close()
     commitlog.Store.open(path, CONFIG).close()
+    assert "WARNING" not in stat(path)
     assert read_store(path).messages == accepted
 
 
