@@ -75,33 +75,32 @@ def test_messages_roll_over_segments(store: commitlog.Store) -> None:
     assert [message.value for message in read(store)] == bodies
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (("bad topic", b""), errors.IllegalTopic),
-        (("", b""), errors.IllegalTopic),
-        (("..", b""), errors.IllegalTopic),
-        (("t" * 256, b""), errors.IllegalTopic),
-        (("t", b"x" * (1 << 15)), errors.MessageTooLarge),
-        (("t", b"", "key\x01"), errors.IllegalProperty),
-        (("t", b"", None, None, {"KEYS": "x"}), errors.IllegalProperty),
-        (("t", b"", None, None, {"a": "x" * 40_000}), errors.PropertiesTooLarge),
-        (("t", "text"), TypeError),
-        (("t", {"a": 1}), TypeError),
-        (("t", None), TypeError),
-    ],
-)
-def test_what_is_refused_leaves_nothing(
-    store: commitlog.Store, arguments: tuple[Any, ...], error: type[Exception]
-) -> None:
+REFUSED: list[tuple[tuple[Any, ...], type[Exception]]] = [
+    (("bad topic", b""), errors.IllegalTopic),
+    (("", b""), errors.IllegalTopic),
+    (("..", b""), errors.IllegalTopic),
+    (("t" * 256, b""), errors.IllegalTopic),
+    (("t", b"x" * (1 << 15)), errors.MessageTooLarge),
+    (("t", b"", "key\x01"), errors.IllegalProperty),
+    (("t", b"", None, None, {"KEYS": "x"}), errors.IllegalProperty),
+    (("t", b"", None, None, {"a": "x" * 40_000}), errors.PropertiesTooLarge),
+    (("t", "text"), TypeError),
+    (("t", {"a": 1}), TypeError),
+    (("t", None), TypeError),
+]
+
+
+def test_what_is_refused_leaves_nothing(store: commitlog.Store, subtests: pytest.Subtests) -> None:
     """A named error, no record, and the next message takes the offset."""
     producer = store.producer()
-    with pytest.raises(error) as raised:
-        producer.send(*arguments)
-    assert "\n" not in str(raised.value)
-    assert producer.send("t", b"fine").offset == 0
+    for number, (arguments, error) in enumerate(REFUSED):
+        with subtests.test(error=error.__name__, arguments=arguments):
+            with pytest.raises(error) as raised:
+                producer.send(*arguments)
+            assert "\n" not in str(raised.value)
+            assert producer.send("t", b"fine").offset == number
     producer.flush()
-    assert [message.value for message in read(store)] == [b"fine"]
+    assert [message.value for message in read(store)] == [b"fine"] * len(REFUSED)
 
 
 def test_lanes_run_out_by_name(store: commitlog.Store) -> None:

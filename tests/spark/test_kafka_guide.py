@@ -66,42 +66,40 @@ def found(frame: DataFrame) -> Pairs:
     return sorted((row.key, row.value) for row in frame.collect())
 
 
-@pytest.mark.parametrize(("options", "expected"), BATCHES)
-def test_a_batch(spark: SparkSession, store: commitlog.Store, options: dict[str, str], expected: Pairs) -> None:
+def test_a_batch(spark: SparkSession, store: commitlog.Store, subtests: pytest.Subtests) -> None:
     """One topic, several with offsets given, a pattern."""
-    df = spark.read.format("commitlog").option("path", str(store.path)).options(**options).load()
-    assert found(df.selectExpr("CAST(key AS STRING)", "CAST(value AS STRING)")) == expected
+    for options, expected in BATCHES:
+        with subtests.test(**options):
+            df = spark.read.format("commitlog").option("path", str(store.path)).options(**options).load()
+            assert found(df.selectExpr("CAST(key AS STRING)", "CAST(value AS STRING)")) == expected
 
 
-@pytest.mark.parametrize(("options", "expected"), STREAMS)
-def test_a_stream(
-    spark: SparkSession, store: commitlog.Store, tmp_path: Path, options: dict[str, str], expected: Pairs
-) -> None:
+def test_a_stream(spark: SparkSession, store: commitlog.Store, tmp_path: Path, subtests: pytest.Subtests) -> None:
     """One topic, with headers, several, a pattern; `startingOffsets` is said, the default is what comes from now on."""
-    df = (
-        spark.readStream.format("commitlog")
-        .option("path", str(store.path))
-        .option("startingOffsets", "earliest")
-        .options(**options)
-        .load()
-    )
-    columns = ["CAST(key AS STRING)", "CAST(value AS STRING)", *(["headers"] if "includeHeaders" in options else [])]
-    query = (
-        df.selectExpr(*columns)
-        .writeStream.format("memory")
-        .queryName("guide")
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(60)
-    seen = spark.table("guide")
-    assert found(seen) == expected
-    if "includeHeaders" in options:
-        assert all(
-            [(h.key, bytes(h.value)) for h in row.headers] == [("trace", row.key.encode())] for row in seen.collect()
-        )
-    spark.sql("DROP VIEW guide")
+    for number, (options, expected) in enumerate(STREAMS):
+        with subtests.test(**options):
+            df = (
+                spark.readStream.format("commitlog")
+                .option("path", str(store.path))
+                .option("startingOffsets", "earliest")
+                .options(**options)
+                .load()
+            )
+            headers = ["headers"] if "includeHeaders" in options else []
+            query = (
+                df.selectExpr("CAST(key AS STRING)", "CAST(value AS STRING)", *headers)
+                .writeStream.format("memory")
+                .queryName("guide")
+                .option("checkpointLocation", str(tmp_path / f"checkpoint {number}"))
+                .trigger(availableNow=True)
+                .start()
+            )
+            assert query.awaitTermination(60)
+            seen = spark.table("guide")
+            assert found(seen) == expected
+            for row in seen.collect() if headers else []:
+                assert [(header.key, bytes(header.value)) for header in row.headers] == [("trace", row.key.encode())]
+            spark.sql("DROP VIEW guide")
 
 
 @pytest.mark.parametrize("by", ["option", "column"])
