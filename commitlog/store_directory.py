@@ -117,13 +117,16 @@ class StoreDirectory:
         self.check_path()
         try:
             data = self.channel.read_file(self.file)
-        except FileNotFoundError as error:
-            raise StoreNotFound(
-                f"{self.path}: there is no store here; commitlog.Store.open(path) or `commitlog run {self.path}` makes one"
-            ) from error
+        except FileNotFoundError:
+            raise StoreNotFound(f"{self.path}: {self._why_not_found()}") from None
         except OSError as error:
             raise StoreRefused(f"{self.file}: {error.strerror}; check owner and permissions") from error
         return StoreFacts.from_bytes(data, self.file)
+
+    def _why_not_found(self) -> str:
+        if (self.path / "commitlog").is_dir():
+            return "a RocketMQ store root and no store of ours; `commitlog cat`, `dump` and `verify` read it"
+        return f"there is no store here; commitlog.Store.open(path) or `commitlog run {self.path}` makes one"
 
     def save(self, facts: StoreFacts) -> None:
         """Replaces `store.json`, durably."""

@@ -13,9 +13,19 @@ from typing import Any
 
 import orjson
 import pytest
+from typer.testing import CliRunner
 
+from commitlog.cli import app
 from commitlog.consume_queue import ConsumeQueue
-from commitlog.errors import CommitLogError, DamagedFile, OffsetOutOfRange, OptionError, ReadingWarning, UnknownTopic
+from commitlog.errors import (
+    CommitLogError,
+    DamagedFile,
+    OffsetOutOfRange,
+    OptionError,
+    ReadingWarning,
+    StoreNotFound,
+    UnknownTopic,
+)
 from commitlog.message import Message
 from commitlog.reader import Reader
 from tests.commitlog.made_lane import image
@@ -181,6 +191,18 @@ def test_cat(tmp_path: Path) -> None:
     done = subprocess.run([*command, "--follow"], capture_output=True, timeout=60)
     assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
     assert b"OptionError" in done.stderr
+
+
+@pytest.mark.parametrize("command", [["stat"], ["destroy", "--yes"], ["readers"], ["top"]])
+def test_commands_for_stores_only(command: list[str], tmp_path: Path) -> None:
+    """Name those that read it, and change nothing."""
+    root = unpack(load("v1_basic"), tmp_path)
+    before = image(root)
+    error = CliRunner().invoke(app, [*command, str(root)]).exception
+    assert isinstance(error, StoreNotFound)
+    assert "RocketMQ store root" in str(error)
+    assert "`commitlog cat`" in str(error)
+    assert image(root) == before
 
 
 def test_statistics(tmp_path: Path) -> None:

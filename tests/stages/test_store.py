@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import orjson
@@ -60,6 +61,13 @@ def test_paths_that_are_no_place_for_a_store(tmp_path: Path) -> None:
         with pytest.raises(errors.StoreRefused):
             commitlog.Store.open(tmp_path / name, SMALL)
     assert listing(tmp_path) == before
+
+
+def test_a_missing_store_is_one_error(tmp_path: Path) -> None:
+    """Its traceback shows no second one of the operating system."""
+    with pytest.raises(errors.StoreNotFound) as caught:
+        commitlog.Producer(tmp_path / "missing")
+    assert "FileNotFoundError" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_no_permission_is_refused(tmp_path: Path) -> None:
