@@ -141,7 +141,10 @@ class Supervisor:
             self.channel.create_directory(self.directory.path / "locks")
             self.channel.create_directory(self.directory.logs_directory)
         except OSError as error:
-            raise StoreRefused(f"{self.directory.path}: {error.strerror}; choose another path") from error
+            raise StoreRefused(
+                f"{self.directory.path}: no directory can be made here ({error.strerror}); choose a path on a file system "
+                f"that can be written to"
+            ) from error
         began, orphans_ns = self.clock.monotonic_ns(), self.config.supervisor.start_wait_ms * 1_000_000
         files = {"": self.directory.lock_file, **{name: self.directory.stage_lock_file(name) for name in STAGES}}
         for name, path in files.items():

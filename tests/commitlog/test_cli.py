@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import subprocess
@@ -121,6 +122,7 @@ def test_cat_into_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
         (("stat", "{absent}"), "StoreNotFound"),
         (("destroy", "{absent}", "--yes"), "StoreNotFound"),
         (("run", "{file}"), "StoreRefused"),
+        (("run", "/proc/here"), "no permission" if os.geteuid() else "no directory can be made here"),
         (("cat", "{file}"), "StoreRefused"),
         (("stat", "{file}"), "StoreRefused"),
         (("top", "{file}"), "StoreRefused"),
