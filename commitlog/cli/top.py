@@ -107,7 +107,8 @@ def lines(now: Snapshot, earlier: Snapshot) -> Iterator[str]:
     """One look: the store, its lanes, its stages."""
     facts = now.facts
     seconds = max((now.taken - earlier.taken) / 1e9, 1e-9)
-    yield f"{facts.path}  {facts.state}, generation {facts.generation}" + (f"; {_rates(facts)}" if now.durations else "")
+    rates = f"; {_rates(facts)}" if now.durations else ""
+    yield f"{facts.path}  {facts.state}, generation {facts.generation}{rates}"
     if facts.retention:
         yield from (f"WARNING: {text}" for text in facts.retention.warnings)
     yield ""
