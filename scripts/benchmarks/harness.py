@@ -149,14 +149,19 @@ class Bench:
         metrics: tuple[Metric, ...],
         floor: str,
         contestants: Mapping[str, Turn],
+        repeats: int = 0,
         **settings: Any,
     ) -> Group:
-        """One warm-up round, then the repeats. A contestant that raises is out, named with its error; the others go on."""
-        group = Group(name, metrics, floor, {**settings, "repeats": self.settings.repeats})
+        """One warm-up round, then the repeats. A contestant that raises is out, named with its error; the others go on.
+
+        `repeats` in place of the run's, with no round to warm up: for turns that take long, and warm up by themselves.
+        """
+        warm_ups, repeats = (0, repeats) if repeats else (self.settings.warm_ups, self.settings.repeats)
+        group = Group(name, metrics, floor, {**settings, "repeats": repeats})
         group.samples = {contestant: [] for contestant in contestants}
         running = dict(contestants)
-        for number in range(1 - self.settings.warm_ups, 1 + self.settings.repeats):
-            what = f"round {number} of {self.settings.repeats}" if number else "warming up"
+        for number in range(1 - warm_ups, 1 + repeats):
+            what = f"round {number} of {repeats}" if number else "warming up"
             say(f"{self.part.name}: {name}: {what}", passing=True)
             for contestant, turn in list(running.items()):
                 try:

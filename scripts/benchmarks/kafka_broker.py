@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from scripts.benchmarks.harness import Bench, Sample, Stopwatch
 from scripts.benchmarks.rivals import INSTALL, module_or_skip, wait_for
 
@@ -112,6 +114,10 @@ class Broker:
     def _wake(self) -> None:
         os.kill(self._process.pid, signal.SIGCONT)
         self.admin().list_topics(timeout=60)
+
+    def cpu_seconds(self) -> float:
+        """That it has taken so far."""
+        return sum(psutil.Process(self._process.pid).cpu_times()[:2])
 
     def pause(self) -> None:
         os.kill(self._process.pid, signal.SIGSTOP)

@@ -1,7 +1,7 @@
 """spark: the same messages read by PySpark from this log, from Kafka, and from Parquet files: all Kafka columns.
 
 Batches are read whole into the noop sink and into Parquet; streams in micro-batches of a fixed size, of which the first is
-left out: it pays for the start of the query.
+left out: it pays for the start of the query. Last come streams that wait for rows (live.py).
 """
 
 from __future__ import annotations
@@ -16,15 +16,23 @@ from pathlib import Path
 from typing import Any
 
 import commitlog
-from scripts.benchmarks import floors, kafka_broker
+from scripts.benchmarks import floors, kafka_broker, live
 from scripts.benchmarks.floors import TOPIC
 from scripts.benchmarks.harness import Bench, Metric, Sample, Stopwatch, Turn
 from scripts.benchmarks.ours import running_store
 
 RATE = (Metric("rate", "rows/s", "higher"),)
+WHOLE = Metric("whole", "rows/s of the whole run, the start of the query with it", "higher")
 SIZES, QUICK_SIZES = (100, 1024), (100,)
 LANES = 2
 _BATCHES = 6
+FOR_SPEED = (
+    "spark.python.unix.domain.socket.enabled",
+    "spark.python.daemon.module",
+    "spark.sql.shuffle.partitions",
+    "spark.sql.streaming.checkpointFileManagerClass",
+)
+"""What `commitlog.spark.session` sets so that micro-batches are quick."""
 
 
 @dataclass
@@ -43,16 +51,26 @@ def run(bench: Bench) -> None:
         return
     with contextlib.ExitStack() as stack:
         room = stack.enter_context(bench.room())
-        session = stack.enter_context(_session(bench, room))
         broker = stack.enter_context(_broker(bench))
-        for size in QUICK_SIZES if bench.settings.quick else SIZES:
-            count = bench.settings.count(1_000_000 if size == 100 else 400_000, least=2000, multiple=1000)
-            with contextlib.ExitStack() as sources:
-                store = sources.enter_context(running_store(bench))
-                found = list(_sources(bench, sources, session, store, broker, size, count))
-                _compare(bench, session, found, size, count)
-                if size == 100:
-                    _value_only(bench, session, store, count)
+        with _session(room) as session:
+            _throughput(bench, session, broker)
+            live.run(bench, session, broker)
+        if broker is None:
+            bench.skip("a stream with Spark's defaults", "it is compared with Kafka's, which is not there")
+        else:
+            with _default_session(room) as session:
+                live.run_with_defaults(bench, session, broker)
+
+
+def _throughput(bench: Bench, session: Any, broker: kafka_broker.Broker | None) -> None:
+    for size in QUICK_SIZES if bench.settings.quick else SIZES:
+        count = bench.settings.count(1_000_000 if size == 100 else 400_000, least=2000, multiple=1000)
+        with contextlib.ExitStack() as sources:
+            store = sources.enter_context(running_store(bench))
+            found = list(_sources(bench, sources, session, store, broker, size, count))
+            _compare(bench, session, found, size, count)
+            if size == 100:
+                _value_only(bench, session, store, count)
 
 
 def _compare(bench: Bench, session: Any, sources: list[Source], size: int, count: int) -> None:
@@ -67,7 +85,8 @@ def _compare(bench: Bench, session: Any, sources: list[Source], size: int, count
         kinds += [("batch, Parquet sink", _parquet), ("stream, noop sink, steady batches", _stream)]
     for name, work in kinds:
         contestants: dict[str, Turn] = {source.name: partial(_awake, bench, source, count, work) for source in sources}
-        bench.compare(f"{name}, {size} B", RATE, "Parquet files", contestants, **settings)
+        metrics = (*RATE, WHOLE) if work is _stream else RATE
+        bench.compare(f"{name}, {size} B", metrics, "Parquet files", contestants, **settings)
 
 
 def _value_only(bench: Bench, session: Any, store: commitlog.Store, count: int) -> None:
@@ -145,7 +164,7 @@ def _parquet(bench: Bench, source: Source, count: int) -> Sample:
 
 def _stream(bench: Bench, source: Source, count: int) -> Sample:
     """All that is there, in micro-batches; rows of all but the first, by the time Spark says they took."""
-    with bench.room() as room:
+    with bench.room() as room, Stopwatch() as watch:
         query = (
             source.stream(max(count // _BATCHES, 1))
             .writeStream.format("noop")
@@ -164,16 +183,46 @@ def _stream(bench: Bench, source: Source, count: int) -> Sample:
         raise RuntimeError(f"the query read {rows} rows of {count}")
     steady = batches[1:] or batches
     seconds = sum(batch["durationMs"]["triggerExecution"] for batch in steady) / 1000
-    return {"rate": sum(batch["numInputRows"] for batch in steady) / seconds}
+    return {"rate": sum(batch["numInputRows"] for batch in steady) / seconds, "whole": count / watch.seconds}
 
 
 # ---- where the rows come from --------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def _session(bench: Bench, room: Path) -> Iterator[Any]:
+def _session(room: Path) -> Iterator[Any]:
     import commitlog.spark
 
+    os.environ["SPARK_LOCAL_DIRS"] = str(room / "local")
+    session = commitlog.spark.session("benchmarks", config=_config(room))
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+@contextlib.contextmanager
+def _default_session(room: Path) -> Iterator[Any]:
+    """A session in the same JVM, after the other one, with Spark's defaults for what that one has for speed."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    assert SparkContext._jvm is not None
+    for key in FOR_SPEED:
+        SparkContext._jvm.java.lang.System.clearProperty(key)
+    builder = SparkSession.builder.appName("benchmarks").master("local[*]")
+    for key, value in _config(room).items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    try:
+        if kept := [key for key in FOR_SPEED if session.conf.get(key, None) is not None]:
+            raise RuntimeError(f"the session has {', '.join(kept)} of its own")
+        yield session
+    finally:
+        session.stop()
+
+
+def _config(room: Path) -> dict[str, str]:
     config = {
         "spark.driver.memory": "2g",
         "spark.ui.enabled": "false",
@@ -181,12 +230,7 @@ def _session(bench: Bench, room: Path) -> Iterator[Any]:
     }
     if (connector := kafka_broker.jars("spark")) is not None:
         config["spark.jars"] = connector.replace(":", ",")
-    os.environ["SPARK_LOCAL_DIRS"] = str(room / "local")
-    session = commitlog.spark.session("benchmarks", config=config)
-    try:
-        yield session
-    finally:
-        session.stop()
+    return config
 
 
 @contextlib.contextmanager

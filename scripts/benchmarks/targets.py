@@ -44,6 +44,7 @@ _NOOP, _STREAM, _SINK = "batch, noop sink", "stream, noop sink, steady batches, 
 _COMMITTED = "committer, from send to committed"
 _SCANNED = "all flushed, nothing dispatched"
 _VALUE = "batch, value only, noop sink, 100 B"
+_LIVE, _DEFAULTS = (f"stream, 50 messages/s, {session}" for session in ("commitlog's session", "Spark's defaults"))
 
 TARGETS = (
     Target("append", "send, 100 B, by os.write", "≤", 1.6, _ratio("send, 100 B", "send", _OS_WRITE)),
@@ -126,6 +127,11 @@ TARGETS = (
     Target("spark", "stream, by Kafka", "≥", 1.5, _ratio(_STREAM, "commitlog", "Kafka", "rate")),
     Target("spark", "Parquet sink, by Kafka", "≥", 1.6, _ratio(_SINK, "commitlog", "Kafka", "rate")),
     Target("spark", "value only, by prebuilt", "≥", 0.9, _ratio(_VALUE, "commitlog", "prebuilt RecordBatches", "rate")),
+    Target("spark", "50 messages/s, p50, ms", "≤", 150, _plain(_LIVE, "commitlog", "p50")),
+    Target("spark", "50 messages/s, p99, ms", "≤", 250, _plain(_LIVE, "commitlog", "p99")),
+    Target("spark", "Spark's defaults, p50 by Kafka's", "≤", 1, _ratio(_DEFAULTS, "commitlog", "Kafka", "p50")),
+    Target("spark", "Spark's defaults, p99 by Kafka's", "≤", 1, _ratio(_DEFAULTS, "commitlog", "Kafka", "p99")),
+    Target("spark", "idle query, by Kafka's", "≤", 1, _ratio(_LIVE, "commitlog", "Kafka", "query")),
 )
 
 

@@ -17,6 +17,13 @@ from scripts.benchmarks.settings import Settings
 
 ABSENT = ("Kafka", "LMDB", "sixteen")  # what a quick run without other packages can't judge
 
+ROWS = {
+    "recover": {"full scan, 100 B", "full scan, 10 B to 4 KB", "two lanes side by side"},
+    "stages": {"committer, from send to committed", "kill -9 of a stage, until data moves again"},
+    "spark": {"stream, 50 messages/s, commitlog's session"},
+}
+"""Comparisons that every run has, whatever else is installed."""
+
 
 def bench(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Kafka's jars are looked for in the user's cache: an empty one here, so that every machine runs the same."""
@@ -38,6 +45,7 @@ def test_a_part_runs(part: str, tmp_path: Path) -> None:
     assert (found["format"], found["quick"], found["repeats"], list(found["parts"])) == (1, True, 1, [part])
     assert found["machine"].keys() >= {"cores", "kernel", "python", "file_system", "load", "versions"}
     groups = found["parts"][part]["groups"]
+    assert {group["name"] for group in groups} >= ROWS.get(part, set())
     assert groups
     for group in groups:
         check_group(group)

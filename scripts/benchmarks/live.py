@@ -1,0 +1,205 @@
+"""Streams that wait for rows: how soon a message is in foreachBatch, and what a query takes that has nothing to do.
+
+Belongs to part `spark`. Spark's own socket source is the floor: it stores nothing, and no Python is in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import psutil
+
+from scripts.benchmarks import kafka_broker
+from scripts.benchmarks.floors import TOPIC
+from scripts.benchmarks.harness import Bench, Metric, Sample, Turn, percentiles
+from scripts.benchmarks.ours import running_store, stage_meter, warm_producer
+
+BODY_BYTES, RATE = 100, 50
+REPEATS, DEFAULT_REPEATS = 3, 2
+"""A turn starts a query and warms it up, which takes seconds: so there are fewer of them than elsewhere."""
+LATENCY = (Metric("p50", "ms from send to foreachBatch, p50"), Metric("p99", "ms from send to foreachBatch, p99"))
+IDLE = (Metric("query", "of a core, an idle query"), Metric("source", "of a core, what it reads from, idle"))
+_PATIENCE_SECONDS = 60.0
+
+
+@dataclass
+class Live:
+    """A stream, and who sends what it reads: column `value` has it as bytes or text. `cpu_seconds` of what is between."""
+
+    frame: Any
+    send: Callable[[bytes], object]
+    cpu_seconds: Callable[[], float] = lambda: 0.0
+
+
+LiveSource = Callable[[], contextlib.AbstractContextManager[Live]]
+
+
+def run(bench: Bench, session: Any, broker: kafka_broker.Broker | None) -> None:
+    """In the session that `commitlog.spark.session` gave."""
+    sources: dict[str, LiveSource] = {
+        "Spark's socket source": partial(_socket, session),
+        "commitlog": partial(_ours, bench, session),
+    }
+    if broker is not None:
+        sources["Kafka"] = partial(_kafka, session, broker)
+    _compare(bench, session, "commitlog's session", sources, REPEATS, idle_seconds=1)
+
+
+def run_with_defaults(bench: Bench, session: Any, broker: kafka_broker.Broker) -> None:
+    """In a session with Spark's own settings."""
+    sources: dict[str, LiveSource] = {
+        "Kafka": partial(_kafka, session, broker),
+        "commitlog": partial(_ours, bench, session),
+    }
+    _compare(bench, session, "Spark's defaults", sources, DEFAULT_REPEATS)
+
+
+def _compare(
+    bench: Bench, session: Any, settings: str, sources: dict[str, LiveSource], repeats: int, idle_seconds: float = 0
+) -> None:
+    seconds, idle = bench.settings.seconds(2, least=0.2), bench.settings.seconds(idle_seconds, least=0)
+    turns: dict[str, Turn] = {name: partial(_turn, bench, session, one, seconds, idle) for name, one in sources.items()}
+    bench.compare(
+        f"stream, {RATE} messages/s, {settings}",
+        (*LATENCY, *IDLE) if idle_seconds else LATENCY,
+        next(iter(turns)),
+        turns,
+        repeats=min(repeats, bench.settings.repeats),
+        seconds=seconds,
+        body=f"{BODY_BYTES} B",
+        trigger="default: at once",
+        query="foreachBatch, collect",
+        cores=session.sparkContext.defaultParallelism,
+    )
+
+
+def _turn(bench: Bench, session: Any, source: LiveSource, seconds: float, idle_seconds: float) -> Sample:
+    arrivals = Arrivals()
+    with bench.room() as room, source() as live:
+        writer = live.frame.writeStream.foreachBatch(arrivals).option("checkpointLocation", str(room / "checkpoint"))
+        query = writer.start()
+        try:
+            _await(query, lambda: _send(live) > 0 and len(arrivals.found) > 20)  # some batches to warm up
+            _send_and_await(query, live, arrivals, 1)
+            began = time.monotonic_ns()
+            _send_and_await(query, live, arrivals, max(int(seconds * RATE), 1))
+            took = [now - stamp for stamp, now in arrivals.found if stamp >= began]
+            sample = {name: value / 1000 for name, value in percentiles(took).items()}
+            return sample | (_idle(session, live, idle_seconds) if idle_seconds else {})
+        finally:
+            query.stop()
+
+
+class Arrivals:
+    """The function of a foreachBatch: notes when each message was sent and when it was there, monotonic ns."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[int, int]] = []
+        self.newest = 0
+
+    def __call__(self, frame: Any, _: int) -> None:
+        values = frame.select("value").collect()
+        now = time.monotonic_ns()
+        self.found += [(int(row.value), now) for row in values]
+        self.newest = max((stamp for stamp, _ in self.found), default=0)
+
+
+def _send(live: Live) -> int:
+    """A message that says when it was sent, as text."""
+    stamp = time.monotonic_ns()
+    live.send(b"%-*d" % (BODY_BYTES, stamp))
+    return stamp
+
+
+def _send_and_await(query: Any, live: Live, arrivals: Arrivals, count: int) -> None:
+    """Sends steadily, and returns when the last one has arrived. Raises RuntimeError where not all came once.
+
+    Rows of one batch may come in any order (Spark's socket source deals them out to its tasks); batches keep theirs.
+    """
+    stamps, next_at = [], time.monotonic()
+    for _ in range(count):
+        time.sleep(max(next_at - time.monotonic(), 0))
+        stamps.append(_send(live))
+        next_at += 1 / RATE
+    _await(query, lambda: arrivals.newest >= stamps[-1])
+    if sorted(stamp for stamp, _ in arrivals.found if stamp >= stamps[0]) != stamps:
+        raise RuntimeError("the query did not get every message once")
+
+
+def _await(query: Any, condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + _PATIENCE_SECONDS
+    while not condition():
+        if error := query.exception():
+            raise error
+        if time.monotonic() > end:
+            raise RuntimeError(f"the query did not get its rows in {_PATIENCE_SECONDS:.0f} s")
+        time.sleep(1 / RATE)
+
+
+def _idle(session: Any, live: Live, seconds: float) -> Sample:
+    """CPU of Spark's JVM and its Python workers, and of what the rows come from."""
+    spark = psutil.Process(session.sparkContext._gateway.proc.pid)
+    time.sleep(min(seconds, 0.3))  # the last batch is over
+    before, source_before, began = _cpu_seconds(spark), live.cpu_seconds(), time.monotonic()
+    time.sleep(seconds)
+    elapsed = time.monotonic() - began
+    return {
+        "query": (_cpu_seconds(spark) - before) / elapsed,
+        "source": (live.cpu_seconds() - source_before) / elapsed,
+    }
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    """Of a process and its children, those that ended included."""
+    return sum(sum(one.cpu_times()[:4]) for one in [process, *process.children(recursive=True)])
+
+
+# ---- where the rows come from --------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _ours(bench: Bench, session: Any) -> Iterator[Live]:
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(running_store(bench))
+        meter = stack.enter_context(stage_meter(store.path))
+        producer = stack.enter_context(warm_producer(store))
+        frame = session.readStream.format("commitlog").option("subscribe", TOPIC).load(str(store.path))
+        yield Live(frame, lambda body: producer.send(TOPIC, body), lambda: sum(meter.cpu_seconds().values()))
+
+
+@contextlib.contextmanager
+def _kafka(session: Any, broker: kafka_broker.Broker) -> Iterator[Live]:
+    with broker.topic() as topic:
+        producer = broker.producer(topic, **{"linger.ms": 0})
+        reader = session.readStream.format("kafka").option("kafka.bootstrap.servers", broker.address)
+
+        def send(body: bytes) -> None:
+            producer.produce(topic, body)
+            producer.poll(0)
+
+        yield Live(reader.option("subscribe", topic).load(), send, broker.cpu_seconds)
+        producer.flush(30)
+
+
+@contextlib.contextmanager
+def _socket(session: Any) -> Iterator[Live]:
+    """Lines to whoever connects; nothing is sent while nobody has."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        server.setblocking(False)
+        peers: list[socket.socket] = []
+
+        def send(body: bytes) -> None:
+            with contextlib.suppress(BlockingIOError):
+                peers.append(stack.enter_context(server.accept()[0]))
+            for peer in peers:
+                peer.sendall(body + b"\n")
+
+        reader = session.readStream.format("socket").option("host", "127.0.0.1")
+        yield Live(reader.option("port", server.getsockname()[1]).load(), send)
