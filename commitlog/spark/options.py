@@ -26,6 +26,15 @@ _READ_OPTIONS = """
     includeHeaders columns isolation readerName ignoreCorruptRecords
 """
 SPELLING = {name.lower(): name for name in _READ_OPTIONS.split()}
+SINK_SPELLING = {name.lower(): name for name in ("path", "topic", "includeHeaders", "maxLaneWait")}
+QUERY_OPTIONS = {"checkpointlocation": "checkpointLocation", "queryname": "queryName"}
+"""Spark hands a query's own options to its sink as well."""
+
+_WHOSE = (
+    (SPELLING, "a source (spark.read)"),
+    (SINK_SPELLING, "a sink (df.write)"),
+    (QUERY_OPTIONS, "a query (df.writeStream)"),
+)
 
 LATEST_OFFSET, EARLIEST_OFFSET = -1, -2
 """In JSON offsets, as Kafka has them."""
@@ -110,7 +119,26 @@ def check_names(options: Iterable[str], known: Mapping[str, str]) -> None:
             raise OptionError(f"option {name}: this source reads a store on disk; {hint}")
         if lower == "paths":
             raise OptionError("option path: one store at a time; read several and union them")
-        raise OptionError(f"option {name}: there is none of this name; allowed are {', '.join(known.values())}")
+        allowed = f"allowed are {', '.join(known.values())}"
+        for spelling, whose in _WHOSE:
+            if lower in spelling:
+                raise OptionError(f"option {spelling[lower]}: it is one of {whose} only; {allowed}")
+        raise OptionError(f"option {name}: there is none of this name; {allowed}")
+
+
+def check_direction(options: Iterable[str]) -> None:
+    """Raises OptionError for options of a source and of a sink together, before it is known which of them is to be made: a
+    source names its topics, so one that was given an option of a sink is always found."""
+    given = {name.lower() for name in options}
+    reading, writing = (
+        sorted(given & (SPELLING.keys() - SINK_SPELLING)),
+        sorted(given & (SINK_SPELLING.keys() - SPELLING)),
+    )
+    if reading and writing:
+        raise OptionError(
+            f"option {SINK_SPELLING[writing[0]]} is one of a sink (df.write) and option {SPELLING[reading[0]]} one of a "
+            f"source (spark.read): give those of one"
+        )
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:

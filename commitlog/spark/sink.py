@@ -38,7 +38,15 @@ from commitlog.properties import check_topic, encode_properties
 from commitlog.spark.arrays import fixed
 from commitlog.spark.columns import HEADERS_TYPE
 from commitlog.spark.daemon import end_quietly_if_planning
-from commitlog.spark.options import absolute_path, boolean, check_names, duration_ms, topic_name
+from commitlog.spark.options import (
+    QUERY_OPTIONS,
+    SINK_SPELLING,
+    absolute_path,
+    boolean,
+    check_names,
+    duration_ms,
+    topic_name,
+)
 from commitlog.store_directory import StoreDirectory
 
 if TYPE_CHECKING:
@@ -49,10 +57,6 @@ if TYPE_CHECKING:
 end_quietly_if_planning()
 
 Ints = npt.NDArray[np.int64]
-
-SINK_SPELLING = {name.lower(): name for name in ("path", "topic", "includeHeaders", "maxLaneWait")}
-QUERY_OPTIONS = {"checkpointlocation": "checkpointLocation", "queryname": "queryName"}
-"""Spark hands a query's own options to its sink as well."""
 
 _TYPES = {
     "value": ("string", "binary"),

@@ -27,10 +27,13 @@ from commitlog.spark.columns import check_schema, schema_of
 from commitlog.spark.daemon import end_quietly_if_planning
 from commitlog.spark.offsets import Offsets, StreamOffset
 from commitlog.spark.options import (
+    QUERY_OPTIONS,
+    SINK_SPELLING,
     SPELLING,
     Bound,
     SourceOptions,
     check_batch,
+    check_direction,
     check_names,
     check_read,
     check_rocketmq,
@@ -41,7 +44,7 @@ from commitlog.spark.planning import share_out
 from commitlog.spark.reading import Task, read_task
 from commitlog.spark.registration import Registration
 from commitlog.spark.resolving import QueueKey, Resolver, beyond_end, data_loss, gone
-from commitlog.spark.sink import QUERY_OPTIONS, SINK_SPELLING, BatchWriter, StreamWriter, batch_writer, stream_writer
+from commitlog.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from commitlog.start import EARLIEST, LATEST
 from commitlog.topic_index import QueueRange, TopicIndex
 from commitlog.view import StoreView, is_rocketmq_root, open_view
@@ -56,6 +59,7 @@ class CommitLogDataSource(DataSource):
         super().__init__(options)
         # Whether it will read or write is not known yet: `_check` and the sink look again.
         check_names([name for name in options if name.lower() not in QUERY_OPTIONS], SPELLING | SINK_SPELLING)
+        check_direction(options)
         self.parsed = parse_options(options)
 
     @classmethod

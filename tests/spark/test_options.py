@@ -27,6 +27,8 @@ def batch(**options: str) -> BatchReader:
 
 WRONG = [
     ({"subscirbe": "x"}, "option subscirbe: there is none of this name; allowed are path, subscribe"),
+    ({"queryName": "q"}, "option queryName: it is one of a query .* only; allowed are path, subscribe"),
+    ({"maxLaneWait": "1s"}, "option maxLaneWait is one of a sink .* and option subscribe one of a source"),
     ({"kafka__bootstrap__servers": "x"}, "kafka.bootstrap.servers: .* as option path"),
     ({"kafka__linger__ms": "1"}, "kafka.linger.ms: .* remove it"),
     ({"paths": "[]"}, "option path: one store"),

@@ -199,10 +199,21 @@ def test_overwrite_deletes_nothing(spark: SparkSession, store: commitlog.Store) 
 
 
 def test_a_sink_option_is_none_of_the_source(spark: SparkSession, store: commitlog.Store) -> None:
-    reader = spark.read.format("commitlog").option("subscribe", "t").option("maxLaneWait", "1s")
-    for given in (reader, reader.schema("value binary")):
-        with pytest.raises(PySparkException, match=r"(?i)option maxLaneWait: there is none of this name"):
-            given.load(str(store.path)).collect()
+    """Refused when the DataFrame is made, as the README spells it; with `.schema` Spark asks only when it is read. And the
+    reverse when it is written."""
+    mixed = r"option maxLaneWait is one of a sink .* and option subscribe one of a source"
+    for reader in (spark.read, spark.readStream):
+        given = reader.format("commitlog").option("subscribe", "t").option("maxLaneWait", "1s")
+        with pytest.raises(PySparkException, match=mixed):
+            given.load(str(store.path))
+    given = spark.read.format("commitlog").option("subscribe", "t").option("maxLaneWait", "1s").schema("value binary")
+    with pytest.raises(PySparkException, match=mixed):
+        given.load(str(store.path)).collect()
+    with pytest.raises(
+        PySparkException, match=r"option failOnDataLoss: it is one of a source .* only; allowed are path"
+    ):
+        write(spark.sql("SELECT 'x' AS value, 't' AS topic"), store, failOnDataLoss="true")
+    assert values(store) == []
 
 
 def test_a_store_whose_stages_do_not_run(spark: SparkSession, tmp_path: Path) -> None:

@@ -147,10 +147,11 @@ def test_what_is_refused_before_any_row(tmp_path: Path) -> None:
     x = {"value": ["x"]}
     cases: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         (x, {"nonsense": "1"}, "option nonsense: there is none of this name; allowed are"),
+        (x, {"subscribe": "t"}, r"option topic is one of a sink \(df.write\) and option subscribe one of a source"),
         (
             x,
-            {"subscribe": "t"},
-            "option subscribe: there is none of this name; allowed are path, topic, includeHeaders,",
+            {"topic": "", "subscribe": "t"},
+            r"option subscribe: it is one of a source .*; allowed are path, topic, inc",
         ),
         (x, {"kafka.acks": "all"}, r"option kafka\.acks: .* no broker to configure; remove it"),
         (x, {"topic": ".."}, r"option topic: '\.\.' is not allowed"),
