@@ -10,8 +10,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
-from scripts.benchmarks import kafka_broker, machine, report
+import orjson
+
+from scripts.benchmarks import kafka_broker, machine, markdown, report
 from scripts.benchmarks.harness import Bench, Part, say
 from scripts.benchmarks.settings import AGAINST, QUICK_REPEATS, QUICK_SCALE, REPEATS, Settings
 
@@ -32,6 +35,12 @@ def arguments(words: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample there")
     parser.add_argument("--plot", type=Path, metavar="DIR", help="draw a PNG a part there")
+    parser.add_argument(
+        "--markdown", type=Path, metavar="FILE", help="fill the marked places there, as BENCHMARKS.md has"
+    )
+    parser.add_argument(
+        "--from", dest="earlier", type=Path, metavar="FILE", help="take that JSON file, measure nothing"
+    )
     parser.add_argument("--against", metavar="LIST", default="", help=f"further contestants: {','.join(AGAINST)}")
     parser.add_argument("--repeats", type=int, help=f"rounds that count (default {REPEATS}, quick {QUICK_REPEATS})")
     parser.add_argument("--scale", type=float, help=f"work of a turn (default 1, quick {QUICK_SCALE})")
@@ -50,7 +59,14 @@ def arguments(words: list[str]) -> argparse.Namespace:
         parser.error("--repeats must be 1 or more")
     if found.scale is not None and found.scale <= 0:
         parser.error("--scale must be above 0")
+    if found.markdown and not found.earlier and (found.quick or set(parts_of(found)) != set(PARTS)):
+        parser.error("--markdown wants a full run of all parts; or --from FILE")
     return found
+
+
+def parts_of(given: argparse.Namespace) -> list[str]:
+    """In the order of PARTS, whatever the order they were named in."""
+    return [part for part in PARTS if not given.part or part in given.part or "all" in given.part]
 
 
 def settings_of(given: argparse.Namespace) -> Settings:
@@ -79,21 +95,9 @@ def install() -> None:
 def main(words: list[str]) -> int:
     """Returns the exit code: 1 where a contestant failed."""
     given = arguments(words)
-    settings = settings_of(given)
-    if given.install:
-        install()
     if given.plot and importlib.util.find_spec("matplotlib") is None:
         sys.exit("--plot needs matplotlib: pip install matplotlib")
-    settings.directory.mkdir(parents=True, exist_ok=True)
-    if settings.scale >= 1 and shutil.disk_usage(settings.directory).free < LEAST_FREE_BYTES:
-        sys.exit(
-            f"{settings.directory}: a full run wants {LEAST_FREE_BYTES >> 30} GiB free; choose another --directory"
-        )
-    here = machine.describe(settings.directory)
-    report.show_machine(here, settings)
-    wanted = PARTS if not given.part or "all" in given.part else [part for part in PARTS if part in given.part]
-    parts = [run_part(name, settings) for name in wanted]
-    result = report.to_json(settings, here, parts)
+    result = read(given.earlier) if given.earlier else measure(given)
     report.show_end(result)
     if given.json:
         report.write_json(result, given.json)
@@ -102,7 +106,39 @@ def main(words: list[str]) -> int:
 
         for path in plot.draw(result, given.plot):
             print(f"drew {path}")
-    return 1 if any(part.failed for part in parts) else 0
+    if given.markdown:
+        pictures = given.plot or (given.earlier or given.json or given.markdown).parent
+        try:
+            markdown.write(result, given.markdown, pictures)
+        except ValueError as error:
+            sys.exit(f"--markdown: {error}")
+    return 1 if any(part["failed"] for part in result["parts"].values()) else 0
+
+
+def read(path: Path) -> dict[str, Any]:
+    """An earlier run."""
+    try:
+        found = orjson.loads(path.read_bytes())
+    except (OSError, orjson.JSONDecodeError) as error:
+        sys.exit(f"--from {path}: {error}")
+    if not isinstance(found, dict) or found.get("format") != report.FORMAT:
+        sys.exit(f"--from {path}: not a report of this version; --json writes one")
+    return found
+
+
+def measure(given: argparse.Namespace) -> dict[str, Any]:
+    """Runs the parts and shows each comparison when it is complete."""
+    settings = settings_of(given)
+    if given.install:
+        install()
+    settings.directory.mkdir(parents=True, exist_ok=True)
+    if settings.scale >= 1 and shutil.disk_usage(settings.directory).free < LEAST_FREE_BYTES:
+        sys.exit(
+            f"{settings.directory}: a full run wants {LEAST_FREE_BYTES >> 30} GiB free; choose another --directory"
+        )
+    here = machine.describe(settings.directory)
+    report.show_machine(here, settings)
+    return report.to_json(settings, here, [run_part(name, settings) for name in parts_of(given)])
 
 
 def run_part(name: str, settings: Settings) -> Part:

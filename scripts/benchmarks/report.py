@@ -82,7 +82,7 @@ def _show_rows(head: str, rows: list[tuple[str, dict[str, float], str]]) -> None
     ratios = "   × floor" if any(ratio for _, _, ratio in rows) else ""
     print(f"  {head:<{width}}        min     median        max{ratios}")
     for name, summary, ratio in rows:
-        numbers = "".join(f"{_number(summary[key]):>11}" for key in ("min", "median", "max"))
+        numbers = "".join(f"{number_text(summary[key]):>11}" for key in ("min", "median", "max"))
         print(f"    {name:<{width - 2}}{numbers}   {ratio}".rstrip())
 
 
@@ -94,7 +94,8 @@ def _ratio(summary: dict[str, float], is_floor: bool) -> str:
     return f"{summary['ratio']:7.2f}  ({summary['ratio_min']:.2f} to {summary['ratio_max']:.2f})"
 
 
-def _number(value: float) -> str:
+def number_text(value: float) -> str:
+    """Three digits that count; from a hundred on no decimals."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -110,4 +111,6 @@ def show_end(report: dict[str, Any]) -> None:
         print("\ntargets")
     for target in judged:
         verdict = "met   " if target["met"] else "MISSED"
-        print(f"  {verdict}  {target['part']}: {target['what']}: {_number(target['found'])}, wanted {target['wanted']}")
+        print(
+            f"  {verdict}  {target['part']}: {target['what']}: {number_text(target['found'])}, wanted {target['wanted']}"
+        )

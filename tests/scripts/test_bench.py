@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
-from scripts.benchmarks.__main__ import PARTS
+from scripts.benchmarks.__main__ import PARTS, ROOT
 from scripts.benchmarks.harness import Bench, Metric
 from scripts.benchmarks.settings import Settings
 
@@ -103,9 +105,36 @@ def test_contestants_take_turns_and_a_broken_one_leaves(tmp_path: Path, capsys: 
         (["nothing"], "no part nothing"),
         (["append", "--against", "mysql"], "there are"),
         (["append", "--repeats", "0"], "--repeats"),
+        (["append", "--markdown", "FILE"], "--markdown wants a full run"),
+        (["--from", "nowhere.json"], "--from nowhere.json"),
     ],
 )
 def test_a_wrong_word_is_answered_in_a_line(words: list[str], says: str, tmp_path: Path) -> None:
     done = bench(tmp_path, *words)
-    assert done.returncode == 2
+    assert done.returncode in (1, 2)
     assert says in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_benchmarks_md_is_made_of_its_run(tmp_path: Path) -> None:
+    """What stands between the markers comes from the JSON file beside the pictures; the prose stays."""
+    results, copy = tmp_path / "scripts/benchmarks/results", tmp_path / "BENCHMARKS.md"
+    shutil.copytree(ROOT / "scripts/benchmarks/results", results)
+    written = (ROOT / "BENCHMARKS.md").read_text()
+    copy.write_text(re.sub(r"(<!-- bench: \w+ -->\n).*?(<!-- end -->)", r"\1\2", written, flags=re.DOTALL))
+    assert len(copy.read_text()) < len(written) / 2
+    done = bench(tmp_path, "--from", str(results / "bench.json"), "--markdown", str(copy))
+    assert done.returncode == 0, done.stderr
+    assert copy.read_text() == written
+    for picture in re.findall(r"!\[.*\]\((.*)\)", written):
+        assert (ROOT / picture).is_file()
+
+
+def test_a_file_without_markers_is_left_alone(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.md"
+    mine.write_text("my own words\n")
+    done = bench(tmp_path, "--from", str(ROOT / "scripts/benchmarks/results/bench.json"), "--markdown", str(mine))
+    assert done.returncode == 1
+    assert "mine.md has no lines <!-- bench: parts -->" in done.stderr
+    assert mine.read_text() == "my own words\n"
