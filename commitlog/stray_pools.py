@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,17 +73,34 @@ def remove_pool(directory: Path) -> None:
 def stray_pools(clock: Clock = SYSTEM_CLOCK) -> list[StrayPool]:
     """All of this user's. What can't be read, or is no pool of this version, is passed over."""
     found = []
-    for directory in sorted(base_directory().glob(f"commitlog-{os.geteuid()}-*")):
+    for directory, store in _pools():
         with contextlib.suppress(OSError, RegionError):
-            private_directory(directory, create=False)
-            stray = _look_at(directory, clock)
+            stray = _look_at(directory, store, clock)
             if stray:
                 found.append(stray)
     return found
 
 
-def _look_at(directory: Path, clock: Clock) -> StrayPool | None:
-    store = Path(os.fsdecode(DISK.read_file(directory / STORE_NAME, _PATH_BYTES_MAX)))
+def is_in_use(store: Path, clock: Clock = SYSTEM_CLOCK) -> bool:
+    """Whether a pool of a store that is gone may still have a process, so that it is no stray yet."""
+    for directory, owner in _pools():
+        with contextlib.suppress(OSError, RegionError):
+            if owner == store and not _names(store, directory):
+                with contextlib.closing(ControlRegion.attach(directory)) as control:
+                    if _lives(control.words, clock):
+                        return True
+    return False
+
+
+def _pools() -> Iterator[tuple[Path, Path]]:
+    """This user's pools, each with the path of its store."""
+    for directory in sorted(base_directory().glob(f"commitlog-{os.geteuid()}-*")):
+        with contextlib.suppress(OSError, RegionError):
+            private_directory(directory, create=False)
+            yield directory, Path(os.fsdecode(DISK.read_file(directory / STORE_NAME, _PATH_BYTES_MAX)))
+
+
+def _look_at(directory: Path, store: Path, clock: Clock) -> StrayPool | None:
     if _names(store, directory):
         return None
     control = ControlRegion.attach(directory)

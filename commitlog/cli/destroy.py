@@ -24,7 +24,7 @@ def destroy(
     """Remove STORE with all its messages, and its shared memory; also the memory of one that is gone."""
     from commitlog.file_channel import DISK
     from commitlog.store_directory import StoreDirectory
-    from commitlog.stray_pools import remove_pool, stray_pools
+    from commitlog.stray_pools import is_in_use, remove_pool, stray_pools
     from commitlog.view import attach_control
 
     directory = StoreDirectory(store)
@@ -33,6 +33,11 @@ def destroy(
         for pool in strays:
             _remove_stray(pool, yes)
         return
+    if not directory.file.exists() and is_in_use(directory.path):
+        raise StoreRunning(
+            f"{directory.path} is gone, and its shared memory still in use: its stages notice and leave within a minute, a "
+            f"producer when it sends or is closed; then repeat this command"
+        )
     facts = directory.load()
     directory.check_owner()
     with contextlib.ExitStack() as locks:

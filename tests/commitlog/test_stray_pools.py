@@ -78,6 +78,19 @@ def test_the_pool_of_a_removed_store_is_named_and_removed(unflushed: bool, tmp_p
     assert not list(shm_root.iterdir())
 
 
+def test_memory_that_is_still_in_use_can_be_removed_later(tmp_path: Path, shm_root: Path) -> None:
+    """`destroy` says when: the processes of a store that is gone leave by themselves."""
+    killed(tmp_path / "gone", unflushed=False)
+    shutil.rmtree(tmp_path / "gone")
+    early = run("destroy", tmp_path / "gone", "--yes").exception  # the last heartbeat is younger than five seconds
+    assert isinstance(early, errors.StoreRunning)
+    assert "leave within a minute" in str(early)
+    assert "repeat this command" in str(early)
+    assert list(shm_root.iterdir())
+    wait_until(lambda: run("destroy", tmp_path / "gone", "--yes").exit_code == 0, 20, "the memory to be free")
+    assert not list(shm_root.iterdir())
+
+
 @pytest.mark.usefixtures("late")
 def test_a_store_that_was_moved_keeps_its_pool(tmp_path: Path, shm_root: Path) -> None:
     """It looks like a stray only until it is started at its new place, where it loses nothing."""
