@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,7 +32,10 @@ _FAULT_WORDS = (
 
 
 class Attachment:
-    """Raises StoreNotFound, StoreNotRunning. One for each producer; its sockets are made when first needed."""
+    """Raises StoreNotFound, StoreNotRunning. One for each producer; its sockets are made when first needed.
+
+    Attributes: `forked`, whether this is a child's copy, whose sockets are its parent's: it touches none of them.
+    """
 
     def __init__(self, path: str | os.PathLike[str], clock: Clock, channel: FileChannel = DISK) -> None:
         self.directory = StoreDirectory(path, channel)
@@ -56,7 +60,8 @@ class Attachment:
         self._bells: dict[str, WakeupSender] = {}
         self._notices: NoticeSubscriber | None = None
         self._lane: int | None = None
-        self._closed = False
+        self._closed = self.forked = False
+        _ATTACHMENTS.add(self)
 
     def lease(self) -> Lease:
         """The first free lane, prepared for appending. Raises NoFreeLane, StoreStopped, StoreNotRunning, DiskError."""
@@ -214,3 +219,16 @@ class Attachment:
     def close(self) -> None:
         self.close_sockets()
         self.control.close()
+
+
+_ATTACHMENTS: weakref.WeakSet[Attachment] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    for attachment in list(_ATTACHMENTS):
+        attachment.forked = attachment._closed = True
+        attachment._lane = None
+    _ATTACHMENTS.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

@@ -17,7 +17,7 @@ from typing import Literal
 
 from commitlog.attachment import Attachment
 from commitlog.clock import Clock
-from commitlog.errors import StoreNotRunning, StoreStopped, WaitTimeout
+from commitlog.errors import ForkedProducer, StoreNotRunning, StoreStopped, WaitTimeout
 from commitlog.lane import FAULT_PATIENCE_NS
 from commitlog.record import Host
 from commitlog.status import PutMessageStatus
@@ -83,6 +83,7 @@ class LaneProgress:
         words, at = self._words, self._word_of[level]
         if words[at] >= where:
             return PutMessageStatus.PUT_OK
+        self._check_process()
         clock = self._clock
         began = clock.monotonic_ns()
         deadline = began + int((self._timeout_seconds if timeout is None else timeout) * 1e9)
@@ -99,6 +100,10 @@ class LaneProgress:
             self._request(where)  # again: another process that leased the lane may have asked for less
             self._attachment.await_notice(NOTICE_WAIT_MS, lambda: words[at] >= where)
         return PutMessageStatus.PUT_OK
+
+    def _check_process(self) -> None:
+        if self._attachment.forked:
+            raise ForkedProducer(f"lane {self.lane}: its producer belongs to the parent process; wait there")
 
     def waited_for_buffer(self, nanoseconds: int) -> None:
         """Counts a put that had to wait for a write buffer. Puts that wait for nothing cost no look at the clock."""
@@ -125,6 +130,7 @@ class LaneProgress:
 
     def flush(self, timeout: float | None) -> None:
         """See Producer.flush."""
+        self._check_process()
         where = self._words[self._base + Lane.WROTE]
         if self.wait("flushed", where, _FOREVER_SECONDS if timeout is None else timeout) is not PutMessageStatus.PUT_OK:
             left = where - self._words[self._base + Lane.FLUSHED]
@@ -134,6 +140,7 @@ class LaneProgress:
 
     def call_back(self, level: Level, where: int, callback: Callback, timeout: float | None = None) -> None:
         """Calls `callback(status)` once, from a thread of its own, when `where` has reached the level or the time is up."""
+        self._check_process()
         seconds = self._timeout_seconds if timeout is None else timeout
         deadline = self._clock.monotonic_ns() + int(seconds * 1e9)
         waiter = _Waiter(where, self._word_of[level], deadline, callback)

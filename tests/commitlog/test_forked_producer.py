@@ -1,0 +1,81 @@
+"""A forked child has copies of its parent's producers and receipts: it may look, and waits for nothing through them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import commitlog
+from commitlog.errors import ForkedProducer
+from commitlog.receipt import Receipt
+
+SMALL = {"store": {"segment_bytes": 1 << 16}, "supervisor": {"hung_after_ms": 600_000}}
+
+
+async def _awaited(receipt: Receipt) -> None:
+    await receipt
+
+
+def _said_in_child(calls: list[Callable[[], object]]) -> list[str]:
+    """What each call returns, or its error's name, in a forked child."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            for call in calls:
+                try:
+                    said = str(call())
+                except Exception as error:
+                    said = type(error).__name__
+                os.write(writing, f"{said}\n".encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    said = b"".join(iter(lambda: os.read(reading, 65536), b"")).decode()
+    os.close(reading)
+    os.waitpid(child, 0)
+    return said.splitlines()
+
+
+def test_a_forked_child_waits_for_nothing(tmp_path: Path) -> None:
+    """Not by `flush`, not by a receipt; with the parent's sockets used before the fork. What is flushed it can see. The
+    parent goes on."""
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
+        done = producer.send("t", b"x")
+        done.wait("flushed", 10)
+        flusher = int((store.path / "locks/flusher").read_text())
+        os.kill(flusher, signal.SIGSTOP)
+        try:
+            receipt = producer.send("t", b"y")
+            calls: list[Callable[[], object]] = [
+                producer.flush,
+                receipt.wait,
+                lambda: receipt.add_callback(print),
+                lambda: asyncio.run(_awaited(receipt)),
+                receipt.done,
+                done.done,
+                lambda: done.wait().name,
+            ]
+            refused = [ForkedProducer.__name__] * 4
+            assert _said_in_child(calls) == [*refused, "False", "True", "PUT_OK"]
+            assert producer.statistics().flushed == done.end
+        finally:
+            os.kill(flusher, signal.SIGCONT)
+        assert receipt.wait("flushed", 10).name == "PUT_OK"
+
+
+def test_the_child_has_producers_of_its_own(tmp_path: Path) -> None:
+    """Beside its parent's, and the other way round."""
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
+        producer.send("t", b"x").wait("flushed", 10)
+
+        def send() -> str:
+            with commitlog.Producer(store.path) as own:
+                return f"lane {own.lane} {own.send('t', b'y').wait('flushed', 10).name}"
+
+        assert _said_in_child([send]) == ["lane 1 PUT_OK"]
+        producer.send("t", b"z")
+        producer.flush(10)
