@@ -116,11 +116,13 @@ class SliceReader:
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """All rows of the slice, in order. Raises DataLoss, CorruptRecord, DamagedFile, MissingCodec."""
+        before = ""
         try:
             yield from self._indexed(schema)
-        except (CorruptRecord, DamagedFile):
+        except (CorruptRecord, DamagedFile) as error:
             if self.walk_from < 0:
                 raise  # else the log has all these rows without the index
+            before = f". Their consume queue led to an error before: {error}"
         if self.next < self.slice.end and self.walk_from >= 0:
             try:
                 yield from self._walked(schema)
@@ -129,10 +131,12 @@ class SliceReader:
                     f"{self._name()}: {error.filename} is gone, which had rows of the offsets [{self.next}, "
                     f"{self.slice.end}); nothing of ours deletes a segment whose rows are not in the consume queues"
                 ) from None
+            except CorruptRecord as error:
+                raise CorruptRecord(f"{error.reason}{before}", error.offset, error.file) from None
         if self.next < self.slice.end:
             raise CorruptRecord(
                 f"{self._name()}: nothing leads to the rows from offset {self.next} on, up to {self.slice.end}; "
-                "`commitlog verify` tells what is wrong with the lane",
+                f"`commitlog verify` tells what is wrong with the lane{before}",
                 file=str(self.lane.queue(self.slice.topic)),
             )
         self._tell()
@@ -183,9 +187,9 @@ class SliceReader:
                     self._lose(self.next + end - start, f"{error.filename} is gone")
                 continue
             places = Places(where[part] - base, sizes[part], self.next)
-            if self.walk_from >= 0:  # what has an entry by now need not be walked through
-                self.walk_from = max(self.walk_from, int(where[end - 1] + sizes[end - 1]))
             yield from self._decoded(segment, places, np.flatnonzero(noted[part]), schema)
+            if self.walk_from >= 0:  # what an entry has led to need not be walked through
+                self.walk_from = max(self.walk_from, int(where[end - 1] + sizes[end - 1]))
 
     def _walked(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows that have no entry yet, found by walking the log."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog.checkpoint import Positions, PositionsFile
+from commitlog.consume_queue import ConsumeQueue
 from commitlog.errors import CorruptRecord, DataLoss
 from commitlog.file_channel import DISK
 from commitlog.recovery import recover_lane
@@ -142,6 +145,41 @@ def test_damage_that_nobody_noted(store: HandMadeStore, caplog: pytest.LogCaptur
     assert "2 corrupt records" in caplog.text
 
 
+def _planned_before_dispatch(store: HandMadeStore) -> Callable[[], Rows]:
+    """A read whose rows from 60 on had no entry when it was planned, and have one when it runs."""
+    lane = store.lane(3)
+    lane.dispatched = 75
+    lane.publish()
+    source = CommitLogDataSource({"path": str(store.path), "subscribe": "orders", "columns": "partition,offset,value"})
+    reader = source.reader(source.schema())
+    tasks = reader.partitions()
+    batches = (batch for task in tasks for batch in reader.read(task))
+    return lambda: [(r["partition"], r["offset"], r["value"]) for batch in batches for r in batch.to_pylist()]
+
+
+def test_a_wrong_entry_of_a_row_that_the_log_leads_to(store: HandMadeStore) -> None:
+    """Planned without it, the row does not depend on it."""
+    read = _planned_before_dispatch(store)
+    queue = ConsumeQueue(store.directory.lane(3).queue("orders"), 20 * 1000)
+    entry = queue.entries(90, 1)
+    queue.place(np.array([90]), entry["physical_offset"] + 8, entry["size"], entry["tags_code"])
+    queue.close()
+    assert read() == store.rows("orders")
+
+
+def test_what_the_index_led_to_is_said_where_the_log_leads_to_nothing(store: HandMadeStore) -> None:
+    """The last row is another topic's now; its place is the index's word, which must not get lost."""
+    record = [record for record in store.lane(3).records if record.topic == "orders"][-1]
+    read = _planned_before_dispatch(store)
+    harm(store, [store.lane(3).records.index(record)], 91 + len(record.body))
+    with pytest.raises(CorruptRecord) as raised:
+        read()
+    assert f"nothing leads to the rows from offset {record.queue_offset} on" in str(raised.value)
+    assert f"at offset {record.physical_offset}: topic orders, lane 3, offset {record.queue_offset}: a record" in str(
+        raised.value
+    )
+
+
 def test_a_lost_segment_within_the_log(store: HandMadeStore, caplog: pytest.LogCaptureFixture) -> None:
     """Recovery notes it; no retention deletes from the middle."""
     store.directory.lane(3).segment(2 << 12).unlink()
@@ -190,8 +228,6 @@ def test_in_a_session(spark: SparkSession, store: HandMadeStore) -> None:
 )
 def test_touching(ranges: list[tuple[int, int]], records: list[tuple[int, int]]) -> None:
     """Against the plain definition, also where noted ranges overlap."""
-    import numpy as np
-
     starts = np.array(sorted(start for start, _ in ranges), np.int64)
     ends = np.array([start + length for start, length in sorted(ranges)], np.int64)
     damage = Damage(starts, np.maximum.accumulate(ends))
