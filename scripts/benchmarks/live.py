@@ -91,7 +91,9 @@ def _turn(bench: Bench, session: Any, source: LiveSource, seconds: float, idle_s
             _send_and_await(query, live, arrivals, max(int(seconds * RATE), 1))
             took = [now - stamp for stamp, now in arrivals.found if stamp >= began]
             sample = {name: value / 1000 for name, value in percentiles(took).items()}
-            return sample | (_idle(session, live, idle_seconds) if idle_seconds else {})
+            sample |= _idle(session, live, idle_seconds) if idle_seconds else {}
+            query.processAllAvailable()  # Spark complains of a batch that is interrupted
+            return sample
         finally:
             query.stop()
 

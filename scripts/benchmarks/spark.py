@@ -25,7 +25,7 @@ RATE = (Metric("rate", "rows/s", "higher"),)
 WHOLE = Metric("whole", "rows/s of the whole run, the start of the query with it", "higher")
 SIZES, QUICK_SIZES = (100, 1024), (100,)
 LANES = 2
-_BATCHES = 6
+_BATCHES = 4
 FOR_SPEED = (
     "spark.python.unix.domain.socket.enabled",
     "spark.python.daemon.module",
@@ -64,7 +64,7 @@ def run(bench: Bench) -> None:
 
 def _throughput(bench: Bench, session: Any, broker: kafka_broker.Broker | None) -> None:
     for size in QUICK_SIZES if bench.settings.quick else SIZES:
-        count = bench.settings.count(1_000_000 if size == 100 else 400_000, least=2000, multiple=1000)
+        count = bench.settings.count(1_200_000 if size == 100 else 400_000, least=4000, multiple=4000)
         with contextlib.ExitStack() as sources:
             store = sources.enter_context(running_store(bench))
             found = list(_sources(bench, sources, session, store, broker, size, count))
@@ -85,8 +85,10 @@ def _compare(bench: Bench, session: Any, sources: list[Source], size: int, count
         kinds += [("batch, Parquet sink", _parquet), ("stream, noop sink, steady batches", _stream)]
     for name, work in kinds:
         contestants: dict[str, Turn] = {source.name: partial(_awake, bench, source, count, work) for source in sources}
-        metrics = (*RATE, WHOLE) if work is _stream else RATE
-        bench.compare(f"{name}, {size} B", metrics, "Parquet files", contestants, **settings)
+        streams = work is _stream
+        metrics: tuple[Metric, ...] = (*RATE, WHOLE) if streams else RATE
+        said = {**settings, "rows_a_micro_batch": count // _BATCHES} if streams else settings
+        bench.compare(f"{name}, {size} B", metrics, "Parquet files", contestants, **said)
 
 
 def _value_only(bench: Bench, session: Any, store: commitlog.Store, count: int) -> None:
@@ -166,7 +168,7 @@ def _stream(bench: Bench, source: Source, count: int) -> Sample:
     """All that is there, in micro-batches; rows of all but the first, by the time Spark says they took."""
     with bench.room() as room, Stopwatch() as watch:
         query = (
-            source.stream(max(count // _BATCHES, 1))
+            source.stream(count // _BATCHES)
             .writeStream.format("noop")
             .option("checkpointLocation", str(room / "checkpoint"))
             .trigger(availableNow=True)
