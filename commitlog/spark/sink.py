@@ -22,7 +22,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from commitlog.config import Config
 from commitlog.errors import (
     IllegalProperty,
     IllegalTopic,
@@ -47,7 +46,6 @@ from commitlog.spark.options import (
     duration_ms,
     topic_name,
 )
-from commitlog.store_directory import StoreDirectory
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -154,12 +152,12 @@ def stream_writer(options: Mapping[str, str], schema: StructType) -> StreamWrite
 
 def _lease(options: SinkOptions) -> Producer:
     """Waits for a lane, in rounds of the store's own `producer.lane_wait_ms`. Imports ZeroMQ, which readers do without."""
-    from commitlog.producer import Producer
+    from commitlog.spark.task_producer import TaskProducer
 
     deadline = time.monotonic() + options.max_lane_wait_ms / 1000
     while True:
         try:
-            return Producer(options.path)
+            return TaskProducer(options.path)
         except (StoreNotFound, StoreNotRunning) as error:
             raise type(error)(
                 f"on {socket.gethostname()}: {error}. A task appends through shared memory, so the stages must run on the "
@@ -179,9 +177,6 @@ class _Rows:
 
     def __init__(self, producer: Producer, options: SinkOptions) -> None:
         self._producer, self._options = producer, options
-        config = Config.from_json(StoreDirectory(options.path).load().config)
-        # With SYNC_FLUSH each send would wait for a sync of its own; the task waits for all of them at its end.
-        self._wait = config.store.flush_disk_type != "SYNC_FLUSH"
 
     def append(self, batch: pa.RecordBatch) -> None:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -244,10 +239,10 @@ class _Rows:
         names, which = self._topics(columns)
         topics = repeat(names[0]) if which is None else map(names.__getitem__, which.tolist())
         rows = zip(topics, values.to_pylist(), keys or repeat(None), headers or repeat(None), strict=False)
-        send, wait = self._producer.send, self._wait
+        send = self._producer.send
         for topic, value, key, pairs in rows:
             try:
-                send(topic, value, key, properties=pairs, wait=wait)
+                send(topic, value, key, properties=pairs)
             except (IllegalProperty, PropertiesTooLarge) as error:
                 raise type(error)(f"{_culprit(key, pairs)}: {error}") from None
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from commitlog.errors import (
     RecordError,
 )
 from commitlog.spark.source import CommitLogDataSource
+from tests.waiting import wait_until
 
 CONFIG: dict[str, Any] = {"store": {"segment_bytes": 1 << 20, "max_lanes": 1}, "producer": {"lane_wait_ms": 20}}
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -96,15 +100,27 @@ def test_rows_of_one_batch_keep_their_order(store: commitlog.Store) -> None:
     assert by_topic == [[b"0", b"3", b"6"], [b"1", b"4", b"7"], [b"2", b"5"]]
 
 
-def test_a_store_that_syncs_each_message(tmp_path: Path) -> None:
-    """A task waits for its rows together, not for one after the other."""
-    with commitlog.Store.open(
-        tmp_path / "store", {"store": {**CONFIG["store"], "flush_disk_type": "SYNC_FLUSH"}}
-    ) as store:
-        rows = [b"%d" % n for n in range(3000)]
-        write(store.path, {"value": rows, "key": rows})
-        assert sum(lane.syncs for lane in store.statistics().lanes) < 1000
-        assert [(value, key) for _, value, key, _ in read(store)] == [(row, row.decode()) for row in rows]
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_store_that_syncs_each_message(keyed: bool, tmp_path: Path) -> None:
+    """A task waits for its rows together, not for one row or batch after the other, and its records say nothing of that."""
+    small = {"segment_bytes": 1 << 16, "flush_disk_type": "SYNC_FLUSH"}  # thirty rows are a batch
+    config = {"store": small, "supervisor": {"hung_after_ms": 600_000}}
+    rows = [b"%d" % n for n in range(400)]
+    with commitlog.Store.open(tmp_path / "store", config) as store, ThreadPoolExecutor(1) as pool:
+        flusher = int((store.path / "locks/flusher").read_text())
+        os.kill(flusher, signal.SIGSTOP)
+        try:
+            done = pool.submit(write, store.path, {"value": rows, **({"key": rows} if keyed else {})})
+            wait_until(
+                lambda: sum(lane.messages for lane in store.statistics().lanes) == 400, 20, "all rows in the log"
+            )
+            assert not done.done()
+        finally:
+            os.kill(flusher, signal.SIGCONT)
+        done.result(20)
+        assert all(lane.flushed == lane.wrote for lane in store.statistics().lanes)
+        keys = [row.decode() if keyed else None for row in rows]
+        assert read(store) == [("t", row, key, {}) for row, key in zip(rows, keys, strict=True)]
 
 
 def test_rows_that_cannot_be_stored(store: commitlog.Store) -> None:
