@@ -43,7 +43,7 @@ _WORDS = {
 
 
 def run(bench: Bench) -> None:
-    count = bench.settings.count(30, least=3)
+    count = bench.settings.count(20, least=3)
     with _pipeline(bench) as pipeline:
         bench.compare(
             "committer, from send to committed",
@@ -64,6 +64,7 @@ def run(bench: Bench) -> None:
             (Metric("milliseconds", "ms"),),
             _IMPORT,
             {_IMPORT: _import, **{name: partial(_restarted, pipeline, name) for name in STAGES}},
+            repeats=bench.settings.repeats,  # nothing that a round to warm up would warm
             body="1 KB",
             allocator=f"until {ROLLS} segments of {SEGMENT_BYTES >> 20} MiB are flushed; the others: a message",
         )

@@ -41,8 +41,8 @@ def run(bench: Bench) -> None:
     large = bench.settings.count(1 << 30, least=8 << 20)
     _same_boot(bench, large // 16, large)
     _full_scan(bench, f"{SIZE} B", [SIZE], large, lost=True)
-    _full_scan(bench, "100 B", [100], large // 8)
-    _full_scan(bench, "10 B to 4 KB", MIXED, large // 8)
+    _full_scan(bench, "100 B", [100], large // 16)
+    _full_scan(bench, "10 B to 4 KB", MIXED, large // 16)
     _side_by_side(bench, large // 64, large // 16)
 
 

@@ -18,7 +18,7 @@ METRICS = (
 
 
 def run(bench: Bench) -> None:
-    seconds = bench.settings.seconds(2, least=0.1)
+    seconds = bench.settings.seconds(1.5, least=0.1)
     segment = min(bench.settings.segment_bytes, 1 << 24)
     for producers in QUICK_PRODUCERS if bench.settings.quick else PRODUCERS:
         bench.compare(
