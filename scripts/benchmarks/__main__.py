@@ -98,6 +98,8 @@ def main(words: list[str]) -> int:
     if given.plot and importlib.util.find_spec("matplotlib") is None:
         sys.exit("--plot needs matplotlib: pip install matplotlib")
     result = read(given.earlier) if given.earlier else measure(given)
+    if given.markdown and result["quick"]:
+        sys.exit(f"--markdown: {given.earlier} is of a quick run, whose numbers mean nothing")
     report.show_end(result)
     if given.json:
         report.write_json(result, given.json)

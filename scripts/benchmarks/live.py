@@ -159,7 +159,11 @@ def _idle(session: Any, live: Live, seconds: float) -> Sample:
 
 def _cpu_seconds(process: psutil.Process) -> float:
     """Of a process and its children, those that ended included."""
-    return sum(sum(one.cpu_times()[:4]) for one in [process, *process.children(recursive=True)])
+    seconds = 0.0
+    for one in [*process.children(recursive=True), process]:  # the parent last: it has what an ended child spent
+        with contextlib.suppress(psutil.NoSuchProcess):
+            seconds += sum(one.cpu_times()[:4])
+    return seconds
 
 
 # ---- where the rows come from --------------------------------------------------------------------------------------

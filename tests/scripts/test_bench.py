@@ -138,3 +138,13 @@ def test_a_file_without_markers_is_left_alone(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "mine.md has no lines <!-- bench: parts -->" in done.stderr
     assert mine.read_text() == "my own words\n"
+
+
+def test_a_quick_run_fills_nothing(tmp_path: Path) -> None:
+    run, copy = tmp_path / "quick.json", tmp_path / "mine.md"
+    found = orjson.loads((ROOT / "scripts/benchmarks/results/bench.json").read_bytes())
+    run.write_bytes(orjson.dumps({**found, "quick": True}))
+    done = bench(tmp_path, "--from", str(run), "--markdown", str(copy))
+    assert done.returncode == 1
+    assert "quick.json is of a quick run" in done.stderr
+    assert not copy.exists()
