@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import threading
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
 from typing import Literal
 
 from commitlog.attachment import Attachment
@@ -35,12 +37,62 @@ _FOREVER_SECONDS = 86_400.0 * 365
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Waiter:
-    where: int
-    at: int  # index of the word that has to reach it
-    deadline: int  # monotonic ns
-    callback: Callback
+    callback: Callback | None  # None: it was answered
+
+
+_Heap = list[tuple[int, int, _Waiter]]
+"""What sorts them, a number that tells equals apart, the waiter."""
+
+
+class _Waiters:
+    """Outstanding callbacks, found by the position they wait for and by when they give up, so that none waits for another.
+
+    For one thread at a time; `is_any_reached` for any.
+    """
+
+    def __init__(self, words_at: Iterable[int]) -> None:
+        self._by_where: dict[int, _Heap] = {at: [] for at in words_at}
+        self._by_deadline: _Heap = []
+        self._numbers = count()
+        self.outstanding = 0
+
+    def add(self, at: int, where: int, deadline: int, callback: Callback) -> None:
+        """`at`: index of the word that has to reach `where`; `deadline`: monotonic ns."""
+        number, waiter = next(self._numbers), _Waiter(callback)
+        heappush(self._by_where[at], (where, number, waiter))
+        heappush(self._by_deadline, (deadline, number, waiter))
+        self.outstanding += 1
+
+    def take_due(self, words: memoryview, now: int) -> list[tuple[Callback, PutMessageStatus]]:
+        """Turns those out whose wait is over, and says how it ended."""
+        due: list[tuple[Callback, PutMessageStatus]] = []
+        for at, heap in self._by_where.items():
+            self._take(heap, words[at], PutMessageStatus.PUT_OK, due)
+        self._take(self._by_deadline, now, PutMessageStatus.FLUSH_DISK_TIMEOUT, due)
+        return due
+
+    def take_all(self, status: PutMessageStatus) -> list[tuple[Callback, PutMessageStatus]]:
+        """Turns everybody out with the same answer."""
+        due: list[tuple[Callback, PutMessageStatus]] = []
+        for heap in self._by_where.values():
+            self._take(heap, math.inf, status, due)
+        return due
+
+    def _take(
+        self, heap: _Heap, limit: float, status: PutMessageStatus, due: list[tuple[Callback, PutMessageStatus]]
+    ) -> None:
+        while heap and (heap[0][0] <= limit or heap[0][2].callback is None):
+            waiter = heappop(heap)[2]
+            if waiter.callback is not None:
+                due.append((waiter.callback, status))
+                waiter.callback = None  # it stays in the other heap until it is first there
+                self.outstanding -= 1
+
+    def is_any_reached(self, words: memoryview) -> bool:
+        """Whether somebody's position is reached."""
+        return any(heap and words[at] >= heap[0][0] for at, heap in self._by_where.items())
 
 
 class LaneProgress:
@@ -56,7 +108,7 @@ class LaneProgress:
         self._words, self._base = attachment.words, base
         self._word_of = {level: base + word for level, word in _WORD_OF.items()}
         self._timeout_seconds = attachment.config.producer.sync_flush_timeout_ms / 1000
-        self._waiters: deque[_Waiter] = deque()
+        self._waiters = _Waiters(self._word_of.values())
         self._watching = False
         self._blocked_ns = 0
         self._lock = threading.Lock()
@@ -143,9 +195,8 @@ class LaneProgress:
         self._check_process()
         seconds = self._timeout_seconds if timeout is None else timeout
         deadline = self._clock.monotonic_ns() + int(seconds * 1e9)
-        waiter = _Waiter(where, self._word_of[level], deadline, callback)
         with self._lock:
-            self._waiters.append(waiter)
+            self._waiters.add(self._word_of[level], where, deadline, callback)
             if not self._watching:
                 self._watching = True
                 threading.Thread(target=self._watch, name=f"commitlog-lane-{self.lane}", daemon=True).start()
@@ -153,31 +204,27 @@ class LaneProgress:
             self._request(where)
 
     def _watch(self) -> None:
-        """Turns the waiters that are due out, oldest first; ends when none is left."""
+        """Answers the waiters that are due; ends when none is left."""
         while True:
-            while self._waiters and (status := self._verdict(self._waiters[0])) is not None:
-                _call(self._waiters.popleft().callback, status)
             with self._lock:
-                if not self._waiters:
+                due = self._waiters.take_due(self._words, self._clock.monotonic_ns())
+                if not due and self._is_abandoned():
+                    due = self._waiters.take_all(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+                if not due and not self._waiters.outstanding:
                     self._watching = False
                     return
-            self._attachment.await_notice(NOTICE_WAIT_MS, self._oldest_is_done)
+            for callback, status in due:
+                _call(callback, status)
+            if not due:
+                self._attachment.await_notice(NOTICE_WAIT_MS, lambda: self._waiters.is_any_reached(self._words))
 
-    def _oldest_is_done(self) -> bool:
-        oldest = self._waiters[0]
-        return bool(self._words[oldest.at] >= oldest.where)
-
-    def _verdict(self, waiter: _Waiter) -> PutMessageStatus | None:
-        """How a wait has ended; None while it goes on."""
-        if self._words[waiter.at] >= waiter.where:
-            return PutMessageStatus.PUT_OK
-        if self._clock.monotonic_ns() >= waiter.deadline:
-            return PutMessageStatus.FLUSH_DISK_TIMEOUT
+    def _is_abandoned(self) -> bool:
+        """Whether the stages are gone, so that nobody's position will be reached."""
         try:
             self._attachment.check_stages()
         except (StoreStopped, StoreNotRunning):
-            return PutMessageStatus.SERVICE_NOT_AVAILABLE
-        return None
+            return True
+        return False
 
     async def wait_async(self, level: Level, where: int, timeout: float | None) -> PutMessageStatus:
         """`wait` for asyncio. A failing disk shows as FLUSH_DISK_TIMEOUT, stages that are gone as SERVICE_NOT_AVAILABLE."""

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -343,6 +344,28 @@ def test_acknowledgements_come_by_callback_and_to_asyncio(
         return list(await asyncio.gather(*(_wait_for(receipt) for receipt in receipts)))
 
     assert set(asyncio.run(send_and_wait())) == {PutMessageStatus.PUT_OK}
+
+
+def test_callbacks_do_not_wait_for_one_another(store: commitlog.Store) -> None:
+    """With the flusher stopped: who waits long for `flushed` keeps neither a short limit nor another level waiting."""
+    producer = store.producer()
+    producer.send("t", b"before").wait("flushed", timeout=20)
+    flusher = int((store.path / "locks" / "flusher").read_text())
+    answers: dict[str, PutMessageStatus] = {}
+    os.kill(flusher, signal.SIGSTOP)
+    try:
+        for name, level, timeout in (
+            ("patient", "flushed", 60),
+            ("hasty", "flushed", 0.01),
+            ("modest", "committed", 60),
+        ):
+            producer.send("t", b"").add_callback(partial(answers.__setitem__, name), level, timeout)  # type: ignore[arg-type]
+        wait_until(lambda: len(answers) == 2, 20, "the other two")
+        assert answers == {"hasty": PutMessageStatus.FLUSH_DISK_TIMEOUT, "modest": PutMessageStatus.PUT_OK}
+    finally:
+        os.kill(flusher, signal.SIGCONT)
+    wait_until(lambda: len(answers) == 3, 20, "the first")
+    assert answers["patient"] is PutMessageStatus.PUT_OK
 
 
 async def _wait_for(receipt: commitlog.Receipt) -> PutMessageStatus:
