@@ -64,13 +64,18 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(autouse=True)
-def shm_root(request: pytest.FixtureRequest, shm_base: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def shm_root(
+    request: pytest.FixtureRequest,
+    shm_base: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Path]:
     """The test's own directory for pools. Afterwards it must be empty and nothing else left: no descriptor, thread,
     process, socket or piece of shared memory. A test that kills what would clean up is marked `leaves_pools`."""
     root = shm_base / str(next(_numbers))
     root.mkdir(mode=0o700)
     monkeypatch.setenv("COMMITLOG_SHM_DIR", str(root))
-    before = leaks.Snapshot.take(f"COMMITLOG_SHM_DIR={root}", _spark_jvm)
+    before = leaks.Snapshot.take(f"COMMITLOG_SHM_DIR={root}", tmp_path_factory.getbasetemp(), _spark_jvm)
     yield root
     may_leave_pools = request.node.get_closest_marker("leaves_pools") is not None
 

@@ -83,9 +83,10 @@ def shared_memory() -> set[str]:
 @dataclass(frozen=True)
 class Snapshot:
     """The state before a test. `mark` is an environment entry that every process the test starts inherits, so that those
-    are found that have lost their parent."""
+    are found that have lost their parent. Stores of tests are below `stores`."""
 
     mark: str
+    stores: Path
     spark_jvm: int | None
     table: dict[int, Process]
     descriptors: dict[int, str]
@@ -93,9 +94,10 @@ class Snapshot:
     shared_memory: frozenset[str]
 
     @classmethod
-    def take(cls, mark: str, spark_jvm: int | None = None) -> Snapshot:
+    def take(cls, mark: str, stores: Path, spark_jvm: int | None = None) -> Snapshot:
         return cls(
             mark,
+            stores,
             spark_jvm,
             processes(),
             descriptors(),
@@ -148,11 +150,20 @@ class Snapshot:
         for name in shared_memory() - self.shared_memory:
             path = SHARED_MEMORY / name
             try:
-                is_ours = path.lstat().st_uid == os.getuid()
+                is_ours = path.lstat().st_uid == os.getuid() and not self._is_of_another_store(path)
             except FileNotFoundError:
                 continue
             if is_ours and not _is_in_use(path):
                 yield f"shared memory {path}"
+
+    def _is_of_another_store(self, pool: Path) -> bool:
+        """Whether it is the pool of a store that no test of this process has made: somebody works beside the tests, and may
+        have killed it."""
+        try:
+            store = Path(os.fsdecode((pool / "store").read_bytes()))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return not store.is_relative_to(self.stores)
 
 
 def _is_py4js(thread: threading.Thread) -> bool:

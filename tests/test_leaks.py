@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -18,8 +19,8 @@ SLEEP = "import time; time.sleep(60)"
 
 
 @pytest.fixture
-def before(shm_root: Path) -> Iterator[leaks.Snapshot]:
-    snapshot = leaks.Snapshot.take(f"COMMITLOG_SHM_DIR={shm_root}")
+def before(shm_root: Path, tmp_path: Path) -> Iterator[leaks.Snapshot]:
+    snapshot = leaks.Snapshot.take(f"COMMITLOG_SHM_DIR={shm_root}", tmp_path)
     assert snapshot.leaks() == []
     yield snapshot
     leaks.kill(snapshot.left_processes())
@@ -72,3 +73,15 @@ def test_shared_memory_that_no_process_uses(before: leaks.Snapshot) -> None:
         assert before.leaks() == [f"shared memory {path}"]
     finally:
         path.unlink()
+
+
+@pytest.mark.parametrize("is_of_a_test", [True, False])
+def test_pool_of_a_killed_store(before: leaks.Snapshot, tmp_path: Path, is_of_a_test: bool) -> None:
+    """Somebody who works beside the tests may kill a store of his own; a test may not leave one."""
+    pool = leaks.SHARED_MEMORY / f"test-of-leaks-{os.getpid()}"
+    pool.mkdir()
+    (pool / "store").write_bytes(os.fsencode((tmp_path if is_of_a_test else tmp_path.parent) / "store"))
+    try:
+        assert before.leaks() == ([f"shared memory {pool}"] if is_of_a_test else [])
+    finally:
+        shutil.rmtree(pool)
