@@ -34,6 +34,7 @@ from commitlog.file_channel import DISK, FileChannel
 from commitlog.log_lines import log_to
 from commitlog.store_directory import StoreDirectory, StoreFacts, new_store_id
 from shm.layout import STAGES, Header, Lane, Stage
+from shm.pool import buffers_path
 from shm.positions import ControlRegion
 from shm.statistics import take_sample
 from stages.closing import StopReport, close_store
@@ -61,6 +62,7 @@ class StageProcess:
     process: subprocess.Popen[bytes]
     pidfd: int
     rounds: int  # of its name's stages before it
+    launched: int  # monotonic ns
     deaths: list[int] = field(default_factory=list)  # monotonic ns, within the window
     stillborn: int = 0  # how many in a row died before they could work
     start_at: int = 0  # monotonic ns, while it waits to be started again; 0 while it runs
@@ -190,7 +192,7 @@ class Supervisor:
             )
         finally:
             os.close(fd)
-        stage = StageProcess(name, process, os.pidfd_open(process.pid), self._rounds(name))
+        stage = StageProcess(name, process, os.pidfd_open(process.pid), self._rounds(name), self.clock.monotonic_ns())
         if before is not None:
             stage.deaths, stage.stillborn = before.deaths, before.stillborn
         return stage
@@ -288,24 +290,41 @@ class Supervisor:
         self._warn(f"the {stage.name} (pid {stage.process.pid}) died with {code}; it is started again")
 
     def _check_heartbeat(self, stage: StageProcess) -> None:
-        """A stage whose heart stands still for long is killed; its lock tells when it is really gone."""
+        """A stage whose heart stands still for long is killed; its lock tells when it is really gone. One that has just been
+        launched has the time of a start for its first beat."""
         assert self.control is not None
-        base = self.control.stage_base(stage.name)
-        if self.control.words[base + Stage.PID] != stage.process.pid:
-            return
-        age = self.clock.monotonic_ns() - self.control.words[base + Stage.HEARTBEAT]
-        if age > self.config.supervisor.hung_after_ms * 1_000_000:
+        words, base = self.control.words, self.control.stage_base(stage.name)
+        beat, limit_ms = stage.launched, self.config.supervisor.hung_after_ms
+        if words[base + Stage.PID] == stage.process.pid:
+            beat = max(words[base + Stage.HEARTBEAT], beat)
+        else:
+            limit_ms = max(limit_ms, int(_STAGE_START_SECONDS * 1000))
+        age = self.clock.monotonic_ns() - beat
+        if age > limit_ms * 1_000_000:
             self._warn(f"the {stage.name} (pid {stage.process.pid}) gave no sign for {age // 10**9} s; it is killed")
             stage.process.kill()
 
     def _check_pool(self) -> None:
         """Memory that was unlinked is still mapped by the stages: they drain it, and the store stops."""
         assert self.control is not None
-        if self.control.region.is_unlinked():
+        pool = self.control.region.path.parent
+        gone = pool if self.control.region.is_unlinked() else self._unlinked_buffers(pool)
+        if gone:
             raise PoolUnlinked(
-                f"the pool {self.control.region.path.parent} was removed under the running store (systemd's RemoveIPC at "
+                f"the pool {gone} was removed under the running store (systemd's RemoveIPC at "
                 f"logout, or a cleaner of /dev/shm): what was accepted is written to disk, then the store stops"
             )
+
+    def _unlinked_buffers(self, pool: Path) -> Path | None:
+        """A lane's buffers that have no name any more: another committer would not find them. None where all have."""
+        assert self.control is not None
+        lanes = self.control.lane_table()
+        sequences = lanes[:, Lane.BUFFERS]
+        for lane in np.flatnonzero((sequences & np.uint64(1)).astype(bool) & (lanes[:, Lane.SLOTS] > 0)).tolist():
+            sequence, path = int(sequences[lane]), buffers_path(pool, lane)
+            if not path.exists() and int(sequences[lane]) == sequence:  # not given back meanwhile
+                return path
+        return None
 
     def _beat(self) -> None:
         assert self.control is not None

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import statistics
+import subprocess
 import time
 from pathlib import Path
 
@@ -15,7 +16,9 @@ import pytest
 import commitlog
 from commitlog import errors
 from shm.layout import STAGES, Lane
+from stages.supervisor import StageProcess
 from tests.crash.scene import pid_of
+from tests.faults.bench import bench
 from tests.faults.supervisor import patched_stages
 from tests.waiting import in_time, wait_until
 
@@ -76,6 +79,27 @@ def test_a_stage_that_can_not_live_is_started_less_and_less_often(tmp_path: Path
         assert time.monotonic() - began > 0.05 + 0.1 + 0.2
         with pytest.raises(errors.StageFailed, match=r"the committer died 5 times .* doomed"):
             store.close()
+
+
+def test_a_stage_that_hangs_before_its_first_sign_is_killed(tmp_path: Path) -> None:
+    """It never said its pid: what its predecessor said is not taken for its own, and it has the time of a start."""
+    with (
+        bench(tmp_path / "store", supervisor={"hung_after_ms": 1000}) as made,
+        subprocess.Popen(["sleep", "600"]) as process,
+    ):
+        supervisor, pidfd = made.supervisor, os.pidfd_open(process.pid)
+        supervisor.clock = made.clock
+        stage = StageProcess("committer", process, pidfd, 0, made.clock.monotonic_ns())
+        made.clock.step(15)
+        made.stages["committer"].beat()
+        supervisor._check_heartbeat(stage)
+        assert not supervisor.warnings
+        made.clock.step(15)
+        made.stages["committer"].beat()
+        supervisor._check_heartbeat(stage)
+        assert process.wait(20) == -signal.SIGKILL
+        assert "gave no sign for 30 s" in supervisor.warnings[0]
+        os.close(pidfd)
 
 
 def test_a_stage_that_can_not_be_started_now_is_started_later(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -182,6 +183,27 @@ def test_a_pool_removed_under_the_store_is_drained_and_reported(tmp_path: Path, 
         store.close()
     with commitlog.Store.open(tmp_path / "store", SMALL), commitlog.Reader(tmp_path / "store") as reader:
         assert [message.value for message in reader] == [b"first", b"second"]
+
+
+def test_buffers_removed_under_the_store_are_drained_and_reported(tmp_path: Path, shm_root: Path) -> None:
+    """A cleaner may take one file: before the stage dies that has it mapped, and with it what was accepted."""
+    store = commitlog.Store.open(tmp_path / "store", SMALL)
+    producer = store.producer()
+    producer.send("t", b"first").wait("flushed", 10)
+    (buffers,) = shm_root.glob("commitlog-*/lane-0")
+    buffers.unlink()
+    accepted = [b"first"]
+    with contextlib.suppress(errors.StoreStopped):
+        producer.send("t", b"second")
+        accepted.append(b"second")
+    wait_until(lambda: not store.running, 20, "the store to stop")
+    producer.close()
+    with pytest.raises(errors.PoolUnlinked, match="lane-0 was removed"):
+        store.close()
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
+        assert producer.send("t", b"third").wait("flushed", 10).name == "PUT_OK"
+    with commitlog.Reader(tmp_path / "store") as reader:
+        assert [message.value for message in reader] == [*accepted, b"third"]
 
 
 @pytest.mark.leaves_pools
