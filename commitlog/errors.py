@@ -1,17 +1,25 @@
 """Every error of the project, by name, each with a hint what to do.
 
 All of them are subclasses of `CommitLogError`, so one `except` catches the project's own and nothing else. The text
-of an error is one line: what is wrong, then the way out. `error.code` is a small number that fits into a word of
-shared memory: a stage publishes it there (a *fault*) and a producer that waits raises the same class.
+of an error is one line: what is wrong, then the way out. `error.status` is RocketMQ's name for what became of the
+message. A stage that the disk refuses publishes its errno in shared memory (a *fault*), and a producer that waits raises the
+class that stands for it.
 """
 
 from __future__ import annotations
 
 import errno
 
+from commitlog.status import PutMessageStatus
+
 
 class CommitLogError(Exception):
-    """Base of every error here."""
+    """Base of every error here.
+
+    Attributes: `status`, the PutMessageStatus of a message that `send` or `wait` raised it for.
+    """
+
+    status = PutMessageStatus.UNKNOWN_ERROR
 
 
 # ---- the store -------------------------------------------------------------------------------------------------
@@ -40,9 +48,13 @@ class StoreRunning(CommitLogError):
 class StoreNotRunning(CommitLogError):
     """The stages of this store are not running, so nothing can be sent."""
 
+    status = PutMessageStatus.SERVICE_NOT_AVAILABLE
+
 
 class StoreStopped(CommitLogError):
     """The store was closed under an attached producer. What it had sent before is drained first."""
+
+    status = PutMessageStatus.SERVICE_NOT_AVAILABLE
 
 
 class StageFailed(CommitLogError):
@@ -79,6 +91,8 @@ class ConfigError(CommitLogError):
 class ProducerError(CommitLogError):
     """Base of what `Producer` raises."""
 
+    status = PutMessageStatus.SERVICE_NOT_AVAILABLE
+
 
 class NoFreeLane(ProducerError):
     """All lanes are leased, and the store may have no more of them."""
@@ -86,6 +100,8 @@ class NoFreeLane(ProducerError):
 
 class NoBufferAvailable(ProducerError):
     """Back-pressure: no write buffer came free within the limit. The message was not accepted."""
+
+    status = PutMessageStatus.OS_PAGE_CACHE_BUSY
 
 
 class ProducerClosed(ProducerError):
@@ -103,12 +119,16 @@ class ConcurrentUse(ProducerError):
 class WaitTimeout(ProducerError):
     """`flush()` did not come through in time. Nothing is lost: the messages are in the log and not yet flushed."""
 
+    status = PutMessageStatus.FLUSH_DISK_TIMEOUT
+
 
 # ---- messages ----------------------------------------------------------------------------------------------------
 
 
 class RecordError(CommitLogError):
     """Base of what is wrong with a single message."""
+
+    status = PutMessageStatus.MESSAGE_ILLEGAL
 
 
 class IllegalTopic(RecordError):
@@ -125,6 +145,8 @@ class MessageTooLarge(RecordError):
 
 class PropertiesTooLarge(RecordError):
     """PROPERTIES_SIZE_EXCEEDED: the properties take more than 32,767 bytes."""
+
+    status = PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
 
 
 class MissingCodec(RecordError):
@@ -168,6 +190,8 @@ class DiskInputOutput(DiskError):
 
 class AllocateTimeout(DiskError):
     """CREATE_MAPPED_FILE_FAILED: the allocator did not make the next segment in time."""
+
+    status = PutMessageStatus.CREATE_MAPPED_FILE_FAILED
 
 
 class LaneDamaged(DiskError):

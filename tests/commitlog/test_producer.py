@@ -99,6 +99,10 @@ def test_what_is_refused_leaves_nothing(store: commitlog.Store, subtests: pytest
             with pytest.raises(error) as raised:
                 producer.send(*arguments)
             assert "\n" not in str(raised.value)
+            if error is errors.PropertiesTooLarge:
+                assert raised.value.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED  # type: ignore[attr-defined]
+            elif issubclass(error, errors.CommitLogError):
+                assert raised.value.status is PutMessageStatus.MESSAGE_ILLEGAL  # type: ignore[attr-defined]
             assert producer.send("t", b"fine").offset == number
     producer.flush()
     assert [message.value for message in read(store)] == [b"fine"] * len(REFUSED)
@@ -133,8 +137,9 @@ def test_a_producer_learns_that_its_store_was_closed(store: commitlog.Store) -> 
     producer = commitlog.Producer(store.path)
     producer.send("t", b"before")
     report = store.close()
-    with pytest.raises(errors.StoreStopped):
+    with pytest.raises(errors.StoreStopped) as raised:
         _send_many(producer, 10, [])
+    assert raised.value.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
     producer.close()
     assert not report.drained
     assert f"{os.getpid()}" in report.kept[0]
@@ -295,8 +300,9 @@ def test_back_pressure_is_an_error_and_ends_with_its_cause(tmp_path: Path) -> No
         committer = int((store.path / "locks" / "committer").read_text())
         os.kill(committer, signal.SIGSTOP)
         accepted: list[bytes] = []
-        with pytest.raises(errors.NoBufferAvailable, match="not accepted"):
+        with pytest.raises(errors.NoBufferAvailable, match="not accepted") as raised:
             _send_many(producer, 1000, accepted)
+        assert raised.value.status is PutMessageStatus.OS_PAGE_CACHE_BUSY
         assert len(accepted) > 100
         os.kill(committer, signal.SIGCONT)
         wait_until(lambda: _accepts(producer, b"at last"), 10, "a free buffer")
@@ -313,8 +319,9 @@ def test_without_a_free_buffer_the_segment_may_be_written_directly(tmp_path: Pat
         producer.send("t", b"first").wait("flushed", 10)
         accepted: list[bytes] = [b"first"]
         os.kill(flusher, signal.SIGSTOP)
-        with pytest.raises((errors.NoBufferAvailable, errors.AllocateTimeout)):
+        with pytest.raises(errors.AllocateTimeout) as raised:
             _send_many(producer, 1000, accepted)
+        assert raised.value.status is PutMessageStatus.CREATE_MAPPED_FILE_FAILED
         os.kill(flusher, signal.SIGCONT)
         producer.flush()
         _send_many(producer, 300, accepted)
@@ -403,8 +410,9 @@ def test_sync_flush_returns_when_flushed_and_times_out_by_name(tmp_path: Path) -
         late = producer.send("t", b"second")
         assert late.status is PutMessageStatus.FLUSH_DISK_TIMEOUT
         unwaited = producer.send("t", b"third", wait=False)
-        with pytest.raises(errors.WaitTimeout, match="stay in the log"):
+        with pytest.raises(errors.WaitTimeout, match="stay in the log") as raised:
             producer.flush(timeout=0.05)
+        assert raised.value.status is PutMessageStatus.FLUSH_DISK_TIMEOUT
         os.kill(flusher, signal.SIGCONT)
         assert unwaited.wait("flushed", timeout=10) is PutMessageStatus.PUT_OK
         assert late.status.name == "PUT_OK"
