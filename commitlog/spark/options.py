@@ -275,26 +275,27 @@ def topic_name(option: str, topic: str) -> str:
 def _starting(values: Mapping[str, str]) -> Bound | None:
     strategy = _choice(values, "startingOffsetsByTimestampStrategy", ("error", "latest"))
     strict = strategy == "error"
+    found = []  # in the order in which they count: a bad value of one that does not is an error as well
     if "startingTimestamp" in values:
-        return Bound("startingTimestamp", _timestamp(values, "startingTimestamp"), strict=strict)
+        found.append(Bound("startingTimestamp", _timestamp(values, "startingTimestamp"), strict=strict))
     if "startingOffsetsByTimestamp" in values:
         times = _by_queue(values, "startingOffsetsByTimestamp", smallest=0)
-        return Bound("startingOffsetsByTimestamp", EARLIEST, times=times, strict=strict)
+        found.append(Bound("startingOffsetsByTimestamp", EARLIEST, times=times, strict=strict))
     if "startingOffsets" in values:
-        return _start_or_json(values, "startingOffsets", EARLIEST)
-    return None
+        found.append(_start_or_json(values, "startingOffsets", EARLIEST))
+    return found[0] if found else None
 
 
 def _ending(values: Mapping[str, str]) -> Bound | None:
+    found = []
     if "endingTimestamp" in values:
-        return Bound("endingTimestamp", _timestamp(values, "endingTimestamp"))
+        found.append(Bound("endingTimestamp", _timestamp(values, "endingTimestamp")))
     if "endingOffsetsByTimestamp" in values:
-        return Bound(
-            "endingOffsetsByTimestamp", LATEST, times=_by_queue(values, "endingOffsetsByTimestamp", smallest=0)
-        )
+        times = _by_queue(values, "endingOffsetsByTimestamp", smallest=0)
+        found.append(Bound("endingOffsetsByTimestamp", LATEST, times=times))
     if "endingOffsets" in values:
-        return _start_or_json(values, "endingOffsets", LATEST)
-    return None
+        found.append(_start_or_json(values, "endingOffsets", LATEST))
+    return found[0] if found else None
 
 
 def _timestamp(values: Mapping[str, str], option: str) -> Start:
