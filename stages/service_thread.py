@@ -39,6 +39,7 @@ from shm.statistics import record_duration
 DRAIN_ROUNDS = 10
 _DRAIN_ROUND_MS = 200
 _SETTLE_MS = 1
+_LOCK_POLL_SECONDS = 0.02
 _LOOK_NS, _SERVE_NS, _HURRY_NS = 1_000_000, 5_000_000, 20_000_000
 _SMALL_STEP_BYTES = 1 << 16
 _LARGE_STEP_BYTES = 1 << 20
@@ -91,12 +92,20 @@ class ServiceThread(ABC):
             self._poller.register(source, zmq.POLLIN)
 
     def _take_lock(self) -> int:
-        """The stage's own lock decides that there is one of it, not a signal that was sent to another."""
+        """The stage's own lock decides that there is one of it, not a signal that was sent to another.
+
+        A stage that was launched just before its supervisor was killed may be so late that the next start has let the lock
+        go for its own: that one waits until the orphan has drained.
+        """
+        wait_ms = Config.from_json(self.directory.load().config).supervisor.start_wait_ms
+        until = self.clock.monotonic_ns() + wait_ms * 1_000_000
         fd = self.channel.open(self.directory.stage_lock_file(self.name), write=True, create=True)
-        if not self.channel.try_lock(fd):
-            holder = self.channel.pread(fd, 32, 0).decode(errors="replace").strip()
-            self.channel.close(fd)
-            raise StageFailed(f"{self.directory.path}: a {self.name} is running already (pid {holder})")
+        while not self.channel.try_lock(fd):
+            if self.clock.monotonic_ns() >= until:
+                holder = self.channel.pread(fd, 32, 0).decode(errors="replace").strip()
+                self.channel.close(fd)
+                raise StageFailed(f"{self.directory.path}: a {self.name} is running already (pid {holder})")
+            self.clock.sleep(_LOCK_POLL_SECONDS)
         self.channel.truncate(fd, 0)
         self.channel.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         return fd

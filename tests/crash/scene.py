@@ -108,6 +108,18 @@ class Scene:
         self.store = commitlog.Store.open(self.path, self._settings)
         self._writers = [self._start_writer() for _ in self._writers]
 
+    def kill_supervisor(self, also: Iterable[str] = ()) -> None:
+        """And those stages, or a "producer", at about the same time; the other stages drain and leave; then a new start."""
+        self.kills["supervisor"] += kill(pid_of(self.path, ""))
+        for name in also:
+            if name == "producer":
+                self.kill_writer()
+            else:
+                self.kills[name] += kill(pid_of(self.path, name))
+        with contextlib.suppress(StageFailed):
+            self.store.close()
+        self.store = commitlog.Store.open(self.path, self._settings)
+
     def direct_segments(self) -> int:
         """How many segments were written directly because no buffer was free."""
         return sum(lane.direct_segments for lane in self.store.statistics().lanes)

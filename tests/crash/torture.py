@@ -31,8 +31,10 @@ def one_store(directory: Path, chance: random.Random, kills: int, way: str) -> t
             what = chance.random()
             if what < 0.6:
                 scene.kill_stages(chance.sample(STAGES, chance.choice((1, 1, 2, 3, 4))))
-            elif what < 0.85:
+            elif what < 0.8:
                 scene.kill_writer()
+            elif what < 0.9:
+                scene.kill_supervisor(chance.sample((*STAGES, "producer"), chance.choice((0, 1, 1, 2))))
             else:
                 scene.kill_everything()
         scene.goes_on()

@@ -29,6 +29,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "store": {"segment_bytes": SEGMENT_BYTES, "max_lanes": 3},
     "producer": {"buffer_wait_ms": 30, "segment_wait_ms": 30, "lane_wait_ms": 30},
     "dispatcher": {"queue_file_entries": 1000},
+    "supervisor": {"start_wait_ms": 30},
 }
 
 

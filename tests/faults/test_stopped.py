@@ -63,7 +63,7 @@ def test_with_all_wakeups_dropped_everything_is_the_same_and_later(
 @pytest.mark.parametrize("stage", ["committer", "flusher"])
 def test_a_stage_that_stands_still_has_no_second_beside_it(stage: str, tmp_path: Path) -> None:
     """Stopped, it holds its lock: one started by hand refuses and touches nothing. Continued, it goes on."""
-    with faulty_store(tmp_path / "store") as sender:
+    with faulty_store(tmp_path / "store", supervisor={"start_wait_ms": 100}) as sender:
         sender.send().wait("flushed", timeout=10)
         pid = pid_of(sender.store.path, stage)
         os.kill(pid, signal.SIGSTOP)
