@@ -26,17 +26,19 @@ def run(
 
     log_to(sys.stderr, logging.WARNING, "commitlog: %(message)s")
     stop = threading.Event()
-    hurry: list[int] = []
+    opened: Store | None = None
 
-    def on_signal(number: int, _frame: FrameType | None) -> None:
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
         if stop.is_set():
-            hurry.append(number)
+            if opened is None:
+                raise KeyboardInterrupt
             opened.hurry()
         stop.set()
 
-    opened = Store.open(store, config)
+    # before the start, which may take long: the first process of a container is not even sent what it has no handler for
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
+    opened = Store.open(store, config)
     typer.echo(f"running {opened.path}, segments of {opened.segment_bytes:,} bytes; Ctrl-C drains and stops")
     for pool in stray_pools():
         typer.echo(f"commitlog: {pool}", err=True)

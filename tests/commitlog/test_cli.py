@@ -12,10 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
+import psutil
 import pytest
 
 import commitlog
 from commitlog.cli import COMMANDS
+from tests.conftest import wait_until
+from tests.crash.scene import pid_of
 
 SMALL = "[store]\nsegment_bytes = 65536\n"
 README = Path(__file__).parents[2] / "README.md"
@@ -78,6 +81,41 @@ def test_commands_work_beside_each_other_on_a_live_store(tmp_path: Path, config:
     assert store.exists()
     assert run("destroy", store, "--yes").returncode == 0
     assert not store.exists()
+
+
+def test_a_signal_during_the_start_drains_too(tmp_path: Path, config: Path) -> None:
+    """SIGTERM before the stages run: the start comes to its end, then the stop to its own."""
+    command = [sys.executable, "-m", "commitlog.cli", "run", str(tmp_path / "store"), "--config", str(config)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        wait_until((tmp_path / "store" / "lock").exists, 30, "the supervisor")
+        process.terminate()
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert out.endswith(b"stopped, all is on disk\n")
+
+
+def test_a_second_signal_hurries(tmp_path: Path, config: Path) -> None:
+    """The flusher stands still and would have ten minutes: what it has not done stays in the pool for the next start."""
+    config.write_text(f"{SMALL}[supervisor]\nstop_timeout_ms = 600000\n")
+    store = tmp_path / "store"
+    with running(store, config) as process:
+        assert process.stdout
+        with commitlog.Producer(store) as producer:
+            producer.send("t", b"first").wait("flushed", 20)
+            os.kill(pid_of(store, "flusher"), signal.SIGSTOP)
+            producer.send("t", b"second")
+        committer = pid_of(store, "committer")
+        process.terminate()
+        assert process.stdout.readline() == b"draining\n"
+        wait_until(lambda: not psutil.pid_exists(committer), 30, "the committer to drain and leave")
+        assert process.poll() is None
+        process.terminate()
+        out = process.stdout.read()
+        assert process.wait(30) == 0
+        assert out.startswith(b"the pool stays: lane 0: ")
+        assert out.endswith(b"stopped; the next start goes on with the pool\n")
+    commitlog.Store.open(store).close()
+    assert run("cat", store).stdout == b"first\nsecond\n"
 
 
 def test_produce_runs_the_stages_itself(tmp_path: Path) -> None:
