@@ -113,6 +113,7 @@ class SliceReader:
         """Queue offset of each row that was left out, and why."""
         self.lost = 0
         """Rows that retention took before they were read."""
+        self._first_lost = -1
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """All rows of the slice, in order. Raises DataLoss, CorruptRecord, DamagedFile, MissingCodec."""
@@ -123,6 +124,7 @@ class SliceReader:
             if self.walk_from < 0:
                 raise  # else the log has all these rows without the index
             before = f". Their consume queue led to an error before: {error}"
+        self._refuse_loss()
         if self.next < self.slice.end and self.walk_from >= 0:
             try:
                 yield from self._walked(schema)
@@ -157,7 +159,7 @@ class SliceReader:
                 count = min(self.slice.end - self.next, ENTRIES_MAX)
                 entries = queue.entries(self.next, count)
                 if not len(entries) and queue.first() > self.next:  # its oldest files are gone
-                    self._lose(min(queue.first(), self.slice.end), "the consume queue's oldest files are gone")
+                    self._lose(min(queue.first(), self.slice.end))
                     continue
                 where = entries["physical_offset"].astype(np.int64)
                 sizes = entries["size"].astype(np.int64)
@@ -184,8 +186,9 @@ class SliceReader:
                         range(self.next, self.next + end - start), "its segment file is missing", error.filename, base
                     )
                 else:
-                    self._lose(self.next + end - start, f"{error.filename} is gone")
+                    self._lose(self.next + end - start)
                 continue
+            self._refuse_loss()
             places = Places(where[part] - base, sizes[part], self.next)
             yield from self._decoded(segment, places, np.flatnonzero(noted[part]), schema)
             if self.walk_from >= 0:  # what an entry has led to need not be walked through
@@ -256,16 +259,22 @@ class SliceReader:
         self.corrupt += [(offset, reason) for offset in offsets]
         self.next = offsets.stop
 
-    def _lose(self, upto: int, reason: str) -> None:
-        """Raises DataLoss, or counts the rows before `upto` where failOnDataLoss=false says so."""
-        text = (
-            f"{self._name()}: {reason}, which had rows of the offsets [{self.next}, {upto}); retention was faster than this "
-            "query"
-        )
-        if self.task.fail_on_data_loss:
-            raise DataLoss(f"{text}. Option failOnDataLoss=false goes on without them")
+    def _lose(self, upto: int) -> None:
+        """Counts the rows before `upto`, which retention has taken."""
+        if not self.lost:
+            self._first_lost = self.next
         self.lost += upto - self.next
         self.next = upto
+
+    def _refuse_loss(self) -> None:
+        """Raises DataLoss for lost rows, now that their number is known, unless failOnDataLoss=false."""
+        if self.lost and self.task.fail_on_data_loss:
+            is_end = self.next == self.slice.end
+            kept = f"none up to {self.next} is kept" if is_end else f"the first one kept is {self.next}"
+            raise DataLoss(
+                f"{self._name()}: offset {self._first_lost} was to be read and {kept}; {self.lost} messages were deleted by "
+                "retention before they were read. Option failOnDataLoss=false goes on without them"
+            )
 
     def _tell(self) -> None:
         """What is not among the rows is said, with its number."""
