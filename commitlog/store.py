@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import subprocess
@@ -53,6 +54,7 @@ class Store:
         self._producers: list[Producer] = []
         self._stopped: dict[str, Any] = {}
         self._error: dict[str, Any] = {}
+        self._forked = False
         self._listener = threading.Thread(target=self._listen, name="commitlog-supervisor", daemon=True)
         self._listener.start()
         _STORES.add(self)
@@ -124,14 +126,15 @@ class Store:
         """Closes this store's producers, drains the stages, stops them. Raises StageFailed when they were given up.
 
         What other processes' producers had sent is drained too; while one of them still holds its lane, the pool stays
-        and the report says so.
+        and the report says so. In a forked child it closes the child's own producers only: the store is its parent's.
         """
+        if self._forked:
+            self._close_producers()
+            return StopReport(False, ("a forked child does not stop its parent's store",))
         process = self._process
         if process.stdin is None or process.stdin.closed:
             return self._report()
-        for producer in self._producers:
-            producer.close()
-        self._producers.clear()
+        self._close_producers()
         with contextlib.suppress(BrokenPipeError):  # the supervisor is gone already: its stages drain by themselves
             process.stdin.write(b"stop\n")  # the pipe's end alone would wait for forked children that hold it too
             process.stdin.close()
@@ -144,6 +147,11 @@ class Store:
         if self._error:
             raise _named(self._error)
         return self._report()
+
+    def _close_producers(self) -> None:
+        for producer in self._producers:
+            producer.close()
+        self._producers.clear()
 
     def hurry(self) -> None:
         """While another thread or a signal handler's main flow is in `close`: stages that still drain are stopped at once.
@@ -175,10 +183,16 @@ _STORES: weakref.WeakSet[Store] = weakref.WeakSet()
 
 
 def _let_go_in_child() -> None:
-    """A forked child would keep the stages running after its parent's death."""
+    """A forked child would keep the stages running after its parent's death.
+
+    The pipes below their buffers are closed: the objects know of it then, and no longer use numbers that name other files
+    soon, and no lock is waited for that a thread of the parent held.
+    """
     for store in list(_STORES):
-        if store._process.stdin is not None and not store._process.stdin.closed:
-            os.close(store._process.stdin.fileno())
+        store._forked = True
+        for pipe in (store._process.stdin, store._process.stdout):
+            if isinstance(pipe, io.BufferedWriter | io.BufferedReader) and not pipe.closed:
+                pipe.raw.close()
     _STORES.clear()
 
 

@@ -79,3 +79,18 @@ def test_the_child_has_producers_of_its_own(tmp_path: Path) -> None:
         assert _said_in_child([send]) == ["lane 1 PUT_OK"]
         producer.send("t", b"z")
         producer.flush(10)
+
+
+def test_a_child_that_closes_the_store_writes_nowhere(tmp_path: Path) -> None:
+    """As at the end of its copy of a `with` block: the pipe's number in the child names another file by then."""
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
+        producer.send("t", b"x").wait("flushed", 10)
+
+        def close() -> bool:
+            for _ in range(64):  # whatever numbers are free after the fork
+                os.open(tmp_path / "own", os.O_RDWR | os.O_CREAT)
+            return store.close().drained
+
+        assert _said_in_child([close]) == ["False"]
+        assert (tmp_path / "own").read_bytes() == b""
+        assert producer.send("t", b"y").wait("flushed", 10).name == "PUT_OK"
