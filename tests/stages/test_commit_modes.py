@@ -1,0 +1,97 @@
+"""When committer and flusher work, and on how much: least pages, thorough interval, slices, group commit, turned by hand."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from commitlog.progress import Level
+from shm.layout import Lane
+from tests.faults.bench import Bench, bench
+from tests.faults.channel import FaultyChannel
+
+PAGE = 4096
+MINUTE = {"least_pages": 4, "thorough_interval_ms": 60_000}
+
+
+def reached(made: Bench, level: Level) -> bool:
+    """One round, whether everything sent has reached the level, and what it had to."""
+    made.turn("allocator", "flusher", "committer", "flusher")
+    return made.lane(Lane.COMMITTED if level == "committed" else Lane.FLUSHED) == made.lane(Lane.WROTE)
+
+
+@pytest.mark.parametrize(("stage", "level"), [("committer", "committed"), ("flusher", "flushed")])
+def test_least_pages_or_the_thorough_interval(stage: str, level: Level, tmp_path: Path) -> None:
+    """RocketMQ's rule: fewer pages wait for the interval, enough of them do not, and nobody who waits for `flushed` does."""
+    with bench(tmp_path / "store", **{stage: MINUTE}) as made:
+        producer = made.producer()
+        producer.send("t", bytes(100))
+        made.turn()
+        made.settle()  # the first goes at once
+        producer.send("t", bytes(100))
+        assert not reached(made, level)
+        made.clock.step(61)
+        assert reached(made, level)
+        producer.send("t", bytes(2 * PAGE))
+        assert not reached(made, level)
+        producer.send("t", bytes(2 * PAGE))
+        assert reached(made, level)
+        late = producer.send("t", bytes(100))
+        assert not reached(made, level)
+        assert late.wait("flushed", timeout=0).name == "FLUSH_DISK_TIMEOUT"  # it has asked
+        assert reached(made, level)
+        assert late.done("flushed")
+
+
+def test_a_large_commit_is_made_in_slices(tmp_path: Path) -> None:
+    """A lane with ten pages to commit and one with little: after one round the small one is done."""
+    with bench(tmp_path / "store", committer={"slice_bytes": PAGE}) as made:
+        large, small = made.producer(), made.producer()
+        for lane in (large.lane, small.lane):
+            made.turn("allocator", "allocator", "allocator", "flusher")
+            assert made.lane(Lane.OPENED, lane) > 0
+        for _ in range(10):
+            large.send("t", bytes(PAGE))
+        small.send("t", bytes(100))
+        made.turn("committer")
+        assert made.lane(Lane.COMMITTED, large.lane) == PAGE
+        assert made.lane(Lane.COMMITTED, small.lane) == made.lane(Lane.WROTE, small.lane)
+        made.settle()
+        assert len(made.durable_bodies(large.lane)) == 10
+
+
+def test_one_sync_answers_everybody_at_or_below_it(tmp_path: Path) -> None:
+    """A hundred receipts that wait are answered by one fdatasync."""
+    with bench(tmp_path / "store") as made:
+        producer = made.producer()
+        receipts = [producer.send("t", bytes(100)) for _ in range(100)]
+        assert {receipt.wait("flushed", timeout=0).name for receipt in receipts} == {"FLUSH_DISK_TIMEOUT"}
+        made.turn("allocator", "flusher", "committer")
+        syncs = made.lane(Lane.SYNCS)
+        made.turn("flusher")
+        assert made.lane(Lane.SYNCS) == syncs + 1
+        assert all(receipt.done("flushed") for receipt in receipts)
+
+
+class Meeting(FaultyChannel):
+    """A sync of a segment takes until another one is under way as well; BrokenBarrierError where none comes."""
+
+    both = threading.Barrier(2, timeout=20)
+
+    def fdatasync(self, fd: int) -> None:
+        if self.stage == "flusher" and "/commitlog/" in str(self._paths[fd]):
+            self.both.wait()
+        super().fdatasync(fd)
+
+
+def test_syncs_of_several_lanes_overlap(tmp_path: Path) -> None:
+    with bench(tmp_path / "store", channel=Meeting) as made:
+        for producer in (made.producer(), made.producer()):
+            producer.send("t", bytes(100))
+        for _ in range(6):
+            made.turn("allocator")
+        made.turn("flusher", "committer", "flusher")
+        for lane in (0, 1):
+            assert made.lane(Lane.FLUSHED, lane) == made.lane(Lane.WROTE, lane) > 0
