@@ -77,6 +77,21 @@ print(*[name for name in ("zmq", "pydantic", "typer", "pandas") if name in sys.m
     assert python(code, str(store.path)) == "40 40"
 
 
+def test_what_is_wrong_with_the_package_is_said_when_the_format_is_used(tmp_path: Path) -> None:
+    """Spark takes a module that fails at its import for one that is not there, and gives no reason."""
+    (tmp_path / "shm.py").touch()
+    code = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pyspark_commitlog import DefaultSource
+try:
+    DefaultSource(options={})
+except Exception as error:
+    print(error)
+"""
+    assert "another package named shm" in python(code, str(tmp_path))
+
+
 def test_a_running_session_is_used_as_it_is(spark: SparkSession) -> None:
     for key, value in FAST.items():
         assert spark.conf.get(key) == value
