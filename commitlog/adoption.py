@@ -22,7 +22,7 @@ from commitlog.file_channel import FileChannel
 from commitlog.parallel_recovery import recover_lanes
 from commitlog.recovery import LaneEnd, recover_lane
 from commitlog.store_directory import LaneDirectory, PoolPlace, StoreDirectory, StoreFacts, boot_id
-from commitlog.stray_pools import name_store
+from commitlog.stray_pools import name_store, remove_pool
 from commitlog.view import attach_control
 from shm.layout import LANE_ROWS, Header, Lane
 from shm.pool import WriteBuffers, free_bytes, is_direct
@@ -80,7 +80,12 @@ def open_pool(
         _explain_missing_pool(directory, facts, report)
         control, place = _new_pool(directory, facts)
         facts = replace(facts, pool=place)
-        _recover_all(control, directory, facts, channel, report)
+        try:
+            _recover_all(control, directory, facts, channel, report)
+        except BaseException:  # nobody would know of it: each start that fails would take more shared memory
+            control.close()
+            remove_pool(Path(place.directory))
+            raise
     words = control.words
     generation = max(facts.generation, words[Header.GENERATION]) + 1
     words[Header.CLOSING] = 0

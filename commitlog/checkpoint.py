@@ -11,18 +11,21 @@ synced, so what it says is true for ever; that it may be old only makes the scan
 from __future__ import annotations
 
 import contextlib
+import errno
 import struct
 from dataclasses import dataclass
 from pathlib import Path
 
 from zlib_ng.zlib_ng import crc32
 
+from commitlog.errors import DamagedFile
 from commitlog.file_channel import FileChannel
 
 SLOT_BYTES = 4096
 _MAGIC = b"CLPOS\0\0\x02"
 _SLOT = struct.Struct("<8s7Qq")
 _CRC = struct.Struct("<I")
+_NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,16 @@ class PositionsFile:
         self._sequence = -1
 
     def load(self) -> Positions | None:
-        """The newest slot that is whole and possible; None where there is none."""
-        newest = max(self._slots(), default=None, key=lambda found: found[0])
+        """The newest slot that is whole and possible; None where there is none. Raises DamagedFile for what is no file.
+
+        That is no record that was lost: a start could not write one there either.
+        """
+        try:
+            newest = max(self._slots(), default=None, key=lambda found: found[0])
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                raise DamagedFile(f"{self._path}: {error.strerror}; move it away, then start the store") from error
+            raise
         return newest[1] if newest else None
 
     def _slots(self) -> list[tuple[int, Positions]]:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from commitlog.errors import DamagedFile
 from commitlog.file_channel import DISK, FileChannel
-from commitlog.store_directory import LaneDirectory, segment_name
+from commitlog.store_directory import LaneDirectory, is_segment_name, segment_name
 
 ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 ENTRY_BYTES = 20
@@ -66,7 +66,7 @@ class ConsumeQueue:
             names = self.channel.list(self.directory)
         except NotADirectoryError as error:
             raise DamagedFile(f"{self.directory}: no directory; a start of the store builds the queue anew") from error
-        self._starts = sorted(int(name) for name in names if name.isdecimal() and len(name) == 20)
+        self._starts = sorted(int(name) for name in names if is_segment_name(name))
 
     def starts(self) -> list[int]:
         """The byte offset that each file begins at, ascending, as they are there now."""
@@ -248,7 +248,7 @@ def queue_directories(top: Path, channel: FileChannel) -> Iterator[Path]:
     for topic in channel.list(top):
         if _is_directory(top / topic):
             for number in channel.list(top / topic):
-                if number.isdecimal() and _is_directory(top / topic / number):
+                if number.isascii() and number.isdecimal() and _is_directory(top / topic / number):
                     yield top / topic / number
 
 

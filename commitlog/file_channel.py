@@ -7,9 +7,11 @@ planted faults in its place. Methods raise `OSError` as the system gives it; the
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
+import stat
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,13 +28,18 @@ class FileChannel:
     # ---- descriptors ---------------------------------------------------------------------------------------------
 
     def open(self, path: str | Path, *, write: bool = False, create: bool = False, exclusive: bool = False) -> int:
-        """A descriptor, close-on-exec; symbolic links at the last step are refused (ELOOP). New files are 0600."""
-        flags = os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_RDWR if write else os.O_RDONLY)
+        """A descriptor, close-on-exec; new files are 0600. Symbolic links at the last step are refused (ELOOP), and what else
+        is no file (EINVAL): to open a named pipe would be to wait for somebody at its other end."""
+        flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_RDWR if write else os.O_RDONLY)
         if create:
             flags |= os.O_CREAT
         if exclusive:
             flags |= os.O_EXCL
-        return os.open(path, flags, 0o600)
+        fd = os.open(path, flags, 0o600)
+        if stat.S_IFMT(os.fstat(fd).st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
+            os.close(fd)
+            raise OSError(errno.EINVAL, "no regular file", str(path))
+        return fd
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -73,6 +80,17 @@ class FileChannel:
                 break
             data += more
         return data
+
+    def next_data(self, fd: int, offset: int) -> int | None:
+        """Where the first byte at or behind `offset` is that is not in a hole of the file; None if all the rest is one."""
+        try:
+            return os.lseek(fd, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            if error.errno == errno.EINVAL:  # a file system that knows no holes
+                return offset
+            raise
 
     def map_read(self, fd: int, length: int) -> mmap.mmap:
         """A read-only shared mapping of the first `length` bytes. The descriptor may be closed afterwards."""

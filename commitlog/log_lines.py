@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from typing import TextIO
+import re
+from typing import Any, TextIO
+
+_NOT_UTF8 = re.compile("[\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
     """The text on one line, its control characters written out: a line feed as \\n, an escape as \\x1b."""
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+def to_json(values: Any, indent: int | None = None) -> bytes:
+    """JSON of plain values. A name that is no UTF-8 has its odd bytes written out, byte 255 as \\udcff; else nothing but
+    Python's own parser would take it."""
+    text = json.dumps(values, ensure_ascii=False, indent=indent)
+    return _NOT_UTF8.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text).encode()
 
 
 class LineFormatter(logging.Formatter):

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import mmap
 import os
-import re
 import stat
 from bisect import bisect_right
 from collections import Counter
@@ -15,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from commitlog.file_channel import DISK, FileChannel
+from commitlog.store_directory import is_segment_name
 
 _BLOCK_BYTES = 1 << 20
-_SEGMENT_NAME = re.compile(r"\d{20}")
 
 
 class MappedFileQueue:
@@ -40,7 +39,7 @@ class MappedFileQueue:
 
     def _look_at(self, name: str) -> None:
         path = self.directory / name
-        if not _SEGMENT_NAME.fullmatch(name):
+        if not is_segment_name(name):
             self.findings.append((path, "not a segment's name; passed over"))
             return
         try:
@@ -125,7 +124,7 @@ def guess_segment_bytes(directory: Path, channel: FileChannel = DISK) -> int:
     """
     sizes: dict[int, int] = {}
     for name in channel.list(directory):
-        if _SEGMENT_NAME.fullmatch(name):
+        if is_segment_name(name):
             with contextlib.suppress(FileNotFoundError):
                 facts = os.lstat(directory / name)
                 if stat.S_ISREG(facts.st_mode) and facts.st_size:

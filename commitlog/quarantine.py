@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 import orjson
 
 from commitlog.file_channel import FileChannel
+from commitlog.log_lines import to_json
 from commitlog.record import crc32
 from commitlog.store_directory import LaneDirectory, segment_name
 
@@ -141,10 +142,12 @@ class Quarantine:
         partial = self.path / "copy.partial"
         with channel.opened(self.lane.segment(base)) as source, channel.opened(partial, write=True, create=True) as fd:
             channel.truncate(fd, 0)
-            for at in range(start, end, COPY_BYTES):
-                data = channel.pread(source, min(COPY_BYTES, end - at), at - base)
-                crc = crc32(data, crc)
-                channel.pwrite(fd, data, at - start)
+            channel.truncate(fd, end - start)
+            for at in _pieces_with_data(channel, source, start - base, end - base):
+                data = channel.pread(source, min(COPY_BYTES, end - base - at), at)
+                if data.count(0) < len(data):  # zeros are a hole of the copy, whatever they were
+                    crc = crc32(data, crc)
+                    channel.pwrite(fd, data, at + base - start)
             channel.fdatasync(fd)
         name = f"{kind}-{start:020d}-{crc:08x}.bin"
         channel.rename(partial, self.path / name)
@@ -170,7 +173,18 @@ def _numbered(name: str) -> Sequence[str]:
 
 
 def _to_json(values: dict[str, Any]) -> bytes:
-    return orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n"
+    return to_json(values, indent=2) + b"\n"
+
+
+def _pieces_with_data(channel: FileChannel, fd: int, start: int, end: int) -> Iterator[int]:
+    """Where in the file each piece of [start, end) begins that is not all hole: a file may claim terabytes it never got."""
+    while start < end:
+        found = channel.next_data(fd, start)
+        if found is None or found >= end:
+            return
+        start += (found - start) // COPY_BYTES * COPY_BYTES
+        yield start
+        start += COPY_BYTES
 
 
 def write_again(

@@ -36,7 +36,7 @@ from commitlog.log_scan import Gap, LogScan
 from commitlog.record import RECORD_BYTES_MIN
 from commitlog.record_table import RecordTable
 from commitlog.scan import scan
-from commitlog.store_directory import LaneDirectory, segment_name
+from commitlog.store_directory import LaneDirectory, is_segment_name, segment_name
 
 _MARK = "rebuild.json"
 _OPEN_MOST = 256
@@ -85,7 +85,7 @@ class QueueRepair:
         """Start and length of each file, ascending. Raises DamagedFile for what is no plain file."""
         found = []
         for name in self.channel.list(directory):
-            if name.isdecimal() and len(name) == 20:
+            if is_segment_name(name):
                 facts = os.lstat(directory / name)
                 if not stat.S_ISREG(facts.st_mode):
                     raise DamagedFile(f"{directory / name}: no regular file")
@@ -256,7 +256,7 @@ class QueueRepair:
         """Files of a wrong size; what can't be a file of this queue is set aside."""
         wrong = []
         for name in self.channel.list(directory):
-            if not (name.isdecimal() and len(name) == 20):
+            if not is_segment_name(name):
                 continue
             facts = os.lstat(directory / name)
             if not stat.S_ISREG(facts.st_mode) or int(name) % self._file_bytes or int(name) >= 1 << 62:

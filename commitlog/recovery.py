@@ -25,7 +25,7 @@ import numpy as np
 from commitlog.checkpoint import Positions, PositionsFile
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.consume_queue import FILE_BYTES
-from commitlog.errors import FAULT_BY_ERRNO, RecoveryError, disk_error
+from commitlog.errors import FAULT_BY_ERRNO, DamagedFile, RecoveryError, disk_error
 from commitlog.file_channel import FileChannel
 from commitlog.log_scan import Gap, LogScan
 from commitlog.mapped_file_queue import MappedFileQueue
@@ -225,7 +225,10 @@ class _Recovery:
 
     def _load_positions(self, segments: MappedFileQueue) -> Positions:
         """The recorded positions; zeros where there are none, which only means a longer walk."""
-        positions = PositionsFile(self.lane.positions_file, self.channel).load()
+        try:
+            positions = PositionsFile(self.lane.positions_file, self.channel).load()
+        except DamagedFile as error:
+            raise RecoveryError(str(error)) from error
         if positions is None:
             if segments.starts and segments.first == 0:
                 self._note_long_walk(segments)

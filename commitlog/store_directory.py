@@ -205,3 +205,8 @@ class LaneDirectory:
 def segment_name(start: int) -> str:
     """20 digits: the offset of a file's first byte, as RocketMQ names its mapped files."""
     return f"{start:020d}"
+
+
+def is_segment_name(name: str) -> bool:
+    """Whether a name is 20 digits: those of ASCII, for `int` takes every script's, and other names are foreign files."""
+    return len(name) == 20 and name.isascii() and name.isdecimal()

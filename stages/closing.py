@@ -10,7 +10,7 @@ from commitlog.checkpoint import Positions, PositionsFile, StoreCheckpoint
 from commitlog.consume_queue import total_of_ends
 from commitlog.direct_segment import clear_unpublished
 from commitlog.file_channel import FileChannel
-from commitlog.store_directory import LaneDirectory, StoreDirectory, StoreFacts
+from commitlog.store_directory import LaneDirectory, StoreDirectory, StoreFacts, is_segment_name
 from commitlog.stray_pools import remove_pool
 from shm.layout import Lane
 from shm.pool import remove_buffers
@@ -99,7 +99,7 @@ def _remove_unused_segments(lane: LaneDirectory, words: memoryview, base: int, c
     The pool may outlive this stop for another lane's sake, so it is told first.
     """
     unused = [
-        name for name in channel.list(lane.commitlog) if name.isdecimal() and int(name) >= words[base + Lane.WROTE]
+        name for name in channel.list(lane.commitlog) if is_segment_name(name) and int(name) >= words[base + Lane.WROTE]
     ]
     if unused:
         words[base + Lane.ALLOCATED] = int(unused[0])

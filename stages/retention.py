@@ -23,7 +23,7 @@ from commitlog.config import RetentionConfig
 from commitlog.consume_queue import unlink_below
 from commitlog.errors import CommitLogError
 from commitlog.file_channel import FileChannel
-from commitlog.store_directory import StoreDirectory, StoreFacts
+from commitlog.store_directory import StoreDirectory, StoreFacts, is_segment_name
 from shm.layout import LANE_ROWS, Header, Lane
 from shm.positions import ControlRegion
 from shm.statistics import RetentionFlag
@@ -253,7 +253,7 @@ class Retention:
         place = self.directory.lane(lane)
         positions = PositionsFile(place.positions_file, self.channel).load()
         below = min(first, positions.first_where if positions else 0)
-        names = [name for name in self.channel.list(place.commitlog) if name.isdecimal() and len(name) == 20]
+        names = [name for name in self.channel.list(place.commitlog) if is_segment_name(name)]
         old = [name for name in names if int(name) + self._size <= below]
         for name in old:
             self.channel.unlink(place.commitlog / name)

@@ -31,7 +31,7 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import AUTO_SEGMENT_BYTES_MAX, MIN_SEGMENT_BYTES, Config
 from commitlog.errors import CommitLogError, PoolUnlinked, StageFailed, StoreNotFound, StoreRefused, StoreRunning
 from commitlog.file_channel import DISK, FileChannel
-from commitlog.log_lines import log_to
+from commitlog.log_lines import log_to, to_json
 from commitlog.store_directory import StoreDirectory, StoreFacts, new_store_id
 from shm.layout import STAGES, Header, Lane, Stage
 from shm.pool import buffers_path
@@ -417,7 +417,7 @@ class Supervisor:
 def tell(message: dict[str, Any]) -> None:
     """One report to the owner; an owner that is gone hears nothing."""
     try:
-        os.write(_STDOUT, orjson.dumps(message) + b"\n")
+        os.write(_STDOUT, to_json(message) + b"\n")
     except BrokenPipeError:
         log.info("the owner is gone: %s", message)
 

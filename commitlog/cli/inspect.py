@@ -37,13 +37,12 @@ def verify(
     """Check every record and every consume queue entry. Exit code 1 if anything is wrong."""
     from dataclasses import asdict
 
-    import orjson
-
+    from commitlog.log_lines import to_json
     from commitlog.verify import verify_store
 
     report = verify_store(directory)
     if json:
-        typer.echo(orjson.dumps({"good": report.good, **asdict(report)}, option=orjson.OPT_INDENT_2).decode())
+        typer.echo(to_json({"good": report.good, **asdict(report)}, indent=2))
     else:
         for finding in report.findings:
             typer.echo(finding)
