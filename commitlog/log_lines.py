@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import sys
 from typing import Any, TextIO
 
 _NOT_UTF8 = re.compile("[\ud800-\udfff]")
@@ -29,8 +30,17 @@ class LineFormatter(logging.Formatter):
         return printable(super().formatMessage(record))
 
 
+class LineHandler(logging.StreamHandler[TextIO]):
+    """A line that finds no place is dropped: logging's own report, a traceback on the user's terminal, says no more than
+    the fault that its writer noticed as well. It comes out with a later one, when there is space again."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not isinstance(sys.exception(), OSError):
+            super().handleError(record)
+
+
 def log_to(stream: TextIO, level: int = logging.INFO, line: str = "%(asctime)s %(levelname)s %(message)s") -> None:
     """Sends this process's log there, and nowhere else."""
-    handler = logging.StreamHandler(stream)
+    handler = LineHandler(stream)
     handler.setFormatter(LineFormatter(line))
     logging.basicConfig(handlers=[handler], level=level, force=True)
