@@ -13,6 +13,7 @@ neither switches threads nor raises an interrupt in it.
 
 from __future__ import annotations
 
+import errno
 import os
 import weakref
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ from commitlog.batch import batch_size, encode_batch
 from commitlog.bodies import Bodies
 from commitlog.bound_encoder import BoundEncoder, bind
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.errors import ConcurrentUse, ForkedProducer, MessageTooLarge, ProducerClosed
+from commitlog.errors import ConcurrentUse, ForkedProducer, MessageTooLarge, ProducerClosed, disk_error
 from commitlog.lane import Lease
 from commitlog.progress import LaneProgress
 from commitlog.properties import check_topic, encode_properties
@@ -64,7 +65,7 @@ class Producer:
     """Leases a lane of a running store and appends to it. For one thread at a time.
 
     Attributes: `lane`, its number; `store_host`, the host in its message ids; `message_bytes_max`, the largest record.
-    Raises StoreNotFound, StoreNotRunning, NoFreeLane, NotEnoughSharedMemory.
+    Raises StoreNotFound, StoreNotRunning, StoreStopped, NoFreeLane, NotEnoughSharedMemory, DiskError.
     """
 
     __slots__ = (
@@ -82,9 +83,12 @@ class Producer:
             raise
         try:
             end = self._lease.log_end()
-        except BaseException:
+        except BaseException as error:
             self._lease.release()
             attachment.close()
+            if isinstance(error, OSError):
+                doing = f"{attachment.directory.path}: reading the end of lane {self._lease.lane}"
+                raise disk_error(error.errno or errno.EIO, doing) from error
             raise
         lease, config = self._lease, attachment.config
         self.lane = lease.lane

@@ -189,3 +189,23 @@ def test_names_play_no_tricks_in_logs(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "commitlog.cli", "cat", str(absent)], capture_output=True, text=True)
     assert done.stderr.count("\n") == 1
     assert done.stderr[:-1].isprintable()
+
+
+def test_a_lane_whose_segment_was_removed_is_refused_by_name(tmp_path: Path) -> None:
+    """A new lessee walks what is not indexed yet, here into the second segment. With the file back it goes on."""
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store:
+        dispatcher = pid_of(store.path, "dispatcher")
+        os.kill(dispatcher, signal.SIGSTOP)
+        try:
+            with store.producer() as producer:
+                for _ in range(6):
+                    producer.send("t", bytes(14_000))
+                producer.flush(10)
+            segment = store.path / "lanes/0/commitlog" / f"{0:020}"
+            segment.rename(tmp_path / "removed")
+            with pytest.raises(errors.DiskError, match="reading the end of lane 0"):
+                commitlog.Producer(store.path)
+            (tmp_path / "removed").rename(segment)
+            assert store.producer().send("t", b"y").offset == 6
+        finally:
+            os.kill(dispatcher, signal.SIGCONT)
