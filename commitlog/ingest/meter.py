@@ -122,12 +122,6 @@ class Meter:
             faults,
         )
 
-    def flushed_all(self) -> bool:
-        """Whether everything that the followed lanes were given is durable."""
-        words = self.control.words
-        bases = [self.control.lane_base(lane) for lane in self._tracks]
-        return all(words[base + Lane.FLUSHED] >= words[base + Lane.WROTE] for base in bases)
-
 
 class Series:
     """Cumulative counts over time, thinned out when a run is long: at most some two thousand points."""
