@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import sys
@@ -60,7 +61,16 @@ def session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     with _java_home(java.home):
-        return builder.getOrCreate()
+        made = builder.getOrCreate()
+    _remove_socket_at_exit(made)
+    return made
+
+
+def _remove_socket_at_exit(session: SparkSession) -> None:
+    """PySpark removes the socket of its accumulators when a session is stopped; most scripts just end."""
+    address = getattr(getattr(session.sparkContext, "_accumulatorServer", None), "server_address", None)
+    if isinstance(address, str):
+        atexit.register(Path(address).unlink, missing_ok=True)
 
 
 def _class_data(java: Java, settings: Mapping[str, str]) -> str:

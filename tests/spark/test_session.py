@@ -127,17 +127,20 @@ spark.stop()
 
 
 @pytest.mark.usefixtures("quick_java")
-def test_a_session_is_quiet_and_leaves_the_environment_alone(tmp_path: Path) -> None:
+def test_a_session_is_quiet_and_leaves_the_environment_alone(tmp_path: Path, shm_root: Path) -> None:
+    """Nobody stops it. The path of a socket must be short."""
     store = small_store(tmp_path / "store", rows=20)
     code = """
 import os, sys, commitlog.spark
-spark = commitlog.spark.session("quiet", "local[1]", {"spark.ui.enabled": False})
+config = {"spark.ui.enabled": False, "spark.python.unix.domain.socket.dir": sys.argv[2]}
+spark = commitlog.spark.session("quiet", "local[1]", config)
 frame = spark.read.format("commitlog").option("subscribe", "orders").load(sys.argv[1])
-print(frame.count(), os.environ["JAVA_HOME"], os.environ["PYSPARK_PYTHON"] == sys.executable)
-spark.stop()
+sockets = len(os.listdir(sys.argv[2]))
+print(frame.count(), os.environ["JAVA_HOME"], os.environ["PYSPARK_PYTHON"] == sys.executable, sockets > 0)
 """
     runtime = str(find_java().runtime)
-    assert python(code, str(store.path), JAVA_HOME=runtime) == f"40 {runtime} True"
+    assert python(code, str(store.path), str(shm_root), JAVA_HOME=runtime) == f"40 {runtime} True True"
+    wait_until(lambda: not list(shm_root.iterdir()), 10, "no socket is left")
 
 
 def test_cores() -> None:
