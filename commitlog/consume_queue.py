@@ -169,6 +169,10 @@ class ConsumeQueue:
             self.channel.close(self._files.pop(start))
             self._writable.discard(start)
 
+    def is_removed(self) -> bool:
+        """Whether a file that is written to has no name any more."""
+        return any(self.channel.is_unlinked(self._files[start]) for start in self._writable)
+
     def zero_from(self, queue_offset: int) -> None:
         """Empties every place at or past a queue offset, durably. The last file stays, so that offsets never restart."""
         self._look()

@@ -9,6 +9,7 @@ class that stands for it.
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 from commitlog.status import PutMessageStatus
 
@@ -256,6 +257,14 @@ FAULT_BY_ERRNO: dict[int, type[DiskError]] = {
     errno.ENOENT: PoolUnlinked,
     errno.EILSEQ: LaneDamaged,
 }
+
+
+def refusal(error: OSError, path: Path) -> CommitLogError:
+    """The named error of a start that the system has refused."""
+    place = error.filename or path
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        return disk_error(error.errno, f"{place}: starting the store")
+    return StoreRefused(f"{place}: {error.strerror or error}; check the file system, its owner and permissions")
 
 
 def disk_error(code: int, doing: str) -> DiskError:

@@ -59,6 +59,10 @@ class FileChannel:
 
     # ---- bytes ---------------------------------------------------------------------------------------------------
 
+    def is_unlinked(self, fd: int) -> bool:
+        """Whether an open file has no name any more: what is written to it, nobody will find."""
+        return os.fstat(fd).st_nlink == 0
+
     def write_once(self, fd: int, data: Buffer, offset: int) -> int:
         """One pwrite; may be short. Only `pwrite` calls it: tests make it short or fail."""
         return os.pwrite(fd, data, offset)
@@ -169,6 +173,9 @@ class FileChannel:
             self.truncate(fd, 0)
             self.pwrite(fd, data, 0)
             self.fdatasync(fd)
+        except BaseException:
+            self.unlink(temporary)
+            raise
         finally:
             self.close(fd)
         self.rename(temporary, path)

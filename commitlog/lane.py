@@ -137,10 +137,12 @@ class Lease:
         clear_unpublished(self.directory, self.words, self.base, self.channel)
 
     def log_end(self) -> LogEnd:
-        """Walks [dispatch_synced, wrote), which the consume queues may not have, or lose. Raises RecoveryError."""
+        """Walks [dispatch_synced, wrote), which the consume queues may not have, or lose; all of the log where there is no
+        consume queue at all: somebody may have removed them. Raises RecoveryError."""
         words, base = self.words, self.base
         timestamp = words[base + Lane.DISPATCHED_TIMESTAMP]
-        where, wrote = words[base + Lane.DISPATCH_SYNCED], words[base + Lane.WROTE]
+        is_indexed = bool(self.channel.list(self.directory.consumequeue))
+        where, wrote = words[base + (Lane.DISPATCH_SYNCED if is_indexed else Lane.FIRST)], words[base + Lane.WROTE]
         size = words[base + Lane.SEGMENT_SIZE]
         next_offsets: dict[str, int] = {}
         while where < wrote:

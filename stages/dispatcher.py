@@ -76,7 +76,8 @@ class ReputMessageService(ServiceThread):
 
     def _dispatch(self, lane: int) -> bool:
         words, base = self.words, self.control.lane_base(lane)
-        where, flushed = words[base + Lane.DISPATCHED], words[base + Lane.FLUSHED]
+        # retention may have passed the place from which the queues are built anew
+        where, flushed = max(words[base + Lane.DISPATCHED], words[base + Lane.FIRST]), words[base + Lane.FLUSHED]
         size = words[base + Lane.SEGMENT_SIZE] or self.facts.segment_bytes
         start = where - where % size
         segment = self._segment(lane, start, size)
@@ -117,7 +118,19 @@ class ReputMessageService(ServiceThread):
 
     def on_wait_end(self) -> None:
         if self.clock.monotonic_ns() - self._synced_ns >= self._sync_ns:
+            for lane, state in self._state.items():
+                if any(queue.is_removed() for queue in state.queues.values()):
+                    self._start_over(lane, state)
             self._sync()
+
+    def _start_over(self, lane: int, state: LaneDispatch) -> None:
+        """Somebody removed files of consume queues under the running store: all of the lane's are built anew."""
+        log.warning("lane %d: consume queue files were removed; they are built anew from the log", lane)
+        base = self.control.lane_base(lane)
+        self.words[base + Lane.DISPATCH_SYNCED] = self.words[base + Lane.DISPATCHED] = self.words[base + Lane.FIRST]
+        for queue in state.queues.values():
+            queue.close()
+        state.queues.clear()
 
     def _sync(self) -> None:
         """Makes the consume queues durable, then says so."""

@@ -29,7 +29,15 @@ import orjson
 from commitlog.adoption import check_lane_fits, choose_segment_bytes, open_pool
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import AUTO_SEGMENT_BYTES_MAX, MIN_SEGMENT_BYTES, Config
-from commitlog.errors import CommitLogError, PoolUnlinked, StageFailed, StoreNotFound, StoreRefused, StoreRunning
+from commitlog.errors import (
+    CommitLogError,
+    PoolUnlinked,
+    StageFailed,
+    StoreNotFound,
+    StoreRefused,
+    StoreRunning,
+    refusal,
+)
 from commitlog.file_channel import DISK, FileChannel
 from commitlog.log_lines import log_to, to_json
 from commitlog.store_directory import StoreDirectory, StoreFacts, new_store_id
@@ -130,7 +138,9 @@ class Supervisor:
 
     def _refuse_foreign(self) -> None:
         left_of_a_start = {"lock", "locks", "logs", "lanes"}
-        names = set(self.channel.list(self.directory.path)) - left_of_a_start
+        draft = f".{self.directory.file.name}."
+        found = [name for name in self.channel.list(self.directory.path) if not name.startswith(draft)]
+        names = set(found) - left_of_a_start
         if names:
             raise StoreRefused(
                 f"{self.directory.path} is a directory with other things in it ({', '.join(sorted(names)[:3])}); "
@@ -440,8 +450,8 @@ def run(supervisor: Supervisor) -> int:
         supervisor.start(on_locked=lambda: _log_to(log_file))
     except (CommitLogError, OSError) as error:
         supervisor.kill_stages()
-        name = type(error).__name__ if isinstance(error, CommitLogError) else "StoreRefused"
-        tell({"error": name, "message": str(error)})
+        named = error if isinstance(error, CommitLogError) else refusal(error, supervisor.directory.path)
+        tell({"error": type(named).__name__, "message": str(named)})
         return 1
     assert supervisor.facts is not None
     tell({"ready": True, "pid": os.getpid(), "segment_bytes": supervisor.facts.segment_bytes})

@@ -1,4 +1,5 @@
-"""A supervisor whose stages are patched: `python -P -m tests.faults.supervisor`, started by `patched_stages`."""
+"""A supervisor whose stages are patched: `python -P -m tests.faults.supervisor`, started by `patched_stages`. And one whose
+own disk fails on command."""
 
 from __future__ import annotations
 
@@ -7,14 +8,18 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from commitlog.config import Config
 from stages.supervisor import StageProcess, Supervisor, main
+from tests.faults.channel import FaultyChannel
 
 STAGE, PATCH = "COMMITLOG_TEST_STAGE", "COMMITLOG_TEST_PATCH"
+OWN_DISK = "its own disk"
 
 
 class PatchedSupervisor(Supervisor):
@@ -28,9 +33,17 @@ class PatchedSupervisor(Supervisor):
         return "tests.faults.stage"
 
 
+class SupervisorOnFaultyDisk(Supervisor):
+    """Its own files are on a disk with faults; its stages' are not."""
+
+    def __init__(self, path: Path, config: Config) -> None:
+        super().__init__(path, config, FaultyChannel(path, "supervisor"))
+
+
 @contextlib.contextmanager
 def patched_stages(patch: str = "tests.faults.stage:with_faults") -> Iterator[None]:
-    """Within it `Store.open` starts patched stages. `patch`: module and function that makes a stage's class another."""
+    """Within it `Store.open` starts patched stages. `patch`: module and function that makes a stage's class another; or
+    OWN_DISK."""
 
     def start(command: list[str], **how: Any) -> subprocess.Popen[bytes]:
         assert command[1:] == ["-P", "-m", "stages.supervisor"]
@@ -42,4 +55,4 @@ def patched_stages(patch: str = "tests.faults.stage:with_faults") -> Iterator[No
 
 
 if __name__ == "__main__":
-    main(PatchedSupervisor)
+    main(SupervisorOnFaultyDisk if os.environ[PATCH] == OWN_DISK else PatchedSupervisor)

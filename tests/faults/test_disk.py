@@ -24,7 +24,7 @@ from shm.layout import Lane
 from tests.crash.accounts import Place, check, read_store
 from tests.faults.channel import NAMES, FaultsDirectory, Rule
 from tests.faults.disk import durable_bodies
-from tests.faults.supervisor import patched_stages
+from tests.faults.supervisor import OWN_DISK, patched_stages
 from tests.waiting import in_time, wait_until
 
 SEGMENT_BYTES = 1 << 16
@@ -268,3 +268,23 @@ def test_a_damaged_lane_is_passed_over_and_healed_by_the_next_start(
         assert sender.store.close().drained
     report = verify_store(path)
     assert [finding.offset for finding in report.lanes[0].findings] == [lost[3]]
+
+
+@pytest.mark.parametrize(
+    ("rule", "error", "words"),
+    [
+        ({"error": errno.ENOSPC}, errors.DiskFull, "/store: starting the store: ENOSPC"),
+        ({"error": errno.EROFS}, errors.StoreRefused, "/store: Read-only file system; check"),
+        ({"dies": "after"}, errors.StageFailed, "ended before it was ready"),
+    ],
+    ids=["full", "read-only", "killed"],
+)
+def test_a_first_start_that_the_disk_refuses(
+    rule: dict[str, Any], error: type[Exception], words: str, tmp_path: Path
+) -> None:
+    """The error says which store and what to do, and the half-made one is in nobody's way: the next start makes it."""
+    FaultsDirectory(tmp_path / "store").set(Rule("pwrite", "store.json", stage="supervisor", **rule))
+    with patched_stages(OWN_DISK), pytest.raises(error, match=words):
+        commitlog.Store.open(tmp_path / "store", CONFIG)
+    with commitlog.Store.open(tmp_path / "store", CONFIG) as store, store.producer() as producer:
+        assert producer.send("t", b"x").wait("flushed", 20) is PutMessageStatus.PUT_OK

@@ -1,0 +1,53 @@
+"""Consume queues that somebody removes under the running store are built anew, and hide nothing meanwhile."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import commitlog
+from tests.waiting import wait_until
+
+CONFIG = {"store": {"segment_bytes": 1 << 16, "max_lanes": 1}, "flusher": {"positions_interval_ms": 100}}
+SENT = 1000
+
+
+def _send(store: commitlog.Store, topic: str, count: int) -> list[int]:
+    with store.producer() as producer:
+        offsets = [producer.send(topic, b"%d" % number).offset for number in range(count)]
+        producer.flush()
+    return offsets
+
+
+def _read(path: Path, topic: str) -> list[int]:
+    with commitlog.Reader(path, topic=topic, start="earliest") as reader:
+        return [message.offset for message in reader]
+
+
+def _is_dispatched(store: commitlog.Store) -> bool:
+    (lane,) = store.statistics().lanes
+    return lane.dispatched == lane.wrote
+
+
+@pytest.mark.parametrize("removed", ["consumequeue", "consumequeue/orders"])
+def test_queues_removed_under_the_store_come_back(removed: str, tmp_path: Path) -> None:
+    """The next producer goes on where the last one was: it walks the log where there is no queue at all, and finds the
+    queue of a topic built anew."""
+    with commitlog.Store.open(tmp_path / "store", CONFIG) as store:
+        assert _send(store, "orders", SENT) == list(range(SENT))
+        assert _send(store, "others", 10) == list(range(10))
+        wait_until(lambda: _is_dispatched(store), 20, "all is in the queues")
+        queues = store.path / "lanes/0/consumequeue"
+        shutil.rmtree(store.path / "lanes/0" / removed)
+        if removed != "consumequeue":
+            wait_until(lambda: (queues / "orders").exists() and _is_dispatched(store), 20, "the queue of orders")
+        assert _send(store, "orders", 10) == list(range(SENT, SENT + 10))
+        wait_until(lambda: len(_read(store.path, "others")) == 10, 20, "the other topic's messages")
+        assert _read(store.path, "orders") == list(range(SENT + 10))
+    assert _read(store.path, "orders") == list(range(SENT + 10))
+    said = subprocess.run([sys.executable, "-m", "commitlog.cli", "verify", tmp_path / "store"], capture_output=True)
+    assert said.returncode == 0, said.stdout
