@@ -21,6 +21,7 @@ from scripts.benchmarks.harness import Bench, Metric, Sample, Turn, percentiles
 from scripts.benchmarks.ours import running_store, stage_meter, warm_producer
 
 BODY_BYTES, RATE = 100, 50
+WARM_UP_SECONDS = 5
 REPEATS, DEFAULT_REPEATS = 3, 2
 """A turn starts a query and warms it up, which takes seconds: so there are fewer of them than elsewhere."""
 LATENCY = (Metric("p50", "ms from send to foreachBatch, p50"), Metric("p99", "ms from send to foreachBatch, p99"))
@@ -80,13 +81,13 @@ def _compare(
 
 
 def _turn(bench: Bench, session: Any, source: LiveSource, seconds: float, idle_seconds: float) -> Sample:
-    arrivals = Arrivals()
+    arrivals, warm_up = Arrivals(), max(int(bench.settings.seconds(WARM_UP_SECONDS, least=0) * RATE), 1)
     with bench.room() as room, source() as live:
         writer = live.frame.writeStream.foreachBatch(arrivals).option("checkpointLocation", str(room / "checkpoint"))
         query = writer.start()
         try:
             _await(query, lambda: _send(live) > 0 and len(arrivals.found) > 20)  # some batches to warm up
-            _send_and_await(query, live, arrivals, 1)
+            _send_and_await(query, live, arrivals, warm_up)  # Java compiles what it has run often
             began = time.monotonic_ns()
             _send_and_await(query, live, arrivals, max(int(seconds * RATE), 1))
             took = [now - stamp for stamp, now in arrivals.found if stamp >= began]
@@ -151,19 +152,20 @@ def _idle(session: Any, live: Live, seconds: float) -> Sample:
     before, source_before, began = _cpu_seconds(spark), live.cpu_seconds(), time.monotonic()
     time.sleep(seconds)
     elapsed = time.monotonic() - began
+    spent = [now - before.get(process, 0.0) for process, now in _cpu_seconds(spark).items()]
     return {
-        "query": (_cpu_seconds(spark) - before) / elapsed,
+        "query": sum(spent) / elapsed,
         "source": (live.cpu_seconds() - source_before) / elapsed,
     }
 
 
-def _cpu_seconds(process: psutil.Process) -> float:
-    """Of a process and its children, those that ended included."""
-    seconds = 0.0
-    for one in [*process.children(recursive=True), process]:  # the parent last: it has what an ended child spent
+def _cpu_seconds(process: psutil.Process) -> dict[psutil.Process, float]:
+    """Of a process and each of its descendants that are there now."""
+    found = {}
+    for one in [process, *process.children(recursive=True)]:
         with contextlib.suppress(psutil.NoSuchProcess):
-            seconds += sum(one.cpu_times()[:4])
-    return seconds
+            found[one] = sum(one.cpu_times()[:2])
+    return found
 
 
 # ---- where the rows come from --------------------------------------------------------------------------------------
