@@ -100,11 +100,18 @@ class Pipeline:
         """Gives the committer a step to do, and waits until it has had that share of its rest."""
         while True:
             self.await_sleep()
+            asleep_again = self.word("committer", Stage.SLEEP) + 2
             self.producer.send(TOPIC, b"a small step")
-            _wait_for(lambda: self.word("committer", Stage.LINGERING) == 1, poll=0.0001)
+            _wait_for(partial(self._rests_or_rested, asleep_again), poll=0.0001)
             time.sleep(share * REST_SECONDS)
-            if self.word("committer", Stage.LINGERING):
+            if self._rests():  # else this process came too late to see it, and tries again
                 return
+
+    def _rests(self) -> bool:
+        return self.word("committer", Stage.LINGERING) == 1
+
+    def _rests_or_rested(self, asleep_again: int) -> bool:
+        return self._rests() or self.word("committer", Stage.SLEEP) >= asleep_again
 
 
 @contextlib.contextmanager
