@@ -139,11 +139,11 @@ class Supervisor:
     def _refuse_foreign(self) -> None:
         left_of_a_start = {"lock", "locks", "logs", "lanes"}
         draft = f".{self.directory.file.name}."
-        found = [name for name in self.channel.list(self.directory.path) if not name.startswith(draft)]
-        names = set(found) - left_of_a_start
-        if names:
+        names = self.channel.list(self.directory.path)
+        foreign = [name for name in names if name not in left_of_a_start and not name.startswith(draft)]
+        if foreign:
             raise StoreRefused(
-                f"{self.directory.path} is a directory with other things in it ({', '.join(sorted(names)[:3])}); "
+                f"{self.directory.path} is a directory with other things in it ({', '.join(foreign[:3])}); "
                 f"give a new or an empty one"
             )
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from commitlog.stray_pools import STORE_NAME
+
 PROC = Path("/proc")
 SHARED_MEMORY = Path("/dev/shm")
 BASE_PREFIX = "clt-"  # of the directories in which tests keep their pools
@@ -160,7 +162,7 @@ class Snapshot:
         """Whether it is the pool of a store that no test of this process has made: somebody works beside the tests, and may
         have killed it."""
         try:
-            store = Path(os.fsdecode((pool / "store").read_bytes()))
+            store = Path(os.fsdecode((pool / STORE_NAME).read_bytes()))
         except (FileNotFoundError, NotADirectoryError):
             return False
         return not store.is_relative_to(self.stores)

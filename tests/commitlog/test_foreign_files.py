@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 import commitlog
+from tests.commitlog.made_lane import SEGMENT, make_lane
 
 SENT = 20
 NAMES = {
@@ -59,8 +60,6 @@ def test_files_with_odd_names(name: str, tmp_path: Path) -> None:
 
 def test_a_damaged_store_in_a_directory_whose_name_is_no_utf8(tmp_path: Path) -> None:
     """What recovery finds is noted and told all the same."""
-    from tests.commitlog.made_lane import make_lane
-
     lane = make_lane(tmp_path / os.fsdecode(b"\xe9t\xe9") / "3")
     lane.write(lane.places[5][0] + 90, b"\xee\xee")
     lane.set_positions(lane.end, 0)
@@ -93,8 +92,6 @@ def test_a_named_pipe_keeps_nobody_waiting(name: str, tmp_path: Path) -> None:
 
 def test_what_a_segment_file_has_too_much_of_is_copied_without_its_holes(tmp_path: Path) -> None:
     """A length is cheap to claim: setting it aside must not fill the disk."""
-    from tests.commitlog.made_lane import SEGMENT, make_lane
-
     lane = make_lane(tmp_path / "3")
     with lane.directory.segment(SEGMENT).open("r+b") as file:
         file.truncate(SEGMENT + (1 << 28))
