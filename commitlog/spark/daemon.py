@@ -10,25 +10,30 @@ imports into them first, which are those of the format, its source and its sink,
 from __future__ import annotations
 
 import os
-import socket
 import sys
+import traceback
 from typing import Any
 
 _DAEMON = "pyspark.daemon"
 
 
-def end_quietly(daemon: Any) -> None:
-    """Makes the workers of this process end without a word when Spark is gone. `daemon`: the module that runs them."""
-    serve = daemon.worker
+class _QuietTraceback:
+    """Stands for the module `traceback` in the daemon's."""
 
-    def worker(connection: socket.socket, authenticated: bool) -> int:
-        try:
-            code: int = serve(connection, authenticated)
-        except (BrokenPipeError, ConnectionResetError):
+    format_exc = staticmethod(traceback.format_exc)
+
+    @staticmethod
+    def print_exc() -> None:
+        """What a worker does with an exception that it can't tell Spark of."""
+        if isinstance(sys.exception(), (BrokenPipeError, ConnectionResetError)):
             os._exit(0)  # at once: from Python 3.13 on the unflushed file would complain when it is collected
-        return code
+        traceback.print_exc()
 
-    daemon.worker = worker
+
+def end_quietly(daemon: Any) -> None:
+    """Makes the workers of this process end without a word when Spark is gone, in the middle of a query or waiting for the
+    next. `daemon`: the module that runs them."""
+    daemon.traceback = _QuietTraceback
     os.environ["PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE"] = "true"  # raised then, and not printed
 
 

@@ -20,9 +20,15 @@ WORKER = """
 import {imported}
 
 def main(infile, outfile):
-    asked = infile.read(1)
-    outfile.write(b"answer" if asked else b"an error, as nothing was asked")
+    while asked := infile.read(1):
+        outfile.write(b"answer")
+        if asked == b"?":
+            return
+        outfile.flush()
+    outfile.write(b"an error, as nothing was asked")
 """
+LAST, MORE = b"?", b"+"
+"""Questions: after the one the worker waits for the next query, after the other for more of this one."""
 
 
 @pytest.fixture
@@ -34,7 +40,7 @@ def directory(shm_root: Path) -> Iterator[Path]:
     shutil.rmtree(made)
 
 
-def said_by_a_worker_let_go(daemon: str, directory: Path, imported: str) -> str:
+def said_by_a_worker_let_go(daemon: str, directory: Path, imported: str, question: bytes = LAST) -> str:
     """What a worker of `daemon` writes to standard error when its connection is closed after one answer. It runs a module
     that imports `imported`; its name must begin with "pyspark"."""
     (directory / "pyspark_of_this_test.py").write_text(WORKER.format(imported=imported))
@@ -58,20 +64,22 @@ def said_by_a_worker_let_go(daemon: str, directory: Path, imported: str) -> str:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(path)
             (pid,) = struct.unpack("!i", connection.recv(4))
-            connection.sendall(b"?")
+            connection.sendall(question)
             assert connection.recv(100) == b"answer"
         wait_until(lambda: not Path("/proc", str(pid)).exists(), 30, "the worker has ended")
         return process.communicate(timeout=30)[1].decode()  # its standard input ends, and so does it
 
 
-def test_workers_of_tasks(directory: Path) -> None:
-    assert said_by_a_worker_let_go("commitlog.spark.daemon", directory, "sys") == ""
+@pytest.mark.parametrize("question", [LAST, MORE])
+def test_workers_of_tasks(directory: Path, question: bytes) -> None:
+    assert said_by_a_worker_let_go("commitlog.spark.daemon", directory, "sys", question) == ""
 
 
+@pytest.mark.parametrize("question", [LAST, MORE])
 @pytest.mark.parametrize("imported", ["pyspark_commitlog", "commitlog.spark.source", "commitlog.spark.sink"])
-def test_workers_that_plan(directory: Path, imported: str) -> None:
+def test_workers_that_plan(directory: Path, imported: str, question: bytes) -> None:
     """Spark starts these from its own daemon; one of these is imported in the first thing they do."""
-    assert said_by_a_worker_let_go("pyspark.daemon", directory, imported) == ""
+    assert said_by_a_worker_let_go("pyspark.daemon", directory, imported, question) == ""
 
 
 def test_pyspark_is_not_quiet_by_itself(directory: Path) -> None:
