@@ -33,6 +33,8 @@ Report = Callable[[str], None]
 
 _SHARE_OF_FREE = 0.75
 _LANES_AT_LEAST = 4
+_COMPARED_BYTES = 1 << 18
+_ZEROS = bytes(_COMPARED_BYTES)
 
 
 def choose_segment_bytes(buffers_per_lane: int, largest: int, smallest: int) -> int:
@@ -247,18 +249,26 @@ def _check_buffers(control: ControlRegion, lane: LaneDirectory, pool: Path, chan
 def _compare(lane: LaneDirectory, buffer: memoryview, start: int, where: int, end: int, channel: FileChannel) -> None:
     try:
         with channel.opened(lane.segment(start)) as fd:
-            data = channel.pread(fd, end - where, where - start)
+            blocks = (
+                _contradicts(channel.pread(fd, min(_COMPARED_BYTES, end - at), at - start), buffer[at - start :])
+                for at in range(where, end, _COMPARED_BYTES)
+            )
+            differs = any(blocks)
     except FileNotFoundError:
         return  # not made yet: all of it is still in the buffer
-    on_disk = np.frombuffer(data, dtype=np.uint8)
-    in_memory = np.frombuffer(buffer, dtype=np.uint8)[where - start : where - start + len(data)]
-    differs = bool(np.any((on_disk != in_memory) & (on_disk != 0)))
-    del in_memory  # a traceback would keep the buffer from being unmapped
     if differs:
         raise PoolNotAdopted(
             f"{lane.segment(start)} differs from the pool above what was flushed ({where}): something else wrote to it. "
             f"Keep a copy of both, then remove the pool to go on with what the file says"
         )
+
+
+def _contradicts(on_disk: bytes, buffer: memoryview) -> bool:
+    """Whether a byte is neither zero nor that of the buffer, whose views all end here: else it could not be unmapped."""
+    if on_disk == _ZEROS[: len(on_disk)] or on_disk == bytes(buffer[: len(on_disk)]):
+        return False  # nearly always, and told quickly
+    found = np.frombuffer(on_disk, np.uint8)
+    return bool(np.any((found != np.frombuffer(buffer, np.uint8)[: len(found)]) & (found != 0)))
 
 
 def _recover_all(

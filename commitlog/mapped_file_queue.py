@@ -108,12 +108,14 @@ class MappedFileQueue:
     def last_nonzero(self, start: int, position: int = 0) -> int:
         """Where the last byte that is not zero ends, looking at the file from `position` on; `position` if all are."""
         view = np.frombuffer(self.map(start), np.uint8)
-        end = position
-        for at in range(position, self.size, _BLOCK_BYTES):
-            block = view[at : at + _BLOCK_BYTES]
-            if block.any():
-                end = at + int(np.flatnonzero(block)[-1]) + 1
-            self.done_with(start, at)
+        at = end = position
+        with self.channel.opened(self.path(start)) as fd:
+            while at < self.size and (data := self.channel.next_data(fd, at)) is not None:  # holes are quickly passed
+                block = view[data : data + _BLOCK_BYTES]
+                if block.any():
+                    end = data + int(np.flatnonzero(block)[-1]) + 1
+                at = data + _BLOCK_BYTES
+                self.done_with(start, min(at, self.size))
         return end
 
 

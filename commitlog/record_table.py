@@ -51,6 +51,10 @@ _HEAD = np.dtype(
 )
 _HEAD_BYTES = 48
 assert _HEAD.itemsize == _HEAD_BYTES
+_TAIL = np.dtype([("start", "S9"), ("low", "S5"), ("high", "S5"), ("end", "u1")])
+"""The CRC property, its digits in halves: the least significant come first."""
+assert _TAIL.itemsize == CRC_PROPERTY_BYTES
+assert _TAIL["start"].itemsize == len(CRC_PROPERTY_START)
 size_and_magic = struct.Struct(">iI").unpack_from
 
 _TOPIC_ROUNDS = 64
@@ -289,10 +293,9 @@ class RecordGatherer:
         index = slice(None) if good.all() else np.flatnonzero(good)
         positions, sizes = columns["positions"][index], columns["sizes"][index]
         crcs = crcs_of(self.view, positions, sizes - CRC_PROPERTY_BYTES)
-        ends, digits = positions + sizes, five_digits()
+        tails, digits = columns["tails"][index], five_digits()
         high = crcs // 100_000
-        good[index] = self.gather("S5", ends - 11) == digits[crcs - high * 100_000]
-        good[index] &= self.gather("S5", ends - 6) == digits[high]
+        good[index] = (tails["low"] == digits[crcs - high * 100_000]) & (tails["high"] == digits[high])
         index = np.flatnonzero(~columns["has_crc"])
         if len(index) and not self.require_crc:
             crcs = crcs_of(self.view, columns["body_positions"][index], columns["body_sizes"][index])
@@ -301,11 +304,11 @@ class RecordGatherer:
 
     def _has_crc(self, columns: Columns) -> Mask:
         """Which records end with the CRC property."""
-        ends = columns["positions"] + columns["sizes"]
         # a record without properties is at least as long as the CRC property: no place is outside the buffer
+        places = columns["positions"] + columns["sizes"] - CRC_PROPERTY_BYTES
+        columns["tails"] = tails = self.gather(f"V{CRC_PROPERTY_BYTES}", places).view(_TAIL)
         has: Mask = columns["properties_sizes"] >= CRC_PROPERTY_BYTES
-        has &= self.gather("S9", ends - CRC_PROPERTY_BYTES) == CRC_PROPERTY_START
-        has &= self.gather("u1", ends - 1) == 2
+        has &= (tails["start"] == CRC_PROPERTY_START) & (tails["end"] == 2)
         return has
 
 

@@ -44,7 +44,8 @@ def read_store(path: Path) -> Account:
     for number in directory.lane_numbers():
         lane = directory.lane(number)
         ended = False
-        for name in sorted(os.listdir(lane.commitlog)):
+        # a writer that was stopped as soon as it had its lane wrote nothing there
+        for name in sorted(os.listdir(lane.commitlog)) if lane.commitlog.exists() else ():
             before = len(places)
             stop = _read_segment(lane.commitlog / name, number, places)
             assert stop in (Stop.ZERO, Stop.BLANK), f"{lane.commitlog / name}: {stop}"
