@@ -83,6 +83,7 @@ class ServiceThread(ABC):
         self.stopping = False
         self._look_until = self._hurry_until = 0
         self._served: list[int] = []
+        self._rung = False  # frames wait in the bell; they are taken out after the round that they asked for
         self._requested = self.lanes[:, Lane.FLUSH_REQUESTED]
         self._reached = None if self.reach is None else self.lanes[:, self.reach]
         self._not_before: dict[int, int] = {}  # lane → monotonic ns at which what has failed is tried again
@@ -162,7 +163,7 @@ class ServiceThread(ABC):
         log.info("%s started, pid %d, generation %d", self.name, os.getpid(), self.control.generation)
         seen: int | None = None  # what the news were before a round that found nothing to do
         while not self.stopping:
-            moved = self.work()
+            moved = self._round()
             if moved:
                 seen = None
                 if self.linger_ms and moved < _LARGE_STEP_BYTES:
@@ -174,13 +175,24 @@ class ServiceThread(ABC):
                 continue
             else:
                 self.wait_for_running(self.interval_ms, seen)
-                seen = self.news()
+                seen = None
             self.beat()
             self.on_wait_end()
         words[base + Stage.SLEEP] += 2  # a producer that sends on looks up, and learns that the store is closing
         self._drain()
         self.on_stop()
         self._close()
+
+    def _round(self) -> int:
+        """`work`, then the frames that rang for it: who comes out of sleep has cold caches, and somebody waits for the work.
+
+        Before anything that may wait: a frame that is taken out here and came for more is seen as news by then.
+        """
+        moved = self.work()
+        if self._rung:
+            self._rung = False
+            self.words[self.base + Stage.BAD_FRAMES] += self._bell.drain()[1]
+        return moved
 
     def news(self) -> int:
         """A number that changes when any watched word does: the words only grow, so their sum tells."""
@@ -202,7 +214,6 @@ class ServiceThread(ABC):
                 return
             if self._poll(max(interval_ms - _SETTLE_MS, 0)):
                 words[self.base + Stage.WAKEUPS] += 1
-                self._serve_waiters()
         finally:
             words[sleep_at] += 1
 
@@ -252,7 +263,7 @@ class ServiceThread(ABC):
         if not events:
             return False
         if self._bell.socket in events:
-            self.words[self.base + Stage.BAD_FRAMES] += self._bell.drain()[1]
+            self._rung = True
         if self._wake_read in events:
             os.read(self._wake_read, 4096)
         if _STDIN in events and not os.read(_STDIN, 4096):
@@ -291,7 +302,7 @@ class ServiceThread(ABC):
         idle_rounds = 0
         while self.left() and idle_rounds < DRAIN_ROUNDS:
             seen = self.news()
-            if not self.work():
+            if not self._round():
                 idle_rounds += 1
                 self.wait_for_running(_DRAIN_ROUND_MS, seen)
             self.beat()
