@@ -175,7 +175,7 @@ class ServiceThread(ABC):
                 continue
             else:
                 self.wait_for_running(self.interval_ms, seen)
-                seen = None
+                seen = None if self._rung else self.news()
             self.beat()
             self.on_wait_end()
         words[base + Stage.SLEEP] += 2  # a producer that sends on looks up, and learns that the store is closing
