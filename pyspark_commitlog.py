@@ -15,9 +15,9 @@ from pyspark.sql.datasource import DataSource
 __all__ = ["DefaultSource"]
 
 with contextlib.suppress(Exception):  # raised again, and heard, where a source is made
-    from commitlog.spark.daemon import end_quietly_if_planning
+    from commitlog.spark.daemon import improve_this_worker
 
-    end_quietly_if_planning()
+    improve_this_worker()
 
 
 class DefaultSource(DataSource):

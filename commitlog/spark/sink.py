@@ -36,7 +36,7 @@ from commitlog.errors import (
 from commitlog.properties import check_topic, encode_properties
 from commitlog.spark.arrays import fixed
 from commitlog.spark.columns import HEADERS_TYPE
-from commitlog.spark.daemon import end_quietly_if_planning
+from commitlog.spark.daemon import improve_this_worker
 from commitlog.spark.options import (
     QUERY_OPTIONS,
     SINK_SPELLING,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from commitlog.producer import Producer
 
-end_quietly_if_planning()
+improve_this_worker()
 
 Ints = npt.NDArray[np.int64]
 

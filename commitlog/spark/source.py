@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from commitlog.errors import CommitLogError, OffsetOutOfRange, OptionError
 from commitlog.spark.columns import check_schema, schema_of
-from commitlog.spark.daemon import end_quietly_if_planning
+from commitlog.spark.daemon import improve_this_worker
 from commitlog.spark.offsets import Offsets, StreamOffset
 from commitlog.spark.options import (
     QUERY_OPTIONS,
@@ -49,7 +49,7 @@ from commitlog.start import EARLIEST, LATEST
 from commitlog.topic_index import QueueRange, TopicIndex
 from commitlog.view import StoreView, is_rocketmq_root, open_view
 
-end_quietly_if_planning()
+improve_this_worker()
 
 
 class CommitLogDataSource(DataSource):
