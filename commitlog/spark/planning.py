@@ -1,7 +1,8 @@
 """From ranges of queue offsets to Spark tasks, by work: about 250,000 rows or 64 MiB each.
 
 A task costs Spark 12 to 70 ms, so small ranges share one; large ranges are cut at any row, because the consume queue
-finds every row by its number. The cost is linear in ranges and tasks; nothing is read here but a few sizes.
+finds every row by its number, and into even tasks for all cores. The cost is linear in ranges and tasks; nothing is read
+here but a few sizes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ BYTES_PER_TASK = 64 << 20
 ROWS_PER_SLICE = 1_000
 """What it costs to begin with another queue, counted in rows."""
 SLACK = 0.1
-"""Tasks grow by so much before one more is made."""
+"""Tasks grow by so much of one before one more is made."""
+SLACK_OF_WAVES = 0.25
+"""The same where it saves a wave: Spark runs as many tasks at a time as it has cores, and in a last wave of few the others
+wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +55,11 @@ class Work:
         return max(1 / ROWS_PER_TASK, self.record_bytes / BYTES_PER_TASK)
 
 
-def plan(work: Sequence[Work], min_tasks: int | None = None, max_rows: int | None = None) -> list[tuple[Slice, ...]]:
+def plan(
+    work: Sequence[Work], min_tasks: int | None = None, max_rows: int | None = None, cores: int = 1
+) -> list[tuple[Slice, ...]]:
     """Shares the slices out among tasks, in their order. `max_rows` caps the rows of a task; at least `min_tasks` come
-    out if there are as many rows."""
+    out if there are as many rows. More tasks than `cores` are made in whole waves, where nobody asks for a size."""
     work = [item for item in work if item.slice.rows > 0]
     rows = sum(item.slice.rows for item in work)
     if not rows:
@@ -61,6 +67,8 @@ def plan(work: Sequence[Work], min_tasks: int | None = None, max_rows: int | Non
     overhead = 0.0 if min_tasks or max_rows else ROWS_PER_SLICE / ROWS_PER_TASK  # who asks for a size gets it
     load = sum(overhead + item.slice.rows * item.per_row for item in work)
     count = max(math.ceil(load - SLACK), min_tasks or 1, math.ceil(rows / max_rows) if max_rows else 1)
+    if count > cores > 1 and not min_tasks and not max_rows:
+        count = cores * math.ceil(load / (1 + SLACK_OF_WAVES) / cores)
     rows_limit = max_rows or rows
     if min_tasks:
         rows_limit = min(rows_limit, max(rows // min_tasks, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable
 
 import numpy as np
@@ -102,7 +103,8 @@ class Resolver:
         for (topic, lane), (begin, end) in ranges.items():
             if begin < end:
                 work += self._work(topic, lane, begin, end)
-        planned = plan(work, self.options.min_partitions, self.options.max_records)
+        cores = len(os.sched_getaffinity(0))  # of a local session; of a cluster none of its machines' are known here
+        planned = plan(work, self.options.min_partitions, self.options.max_records, cores)
         view = self.index.view
         options = self.options
         return [

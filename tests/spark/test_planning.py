@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commitlog.spark.planning import BYTES_PER_TASK, ROWS_PER_TASK, SLACK, Slice, Work, plan, share_out
+from commitlog.spark.planning import BYTES_PER_TASK, ROWS_PER_TASK, SLACK, SLACK_OF_WAVES, Slice, Work, plan, share_out
 
 
 def work(rows: int, record_bytes: float = 100, lane: int = 0, start: int = 5) -> Work:
@@ -17,10 +17,13 @@ def work(rows: int, record_bytes: float = 100, lane: int = 0, start: int = 5) ->
     ranges=st.lists(st.tuples(st.integers(0, 600_000), st.floats(91, 4e5)), max_size=10),
     min_tasks=st.none() | st.integers(1, 50),
     max_rows=st.none() | st.integers(20_000, 10**7),
+    cores=st.integers(1, 8),
 )
-def test_every_row_is_in_one_task(ranges: list[tuple[int, float]], min_tasks: int | None, max_rows: int | None) -> None:
+def test_every_row_is_in_one_task(
+    ranges: list[tuple[int, float]], min_tasks: int | None, max_rows: int | None, cores: int
+) -> None:
     given_work = [work(rows, size, lane) for lane, (rows, size) in enumerate(ranges)]
-    tasks = plan(given_work, min_tasks, max_rows)
+    tasks = plan(given_work, min_tasks, max_rows, cores)
     rows = sum(rows for rows, _ in ranges)
     reached: dict[int, int] = {}
     for task in tasks:
@@ -28,7 +31,7 @@ def test_every_row_is_in_one_task(ranges: list[tuple[int, float]], min_tasks: in
             assert piece.start == reached.get(piece.lane, 5) < piece.end
             reached[piece.lane] = piece.end
         assert not max_rows or sum(piece.rows for piece in task) <= max_rows
-        assert sum(piece.rows for piece in task) <= ROWS_PER_TASK * (1 + SLACK) + 1
+        assert sum(piece.rows for piece in task) <= ROWS_PER_TASK * (1 + (SLACK if cores == 1 else SLACK_OF_WAVES)) + 1
     assert reached == {lane: 5 + rows for lane, (rows, _) in enumerate(ranges) if rows}
     assert len(tasks) >= min(min_tasks or 0, rows)
 
@@ -47,6 +50,16 @@ def test_tasks_are_even() -> None:
     sizes = [sum(piece.rows for piece in task) for task in plan([work(300_000)])]
     assert len(sizes) == 2
     assert max(sizes) < 1.1 * min(sizes)
+
+
+def test_all_cores_work_to_the_end() -> None:
+    """Five tasks on two cores would take three waves, the last of one task."""
+    for rows in range(100_000, 5_000_000, 70_000):
+        sizes = [sum(piece.rows for piece in task) for task in plan([work(rows)], cores=2)]
+        assert len(sizes) == 1 or len(sizes) % 2 == 0
+        assert max(sizes) < 1.1 * min(sizes)
+    assert len(plan([work(600_000, lane=0), work(600_000, lane=1)], cores=2)) == 4
+    assert len(plan([work(1_200_000)], max_rows=240_000, cores=2)) == 5
 
 
 def test_nothing_to_read() -> None:
