@@ -41,7 +41,7 @@ class StoreConfig:
     write_path: Literal["pool", "direct"] = "pool"
     flush_disk_type: Literal["ASYNC_FLUSH", "SYNC_FLUSH"] = "ASYNC_FLUSH"
     record_crc: bool = True
-    lock_memory: bool = False
+    lock_memory: bool = True
 
 
 @dataclass(frozen=True)

@@ -87,9 +87,9 @@ def test_memory_that_can_not_be_locked_is_used_all_the_same(
 
 
 def test_a_running_store_locks_its_lanes(tmp_path: Path) -> None:
-    """store.lock_memory, seen in the statistics; nothing stays locked or mapped when the lane is given back."""
+    """By default; seen in the statistics; nothing stays locked or mapped when the lane is given back."""
     config = {
-        "store": {"segment_bytes": 1 << 16, "lock_memory": True},
+        "store": {"segment_bytes": 1 << 16},
         "allocator": {"lane_idle_ms": 10, "interval_ms": 10},
     }
     with commitlog.Store.open(tmp_path / "store", config) as store:
