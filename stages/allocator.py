@@ -158,6 +158,8 @@ class AllocateMappedFileService(ServiceThread):
             elif now - self._idle_since.setdefault(lane, now) >= self._idle_ns:
                 self._give_back(lane)
         self._watch.look(now)
+        if not self._short():  # it takes a while, and somebody may wait for a segment
+            self._watch.lock_one()
         self._delete_old(now)
 
     def _delete_old(self, now: int) -> None:

@@ -1,4 +1,4 @@
-"""Looks after the write buffers of all lanes: locks them into memory where asked to, and says when they run short."""
+"""Looks after the write buffers of all lanes: locks them into memory, and says when they run short."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class PoolWatch:
-    """`look` every now and then; the allocator's. `lanes` is the live table of lane rows."""
+    """`look` and `lock_one` every now and then; the allocator's. `lanes` is the live table of lane rows."""
 
     def __init__(self, pool: Path, lanes: npt.NDArray[np.uint64], low_water_ms: int, locks_memory: bool) -> None:
         self._pool, self._lanes = pool, lanes
@@ -28,13 +28,19 @@ class PoolWatch:
         self._locked: dict[int, tuple[int, WriteBuffers | None]] = {}  # lane → its BUFFERS sequence, the mapping
 
     def look(self, now: int) -> None:
-        """`now`: monotonic ns."""
-        has_buffers = (self._lanes[:, Lane.BUFFERS] & np.uint64(1)).astype(bool) & (self._lanes[:, Lane.SLOTS] > 0)
-        lanes = np.flatnonzero(has_buffers).tolist()
+        """At the lanes' free buffers. `now`: monotonic ns. Lets go of what was given back: the memory is free only when the
+        last mapping goes."""
+        lanes = self._with_buffers()
         for lane in lanes:
             self._watch_level(lane, now)
-        if self._locks_memory:
-            self._lock(lanes)
+        for lane, (sequence, _) in list(self._locked.items()):
+            if sequence != int(self._lanes[lane][Lane.BUFFERS]):
+                self._let_go(lane)
+
+    def _with_buffers(self) -> list[int]:
+        has_buffers = (self._lanes[:, Lane.BUFFERS] & np.uint64(1)).astype(bool) & (self._lanes[:, Lane.SLOTS] > 0)
+        lanes: list[int] = np.flatnonzero(has_buffers).tolist()
+        return lanes
 
     def _watch_level(self, lane: int, now: int) -> None:
         row = self._lanes[lane]
@@ -56,15 +62,11 @@ class PoolWatch:
 
     # ---- locked into memory --------------------------------------------------------------------------------------
 
-    def _lock(self, lanes: list[int]) -> None:
-        """Locks what is new and lets go of what was given back: the memory is free only when the last mapping goes."""
-        for lane in set(self._locked) - set(lanes):
-            self._let_go(lane)
-        for lane in lanes:
-            sequence = int(self._lanes[lane][Lane.BUFFERS])
-            if self._locked.get(lane, (-1, None))[0] != sequence:
-                self._let_go(lane)
-                self._locked[lane] = sequence, self._map_locked(lane)
+    def lock_one(self) -> None:
+        """Locks a lane's buffers that are new, which takes some 25 ms."""
+        lane = next((lane for lane in self._with_buffers() if lane not in self._locked), None)
+        if self._locks_memory and lane is not None:
+            self._locked[lane] = int(self._lanes[lane][Lane.BUFFERS]), self._map_locked(lane)
 
     def _map_locked(self, lane: int) -> WriteBuffers | None:
         row = self._lanes[lane]

@@ -57,6 +57,7 @@ def test_buffers_are_locked_and_let_go(store: IdleStore, shm_root: Path) -> None
     WriteBuffers.create(shm_root / "pool", 0, SEGMENT, 3).close()
     looker = watch(store, shm_root, locks=True)
     looker.look(0)
+    looker.lock_one()
     assert store.get(0, Lane.LOCKED_BYTES) == 3 * SEGMENT
     assert locked_kib() == 3 * SEGMENT // 1024
     store.set(0, BUFFERS=2)
@@ -78,8 +79,9 @@ def test_memory_that_can_not_be_locked_is_used_all_the_same(
     WriteBuffers.create(shm_root / "pool", 0, SEGMENT, 3).close()
     monkeypatch.setattr(pool_watch, "lock_memory", lambda mapping: errno.ENOMEM)
     looker = watch(store, shm_root, locks=True)
-    looker.look(0)
-    looker.look(1)
+    for now in (0, 1):
+        looker.look(now)
+        looker.lock_one()
     assert caplog.text.count("not locked into memory (ENOMEM)") == 1
     assert "LimitMEMLOCK" in caplog.text
     assert store.get(0, Lane.LOCKED_BYTES) == 0
