@@ -67,8 +67,11 @@ class Alone:
 
     def __init__(self, name: str, path: Path, segment_bytes: int, body_bytes: int) -> None:
         self.name, self.path, self.segment_bytes = name, path, segment_bytes
-        config: Config = load_config(
-            {"store": {"segment_bytes": segment_bytes}, "allocator": {"lane_idle_ms": 86_400_000}}
+        config: Config = load_config(  # the allocator makes segments and keeps no house
+            {
+                "store": {"segment_bytes": segment_bytes, "lock_memory": False},
+                "allocator": {"lane_idle_ms": 86_400_000},
+            }
         )
         self._slots, self._ahead = config.store.buffers_per_lane, config.allocator.segments_ahead
         self._locks = _Locks(path, config)
