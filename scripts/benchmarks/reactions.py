@@ -56,6 +56,7 @@ def run(bench: Bench) -> None:
             },
             messages=count,
             body="100 B",
+            cores="the sender has one, who answers the other",
             rest=f"{REST_SECONDS * 1000:.0f} ms at the most; none while somebody waits for a flush",
         )
     with _pipeline(bench, store={"segment_bytes": SEGMENT_BYTES}) as pipeline:
@@ -131,17 +132,35 @@ def _wait_for(condition: Callable[[], bool], poll: float = 0.0005) -> None:
 
 
 def _committed(pipeline: Pipeline, ready: Callable[[float], None], count: int) -> Sample:
-    """From the end of `send` to the committed message, which the sender looks out for without a pause. So there are turns in
-    which the scheduler lets who is woken on its core wait for a slice of 3 ms; with pauses all turns are a little slower."""
+    """From the end of `send` to the committed message, which the sender looks out for without a pause."""
     took, body, clock = [], floors.body_of(100), time.perf_counter_ns
-    for number in range(count):
-        ready((number + 0.5) / count)
-        receipt = pipeline.producer.send(TOPIC, body)
-        began = clock()
-        while not receipt.done("committed"):
-            pass
-        took.append(clock() - began)
+    with _apart(pipeline.word("committer", Stage.PID)):
+        for number in range(count):
+            ready((number + 0.5) / count)
+            receipt = pipeline.producer.send(TOPIC, body)
+            began = clock()
+            while not receipt.done("committed"):
+                pass
+            took.append(clock() - began)
     return percentiles(took)
+
+
+@contextlib.contextmanager
+def _apart(pid: int) -> Iterator[None]:
+    """This thread on one core, the threads of another process on the others: who is woken on the core of somebody who spins
+    waits for the end of his slice, 3 ms."""
+    cores = os.sched_getaffinity(0)
+    mine = {min(cores)}
+    others = cores - mine or mine
+    threads = [int(thread) for thread in os.listdir(f"/proc/{pid}/task")]
+    os.sched_setaffinity(0, mine)
+    for thread in threads:
+        os.sched_setaffinity(thread, others)
+    try:
+        yield
+    finally:
+        for thread in (0, *threads):
+            os.sched_setaffinity(thread, cores)
 
 
 def _frames(bench: Bench, count: int) -> Sample:
@@ -156,13 +175,14 @@ def _frames(bench: Bench, count: int) -> Sample:
         bell.linger = 0
         bell.connect(address)
         running.let_go()
-        for number in range(1, count + 2):  # the first one finds out whether somebody is there
-            time.sleep(_ASLEEP_SECONDS)
-            began = clock()
-            bell.send(b"ring")
-            while word[0] < number:
-                pass
-            took.append(clock() - began)
+        with _apart(running.processes[0].pid):
+            for number in range(1, count + 2):  # the first one finds out whether somebody is there
+                time.sleep(_ASLEEP_SECONDS)
+                began = clock()
+                bell.send(b"ring")
+                while word[0] < number:
+                    pass
+                took.append(clock() - began)
         bell.send(b"")
         running.answers()
     return percentiles(took[1:])
