@@ -26,6 +26,7 @@ class PoolWatch:
         self._empty_since: dict[int, int] = {}
         self._warned: set[int] = set()
         self._locked: dict[int, tuple[int, WriteBuffers | None]] = {}  # lane → its BUFFERS sequence, the mapping
+        lanes[:, Lane.LOCKED_BYTES] = 0  # what an allocator that was killed had locked went with it
 
     def look(self, now: int) -> None:
         """At the lanes' free buffers. `now`: monotonic ns. Lets go of what was given back: the memory is free only when the

@@ -55,7 +55,9 @@ def test_a_pool_that_stays_empty_is_warned_about_once(
 def test_buffers_are_locked_and_let_go(store: IdleStore, shm_root: Path) -> None:
     """Three segments fit into the usual limit; what is given back is unmapped, or its memory would stay."""
     WriteBuffers.create(shm_root / "pool", 0, SEGMENT, 3).close()
+    store.set(0, LOCKED_BYTES=7)
     looker = watch(store, shm_root, locks=True)
+    assert store.get(0, Lane.LOCKED_BYTES) == 0  # the allocator that had locked them was killed
     looker.look(0)
     looker.lock_one()
     assert store.get(0, Lane.LOCKED_BYTES) == 3 * SEGMENT
