@@ -65,8 +65,10 @@ class PoolWatch:
 
     def lock_one(self) -> None:
         """Locks a lane's buffers that are new, which takes some 25 ms."""
+        if not self._locks_memory:
+            return
         lane = next((lane for lane in self._with_buffers() if lane not in self._locked), None)
-        if self._locks_memory and lane is not None:
+        if lane is not None:
             self._locked[lane] = int(self._lanes[lane][Lane.BUFFERS]), self._map_locked(lane)
 
     def _map_locked(self, lane: int) -> WriteBuffers | None:

@@ -75,8 +75,8 @@ def running(daemon: str, directory: Path, imported: str, *, unix: bool) -> Itera
         process.communicate(timeout=30)  # its standard input ends, and so does it
 
 
-def number(stream: IO[bytes] | socket.SocketIO) -> int:
-    found: int = struct.unpack("!i", stream.read(4) or b"")[0]
+def number(stream: IO[bytes]) -> int:
+    found: int = struct.unpack("!i", stream.read(4))[0]
     return found
 
 
