@@ -26,6 +26,7 @@ class PoolWatch:
         self._empty_since: dict[int, int] = {}
         self._warned: set[int] = set()
         self._locked: dict[int, tuple[int, WriteBuffers | None]] = {}  # lane → its BUFFERS sequence, the mapping
+        self._said_not_locked = False
         lanes[:, Lane.LOCKED_BYTES] = 0  # what an allocator that was killed had locked went with it
 
     def look(self, now: int) -> None:
@@ -82,6 +83,9 @@ class PoolWatch:
         code = lock_memory(buffers.region.bytes)
         if code:
             buffers.close()
+            if self._said_not_locked:  # it is the same with each lane of each lease; the statistics have locked_bytes
+                return None
+            self._said_not_locked = True
             log.warning(
                 "lane %d: its write buffers are not locked into memory (%s): they take %d bytes, RLIMIT_MEMLOCK is %d; raise "
                 "it (LimitMEMLOCK= in a systemd unit, --ulimit memlock=-1 for a container), or set store.lock_memory = false",

@@ -296,8 +296,9 @@ class Supervisor:
         stage.stillborn = 0 if has_worked else stage.stillborn + 1
         delay = 0.0 if stage.stillborn < 2 else min(0.05 * 2 ** (stage.stillborn - 2), _BACKOFF_SECONDS_MAX)
         stage.start_at = now + max(int(delay * 1e9), 1)
+        when = f"in {delay:g} s" if delay else "at once"
         self.control.words[self.control.stage_base(stage.name) + Stage.RESTARTS] += 1
-        self._warn(f"the {stage.name} (pid {stage.process.pid}) died with {code}; it is started again")
+        self._warn(f"the {stage.name} (pid {stage.process.pid}) died with {code}; it is started again {when}")
 
     def _check_heartbeat(self, stage: StageProcess) -> None:
         """A stage whose heart stands still for long is killed; its lock tells when it is really gone. One that has just been

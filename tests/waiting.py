@@ -1,9 +1,7 @@
-"""Waiting for a condition instead of sleeping for a time; and what counts as in time where other tests run beside."""
+"""Waiting for a condition instead of sleeping for a time."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -26,16 +24,3 @@ def wait_until(condition: Callable[[], T], timeout: float = 10.0, what: str = ""
             raise AssertionError(f"not within {timeout:g} s: {what or condition}; last seen: {answer!r}")
         time.sleep(pause)
         pause = min(pause * 1.5, 0.05)
-
-
-_STARTS = 5
-
-
-def in_time(seconds: float, limit: float = 1.0) -> bool:
-    """Whether something that took so long was quick enough: within the limit, or, on a machine that is busy with other
-    things, within what five bare starts of a Python process with numpy take there now."""
-    if seconds < limit:
-        return True
-    began = time.monotonic()
-    subprocess.run([sys.executable, "-P", "-c", "import numpy, zmq, logging, dataclasses"], check=True)
-    return seconds < _STARTS * (time.monotonic() - began)

@@ -294,7 +294,7 @@ def test_an_interrupt_at_any_line_of_send_doubles_and_loses_nothing(store: commi
 
 def test_back_pressure_is_an_error_and_ends_with_its_cause(tmp_path: Path) -> None:
     """With the committer stopped the buffers fill; nothing is dropped; when it goes on, so does the producer."""
-    config = {**SMALL, "producer": {"buffer_wait_ms": 200}}
+    config = {**SMALL, "producer": {"buffer_wait_ms": 1000}}
     with commitlog.Store.open(tmp_path / "store", config) as store:
         producer = store.producer()
         committer = int((store.path / "locks" / "committer").read_text())
@@ -303,7 +303,7 @@ def test_back_pressure_is_an_error_and_ends_with_its_cause(tmp_path: Path) -> No
         with pytest.raises(errors.NoBufferAvailable, match="not accepted") as raised:
             _send_many(producer, 1000, accepted)
         assert raised.value.status is PutMessageStatus.OS_PAGE_CACHE_BUSY
-        assert len(accepted) > 100
+        assert len(accepted) > 100  # buffers of the next segments were there already
         os.kill(committer, signal.SIGCONT)
         wait_until(lambda: _accepts(producer, b"at last"), 10, "a free buffer")
         producer.flush()
@@ -312,7 +312,7 @@ def test_back_pressure_is_an_error_and_ends_with_its_cause(tmp_path: Path) -> No
 
 def test_without_a_free_buffer_the_segment_may_be_written_directly(tmp_path: Path) -> None:
     """With the flusher stopped no buffer comes free; `write_direct` goes on in the file, is counted, and all is one log."""
-    config = {**SMALL, "producer": {"when_no_buffer": "write_direct", "segment_wait_ms": 200}}
+    config = {**SMALL, "producer": {"when_no_buffer": "write_direct", "segment_wait_ms": 2000}}
     with commitlog.Store.open(tmp_path / "store", config) as store:
         producer = store.producer()
         flusher = int((store.path / "locks" / "flusher").read_text())
@@ -398,7 +398,7 @@ def test_sync_flush_returns_when_flushed_and_times_out_by_name(tmp_path: Path) -
     """With the flusher stopped the status is FLUSH_DISK_TIMEOUT, and the message still becomes flushed later."""
     config = {
         "store": {"segment_bytes": 1 << 16, "flush_disk_type": "SYNC_FLUSH"},
-        "producer": {"sync_flush_timeout_ms": 300},
+        "producer": {"sync_flush_timeout_ms": 2000},
     }
     with commitlog.Store.open(tmp_path / "store", config) as store:
         producer = store.producer()

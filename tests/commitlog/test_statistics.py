@@ -19,6 +19,8 @@ from shm.layout import STAGES
 from tests.waiting import wait_until
 
 SMALL = {"store": {"segment_bytes": 1 << 16}}
+SECONDS = ("<2s", "<3s", "<4s", "<5s", "<10s", ">=10s")
+"""Put times of a second and more, however slow the machine."""
 
 
 def send_many(producer: commitlog.Producer, count: int) -> None:
@@ -66,9 +68,9 @@ def test_a_store_a_producer_and_a_reader_say_what_they_did(tmp_path: Path) -> No
 
 
 def test_a_put_that_waited_is_counted_where_it_belongs(tmp_path: Path) -> None:
-    """The flusher stands still: the pool fills up, the next put waits its 150 ms in vain. All of it can be read
+    """The flusher stands still: the pool fills up, the next put waits its second in vain. All of it can be read
     meanwhile."""
-    config = SMALL | {"producer": {"buffer_wait_ms": 150}, "supervisor": {"hung_after_ms": 600_000}}
+    config = SMALL | {"producer": {"buffer_wait_ms": 1000}, "supervisor": {"hung_after_ms": 600_000}}
     with commitlog.Store.open(tmp_path / "store", config) as store, store.producer() as producer:
         producer.send("t", b"x").wait("flushed", 10)
         os.kill(pid_of(store, "flusher"), signal.SIGSTOP)
@@ -81,11 +83,13 @@ def test_a_put_that_waited_is_counted_where_it_belongs(tmp_path: Path) -> None:
             os.kill(pid_of(store, "flusher"), signal.SIGCONT)
         assert lane.put_times is not None
         assert lane.available_buffers == 0
-        assert lane.put_times["<200ms"] == lane.buffer_waits == lane.buffer_timeouts == 1
+        (waited,) = [name for name in SECONDS if lane.put_times[name]]
+        assert lane.put_times[waited] == lane.buffer_timeouts == 1
+        assert lane.buffer_waits >= 1  # more where the allocator was slow before
         assert sum(lane.put_times.values()) == lane.messages + 1
-        assert 150 <= lane.buffer_wait_max_ms < 200
+        assert lane.buffer_wait_max_ms >= 1000
         assert "0 buffers available" in shown
-        assert "<200ms 1" in shown
+        assert f"{waited} 1" in shown
 
 
 @pytest.mark.filterwarnings("ignore::commitlog.errors.ReadingWarning")
@@ -122,14 +126,15 @@ def test_a_synchronous_put_takes_as_long_as_its_flush(tmp_path: Path) -> None:
         producer.send("t", b"x")
         os.kill(pid_of(store, "committer"), signal.SIGSTOP)
         try:
-            producer.send("t", b"not waited for", wait=False)
+            for _ in range(50):
+                producer.send("t", b"not waited for", wait=False)
             os.kill(pid_of(store, "committer"), signal.SIGCONT)
             producer.send("t", b"x")
         finally:
             os.kill(pid_of(store, "committer"), signal.SIGCONT)
         times = producer.statistics().put_times
         assert times is not None
-        assert sum(times.values()) == 3
+        assert sum(times.values()) == 52
         assert times["<=0ms"] >= 1
 
 

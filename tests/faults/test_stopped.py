@@ -52,7 +52,7 @@ def test_with_all_wakeups_dropped_everything_is_the_same_and_later(
             receipt = sender.send(2000)
         assert receipt.wait("flushed", timeout=20).name == "PUT_OK"
         for _ in range(5):
-            assert sender.send().wait("flushed", timeout=5).name == "PUT_OK"
+            assert sender.send().wait("flushed", timeout=20).name == "PUT_OK"
         with commitlog.Reader(store.path) as reader:
             assert [message.value for message in reader] == sender.sent
         words, base = sender.producer._words, sender.producer._lease.base

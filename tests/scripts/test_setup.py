@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -89,9 +88,7 @@ def test_life_of_an_environment(checkout: Checkout) -> None:
     assert checkout.tiny_version == "1.0"
     assert "making .venv" in said
 
-    begin = time.monotonic()
     assert checkout.setup() == (0, "")
-    assert time.monotonic() - begin < 1
 
     checkout.lock("2.0")
     code, said = checkout.setup()

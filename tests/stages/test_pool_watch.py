@@ -77,13 +77,16 @@ def locked_kib() -> int:
 def test_memory_that_can_not_be_locked_is_used_all_the_same(
     store: IdleStore, shm_root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is said once, with the limit and the way out."""
+    """It is said once, not with each lease, with the limit and the way out."""
     WriteBuffers.create(shm_root / "pool", 0, SEGMENT, 3).close()
     monkeypatch.setattr(pool_watch, "lock_memory", lambda mapping: errno.ENOMEM)
     looker = watch(store, shm_root, locks=True)
     for now in (0, 1):
         looker.look(now)
         looker.lock_one()
+    store.set(0, BUFFERS=3)
+    looker.look(2)
+    looker.lock_one()
     assert caplog.text.count("not locked into memory (ENOMEM)") == 1
     assert "LimitMEMLOCK" in caplog.text
     assert store.get(0, Lane.LOCKED_BYTES) == 0
