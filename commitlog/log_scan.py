@@ -67,7 +67,21 @@ class LogScan:
         self._expects_crc = self._samples_have_crc()
 
     def pieces(self, where: int) -> Iterator[RecordTable | Gap]:
-        """Tables and gaps in log order; a table's `base_offset` is its segment's start. Ends after the last gap."""
+        """Tables and gaps in log order; a table's `base_offset` is its segment's start. Ends after the last gap.
+
+        Segments that retention removes meanwhile are passed over, like those that it removed before.
+        """
+        while True:
+            try:
+                for piece in self._pieces(where):
+                    where = piece.end if isinstance(piece, Gap) else piece.base_offset + piece.stop_position
+                    yield piece
+                return
+            except FileNotFoundError:
+                self.segments.look()
+                where = max(where, self.segments.first)
+
+    def _pieces(self, where: int) -> Iterator[RecordTable | Gap]:
         segments = self.segments
         while True:
             base = where - where % segments.size

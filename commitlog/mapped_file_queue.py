@@ -32,10 +32,17 @@ class MappedFileQueue:
         self.wrong_sizes: dict[int, int] = {}
         """Start of a file → its length in bytes, where that is not a segment's: read as if it ended in zeros, or earlier."""
         self.starts: list[int] = []
-        for name in channel.list(directory):
+        self._known: frozenset[int] = frozenset()
+        self._base, self._mapped = -1, mmap.mmap(-1, 1)
+        self.look()
+
+    def look(self) -> None:
+        """At the directory, once more: retention removes files, the allocator makes new ones."""
+        for known in (self.findings, self.wrong_sizes, self.starts):
+            known.clear()
+        for name in self.channel.list(self.directory):
             self._look_at(name)
         self._known = frozenset(self.starts)
-        self._base, self._mapped = -1, mmap.mmap(-1, 1)
 
     def _look_at(self, name: str) -> None:
         path = self.directory / name

@@ -116,7 +116,7 @@ class _Check:
         segments = scan.segments
         for path, reason in segments.findings:
             self._find(path, 0, reason)
-        end = segments.first
+        first = end = segments.first
         try:
             for piece in scan.pieces(segments.first):
                 if isinstance(piece, Gap):
@@ -133,7 +133,7 @@ class _Check:
         return LaneReport(
             path=str(self.root.path),
             lane=self.root.lane,
-            first=segments.first,
+            first=first,
             end=end if self.root.flushed is None else min(end, self.root.flushed),
             records=self.records,
             records_bytes=self.records_bytes,
@@ -194,18 +194,23 @@ class _Check:
                 found = queue.entries(first, len(some))
                 actual[: len(found)] = found
             except (DamagedFile, OSError, OverflowError, ValueError) as error:
-                self._find(queue.directory, max(first, 0) * ENTRY_BYTES, f"unreadable: {error}")
+                if not self._is_retired(table):
+                    self._find(queue.directory, max(first, 0) * ENTRY_BYTES, f"unreadable: {error}")
                 continue
             there = actual["size"] != 0
             self.entries += int(there.sum())
             needed = table.physical_offsets[some] < self.root.dispatched
             wrong = np.flatnonzero((actual != expected) & (there | needed))
-            if len(wrong):
+            if len(wrong) and not self._is_retired(table):
                 place = first + int(wrong[0])
                 where = int(table.physical_offsets[some[wrong[0]]])
                 kind = "wrong" if there[wrong[0]] else "missing"
                 reason = f"{len(wrong):,} entries are {kind}, the first is {place} of the record at {where}"
                 self._find(queue.directory, place * ENTRY_BYTES, reason)
+
+    def _is_retired(self, table: RecordTable) -> bool:
+        """Whether retention has removed the segment since, and perhaps its entries with it: both are no damage."""
+        return not (self.root.path / "commitlog" / f"{table.base_offset:020d}").exists()
 
     def _look_at_ends(self, end: int) -> None:
         """No queue may name a record past the log's end."""

@@ -60,21 +60,31 @@ class ReputMessageService(ServiceThread):
     def left(self) -> int:
         return int(np.sum(self._flushed - self._dispatched))
 
-    def work(self) -> bool:
-        """One slice of every lane that has something."""
-        moved = False
+    def work(self) -> int:
+        """One slice of every lane that has something, across its segments."""
+        moved = 0
         for lane in np.flatnonzero(self._flushed > self._dispatched).tolist():
-            try:
-                moved = self._dispatch(lane) or moved
-                self.set_fault(lane, 0)
-            except OSError as error:
-                self.set_fault(lane, error.errno or errno.EIO)
-            except CommitLogError as error:
-                if self.set_fault(lane, errno.EILSEQ):
-                    log.error("lane %d: %s", lane, error)
+            before = moved
+            while self._flushed[lane] > self._dispatched[lane] and (step := self._attend(lane)):
+                moved += step
+                if moved - before >= _SLICE_BYTES:
+                    break
         return moved
 
-    def _dispatch(self, lane: int) -> bool:
+    def _attend(self, lane: int) -> int:
+        """Goes on in a lane, to the end of its segment or of a slice. Returns by how many bytes, 0 after a fault."""
+        try:
+            moved = self._dispatch(lane)
+            self.set_fault(lane, 0)
+            return moved
+        except OSError as error:
+            self.set_fault(lane, error.errno or errno.EIO)
+        except CommitLogError as error:
+            if self.set_fault(lane, errno.EILSEQ):
+                log.error("lane %d: %s", lane, error)
+        return 0
+
+    def _dispatch(self, lane: int) -> int:
         words, base = self.words, self.control.lane_base(lane)
         # retention may have passed the place from which the queues are built anew
         where, flushed = max(words[base + Lane.DISPATCHED], words[base + Lane.FIRST]), words[base + Lane.FLUSHED]
@@ -95,7 +105,7 @@ class ReputMessageService(ServiceThread):
             words[base + Lane.DISPATCHED_RECORDS] += len(table)
             self.acted(self.clock.monotonic_ns() - began)
         words[base + Lane.DISPATCHED] = done
-        return done > where
+        return done - where
 
     def _place(self, lane: int, table: RecordTable) -> None:
         """One call a topic: the records of a table sorted by topic, in log order within each."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from commitlog.store_directory import StoreDirectory
 from commitlog.verify import verify_store
 from tests.commitlog.made_lane import MadeLane, image, make_lane
 from tests.commitlog.vector_store import NAMES, VectorStore
+from tests.waiting import wait_until
 
 SMALL: dict[str, Any] = {"store": {"segment_bytes": 1 << 16, "max_lanes": 2}}
 
@@ -76,6 +78,64 @@ def test_a_store_of_ours_running_and_stopped(tmp_path: Path) -> None:
     assert report.good
     assert [(lane.lane, lane.records, lane.entries) for lane in report.lanes] == [(0, 50, 50), (1, 50, 50)]
     assert verify_store(path / "lanes" / "1").lanes[0].records == 50
+
+
+SHORT: dict[str, Any] = {
+    "store": {"segment_bytes": 1 << 16, "max_lanes": 1},
+    "retention": {"max_bytes": 8 << 16, "interval_ms": 10},
+    "flusher": {"positions_interval_ms": 10},
+    "allocator": {"interval_ms": 10},
+    "dispatcher": {"queue_file_entries": 1000, "interval_ms": 10, "linger_ms": 0},
+}
+"""Of which retention leaves half a megabyte."""
+
+
+def send_some(producer: commitlog.Producer) -> None:
+    producer.send_batch("t", [bytes(40)] * 300)
+
+
+def overtake(store: commitlog.Store, producer: commitlog.Producer) -> None:
+    """Sends until retention has removed every segment that is there now."""
+    segments = [store.path / "lanes/0/commitlog" / name for name in os.listdir(store.path / "lanes/0/commitlog")]
+
+    def gone() -> bool:
+        send_some(producer)
+        return not any(segment.exists() for segment in segments)
+
+    wait_until(gone, 60, "retention to pass the reader")
+
+
+def test_verify_of_a_store_whose_segments_retention_removes(tmp_path: Path) -> None:
+    """Those that go while it looks are no damage, neither are their entries; it goes on with what is left."""
+    with commitlog.Store.open(tmp_path / "store", SHORT) as store, store.producer() as producer:
+        for _ in range(10):
+            send_some(producer)
+        producer.flush(20)
+        looked: list[int] = []
+
+        def overtake_once(where: int) -> None:
+            if not looked:
+                overtake(store, producer)
+            looked.append(where)
+
+        report = verify_store(store.path, progress=overtake_once)
+        assert report.good, report.lanes[0].findings
+        assert looked
+        producer.flush(20)
+        assert verify_store(store.path).good
+
+
+def test_dump_of_a_store_whose_segments_retention_removes(tmp_path: Path) -> None:
+    """What is left follows; what went is not there."""
+    with commitlog.Store.open(tmp_path / "store", SHORT) as store, store.producer() as producer:
+        for _ in range(10):
+            send_some(producer)
+        producer.flush(20)
+        records = dump_records(store.path)
+        offsets = [next(records)["queueOffset"]]
+        overtake(store, producer)
+        offsets += [record["queueOffset"] for record in records]
+        assert offsets == sorted(set(offsets))
 
 
 def test_without_store_json_the_messages_are_there(tmp_path: Path) -> None:

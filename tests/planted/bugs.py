@@ -123,14 +123,14 @@ class ForgetsTheDirectory(AllocateMappedFileService):
 
 
 class SkipsWhatItCouldNotPlace(ReputMessageService):
-    def _dispatch(self, lane: int) -> bool:
+    def _dispatch(self, lane: int) -> int:
         try:
             return super()._dispatch(lane)
         except OSError:
             base = self.control.lane_base(lane)
             self.words[base + Lane.DISPATCHED] = self.words[base + Lane.FLUSHED]
             self.set_fault(lane, errno.ENOSPC)
-            return True
+            return 1
 
 
 class SyncsQueuesAgain(ReputMessageService):
