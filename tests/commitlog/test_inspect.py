@@ -102,7 +102,7 @@ def overtake(store: commitlog.Store, producer: commitlog.Producer) -> None:
         send_some(producer)
         return not any(segment.exists() for segment in segments)
 
-    wait_until(gone, 60, "retention to pass the reader")
+    wait_until(gone, "retention to pass the reader")
 
 
 def test_verify_of_a_store_whose_segments_retention_removes(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_verify_of_a_store_whose_segments_retention_removes(tmp_path: Path) -> N
     with commitlog.Store.open(tmp_path / "store", SHORT) as store, store.producer() as producer:
         for _ in range(10):
             send_some(producer)
-        producer.flush(20)
+        producer.flush(60)
         looked: list[int] = []
 
         def overtake_once(where: int) -> None:
@@ -121,7 +121,7 @@ def test_verify_of_a_store_whose_segments_retention_removes(tmp_path: Path) -> N
         report = verify_store(store.path, progress=overtake_once)
         assert report.good, report.lanes[0].findings
         assert looked
-        producer.flush(20)
+        producer.flush(60)
         assert verify_store(store.path).good
 
 
@@ -130,7 +130,7 @@ def test_dump_of_a_store_whose_segments_retention_removes(tmp_path: Path) -> Non
     with commitlog.Store.open(tmp_path / "store", SHORT) as store, store.producer() as producer:
         for _ in range(10):
             send_some(producer)
-        producer.flush(20)
+        producer.flush(60)
         records = dump_records(store.path)
         offsets = [next(records)["queueOffset"]]
         overtake(store, producer)

@@ -6,6 +6,7 @@ import errno
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from commitlog.errors import NoFreeLane
@@ -185,3 +186,28 @@ def test_damaged_lanes_are_named_where_no_other_is_free(tmp_path: Path) -> None:
         made.words[made.control.lane_base(0) + Lane.COMMITTER_FAULT] = errno.EILSEQ
         with pytest.raises(NoFreeLane, match=r"lanes \[0\] are damaged by a failed sync, a new start"):
             made.producer()
+
+
+def test_a_lane_given_back_while_the_supervisor_looks_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has seen that the lane has buffers, and looks for their file when the allocator has removed it: nothing is wrong."""
+    with bench(tmp_path / "store") as made:
+        producer = made.producer()
+        producer.send("t", b"x")
+        made.settle()
+        find = np.flatnonzero
+
+        def find_and_give_back(flags: Any) -> Any:
+            lanes = find(flags)
+            monkeypatch.undo()
+            producer.close()
+            for _ in range(2):
+                made.stages["allocator"].on_wait_end()
+                made.clock.step(10)
+            assert not made.lane(Lane.BUFFERS) & 1
+            return lanes
+
+        monkeypatch.setattr(np, "flatnonzero", find_and_give_back)
+        made.supervisor._check_pool()
+        assert np.flatnonzero is find

@@ -46,7 +46,7 @@ def test_another_user_gets_at_nothing(shm_root: Path) -> None:
     umask = os.umask(0)
     try:
         with commitlog.Store.open(shm_root / "store", SMALL) as store:
-            store.producer().send("t", b"secret").wait("flushed", timeout=10)
+            store.producer().send("t", b"secret").wait("flushed", timeout=60)
             everything = list(shm_root.rglob("*"))
             assert len(everything) > 25
             assert as_nobody(lambda: _open_all([shm_root])) == str(shm_root)  # it can come so far
@@ -177,9 +177,9 @@ def test_names_play_no_tricks_in_logs(tmp_path: Path) -> None:
     with commitlog.Store.open(path, config) as store, store.producer() as producer:
         for _ in range(400):
             producer.send("t", b"a secret body " * 70)
-        producer.flush(20)
+        producer.flush(60)
         log = path / "logs/allocator.log"
-        wait_until(lambda: "is deleted for the store's size" in log.read_text(), 10, "retention to say something")
+        wait_until(lambda: "is deleted for the store's size" in log.read_text(), "retention to say something")
     written = "".join(file.read_text() for file in (path / "logs").iterdir())
     assert "a\\n2026-01-01 00:00:00,000 ERROR forged\\x1b[31m" in written
     assert all(re.match(r"20\d\d-\d\d-\d\d \d\d:", line) for line in written.splitlines())
@@ -200,7 +200,7 @@ def test_a_lane_whose_segment_was_removed_is_refused_by_name(tmp_path: Path) -> 
             with store.producer() as producer:
                 for _ in range(6):
                     producer.send("t", bytes(14_000))
-                producer.flush(10)
+                producer.flush(60)
             segment = store.path / "lanes/0/commitlog" / f"{0:020}"
             segment.rename(tmp_path / "removed")
             with pytest.raises(errors.DiskError, match="reading the end of lane 0"):
