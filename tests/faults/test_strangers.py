@@ -122,7 +122,9 @@ def test_a_pool_that_somebody_could_have_made_is_refused(how: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("lane", ["leased", "given back", "not leased yet"])
-def test_what_rocketmq_appended_to_a_killed_store_is_not_written_over(lane: str, tmp_path: Path, shm_root: Path) -> None:
+def test_what_rocketmq_appended_to_a_killed_store_is_not_written_over(
+    lane: str, tmp_path: Path, shm_root: Path
+) -> None:
     """All was flushed, so up to its end the pool agrees with the files: the start is refused all the same. Without the
     pool it takes in what is there."""
     path = tmp_path / "store"
