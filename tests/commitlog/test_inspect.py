@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 import commitlog
 from commitlog.cli import app
+from commitlog.clock import SYSTEM_CLOCK
 from commitlog.dump import dump_records
 from commitlog.errors import StoreNotFound
 from commitlog.store_directory import StoreDirectory
@@ -219,6 +221,18 @@ def test_commands(lane: MadeLane) -> None:
     bad = runner.invoke(app, ["verify", path])
     assert bad.exit_code == 1
     assert f"at offset {lane.places[3][0]}" in bad.stdout
+
+
+def test_verify_says_how_far_it_is_when_it_takes_long(lane: MadeLane, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line a second on standard error, so that JSON stays JSON; nothing where it is quick."""
+    runner, arguments = CliRunner(), ["verify", str(lane.directory.path), "--json"]
+    monkeypatch.setattr(SYSTEM_CLOCK, "monotonic_ns", lambda: 0)
+    quick = runner.invoke(app, arguments)
+    monkeypatch.setattr(SYSTEM_CLOCK, "monotonic_ns", itertools.count(0, 600_000_000).__next__)
+    slow = runner.invoke(app, arguments)
+    assert quick.stderr == ""
+    assert set(slow.stderr.splitlines()) == {"verify is at 0 MB"}
+    assert slow.stdout == quick.stdout
 
 
 def test_a_directory_without_a_log_is_named(tmp_path: Path) -> None:
