@@ -181,6 +181,17 @@ def test_entries_that_are_missing_or_too_many_are_found(lane: MadeLane) -> None:
     assert "past the log's end" in reasons
 
 
+def test_a_first_segment_that_is_missing_is_told_from_one_that_retention_took(lane: MadeLane) -> None:
+    """Retention writes to `positions` where the log begins, before it removes a file."""
+    first = lane.directory.segment(0)
+    first.unlink()
+    (found,) = verify_store(lane.directory.path).lanes
+    assert [(finding.file, finding.offset) for finding in found.findings] == [(str(first), 0)]
+    assert "missing" in found.findings[0].reason
+    lane.set_positions(lane.end, lane.end, first=lane.segment_bytes)
+    assert verify_store(lane.directory.path).good
+
+
 @pytest.mark.parametrize("kept", [0, 1, 20, 59, 60])
 def test_what_lies_behind_the_recorded_end_is_not_counted_good(lane: MadeLane, kept: int) -> None:
     """Records of a store that was killed: good in themselves, and nobody reads them. They are told apart."""
