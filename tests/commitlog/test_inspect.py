@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 import commitlog
 from commitlog.cli import app
+from commitlog.clock import SYSTEM_CLOCK
 from commitlog.dump import dump_records
 from commitlog.errors import StoreNotFound
 from commitlog.store_directory import StoreDirectory
@@ -179,6 +181,17 @@ def test_entries_that_are_missing_or_too_many_are_found(lane: MadeLane) -> None:
     assert "past the log's end" in reasons
 
 
+def test_a_first_segment_that_is_missing_is_told_from_one_that_retention_took(lane: MadeLane) -> None:
+    """Retention writes to `positions` where the log begins, before it removes a file."""
+    first = lane.directory.segment(0)
+    first.unlink()
+    (found,) = verify_store(lane.directory.path).lanes
+    assert [(finding.file, finding.offset) for finding in found.findings] == [(str(first), 0)]
+    assert "missing" in found.findings[0].reason
+    lane.set_positions(lane.end, lane.end, first=lane.segment_bytes)
+    assert verify_store(lane.directory.path).good
+
+
 @pytest.mark.parametrize("kept", [0, 1, 20, 59, 60])
 def test_what_lies_behind_the_recorded_end_is_not_counted_good(lane: MadeLane, kept: int) -> None:
     """Records of a store that was killed: good in themselves, and nobody reads them. They are told apart."""
@@ -219,6 +232,18 @@ def test_commands(lane: MadeLane) -> None:
     bad = runner.invoke(app, ["verify", path])
     assert bad.exit_code == 1
     assert f"at offset {lane.places[3][0]}" in bad.stdout
+
+
+def test_verify_says_how_far_it_is_when_it_takes_long(lane: MadeLane, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line a second on standard error, so that JSON stays JSON; nothing where it is quick."""
+    runner, arguments = CliRunner(), ["verify", str(lane.directory.path), "--json"]
+    monkeypatch.setattr(SYSTEM_CLOCK, "monotonic_ns", lambda: 0)
+    quick = runner.invoke(app, arguments)
+    monkeypatch.setattr(SYSTEM_CLOCK, "monotonic_ns", itertools.count(0, 600_000_000).__next__)
+    slow = runner.invoke(app, arguments)
+    assert quick.stderr == ""
+    assert set(slow.stderr.splitlines()) == {"verify is at 0 MB"}
+    assert slow.stdout == quick.stdout
 
 
 def test_a_directory_without_a_log_is_named(tmp_path: Path) -> None:

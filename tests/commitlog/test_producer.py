@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -419,18 +420,21 @@ def test_sync_flush_returns_when_flushed_and_times_out_by_name(tmp_path: Path) -
 
 
 def test_store_timestamps_never_go_back(store: commitlog.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that jumps back an hour gives the last timestamp again."""
-    import time
-
-    producer = store.producer()
-    producer.send("t", b"")
-    monkeypatch.setattr(time, "time_ns", lambda: 0)
-    producer.send("t", b"")
-    monkeypatch.undo()
-    producer.send("t", b"")
-    producer.flush()
+    """A clock that jumps back, or forward and back again, gives the last timestamp: to single messages, to batches and to
+    the lane's next producer. So messages are found by their time whatever it did."""
+    now, hour = time.time_ns(), 3_600_000_000_000
+    for wall in (now, 0, now + hour, now - hour, now):
+        monkeypatch.setattr("commitlog.producer.time_ns", partial(int, wall))
+        with commitlog.Producer(store.path) as producer:
+            producer.send("t", b"")
+            producer.send_batch("t", [b"", b""])
+            producer.flush()
     stamps = [message.timestamp for message in read(store)]
-    assert stamps == sorted(stamps)
+    assert stamps == [now // 1_000_000] * 6 + [(now + hour) // 1_000_000] * 9
+    for stamp, first in ((stamps[0], 0), (stamps[0] + 1, 6), (stamps[6], 6)):
+        start = datetime.fromtimestamp(stamp / 1000, UTC).isoformat(timespec="milliseconds")
+        with commitlog.Reader(store.path, start=start) as reader:
+            assert [message.offset for message in reader] == list(range(first, 15))
 
 
 def test_a_store_needs_no_reader_to_be_whole(store: commitlog.Store) -> None:
