@@ -89,7 +89,8 @@ def test_a_producer_that_forked_and_is_killed_frees_its_lane(tmp_path: Path) -> 
         parent = os.fork()
         if parent == 0:
             try:
-                commitlog.Producer(store.path).send("t", b"x")
+                producer = commitlog.Producer(store.path)  # kept: it would give its lane back
+                producer.send("t", b"x")
                 os.write(writing, b"%d\n" % (os.fork() or os.getpid()))
                 signal.pause()
             finally:
