@@ -78,6 +78,7 @@ class Lease:
     def __init__(self, directory: LaneDirectory, control: ControlRegion, channel: FileChannel, lock_fd: int) -> None:
         self.lane = directory.number
         self.directory = directory
+        self._control = control
         self.words = control.words
         self.base = control.lane_base(self.lane)
         self.channel = channel
@@ -175,6 +176,11 @@ class Lease:
             return queue.end()
         finally:
             queue.close()
+
+    def is_unlinked(self) -> bool:
+        """Whether the lane's buffers, or all of the pool, were removed: no other process will find what is in them."""
+        buffers = self.buffers
+        return buffers is not None and (buffers.region.is_unlinked() or self._control.region.is_unlinked())
 
     def release(self) -> None:
         """Gives the lane back. The buffers stay until the allocator finds the lane drained."""

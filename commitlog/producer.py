@@ -129,7 +129,8 @@ class Producer:
         with SYNC_FLUSH from waiting for this message; `flag` and `born_timestamp` (ms) go into the record as they are.
         Raises IllegalTopic, IllegalProperty, MessageTooLarge, PropertiesTooLarge, NoBufferAvailable (back-pressure),
         StoreStopped, ProducerClosed, ForkedProducer, ConcurrentUse: nothing was appended then. In a store with SYNC_FLUSH
-        also what `Receipt.wait` raises: then the message *is* in the log, and sending it again would double it.
+        also what `Receipt.wait` raises: then the message *is* in the log, and sending it again would double it. PoolUnlinked:
+        the store stops because its memory was removed, and this message may have come too late to reach the disk.
         """
         token = None
         try:
@@ -170,7 +171,7 @@ class Producer:
                 self._token = False
             raise
         if words[self._sleep_at] != self._seen:
-            self._attend()
+            self._attend(end)
         if self._sync and wait:
             self._progress.wait_put(end)
         return Receipt((self._progress, topic, offset, where, end))
@@ -221,7 +222,7 @@ class Producer:
                 self._token = False
             raise
         if words[self._sleep_at] != self._seen:
-            self._attend()
+            self._attend(end)
         if self._sync and wait:
             self._progress.wait_put(end)
         return BatchReceipt((self._progress, topic, offset, where, end, places))
@@ -293,12 +294,18 @@ class Producer:
         """What happened in its lane since the store was started, earlier producers' messages included."""
         return lane_statistics(self._attachment.control, self.lane)
 
-    def _attend(self) -> None:
-        """The committer went to sleep, or the store is closing: rings, or makes the next send find out."""
+    def _attend(self, end: int) -> None:
+        """The committer went to sleep, or the store is closing: rings, or makes the next send find out.
+
+        What was accepted meanwhile stays in the pool for the next start; in one that was removed it would be lost without a
+        word. Raises PoolUnlinked then.
+        """
         self._seen = self._words[self._sleep_at]
         self._attachment.wake("committer")
         if self._attachment.closing:
             self._place.leave()
+            if self._lease.is_unlinked():
+                self._progress.wait_for_the_last(end)
 
     # ---- life ----------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from typing import Literal
 
 from commitlog.attachment import Attachment
 from commitlog.clock import Clock
-from commitlog.errors import ForkedProducer, StoreNotRunning, StoreStopped, WaitTimeout
+from commitlog.errors import CommitLogError, ForkedProducer, PoolUnlinked, StoreNotRunning, StoreStopped, WaitTimeout
 from commitlog.lane import FAULT_PATIENCE_NS
 from commitlog.record import Host
 from commitlog.status import PutMessageStatus
@@ -174,6 +174,19 @@ class LaneProgress:
             took = self._clock.monotonic_ns() - began + self._blocked_ns
             self._blocked_ns = 0
             record_put_time(self._words, self._base, took)
+
+    def wait_for_the_last(self, where: int) -> None:
+        """For a message that was accepted while the store stops because its pool was removed: there is no next start that
+        finds it there. Raises PoolUnlinked where the stages have not written it out either."""
+        try:
+            if self.wait("committed", where, None) is PutMessageStatus.PUT_OK:
+                return
+        except CommitLogError as error:
+            log.info("lane %d: %s", self.lane, error)
+        raise PoolUnlinked(
+            f"lane {self.lane}: the memory of the store was removed while it ran (RemoveIPC at logout, or a cleaner "
+            f"of /dev/shm), and the store stops: the last message has not come to disk; start it again and send it again"
+        )
 
     def check(self) -> None:
         """Raises the named error of whatever keeps the lane from moving: the disk, or stages that are gone."""

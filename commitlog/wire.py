@@ -58,6 +58,7 @@ def _bind(socket: zmq.Socket[bytes], directory: Path, name: str) -> None:
             raise UnsafePath(f"{path} is there and is no socket of this user; remove it")
         os.unlink(path)
     socket.bind(_address(directory, name))
+    os.chmod(path, 0o600)  # made with whatever the umask leaves; the directory lets nobody else in meanwhile
 
 
 class WakeupReceiver:

@@ -81,6 +81,35 @@ def test_the_child_has_producers_of_its_own(tmp_path: Path) -> None:
         producer.flush(60)
 
 
+def test_a_producer_that_forked_and_is_killed_frees_its_lane(tmp_path: Path) -> None:
+    """Its child lives on, and holds nothing of it: the only lane has a new producer at once."""
+    config = SMALL | {"store": {"segment_bytes": 1 << 16, "max_lanes": 1}, "producer": {"lane_wait_ms": 0}}
+    with commitlog.Store.open(tmp_path / "store", config) as store:
+        reading, writing = os.pipe()
+        parent = os.fork()
+        if parent == 0:
+            try:
+                producer = commitlog.Producer(store.path)  # kept: it would give its lane back
+                producer.send("t", b"x")
+                os.write(writing, b"%d\n" % (os.fork() or os.getpid()))
+                signal.pause()
+            finally:
+                os._exit(1)
+        said = b""
+        while said.count(b"\n") < 2:  # the parent's, which names the child, and the child's own
+            said += os.read(reading, 100)
+        (child,) = {int(pid) for pid in said.split()}
+        os.kill(parent, signal.SIGKILL)
+        os.waitpid(parent, 0)
+        try:
+            with commitlog.Producer(store.path) as again:
+                assert (again.lane, again.send("t", b"y").offset) == (0, 1)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.close(reading)
+            os.close(writing)
+
+
 def test_a_child_that_closes_the_store_writes_nowhere(tmp_path: Path) -> None:
     """As at the end of its copy of a `with` block: the pipe's number in the child names another file by then."""
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:

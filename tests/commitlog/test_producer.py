@@ -411,6 +411,9 @@ def test_sync_flush_returns_when_flushed_and_times_out_by_name(tmp_path: Path) -
         late = producer.send("t", b"second")
         assert late.status is PutMessageStatus.FLUSH_DISK_TIMEOUT
         unwaited = producer.send("t", b"third", wait=False)
+        times = producer.statistics().put_times
+        assert times
+        assert sum(times[name] for name in ("<3s", "<4s", "<5s", "<10s", ">=10s")) == 1  # the second's
         with pytest.raises(errors.WaitTimeout, match="stay in the log") as raised:
             producer.flush(timeout=0.05)
         assert raised.value.status is PutMessageStatus.FLUSH_DISK_TIMEOUT

@@ -1,16 +1,19 @@
-"""When committer and flusher work, and on how much: least pages, thorough interval, slices, group commit, turned by hand."""
+"""When committer and flusher work, and on how much: least pages, thorough interval, slices, group commit, a stop's drain;
+turned by hand."""
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 
 import pytest
 
 from commitlog.progress import Level
-from shm.layout import Lane
+from shm.layout import Lane, Stage
+from stages.service_thread import DRAIN_ROUNDS
 from tests.faults.bench import Bench, bench
-from tests.faults.channel import FaultyChannel
+from tests.faults.channel import FaultyChannel, Rule
 
 PAGE = 4096
 MINUTE = {"least_pages": 4, "thorough_interval_ms": 60_000}
@@ -95,3 +98,34 @@ def test_syncs_of_several_lanes_overlap(tmp_path: Path) -> None:
         made.turn("flusher", "committer", "flusher")
         for lane in (0, 1):
             assert made.lane(Lane.FLUSHED, lane) == made.lane(Lane.WROTE, lane) > 0
+
+
+@pytest.mark.parametrize("is_refused", [False, True], ids=["a disk that takes it", "a disk that refuses"])
+def test_a_stop_drains_while_it_gets_on(is_refused: bool, tmp_path: Path) -> None:
+    """Twenty slices take twenty rounds; ten that move nothing are the end, and what is left is said."""
+    with bench(tmp_path / "store", committer={"slice_bytes": PAGE}) as made:
+        producer = made.producer()
+        made.turn("allocator", "allocator", "allocator", "flusher")
+        for _ in range(20):
+            producer.send("t", bytes(PAGE - 200))
+        committer, rounds, work = made.stages["committer"], 0, made.stages["committer"].work
+
+        def count() -> int:
+            nonlocal rounds
+            rounds += 1
+            moved: int = work()
+            return moved
+
+        committer.work = count
+        committer._poll = lambda milliseconds: made.clock.step(milliseconds / 1000)
+        if is_refused:
+            made.faults.set(Rule("pwrite", error=errno.EIO))
+        committer.request_stop()
+        committer._drain()
+        left = made.lane(Lane.WROTE) - made.lane(Lane.COMMITTED)
+        assert made.words[committer.base + Stage.LEFT] == left
+        assert left == (made.lane(Lane.WROTE) if is_refused else 0)
+        assert rounds == DRAIN_ROUNDS == 10 if is_refused else rounds > DRAIN_ROUNDS
+        made.faults.clear()
+        made.settle()
+        assert len(made.durable_bodies()) == 20

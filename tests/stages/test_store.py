@@ -207,6 +207,27 @@ def test_buffers_removed_under_the_store_are_drained_and_reported(tmp_path: Path
 
 
 @pytest.mark.leaves_pools
+@pytest.mark.parametrize("removed", ["control", "lane-0"])
+def test_a_send_after_the_pool_was_removed_is_an_error(removed: str, tmp_path: Path, shm_root: Path) -> None:
+    """The stages have left, and there is no memory that a next start would find: nothing is accepted and lost."""
+    store = commitlog.Store.open(tmp_path / "store", SMALL)
+    producer = commitlog.Producer(store.path)
+    producer.send("t", b"first").wait("flushed", 10)
+    (file,) = shm_root.glob(f"commitlog-*/{removed}")
+    file.unlink()
+    wait_until(lambda: not store.running, 20, "the store to stop")
+    with pytest.raises(errors.PoolUnlinked):
+        store.close()
+    with pytest.raises(errors.PoolUnlinked, match="has not come to disk"):
+        producer.send("t", b"too late")
+    with pytest.raises(errors.StoreStopped):
+        producer.send("t", b"later still")
+    producer.close()
+    with commitlog.Store.open(tmp_path / "store", SMALL), commitlog.Reader(tmp_path / "store") as reader:
+        assert [message.value for message in reader] == [b"first"]
+
+
+@pytest.mark.leaves_pools
 def test_a_copy_of_a_store_leaves_the_originals_pool_alone(tmp_path: Path) -> None:
     """Killed, copied beside the original, both started: the original loses nothing."""
     store = commitlog.Store.open(tmp_path / "store", SMALL)

@@ -1,0 +1,81 @@
+"""What a wait ends with: refusals at once, and stages that are gone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import commitlog
+from commitlog import errors
+from commitlog.status import PutMessageStatus
+from tests.waiting import wait_until
+
+SMALL = {"store": {"segment_bytes": 1 << 16}}
+
+
+def read(store: commitlog.Store) -> list[bytes]:
+    with commitlog.Reader(store.path) as reader:
+        return [message.value for message in reader]
+
+
+async def awaited(receipt: commitlog.Receipt) -> PutMessageStatus:
+    return await receipt
+
+
+def send_until_refused(producer: commitlog.Producer, accepted: list[bytes]) -> None:
+    while True:
+        body = b"%d" % len(accepted) + bytes(1000)
+        producer.send("t", body)
+        accepted.append(body)
+
+
+def test_back_pressure_may_be_an_error_at_once(tmp_path: Path) -> None:
+    """RocketMQ's fastFailIfNoBufferInStorePool: nobody waits, each refusal is counted, nothing of it is in the log."""
+    with commitlog.Store.open(tmp_path / "store", {**SMALL, "producer": {"buffer_wait_ms": 0}}) as store:
+        producer = store.producer()
+        committer = int((store.path / "locks" / "committer").read_text())
+        os.kill(committer, signal.SIGSTOP)
+        accepted: list[bytes] = []
+        with pytest.raises(errors.NoBufferAvailable, match="in 0 ms"):
+            send_until_refused(producer, accepted)
+        with pytest.raises(errors.NoBufferAvailable):
+            producer.send("t", bytes(1000))
+        waits = producer.statistics()
+        assert waits.buffer_timeouts == 2
+        assert waits.buffer_wait_max_ms < 1000
+        os.kill(committer, signal.SIGCONT)
+        producer.flush()
+        producer.send("t", b"at last")
+        producer.flush()
+        assert read(store) == [*accepted, b"at last"]
+
+
+def test_who_waits_for_stages_that_are_gone_is_told(tmp_path: Path) -> None:
+    """All killed at once: callbacks and asyncio get SERVICE_NOT_AVAILABLE, `wait` raises StoreNotRunning; nobody waits on."""
+    store = commitlog.Store.open(tmp_path / "store", SMALL)
+    producer = commitlog.Producer(store.path)
+    locks = (store.path / "lock", *(store.path / "locks").iterdir())
+    pids = [int(lock.read_text()) for lock in locks]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    answers: list[PutMessageStatus] = []
+    for number in range(100):
+        producer.send("t", b"%d" % number).add_callback(answers.append, timeout=600)
+    receipt = producer.send("t", b"")
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: len(answers) == 100, 60, "all callbacks")
+    assert set(answers) == {PutMessageStatus.SERVICE_NOT_AVAILABLE}
+    assert asyncio.run(awaited(receipt)) is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    with pytest.raises(errors.StoreNotRunning):
+        receipt.wait(timeout=600)
+    producer.close()
+    with pytest.raises(errors.StageFailed):
+        store.close()
+    with commitlog.Store.open(store.path) as again:
+        again.producer().flush()
+        assert len(read(again)) == 101
