@@ -136,7 +136,7 @@ def test_what_rocketmq_appended_to_a_killed_store_is_not_written_over(
         store.close()
         store = commitlog.Store.open(path)
     elif lane == "given back":
-        wait_until(lambda: not list(shm_root.glob("*/lane-0")), 20, "the lane's memory to be given back")
+        wait_until(lambda: not list(shm_root.glob("*/lane-0")), "the lane's memory to be given back")
     for name in ("", *STAGES):
         os.kill(pid_of(path, name), signal.SIGKILL)
     with pytest.raises(errors.StageFailed):

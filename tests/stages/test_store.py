@@ -215,7 +215,7 @@ def test_a_send_after_the_pool_was_removed_is_an_error(removed: str, tmp_path: P
     producer.send("t", b"first").wait("flushed", 10)
     (file,) = shm_root.glob(f"commitlog-*/{removed}")
     file.unlink()
-    wait_until(lambda: not store.running, 20, "the store to stop")
+    wait_until(lambda: not store.running, "the store to stop")
     with pytest.raises(errors.PoolUnlinked):
         store.close()
     with pytest.raises(errors.PoolUnlinked, match="has not come to disk"):
