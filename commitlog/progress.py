@@ -122,7 +122,7 @@ class LaneProgress:
         reached = self.reached("flushed" if self.sync else "accepted", where)
         return PutMessageStatus.PUT_OK if reached else PutMessageStatus.FLUSH_DISK_TIMEOUT
 
-    def _request(self, where: int) -> None:
+    def request(self, where: int) -> None:
         """Asks for `where` to be flushed without any linger; asked once for many."""
         at = self._base + Lane.FLUSH_REQUESTED
         if self._words[at] < where:
@@ -139,7 +139,7 @@ class LaneProgress:
         clock = self._clock
         began = clock.monotonic_ns()
         deadline = began + int((self._timeout_seconds if timeout is None else timeout) * 1e9)
-        self._request(where)
+        self.request(where)
         while words[at] < where:
             now = clock.monotonic_ns()
             if now - began < _SPIN_NS:
@@ -149,7 +149,7 @@ class LaneProgress:
                 return PutMessageStatus.FLUSH_DISK_TIMEOUT
             if now - began > FAULT_PATIENCE_NS:
                 self.check()
-            self._request(where)  # again: another process that leased the lane may have asked for less
+            self.request(where)  # again: another process that leased the lane may have asked for less
             self._attachment.await_notice(NOTICE_WAIT_MS, lambda: words[at] >= where)
         return PutMessageStatus.PUT_OK
 
@@ -214,7 +214,7 @@ class LaneProgress:
                 self._watching = True
                 threading.Thread(target=self._watch, name=f"commitlog-lane-{self.lane}", daemon=True).start()
         if level != "accepted":
-            self._request(where)
+            self.request(where)
 
     def _watch(self) -> None:
         """Answers the waiters that are due; ends when none is left."""

@@ -129,6 +129,7 @@ class WritePlace:
                 words[base + Lane.DIRECT + segment % DIRECT_WINDOW] = segment + 1
                 words[base + Lane.DIRECT_SEGMENTS] += 1
                 return file
+            self._progress.request(segment * size)  # or the stages rest between segments that are small
             self._wait_until(
                 lambda: slot_is_free(segment, words[flushed_at], size, slots), config.buffer_wait_ms, self._no_buffer
             )

@@ -1,4 +1,4 @@
-"""What a wait ends with: refusals at once, and stages that are gone."""
+"""Waits: for a write buffer, refusals at once, and stages that are gone."""
 
 from __future__ import annotations
 
@@ -79,3 +79,15 @@ def test_who_waits_for_stages_that_are_gone_is_told(tmp_path: Path) -> None:
     with commitlog.Store.open(store.path) as again:
         again.producer().flush()
         assert len(read(again)) == 101
+
+
+def test_stages_do_not_rest_while_a_producer_waits_for_a_buffer(tmp_path: Path) -> None:
+    """However long they may: small segments are filled quickly, and then each would take a rest of both."""
+    rest = {"linger_ms": 10_000}
+    with commitlog.Store.open(tmp_path / "store", {**SMALL, "committer": rest, "flusher": rest}) as store:
+        with store.producer() as producer:
+            for _ in range(1000):
+                producer.send("t", bytes(1000))
+            producer.flush(60)
+            assert producer.statistics().buffer_waits
+            assert producer.statistics().buffer_timeouts == 0
