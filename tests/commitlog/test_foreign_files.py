@@ -73,9 +73,9 @@ def test_a_file_in_place_of_a_lane(tmp_path: Path) -> None:
     path = tmp_path / "store"
     add(path)
     (path / "lanes/1").write_bytes(b"mine")
-    for words in (["verify", path], ["dump", path], ["cat", path], ["run", path]):
-        said = command(*words)
-        assert said.returncode == 1, words
+    for name in ("verify", "dump", "cat", "run"):
+        said = command(name, path)
+        assert said.returncode == 1, name
         assert b"Traceback" not in said.stderr
         assert b"lanes/1" in said.stderr
     (path / "lanes/1").unlink()
