@@ -11,16 +11,18 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from commitlog.status import PutMessageStatus
+from commitlog.status import AppendMessageStatus, PutMessageStatus
 
 
 class CommitLogError(Exception):
     """Base of every error here.
 
-    Attributes: `status`, the PutMessageStatus of a message that `send` or `wait` raised it for.
+    Attributes: `status`, the PutMessageStatus of a message that `send` or `wait` raised it for; `append_status`, what the
+    append itself came to (AppendMessageStatus).
     """
 
     status = PutMessageStatus.UNKNOWN_ERROR
+    append_status = AppendMessageStatus.UNKNOWN_ERROR
 
 
 # ---- the store -------------------------------------------------------------------------------------------------
@@ -121,6 +123,7 @@ class WaitTimeout(ProducerError):
     """`flush()` did not come through in time. Nothing is lost: the messages are in the log and not yet flushed."""
 
     status = PutMessageStatus.FLUSH_DISK_TIMEOUT
+    append_status = AppendMessageStatus.PUT_OK
 
 
 # ---- messages ----------------------------------------------------------------------------------------------------
@@ -143,11 +146,14 @@ class IllegalProperty(RecordError):
 class MessageTooLarge(RecordError):
     """MESSAGE_SIZE_EXCEEDED: the record is larger than the store's largest message."""
 
+    append_status = AppendMessageStatus.MESSAGE_SIZE_EXCEEDED
+
 
 class PropertiesTooLarge(RecordError):
     """PROPERTIES_SIZE_EXCEEDED: the properties take more than 32,767 bytes."""
 
     status = PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
+    append_status = AppendMessageStatus.PROPERTIES_SIZE_EXCEEDED
 
 
 class MissingCodec(RecordError):

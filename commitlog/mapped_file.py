@@ -6,6 +6,7 @@ somebody holds is not closed under him. A file that is unlinked stays readable a
 
 from __future__ import annotations
 
+import errno
 import mmap
 import threading
 from collections.abc import Iterator
@@ -17,21 +18,27 @@ from commitlog.errors import DamagedFile
 from commitlog.file_channel import DISK, FileChannel
 
 _POLL_SECONDS = 0.001
+_NO_FILE = (errno.EINVAL, errno.ELOOP, errno.ENODEV)
 
 
 class MappedFile:
     """A whole segment. `view` is its bytes, `start` its first byte's offset in the log, `size` its length in bytes.
 
-    Raises FileNotFoundError, DamagedFile where the file has another size.
+    Raises FileNotFoundError, DamagedFile where the file has another size, or is a link, a pipe or a directory.
     """
 
     def __init__(self, path: Path, start: int, size: int, channel: FileChannel = DISK) -> None:
         self.path, self.start, self.size = path, start, size
-        with channel.opened(path) as fd:
-            actual = channel.size(fd)
-            if actual != size:
-                raise DamagedFile(f"{path}: {actual:,} bytes, a segment of this log has {size:,}")
-            self._mapping: mmap.mmap = channel.map_read(fd, size)
+        try:
+            with channel.opened(path) as fd:
+                actual = channel.size(fd)
+                if actual != size:
+                    raise DamagedFile(f"{path}: {actual:,} bytes, a segment of this log has {size:,}")
+                self._mapping: mmap.mmap = channel.map_read(fd, size)
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                raise DamagedFile(f"{path}: no regular file; put the segment in its place") from error
+            raise
         self.view = memoryview(self._mapping)
         self._lock = threading.Lock()
         self._holders = 0

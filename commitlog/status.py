@@ -6,7 +6,8 @@ from enum import Enum
 
 
 class AppendMessageStatus(Enum):
-    """What became of a record at the segment's end of the log (RocketMQ's DefaultAppendMessageCallback)."""
+    """What an append came to (RocketMQ's DefaultAppendMessageCallback). END_OF_FILE is never told: who meets a segment's end
+    writes a BLANK there and goes on in the next segment, here as in RocketMQ."""
 
     PUT_OK = "PUT_OK"
     END_OF_FILE = "END_OF_FILE"

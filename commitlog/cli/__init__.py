@@ -86,10 +86,17 @@ def _show_warning(message: Warning | str, category: type[Warning], *place: objec
 
 
 def main() -> None:
-    """Entry point. An error of ours is one line on stderr and exit code 1; a bug keeps its traceback."""
+    """Entry point. An error of ours, or a file that may not be read, is one line on stderr and exit code 1; a bug keeps its
+    traceback."""
     warnings.showwarning = _show_warning
     try:
         app()
     except CommitLogError as error:
-        sys.stderr.write(f"commitlog: {_line(error)} [{type(error).__name__}]\n")
-        sys.exit(1)
+        _give_up(error)
+    except PermissionError as error:  # in a store of somebody else's
+        _give_up(error, f"{error.filename}: {error.strerror}; check its owner and permissions")
+
+
+def _give_up(error: Exception, message: str = "") -> None:
+    sys.stderr.write(f"commitlog: {_line(message or error)} [{type(error).__name__}]\n")
+    sys.exit(1)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import shutil
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +16,13 @@ import pytest
 from typer.testing import CliRunner
 
 import commitlog
-from commitlog.cli import app
+from commitlog.cli import app, main
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.dump import dump_records
 from commitlog.errors import StoreNotFound
 from commitlog.store_directory import StoreDirectory
 from commitlog.verify import verify_store
+from tests.another_user import as_nobody, as_root
 from tests.commitlog.made_lane import MadeLane, image, make_lane
 from tests.commitlog.vector_store import NAMES, VectorStore
 from tests.waiting import wait_until
@@ -244,6 +248,38 @@ def test_verify_says_how_far_it_is_when_it_takes_long(lane: MadeLane, monkeypatc
     assert quick.stderr == ""
     assert set(slow.stderr.splitlines()) == {"verify is at 0 MB"}
     assert slow.stdout == quick.stdout
+
+
+def run_here(*words: str) -> str:
+    """The exit code of a command in this process, and what it says on standard error."""
+    sys.argv, sys.stderr = ["commitlog", *words], io.StringIO()
+    sys.stdout = io.TextIOWrapper(io.BytesIO())
+    try:
+        main()
+    except SystemExit as end:
+        return f"{end.code}: {sys.stderr.getvalue()}"
+    return "0: "
+
+
+@as_root
+@pytest.mark.parametrize("closed", ["commitlog", "commitlog/00000000000000004096", "consumequeue"])
+def test_what_another_user_may_not_read_is_named_in_one_line(closed: str, shm_root: Path) -> None:
+    """A RocketMQ's store that is open but for a part of it: no traceback."""
+    root = unpack("rolls", shm_root / "store")
+    for directory in (shm_root.parent, shm_root, *(path for path in root.rglob("*") if path.is_dir()), root):
+        directory.chmod(0o755)
+    for command in ("verify", "dump", "cat"):
+        assert CliRunner().invoke(app, [command, str(root)]).exit_code == 0  # nothing is left to be imported
+    (root / closed).chmod(0)
+    try:
+        for command in ("verify", "dump", "cat") if closed.startswith("commitlog") else ("verify", "cat"):
+            said = as_nobody(partial(run_here, command, str(root)))
+            assert said.startswith("1: commitlog: ")
+            assert f"{root / closed}: Permission denied" in said
+            assert said.count("\n") == 1
+    finally:
+        shm_root.parent.chmod(0o700)
+        shutil.rmtree(root)
 
 
 def test_a_directory_without_a_log_is_named(tmp_path: Path) -> None:

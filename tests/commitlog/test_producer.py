@@ -21,7 +21,7 @@ import pytest
 
 import commitlog
 from commitlog import errors
-from commitlog.status import PutMessageStatus
+from commitlog.status import AppendMessageStatus, PutMessageStatus
 from tests.crash.accounts import read_store
 from tests.waiting import wait_until
 
@@ -92,6 +92,12 @@ REFUSED: list[tuple[tuple[Any, ...], type[Exception]]] = [
 ]
 
 
+APPEND_STATUS: dict[type[Exception], AppendMessageStatus] = {
+    errors.MessageTooLarge: AppendMessageStatus.MESSAGE_SIZE_EXCEEDED,
+    errors.PropertiesTooLarge: AppendMessageStatus.PROPERTIES_SIZE_EXCEEDED,
+}
+
+
 def test_what_is_refused_leaves_nothing(store: commitlog.Store, subtests: pytest.Subtests) -> None:
     """A named error, no record, and the next message takes the offset."""
     producer = store.producer()
@@ -104,6 +110,9 @@ def test_what_is_refused_leaves_nothing(store: commitlog.Store, subtests: pytest
                 assert raised.value.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED  # type: ignore[attr-defined]
             elif issubclass(error, errors.CommitLogError):
                 assert raised.value.status is PutMessageStatus.MESSAGE_ILLEGAL  # type: ignore[attr-defined]
+            if issubclass(error, errors.CommitLogError):
+                expected = APPEND_STATUS.get(error, AppendMessageStatus.UNKNOWN_ERROR)
+                assert raised.value.append_status is expected  # type: ignore[attr-defined]
             assert producer.send("t", b"fine").offset == number
     producer.flush()
     assert [message.value for message in read(store)] == [b"fine"] * len(REFUSED)
@@ -417,6 +426,7 @@ def test_sync_flush_returns_when_flushed_and_times_out_by_name(tmp_path: Path) -
         with pytest.raises(errors.WaitTimeout, match="stay in the log") as raised:
             producer.flush(timeout=0.05)
         assert raised.value.status is PutMessageStatus.FLUSH_DISK_TIMEOUT
+        assert raised.value.append_status is AppendMessageStatus.PUT_OK
         os.kill(flusher, signal.SIGCONT)
         assert unwaited.wait("flushed", timeout=60) is PutMessageStatus.PUT_OK
         assert late.status.name == "PUT_OK"

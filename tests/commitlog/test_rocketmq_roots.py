@@ -170,9 +170,18 @@ def test_light_queues(tmp_path: Path) -> None:
     assert len(read(root)) == len(in_queues(store))
 
 
-def test_a_segment_that_is_missing(tmp_path: Path) -> None:
-    root = unpack(load("rolls"), tmp_path)
-    (root / "commitlog" / f"{8192:020d}").unlink()
+@pytest.mark.parametrize("instead", ["nothing", "a link", "a directory", "a pipe"])
+def test_a_segment_that_is_missing(instead: str, tmp_path: Path) -> None:
+    """Also where there is something in its place that is no file."""
+    root = unpack(load("rolls"), tmp_path / "store")
+    segment = root / "commitlog" / f"{8192:020d}"
+    segment.rename(tmp_path / "segment")
+    if instead == "a link":
+        segment.symlink_to(tmp_path / "segment")
+    elif instead == "a directory":
+        segment.mkdir()
+    elif instead == "a pipe":
+        os.mkfifo(segment)
     with pytest.raises(DamagedFile, match="00000000000000008192"):
         read(root)
 

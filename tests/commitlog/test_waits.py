@@ -84,10 +84,10 @@ def test_who_waits_for_stages_that_are_gone_is_told(tmp_path: Path) -> None:
 def test_stages_do_not_rest_while_a_producer_waits_for_a_buffer(tmp_path: Path) -> None:
     """However long they may: small segments are filled quickly, and then each would take a rest of both."""
     rest = {"linger_ms": 10_000}
-    with commitlog.Store.open(tmp_path / "store", {**SMALL, "committer": rest, "flusher": rest}) as store:
-        with store.producer() as producer:
-            for _ in range(1000):
-                producer.send("t", bytes(1000))
-            producer.flush(60)
-            assert producer.statistics().buffer_waits
-            assert producer.statistics().buffer_timeouts == 0
+    config = {**SMALL, "committer": rest, "flusher": rest}
+    with commitlog.Store.open(tmp_path / "store", config) as store, store.producer() as producer:
+        for _ in range(1000):
+            producer.send("t", bytes(1000))
+        producer.flush(60)
+        assert producer.statistics().buffer_waits
+        assert producer.statistics().buffer_timeouts == 0
