@@ -20,6 +20,7 @@ from commitlog.direct_segment import check_whole
 from commitlog.errors import CorruptRecord, NotEnoughSharedMemory, PoolNotAdopted, UnsafePath
 from commitlog.file_channel import FileChannel
 from commitlog.parallel_recovery import recover_lanes
+from commitlog.record import BLANK_BYTES
 from commitlog.recovery import LaneEnd, recover_lane
 from commitlog.store_directory import LaneDirectory, PoolPlace, StoreDirectory, StoreFacts, boot_id
 from commitlog.stray_pools import name_store, remove_pool
@@ -157,6 +158,8 @@ def _adopt(
         ):
             words[base + word] = 0
         if not words[base + Lane.BUFFERS] & 1:
+            if number in on_disk:
+                _check_end(control, directory.lane(number), facts.segment_bytes, channel)
             continue
         if number not in on_disk:
             raise PoolNotAdopted(
@@ -224,7 +227,8 @@ def _write_out(control: ControlRegion, lane: LaneDirectory, pool: Path, channel:
 
 
 def _check_buffers(control: ControlRegion, lane: LaneDirectory, pool: Path, channel: FileChannel) -> None:
-    """Above flushed every byte of the segment files must equal the buffer or be zero. Raises PoolNotAdopted."""
+    """Above flushed every byte of the segment files must equal the buffer or be zero, and behind `wrote` be zero. Raises
+    PoolNotAdopted."""
     words, base = control.words, control.lane_base(lane.number)
     size, slots = words[base + Lane.SEGMENT_SIZE], words[base + Lane.SLOTS]
     if not slots:
@@ -240,27 +244,47 @@ def _check_buffers(control: ControlRegion, lane: LaneDirectory, pool: Path, chan
             end = min(start + size, wrote)
             if end == start + size:
                 end = words[base + Lane.DATA_END + start // size % slots]
-            _compare(lane, buffers.slot(start // size), start, where, end, channel)
+            if not _agrees(lane, buffers.slot(start // size), start, where, end, channel):
+                raise _not_ours(lane.segment(start), where, control)
             where = start + size
     finally:
         buffers.close()
+    _check_end(control, lane, size, channel)
 
 
-def _compare(lane: LaneDirectory, buffer: memoryview, start: int, where: int, end: int, channel: FileChannel) -> None:
+def _check_end(control: ControlRegion, lane: LaneDirectory, size: int, channel: FileChannel) -> None:
+    """Behind `wrote` there must be zeros: a RocketMQ that had the lane open would have appended from there on. Raises
+    PoolNotAdopted.
+
+    Where the lessee writes the file itself, what it had not published may be there: that is not told from another's.
+    """
+    words, base = control.words, control.lane_base(lane.number)
+    wrote = words[base + Lane.WROTE]
+    start = wrote - wrote % size
+    if words[base + Lane.SEGMENT_SIZE] and is_direct(words, base, start // size):  # 0: never leased in this pool
+        return
+    with contextlib.suppress(FileNotFoundError), channel.opened(lane.segment(start)) as fd:
+        if any(channel.pread(fd, min(BLANK_BYTES, start + size - wrote), wrote - start)):
+            raise _not_ours(lane.segment(start), wrote, control)
+
+
+def _not_ours(file: Path, where: int, control: ControlRegion) -> PoolNotAdopted:
+    return PoolNotAdopted(
+        f"{file} differs from the pool behind offset {where}: something else wrote to it. Keep a copy of both, then "
+        f"remove the pool, {control.region.path.parent}, to go on with what the file says"
+    )
+
+
+def _agrees(lane: LaneDirectory, buffer: memoryview, start: int, where: int, end: int, channel: FileChannel) -> bool:
     try:
         with channel.opened(lane.segment(start)) as fd:
             blocks = (
                 _contradicts(channel.pread(fd, min(_COMPARED_BYTES, end - at), at - start), buffer[at - start :])
                 for at in range(where, end, _COMPARED_BYTES)
             )
-            differs = any(blocks)
+            return not any(blocks)
     except FileNotFoundError:
-        return  # not made yet: all of it is still in the buffer
-    if differs:
-        raise PoolNotAdopted(
-            f"{lane.segment(start)} differs from the pool above what was flushed ({where}): something else wrote to it. "
-            f"Keep a copy of both, then remove the pool to go on with what the file says"
-        )
+        return True  # not made yet: all of it is still in the buffer
 
 
 def _contradicts(on_disk: bytes, buffer: memoryview) -> bool:

@@ -25,7 +25,7 @@ SLOT_BYTES = 4096
 _MAGIC = b"CLPOS\0\0\x02"
 _SLOT = struct.Struct("<8s7Qq")
 _CRC = struct.Struct("<I")
-_NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP)
+_NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENOTDIR)
 
 
 @dataclass(frozen=True, slots=True)

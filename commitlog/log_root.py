@@ -29,6 +29,8 @@ class LogRoot:
     """Log offset up to which the consume queues are complete; 0 where that is not known."""
     flushed: int | None = None
     """Log offset up to which the log was synced: its end, as far as it was recorded; None where that is not known."""
+    first: int = 0
+    """Log offset at which the log began, as far as it was recorded: retention says so before it removes anything."""
 
     def scan(self, channel: FileChannel = DISK, *, check_crc: bool = True) -> LogScan:
         """A scan of its log."""
@@ -90,4 +92,6 @@ def _lane_root(lane: LaneDirectory, segment_bytes: int, channel: FileChannel) ->
     size = segment_bytes or guess_segment_bytes(lane.commitlog, channel) or 1 << 30
     if positions is None:
         return LogRoot(lane.path, lane.number, size)
-    return LogRoot(lane.path, lane.number, size, None, positions.dispatched_where, positions.flushed_where)
+    return LogRoot(
+        lane.path, lane.number, size, None, positions.dispatched_where, positions.flushed_where, positions.first_where
+    )

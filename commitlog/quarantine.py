@@ -102,11 +102,17 @@ class Quarantine:
             return None
 
     def _is_sound(self, cut: Cut) -> bool:
-        """Whether a plan read from disk stays within this lane."""
+        """Whether a plan read from disk stays within this lane, and takes nothing away that was not copied."""
+        if type(cut.end) is not int or type(cut.dirty_end) is not int:
+            return False
         base = cut.end - cut.end % self.segment_bytes
         names = [cut.note, *(name for move in cut.moves for name in move), *([cut.copy] if cut.copy else [])]
         plain = all(name and "/" not in name and name not in (".", "..") for name in names)
-        return plain and cut.end >= 0 and cut.end <= cut.dirty_end <= base + self.segment_bytes
+        if not plain or not 0 <= cut.end <= cut.dirty_end <= base + self.segment_bytes:
+            return False
+        return cut.dirty_end == cut.end or (
+            bool(cut.copy) and os.stat(self.path / cut.copy).st_size == cut.dirty_end - cut.end
+        )
 
     def carry_out(self, cut: Cut) -> None:
         """Takes the files of a planned cut out of the log, zeroes the rest behind its end; all durable at return."""

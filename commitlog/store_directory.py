@@ -20,6 +20,7 @@ import orjson
 
 from commitlog.errors import StoreDamaged, StoreNotFound, StoreRefused, StoreTooNew
 from commitlog.file_channel import DISK, FileChannel
+from shm.layout import LANE_ROWS
 
 FORMAT_VERSION = 1
 STORE_FILE = "store.json"
@@ -108,9 +109,10 @@ class StoreDirectory:
         return LaneDirectory(self.lanes_directory / str(number), number)
 
     def lane_numbers(self) -> list[int]:
-        """The lanes on disk, ascending. Foreign names are passed over."""
+        """The lanes on disk, ascending. Foreign names are passed over, and numbers that no lane can have."""
         names = self.channel.list(self.lanes_directory)
-        return sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)
+        numbers = (int(name) for name in names if name.isdecimal() and str(int(name)) == name)
+        return sorted(number for number in numbers if number < LANE_ROWS)
 
     def load(self) -> StoreFacts:
         """Reads `store.json`. Raises StoreNotFound, StoreRefused, StoreDamaged, StoreTooNew."""

@@ -117,6 +117,9 @@ class _Check:
         for path, reason in segments.findings:
             self._find(path, 0, reason)
         first = end = segments.first
+        if self.root.flushed is not None and self.root.limit is None and self.root.first < first:
+            missing = segments.path(self.root.first - self.root.first % segments.size)
+            self._find(missing, self.root.first, f"the files of [{self.root.first:,}, {first:,}) are missing")
         try:
             for piece in scan.pieces(segments.first):
                 if isinstance(piece, Gap):

@@ -330,10 +330,11 @@ class Supervisor:
         """A lane's buffers that have no name any more: another committer would not find them. None where all have."""
         assert self.control is not None
         lanes = self.control.lane_table()
-        sequences = lanes[:, Lane.BUFFERS]
-        for lane in np.flatnonzero((sequences & np.uint64(1)).astype(bool) & (lanes[:, Lane.SLOTS] > 0)).tolist():
+        sequences, slots = lanes[:, Lane.BUFFERS], lanes[:, Lane.SLOTS]
+        for lane in np.flatnonzero(slots).tolist():
             sequence, path = int(sequences[lane]), buffers_path(pool, lane)
-            if not path.exists() and int(sequences[lane]) == sequence:  # not given back meanwhile
+            is_missing = sequence & 1 and slots[lane] and not path.exists()
+            if is_missing and int(sequences[lane]) == sequence:  # not given back meanwhile
                 return path
         return None
 

@@ -1,7 +1,4 @@
-"""Fixtures of all tests: pools of their own, a look for leaks after each, one Spark session a worker.
-
-`wait_until` waits for a condition: use it instead of sleeping.
-"""
+"""Fixtures of all tests: pools of their own, a look for leaks after each, one Spark session a worker."""
 
 from __future__ import annotations
 
@@ -18,12 +15,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import leaks
-from tests.waiting import wait_until as wait_until
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LEAK_PATIENCE_SECONDS = 5.0
+LEAK_PATIENCE_SECONDS = 20.0
 _spark_jvm: int | None = None  # the session is one a worker, and so is its JVM
 
 
@@ -86,7 +83,7 @@ def shm_root(
     if left():
         gc.collect()  # what only a cycle of references keeps alive is no leak
     with contextlib.suppress(AssertionError):
-        wait_until(lambda: not left(), LEAK_PATIENCE_SECONDS)
+        wait_until(lambda: not left(), patience=LEAK_PATIENCE_SECONDS)
     found = left()
     leaks.kill(before.left_processes())
     shutil.rmtree(root)

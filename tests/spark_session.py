@@ -60,6 +60,6 @@ def _end(session: SparkSession) -> None:
     session.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()  # what the JVM takes as the end
-    wait_until(lambda: gateway.proc.poll() is not None, 100, "the JVM has ended")
+    wait_until(lambda: gateway.proc.poll() is not None, "the JVM has ended")
     SparkContext._gateway = None
     SparkContext._jvm = None

@@ -8,19 +8,23 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+PATIENCE_SECONDS = 100.0
+"""Long enough for a machine that is busy with other things: nothing is slower for it, but a failure."""
 
-def wait_until(condition: Callable[[], T], timeout: float = 10.0, what: str = "") -> T:
-    """Calls `condition` again and again until its answer is true, and returns that; AssertionError after `timeout` seconds.
+
+def wait_until(condition: Callable[[], T], what: str = "", *, patience: float = PATIENCE_SECONDS) -> T:
+    """Calls `condition` again and again until its answer is true, and returns that; AssertionError after
+    `patience` seconds.
 
     `what` says in the error what did not happen. Looks after 1 ms at first, then less and less often, every 50 ms at last.
     """
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + patience
     pause = 0.001
     while True:
         answer = condition()
         if answer:
             return answer
         if time.monotonic() >= deadline:
-            raise AssertionError(f"not within {timeout:g} s: {what or condition}; last seen: {answer!r}")
+            raise AssertionError(f"not within {patience:g} s: {what or condition}; last seen: {answer!r}")
         time.sleep(pause)
         pause = min(pause * 1.5, 0.05)

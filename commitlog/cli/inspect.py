@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from commitlog.clock import SYSTEM_CLOCK
+
 Directory = Annotated[Path, typer.Argument(help="A store, one of its lanes, or a RocketMQ store root.")]
+_PROGRESS_NS = 1_000_000_000
 
 
 def dump(
@@ -30,6 +34,20 @@ def dump(
     sys.stdout.buffer.flush()
 
 
+def _progress() -> Callable[[int], None]:
+    """Says on standard error how far it is, a line a second: what takes less says nothing."""
+    last = SYSTEM_CLOCK.monotonic_ns()
+
+    def tell(where: int) -> None:
+        nonlocal last
+        now = SYSTEM_CLOCK.monotonic_ns()
+        if now - last >= _PROGRESS_NS:
+            last = now
+            typer.echo(f"verify is at {where / 1e6:,.0f} MB", err=True)
+
+    return tell
+
+
 def verify(
     directory: Directory,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -40,7 +58,7 @@ def verify(
     from commitlog.log_lines import to_json
     from commitlog.verify import verify_store
 
-    report = verify_store(directory)
+    report = verify_store(directory, progress=_progress())
     if json:
         typer.echo(to_json({"good": report.good, **asdict(report)}, indent=2))
     else:

@@ -24,7 +24,7 @@ from scripts.benchmarks.ours import running_store, stage_meter, warm_producer
 BODY_BYTES, RATE = 100, 50
 FIRST_WARM_UP_SECONDS, WARM_UP_SECONDS = 60, 5
 """Java compiles what it has run often: a JVM's first query of a source gets quicker for a minute, later ones start so."""
-REPEATS, DEFAULT_REPEATS = 3, 2
+REPEATS, DEFAULT_REPEATS = 3, 4
 """A turn starts a query and warms it up, which takes seconds: so there are fewer of them than elsewhere."""
 LATENCY = (Metric("p50", "ms from send to foreachBatch, p50"), Metric("p99", "ms from send to foreachBatch, p99"))
 IDLE = (Metric("query", "of a core, an idle query"), Metric("source", "of a core, what it reads from, idle"))

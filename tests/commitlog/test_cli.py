@@ -17,8 +17,8 @@ import pytest
 
 import commitlog
 from commitlog.cli import COMMANDS
-from tests.conftest import wait_until
 from tests.crash.scene import pid_of
+from tests.waiting import wait_until
 
 SMALL = "[store]\nsegment_bytes = 65536\n"
 README = Path(__file__).parents[2] / "README.md"
@@ -41,7 +41,7 @@ def running(store: Path, config: Path) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(60)
         process.stdout.close()
         process.stderr.close()
 
@@ -68,7 +68,7 @@ def test_commands_work_beside_each_other_on_a_live_store(tmp_path: Path, config:
         assert run("run", store).returncode == 1
         assert run("destroy", store, "--yes").returncode == 1
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     rows = [
         orjson.loads(line) for line in run("cat", store, "--format", "json", "--from", "last 3").stdout.splitlines()
     ]
@@ -87,7 +87,7 @@ def test_a_signal_during_the_start_drains_too(tmp_path: Path, config: Path) -> N
     """SIGTERM before the stages run: the start comes to its end, then the stop to its own."""
     command = [sys.executable, "-m", "commitlog.cli", "run", str(tmp_path / "store"), "--config", str(config)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        wait_until((tmp_path / "store" / "lock").exists, 30, "the supervisor")
+        wait_until((tmp_path / "store" / "lock").exists, "the supervisor")
         process.terminate()
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
@@ -101,17 +101,17 @@ def test_a_second_signal_hurries(tmp_path: Path, config: Path) -> None:
     with running(store, config) as process:
         assert process.stdout
         with commitlog.Producer(store) as producer:
-            producer.send("t", b"first").wait("flushed", 20)
+            producer.send("t", b"first").wait("flushed", 60)
             os.kill(pid_of(store, "flusher"), signal.SIGSTOP)
             producer.send("t", b"second")
         committer = pid_of(store, "committer")
         process.terminate()
         assert process.stdout.readline() == b"draining\n"
-        wait_until(lambda: not psutil.pid_exists(committer), 30, "the committer to drain and leave")
+        wait_until(lambda: not psutil.pid_exists(committer), "the committer to drain and leave")
         assert process.poll() is None
         process.terminate()
         out = process.stdout.read()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         assert out.startswith(b"the pool stays: lane 0: ")
         assert out.endswith(b"stopped; the next start goes on with the pool\n")
     commitlog.Store.open(store).close()
@@ -140,7 +140,7 @@ def test_cat_follows_until_interrupted(tmp_path: Path) -> None:
         producer.send("t", b"second")
         assert process.stdout.readline() == b"second\n"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=100)
         assert (process.returncode, out, err) == (0, b"", b"")
 
 

@@ -102,7 +102,7 @@ def test_damage_without_crc(harm: list[Damage]) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1900)
+@pytest.mark.timeout(3600)
 @MANY
 @given(HARM)
 def test_damage_at_length(harm: list[Damage]) -> None:
@@ -110,7 +110,7 @@ def test_damage_at_length(harm: list[Damage]) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1900)
+@pytest.mark.timeout(3600)
 @MANY
 @given(HARM)
 def test_damage_without_crc_at_length(harm: list[Damage]) -> None:

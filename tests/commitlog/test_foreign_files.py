@@ -58,6 +58,31 @@ def test_files_with_odd_names(name: str, tmp_path: Path) -> None:
     shutil.rmtree(os.fsencode(path))  # pytest's own clean-up does not get past every name
 
 
+def test_a_number_that_no_lane_can_have(tmp_path: Path) -> None:
+    """Passed over."""
+    path = tmp_path / "store"
+    add(path)
+    (path / "lanes/999/commitlog").mkdir(parents=True)
+    add(path)
+    assert offsets(path) == list(range(2 * SENT))
+    assert command("verify", path).returncode == 0
+
+
+def test_a_file_in_place_of_a_lane(tmp_path: Path) -> None:
+    """A named error of every command and of a start; without it all is well."""
+    path = tmp_path / "store"
+    add(path)
+    (path / "lanes/1").write_bytes(b"mine")
+    for name in ("verify", "dump", "cat", "run"):
+        said = command(name, path)
+        assert said.returncode == 1, name
+        assert b"Traceback" not in said.stderr
+        assert b"lanes/1" in said.stderr
+    (path / "lanes/1").unlink()
+    add(path)
+    assert offsets(path) == list(range(2 * SENT))
+
+
 def test_a_damaged_store_in_a_directory_whose_name_is_no_utf8(tmp_path: Path) -> None:
     """What recovery finds is noted and told all the same."""
     lane = make_lane(tmp_path / os.fsdecode(b"\xe9t\xe9") / "3")

@@ -45,7 +45,7 @@ def test_a_forked_child_waits_for_nothing(tmp_path: Path) -> None:
     parent goes on."""
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
         done = producer.send("t", b"x")
-        done.wait("flushed", 10)
+        done.wait("flushed", 60)
         flusher = int((store.path / "locks/flusher").read_text())
         os.kill(flusher, signal.SIGSTOP)
         try:
@@ -64,13 +64,13 @@ def test_a_forked_child_waits_for_nothing(tmp_path: Path) -> None:
             assert producer.statistics().flushed == done.end
         finally:
             os.kill(flusher, signal.SIGCONT)
-        assert receipt.wait("flushed", 10).name == "PUT_OK"
+        assert receipt.wait("flushed", 60).name == "PUT_OK"
 
 
 def test_the_child_has_producers_of_its_own(tmp_path: Path) -> None:
     """Beside its parent's, and the other way round."""
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
-        producer.send("t", b"x").wait("flushed", 10)
+        producer.send("t", b"x").wait("flushed", 60)
 
         def send() -> str:
             with commitlog.Producer(store.path) as own:
@@ -78,7 +78,7 @@ def test_the_child_has_producers_of_its_own(tmp_path: Path) -> None:
 
         assert _said_in_child([send]) == ["lane 1 PUT_OK"]
         producer.send("t", b"z")
-        producer.flush(10)
+        producer.flush(60)
 
 
 def test_a_producer_that_forked_and_is_killed_frees_its_lane(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_producer_that_forked_and_is_killed_frees_its_lane(tmp_path: Path) -> 
 def test_a_child_that_closes_the_store_writes_nowhere(tmp_path: Path) -> None:
     """As at the end of its copy of a `with` block: the pipe's number in the child names another file by then."""
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
-        producer.send("t", b"x").wait("flushed", 10)
+        producer.send("t", b"x").wait("flushed", 60)
 
         def close() -> bool:
             for _ in range(64):  # whatever numbers are free after the fork
@@ -122,4 +122,4 @@ def test_a_child_that_closes_the_store_writes_nowhere(tmp_path: Path) -> None:
 
         assert _said_in_child([close]) == ["False"]
         assert (tmp_path / "own").read_bytes() == b""
-        assert producer.send("t", b"y").wait("flushed", 10).name == "PUT_OK"
+        assert producer.send("t", b"y").wait("flushed", 60).name == "PUT_OK"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 import commitlog
 from commitlog.cli import app
+from commitlog.clock import SYSTEM_CLOCK
 from commitlog.dump import dump_records
 from commitlog.errors import StoreNotFound
 from commitlog.store_directory import StoreDirectory
@@ -102,7 +104,7 @@ def overtake(store: commitlog.Store, producer: commitlog.Producer) -> None:
         send_some(producer)
         return not any(segment.exists() for segment in segments)
 
-    wait_until(gone, 60, "retention to pass the reader")
+    wait_until(gone, "retention to pass the reader")
 
 
 def test_verify_of_a_store_whose_segments_retention_removes(tmp_path: Path) -> None:
@@ -110,7 +112,7 @@ def test_verify_of_a_store_whose_segments_retention_removes(tmp_path: Path) -> N
     with commitlog.Store.open(tmp_path / "store", SHORT) as store, store.producer() as producer:
         for _ in range(10):
             send_some(producer)
-        producer.flush(20)
+        producer.flush(60)
         looked: list[int] = []
 
         def overtake_once(where: int) -> None:
@@ -121,7 +123,7 @@ def test_verify_of_a_store_whose_segments_retention_removes(tmp_path: Path) -> N
         report = verify_store(store.path, progress=overtake_once)
         assert report.good, report.lanes[0].findings
         assert looked
-        producer.flush(20)
+        producer.flush(60)
         assert verify_store(store.path).good
 
 
@@ -130,7 +132,7 @@ def test_dump_of_a_store_whose_segments_retention_removes(tmp_path: Path) -> Non
     with commitlog.Store.open(tmp_path / "store", SHORT) as store, store.producer() as producer:
         for _ in range(10):
             send_some(producer)
-        producer.flush(20)
+        producer.flush(60)
         records = dump_records(store.path)
         offsets = [next(records)["queueOffset"]]
         overtake(store, producer)
@@ -179,6 +181,17 @@ def test_entries_that_are_missing_or_too_many_are_found(lane: MadeLane) -> None:
     assert "past the log's end" in reasons
 
 
+def test_a_first_segment_that_is_missing_is_told_from_one_that_retention_took(lane: MadeLane) -> None:
+    """Retention writes to `positions` where the log begins, before it removes a file."""
+    first = lane.directory.segment(0)
+    first.unlink()
+    (found,) = verify_store(lane.directory.path).lanes
+    assert [(finding.file, finding.offset) for finding in found.findings] == [(str(first), 0)]
+    assert "missing" in found.findings[0].reason
+    lane.set_positions(lane.end, lane.end, first=lane.segment_bytes)
+    assert verify_store(lane.directory.path).good
+
+
 @pytest.mark.parametrize("kept", [0, 1, 20, 59, 60])
 def test_what_lies_behind_the_recorded_end_is_not_counted_good(lane: MadeLane, kept: int) -> None:
     """Records of a store that was killed: good in themselves, and nobody reads them. They are told apart."""
@@ -219,6 +232,18 @@ def test_commands(lane: MadeLane) -> None:
     bad = runner.invoke(app, ["verify", path])
     assert bad.exit_code == 1
     assert f"at offset {lane.places[3][0]}" in bad.stdout
+
+
+def test_verify_says_how_far_it_is_when_it_takes_long(lane: MadeLane, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line a second on standard error, so that JSON stays JSON; nothing where it is quick."""
+    runner, arguments = CliRunner(), ["verify", str(lane.directory.path), "--json"]
+    monkeypatch.setattr(SYSTEM_CLOCK, "monotonic_ns", lambda: 0)
+    quick = runner.invoke(app, arguments)
+    monkeypatch.setattr(SYSTEM_CLOCK, "monotonic_ns", itertools.count(0, 600_000_000).__next__)
+    slow = runner.invoke(app, arguments)
+    assert quick.stderr == ""
+    assert set(slow.stderr.splitlines()) == {"verify is at 0 MB"}
+    assert slow.stdout == quick.stdout
 
 
 def test_a_directory_without_a_log_is_named(tmp_path: Path) -> None:

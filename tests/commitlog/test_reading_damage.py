@@ -82,7 +82,7 @@ def test_damaged_consume_queues_are_read_past(harm: list[Damage], back: int) -> 
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1900)
+@pytest.mark.timeout(3600)
 @MANY
 @given(damages, st.integers(0, 60))
 def test_damaged_consume_queues_are_read_past_many(harm: list[Damage], back: int) -> None:

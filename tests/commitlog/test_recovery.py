@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
 import pytest
 
+from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import RecoveryError
 from commitlog.file_channel import DISK
 from commitlog.recovery import LaneEnd, recover_lane
@@ -39,6 +41,18 @@ def test_a_sound_lane_is_left_as_it_is(lane: MadeLane) -> None:
     after = image(lane.directory.path)
     assert {name: after[name] for name in before} == before
     check_again(lane, end)
+
+
+def test_a_recovery_that_takes_long_says_how_far_it_is(lane: MadeLane, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line a second; nothing where it is quick."""
+    said: list[str] = []
+    crash(lane, 0)
+    monkeypatch.setattr(SYSTEM_CLOCK, "monotonic_ns", lambda: 0)
+    lane.recover(report=said.append)
+    assert said == []
+    monkeypatch.setattr(SYSTEM_CLOCK, "monotonic_ns", itertools.count(0, 600_000_000).__next__)
+    lane.recover(report=said.append)
+    assert set(said) == {"lane 3: recovery is at 0 MB"}
 
 
 def test_without_positions_the_whole_log_is_walked_and_nothing_lost(lane: MadeLane) -> None:

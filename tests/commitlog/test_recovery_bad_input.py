@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 from collections.abc import Callable
@@ -165,6 +166,20 @@ def test_a_file_in_place_of_a_directory_and_the_other_way_round(part: str, tmp_p
         lane.write(lane.end, b"torn")
     with pytest.raises(RecoveryError):
         lane.recover()
+
+
+@pytest.mark.parametrize(
+    "rest", [{"end": 100.5}, {"dirty_end": "60"}, {"copy": 5}, {"end": 10**300}, {"moves": [[1, 2]]}, {}]
+)
+def test_a_plan_of_a_cut_that_nobody_made_changes_nothing(rest: dict[str, object], tmp_path: Path) -> None:
+    """Numbers that are none; bytes of which no copy was kept."""
+    lane = make_lane(tmp_path / "3")
+    cut = {"end": 100, "dirty_end": 900, "copy": "torn", "note": "n", "moves": [], "reason": "", "records_after": 0}
+    lane.directory.quarantine.mkdir()
+    (lane.directory.quarantine / "cut.json").write_text(json.dumps(cut | rest))
+    before = image(lane.directory.commitlog)
+    assert lane.recover().end == lane.end
+    assert image(lane.directory.commitlog) == before
 
 
 def test_positions_of_another_lane_or_of_nowhere(tmp_path: Path) -> None:

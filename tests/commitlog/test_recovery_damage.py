@@ -141,7 +141,7 @@ def test_damaged_consume_queues(damages: list[Damage]) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1900)
+@pytest.mark.timeout(3600)
 @MANY
 @given(damages=damages, kind=positions)
 def test_damaged_logs_many(damages: list[Damage], kind: str) -> None:
@@ -150,7 +150,7 @@ def test_damaged_logs_many(damages: list[Damage], kind: str) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1900)
+@pytest.mark.timeout(3600)
 @MANY
 @given(damages=damages)
 def test_damaged_consume_queues_many(damages: list[Damage]) -> None:

@@ -40,8 +40,8 @@ def test_a_store_a_producer_and_a_reader_say_what_they_did(tmp_path: Path) -> No
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
         for _ in range(500):
             producer.send("t", bytes(200))
-        producer.flush(10)
-        wait_until(lambda: store.statistics().lanes[0].dispatched_records == 500, 10, "the dispatcher to catch up")
+        producer.flush(60)
+        wait_until(lambda: store.statistics().lanes[0].dispatched_records == 500, "the dispatcher to catch up")
         facts = store.statistics()
         (lane,) = facts.lanes
         assert lane == producer.statistics()
@@ -72,7 +72,7 @@ def test_a_put_that_waited_is_counted_where_it_belongs(tmp_path: Path) -> None:
     meanwhile."""
     config = SMALL | {"producer": {"buffer_wait_ms": 1000}, "supervisor": {"hung_after_ms": 600_000}}
     with commitlog.Store.open(tmp_path / "store", config) as store, store.producer() as producer:
-        producer.send("t", b"x").wait("flushed", 10)
+        producer.send("t", b"x").wait("flushed", 60)
         os.kill(pid_of(store, "flusher"), signal.SIGSTOP)
         try:
             with pytest.raises(errors.NoBufferAvailable):
@@ -109,7 +109,7 @@ def test_who_was_killed_is_not_shown_as_there(tmp_path: Path) -> None:
         os.kill(pid, signal.SIGKILL)
     with pytest.raises(errors.StageFailed):
         store.close()
-    wait_until(lambda: stat(store.path).count("pid none") == len(STAGES), 10, "the killed processes to go")
+    wait_until(lambda: stat(store.path).count("pid none") == len(STAGES), "the killed processes to go")
     assert store.statistics().state == "killed"
     (pool,) = Path(os.environ["COMMITLOG_SHM_DIR"]).iterdir()
     shutil.rmtree(pool)
@@ -146,12 +146,12 @@ def test_a_reader_that_retention_overtook_is_told(tmp_path: Path) -> None:
         "flusher": {"positions_interval_ms": 10},
     }
     with commitlog.Store.open(tmp_path / "store", config) as store, store.producer() as producer:
-        producer.send("t", bytes(1000)).wait("flushed", 10)
+        producer.send("t", bytes(1000)).wait("flushed", 60)
         with commitlog.Reader(store.path, follow=True) as reader:
             next(reader)
             send_many(producer, 600)
-            producer.flush(20)
+            producer.flush(60)
             first = store.path / "lanes/0/commitlog" / f"{1 << 16:020d}"
-            wait_until(lambda: not first.exists(), 20, "old segments to go")
+            wait_until(lambda: not first.exists(), "old segments to go")
             with pytest.raises(errors.DataLoss, match="retention"):
                 list(reader)

@@ -42,7 +42,7 @@ def killed(path: Path, *, unflushed: bool) -> None:
     """A store of which everything was killed at once."""
     store = commitlog.Store.open(path, SMALL)
     producer = store.producer()
-    producer.send("t", b"on disk").wait("flushed", timeout=10)
+    producer.send("t", b"on disk").wait("flushed", timeout=60)
     os.kill(pid_of(path, "committer"), signal.SIGSTOP)
     if unflushed:
         producer.send("t", b"in memory")
@@ -66,7 +66,7 @@ def test_the_pool_of_a_removed_store_is_named_and_removed(unflushed: bool, tmp_p
     assert stray_pools() == []
     commitlog.Store.open(tmp_path / "other", SMALL).close()
     shutil.rmtree(tmp_path / "gone")
-    (stray,) = wait_until(stray_pools, 10, "the killed processes to go")
+    (stray,) = wait_until(stray_pools, "the killed processes to go")
     assert stray.store == tmp_path / "gone"
     assert bool(stray.unflushed) is unflushed
     shown = run("stat", tmp_path / "other").output
@@ -92,7 +92,7 @@ def test_memory_that_is_still_in_use_can_be_removed_later(tmp_path: Path, shm_ro
     assert "leave within a minute" in str(early)
     assert "repeat this command" in str(early)
     assert list(shm_root.iterdir())
-    wait_until(lambda: run("destroy", tmp_path / "gone", "--yes").exit_code == 0, 20, "the memory to be free")
+    wait_until(lambda: run("destroy", tmp_path / "gone", "--yes").exit_code == 0, "the memory to be free")
     assert not list(shm_root.iterdir())
 
 
@@ -101,11 +101,11 @@ def test_a_store_that_was_moved_keeps_its_pool(tmp_path: Path, shm_root: Path) -
     """It looks like a stray only until it is started at its new place, where it loses nothing."""
     killed(tmp_path / "old", unflushed=True)
     (tmp_path / "old").rename(tmp_path / "new")
-    (stray,) = wait_until(stray_pools, 10, "the killed processes to go")
+    (stray,) = wait_until(stray_pools, "the killed processes to go")
     assert "if it was moved, start it at its new place" in str(stray)
     with commitlog.Store.open(tmp_path / "new", SMALL):
         assert stray_pools() == []
-        wait_until(lambda: values(tmp_path / "new") == [b"on disk", b"in memory"], 10, "the committer to write it")
+        wait_until(lambda: values(tmp_path / "new") == [b"on disk", b"in memory"], "the committer to write it")
     assert not list(shm_root.iterdir())
 
 

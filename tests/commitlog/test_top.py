@@ -39,11 +39,11 @@ def test_it_shows_what_happened_since_the_last_look(tmp_path: Path) -> None:
     """100 messages in 2 seconds of its clock: 50 a second; heartbeats and times of the stages."""
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
         view, clock = StoreView(store.path), SetClock()
-        producer.send("t", bytes(100)).wait("flushed", 10)
+        producer.send("t", bytes(100)).wait("flushed", 60)
         earlier = Snapshot.take(view, clock)
         for _ in range(100):
             producer.send("t", bytes(100))
-        producer.flush(10)
+        producer.flush(60)
         clock.pass_seconds(2)
         text = list(lines(Snapshot.take(view, clock), earlier))
         view.close()
@@ -104,14 +104,14 @@ def test_on_a_terminal_it_draws_until_it_is_interrupted(tmp_path: Path) -> None:
         return shown.count(b"\x1b[H\x1b[J") >= 3
 
     try:
-        wait_until(drawn_often, 20, "it to draw")
+        wait_until(drawn_often, "it to draw")
         process.send_signal(signal.SIGINT)
         while True:
             try:
                 shown.extend(os.read(reading, 65536))
             except OSError:  # the other end is closed
                 break
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()

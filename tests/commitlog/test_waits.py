@@ -68,7 +68,7 @@ def test_who_waits_for_stages_that_are_gone_is_told(tmp_path: Path) -> None:
     receipt = producer.send("t", b"")
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: len(answers) == 100, 60, "all callbacks")
+    wait_until(lambda: len(answers) == 100, "all callbacks")
     assert set(answers) == {PutMessageStatus.SERVICE_NOT_AVAILABLE}
     assert asyncio.run(awaited(receipt)) is PutMessageStatus.SERVICE_NOT_AVAILABLE
     with pytest.raises(errors.StoreNotRunning):

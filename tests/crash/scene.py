@@ -29,7 +29,6 @@ WAYS: dict[str, dict[str, dict[str, Any]]] = {
     "write_direct": {"store": {"segment_bytes": 1 << 16}, "producer": {"when_no_buffer": "write_direct"}},
 }
 """How messages get to the files; in `write_direct` by the pool as long as a buffer is free, so segments are small there."""
-_PATIENCE_SECONDS = 60.0
 
 
 def pid_of(path: Path, name: str) -> int:
@@ -73,7 +72,7 @@ class Scene:
             return sum(file.stat().st_size for file in self._notes.iterdir())
 
         before = size()
-        wait_until(lambda: size() > before + 25 * lines, _PATIENCE_SECONDS, f"writers to go on after {self.kills}")
+        wait_until(lambda: size() > before + 25 * lines, f"writers to go on after {self.kills}")
 
     def kill_stages(self, names: Iterable[str]) -> None:
         """All of them at about the same time; waits until each has a successor."""
@@ -81,7 +80,7 @@ class Scene:
         for name, pid in victims.items():
             self.kills[name] += kill(pid)
         for name, pid in victims.items():
-            wait_until(lambda n=name, p=pid: pid_of(self.path, n) not in (0, p), _PATIENCE_SECONDS, f"a new {name}")  # type: ignore[misc]
+            wait_until(lambda n=name, p=pid: pid_of(self.path, n) not in (0, p), f"a new {name}")  # type: ignore[misc]
 
     def kill_writer(self) -> None:
         """One of them; another comes in its place and leases the lane that it left."""

@@ -41,7 +41,7 @@ def test_nothing_is_dropped(change: str, tmp_path: Path) -> None:
     store = commitlog.Store.open(path, settings(before))
     producers = [store.producer(), store.producer()]
     for producer in producers:
-        producer.send("t", b"first").wait("flushed", 20)
+        producer.send("t", b"first").wait("flushed", 60)
     os.kill(pid_of(path, "committer"), signal.SIGSTOP)
     bodies = [b"%d" % number * 500 for number in range(30)]
     for producer in producers:
@@ -54,7 +54,7 @@ def test_nothing_is_dropped(change: str, tmp_path: Path) -> None:
     with pytest.raises(StageFailed):
         store.close()
     with commitlog.Store.open(path, settings(after)) as store:
-        wait_until(lambda: _free_buffers(path) == (buffers and buffers - 1), 20, "buffers as they are to be now")
+        wait_until(lambda: _free_buffers(path) == (buffers and buffers - 1), "buffers as they are to be now")
         assert store.close().drained
     with commitlog.Reader(path) as reader:
         found: dict[int, list[bytes]] = {}

@@ -16,11 +16,11 @@ import pytest
 
 import commitlog
 from shm.layout import STAGES
-from tests.conftest import wait_until
 from tests.crash.accounts import check, read_notes, read_store
 from tests.crash.scene import WAYS, Scene, kill, pid_of
 from tests.faults.channel import Rule
 from tests.faults.test_disk import CONFIG, faulty_store
+from tests.waiting import wait_until
 
 both_paths = pytest.mark.parametrize("write_path", ["pool", "direct"])
 all_ways = pytest.mark.parametrize("way", WAYS)
@@ -88,9 +88,9 @@ def test_stages_killed_at_named_points(tmp_path: Path) -> None:
         for point in POINTS:
             sender.faults.set(Rule(**{**vars(point), "times": 1}))
             while not sender.faults.hits():
-                sender.send(3000).wait("committed", timeout=10)
+                sender.send(3000).wait("committed", timeout=60)
             receipt = sender.send()
-            wait_until(lambda receipt=receipt: receipt.done("flushed"), 20, f"life after {point}")  # type: ignore[misc]
+            wait_until(lambda receipt=receipt: receipt.done("flushed"), f"life after {point}")  # type: ignore[misc]
             sender.looks_durable()
     check(sender.noted, read_store(tmp_path / "store"), deaths=0)
 

@@ -19,11 +19,11 @@ from commitlog import errors
 from commitlog.cli import app
 from commitlog.file_channel import DISK
 from shm.layout import STAGES
-from tests.conftest import wait_until
 from tests.crash.accounts import check, read_store
 from tests.crash.scene import kill, pid_of
 from tests.faults.channel import Rule
 from tests.faults.test_disk import CONFIG, Sender, faulty_store
+from tests.waiting import wait_until
 
 
 @contextlib.contextmanager
@@ -33,7 +33,7 @@ def orphaned(sender: Sender) -> Iterator[None]:
     with pytest.raises(errors.StageFailed):
         sender.store.close()
     yield
-    wait_until(lambda: not still_there(sender.store.path), 20, "the orphans to leave")
+    wait_until(lambda: not still_there(sender.store.path), "the orphans to leave")
 
 
 def stat(path: Path) -> str:
@@ -71,7 +71,7 @@ def test_a_producer_that_never_pauses_does_not_keep_them(way: str, tmp_path: Pat
         send_on()
     with pytest.raises(errors.StageFailed):
         store.close()
-    wait_until(lambda: not still_there(path), 20, "the orphans to leave")
+    wait_until(lambda: not still_there(path), "the orphans to leave")
     assert f"killed, or its machine went down: `commitlog run {path}` continues it" in stat(path)
     producer.close()
     commitlog.Store.open(path, CONFIG).close()
@@ -84,7 +84,7 @@ def test_a_disk_that_is_gone_does_not_keep_them_for_ever(call: str, tmp_path: Pa
     """They leave, their logs say how much is left; when the disk is back the next start writes it."""
     path = tmp_path / "store"
     with faulty_store(path) as sender:
-        sender.send().wait("flushed", timeout=10)
+        sender.send().wait("flushed", timeout=60)
         sender.faults.set(Rule(call, error=errno.EIO, keeps=True))  # type: ignore[arg-type]
         for _ in range(10):
             sender.send()
@@ -135,7 +135,7 @@ def test_an_orphan_that_begins_late_is_waited_for(tmp_path: Path) -> None:
         orphan.start()
         try:
             with commitlog.Store.open(path, CONFIG) as store:
-                assert store.producer().send("t", b"x").wait("flushed", timeout=10).name == "PUT_OK"
+                assert store.producer().send("t", b"x").wait("flushed", timeout=60).name == "PUT_OK"
         finally:
             orphan.done.set()
             orphan.join()

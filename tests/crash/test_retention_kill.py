@@ -15,11 +15,11 @@ from commitlog import errors
 from commitlog.file_channel import DISK
 from commitlog.verify import verify_store
 from shm.layout import STAGES, Lane
-from tests.conftest import wait_until
 from tests.crash.accounts import read_store
 from tests.crash.scene import kill, pid_of
 from tests.faults.channel import Rule
 from tests.faults.test_disk import CONFIG, SEGMENT_BYTES, Sender, faulty_store
+from tests.waiting import wait_until
 
 KEPT_SEGMENTS = 6
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -45,7 +45,7 @@ def deleting_store(path: Path) -> Iterator[Sender]:
     with faulty_store(path, "pool", **SETTINGS) as sender:
         for _ in range(600):
             last = sender.send(900)
-        last.wait("flushed", timeout=20)
+        last.wait("flushed", timeout=60)
         yield sender
 
 
@@ -57,14 +57,14 @@ def send_until(sender: Sender, struck: int) -> None:
             sender.send(900)
         return sender.faults.hits() >= struck
 
-    wait_until(goes_on, 60, "the rule to strike")
+    wait_until(goes_on, "the rule to strike")
 
 
 def completes(sender: Sender) -> None:
     """What was begun is done: nothing below `first` is left, no more is kept than configured, and the log goes on."""
     for _ in range(100):
         sender.send(900)
-    sender.producer.flush(20)
+    sender.producer.flush(60)
     directory = sender.store.path / "lanes/0/commitlog"
     words, base = sender.producer._words, sender.producer._lease.base
 
@@ -72,7 +72,7 @@ def completes(sender: Sender) -> None:
         starts = sorted(int(file.name) for file in directory.iterdir())
         return starts[0] == words[base + Lane.FIRST] > 0 and len(starts) <= KEPT_SEGMENTS
 
-    wait_until(is_done, 20, "old segments to go")
+    wait_until(is_done, "old segments to go")
 
 
 def looks_whole(sender: Sender) -> None:
@@ -117,7 +117,7 @@ def test_the_pool_lost_between_the_steps_of_a_deletion(tmp_path: Path, shm_root:
         for rule in POINTS[3::2]:  # the allocator's: the flusher goes on
             sender.faults.set(rule)
             send_until(sender, rule.skip + 1)
-            sender.producer.flush(20)
+            sender.producer.flush(60)
             _start_after_killing_everything(sender, lose=shm_root)
             completes(sender)
     looks_whole(sender)
@@ -129,7 +129,7 @@ def _start_after_killing_everything(sender: Sender, lose: Path | None = None) ->
     sender.producer.close()
     with pytest.raises(errors.StageFailed):
         sender.store.close()
-    wait_until(lambda: not _locked(sender.store.path), 20, "the kernel to free the locks")
+    wait_until(lambda: not _locked(sender.store.path), "the kernel to free the locks")
     if lose:
         shutil.rmtree(next(lose.iterdir()))
     sender.faults.clear()

@@ -54,13 +54,13 @@ def test_a_clean_stop_leaves_nothing_of_it(tmp_path: Path) -> None:
     config = {**CONFIG, "store": {**CONFIG["store"], "write_path": "direct"}}
     with commitlog.Store.open(path, config) as store:
         sender = Sender(store, store.producer(), FaultsDirectory(path))
-        sender.send().wait("flushed", timeout=10)
+        sender.send().wait("flushed", timeout=60)
         sender.producer.close()
         killed_at_its_first_direct_write_of(TORN, lambda: _send_with_a_new_producer(path, TORN))
     looks_whole(path, sender)
     with commitlog.Store.open(path, config) as store:
         again = Sender(store, store.producer(), sender.faults, sender.noted, sender.sent)
-        again.send(10).wait("flushed", timeout=10)
+        again.send(10).wait("flushed", timeout=60)
     looks_whole(path, sender)
 
 
@@ -74,7 +74,7 @@ def test_a_segment_written_directly_for_want_of_a_buffer(tmp_path: Path) -> None
     """The pool's lane, its buffers all full: the writer that dies in its direct segment leaves nothing above `wrote`."""
     path = tmp_path / "store"
     with faulty_store(path, producer={"when_no_buffer": "write_direct"}) as sender:
-        sender.send().wait("flushed", timeout=10)
+        sender.send().wait("flushed", timeout=60)
         sender.faults.set(Rule("fdatasync", error=errno.EIO, keeps=True))
         while sender.producer.statistics().direct_segments == 0:
             last = sender.send(3000)

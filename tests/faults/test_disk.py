@@ -57,10 +57,10 @@ class Sender:
     def is_told(self, name: str, receipt: commitlog.Receipt) -> None:
         """Whoever waits hears the name of what is wrong instead of a timeout, and nothing undurable counts as flushed."""
         with pytest.raises(errors.DiskError) as raised:
-            receipt.wait("flushed", timeout=20)
+            receipt.wait("flushed", timeout=60)
         assert type(raised.value).__name__ == name
         with pytest.raises(getattr(errors, name)):
-            self.producer.flush(timeout=20)
+            self.producer.flush(timeout=60)
         assert not receipt.done("flushed")
         self.looks_durable()
 
@@ -78,7 +78,7 @@ class Sender:
         self.faults.clear()
         with contextlib.suppress(errors.DiskError):  # the fault is still posted until the next try
             receipt.wait("flushed", timeout=1)
-        wait_until(lambda: receipt.done("flushed"), 10, "the lane to heal")
+        wait_until(lambda: receipt.done("flushed"), "the lane to heal")
         self.looks_durable()
 
     def looks_durable(self) -> None:
@@ -171,11 +171,11 @@ def test_short_writes_and_lost_flushers_cost_nothing_but_time(tmp_path: Path) ->
         ):
             sender.faults.set(rule)
             receipts = [sender.send(3000) for _ in range(10)]
-            wait_until(lambda rule=rule: sender.faults.hits() > rule.times, 20, f"{rule} to strike")  # type: ignore[misc]
+            wait_until(lambda rule=rule: sender.faults.hits() > rule.times, f"{rule} to strike")  # type: ignore[misc]
             sender.looks_durable()
-            wait_until(lambda last=receipts[-1]: last.done("flushed"), 20, "the rest")  # type: ignore[misc]
+            wait_until(lambda last=receipts[-1]: last.done("flushed"), "the rest")  # type: ignore[misc]
             sender.looks_durable()
-            assert receipts[-1].wait("flushed", timeout=10) is PutMessageStatus.PUT_OK
+            assert receipts[-1].wait("flushed", timeout=60) is PutMessageStatus.PUT_OK
     check(sender.noted, read_store(tmp_path / "store"), deaths=0)
 
 
@@ -198,11 +198,11 @@ def test_consume_queues_and_positions_that_fail_stop_nobody_else(tmp_path: Path)
             Rule("fdatasync", where="/positions/", error=errno.EIO),
         ):
             sender.faults.set(rule)
-            assert sender.send().wait("flushed", timeout=10) is PutMessageStatus.PUT_OK
-            wait_until(sender.faults.hits, 10, f"{rule} to strike")
-            assert sender.send().wait("flushed", timeout=10) is PutMessageStatus.PUT_OK
+            assert sender.send().wait("flushed", timeout=60) is PutMessageStatus.PUT_OK
+            wait_until(sender.faults.hits, f"{rule} to strike")
+            assert sender.send().wait("flushed", timeout=60) is PutMessageStatus.PUT_OK
             sender.faults.clear()
-            wait_until(caught_up, 10, f"the dispatcher to recover from {rule}")
+            wait_until(caught_up, f"the dispatcher to recover from {rule}")
         with commitlog.Reader(sender.store.path, start=0) as reader:
             assert [message.value for message in reader] == sender.sent
     check(sender.noted, read_store(tmp_path / "store"), deaths=0)
@@ -228,7 +228,7 @@ def test_a_direct_writer_hears_at_once(tmp_path: Path, monkeypatch: pytest.Monke
         sender.heals(sender.send())
         sender.faults.set(Rule("fdatasync", where="/0/commitlog/", error=errno.EIO, times=1))
         sender.is_told("LaneDamaged", sender.send(9000))
-        assert other.send("t", b"").wait("flushed", timeout=10) is PutMessageStatus.PUT_OK
+        assert other.send("t", b"").wait("flushed", timeout=60) is PutMessageStatus.PUT_OK
         sender.faults.clear()
         assert not sender.store.close().drained
 
@@ -247,7 +247,7 @@ def test_a_damaged_lane_is_passed_over_and_healed_by_the_next_start(
         sender.send()
         with sender.store.producer() as other:
             assert other.lane == 1
-            assert other.send("other", b"").wait("flushed", timeout=10) is PutMessageStatus.PUT_OK
+            assert other.send("other", b"").wait("flushed", timeout=60) is PutMessageStatus.PUT_OK
         sender.producer.close()
         (reason,) = sender.store.close().kept
         assert reason.startswith("lane 0: ")
@@ -256,7 +256,7 @@ def test_a_damaged_lane_is_passed_over_and_healed_by_the_next_start(
         assert "lane 0: messages that were accepted are lost" in caplog.text
         with sender.store.producer() as again:
             assert again.lane == 0
-            assert again.send("t", b"and on").wait("flushed", timeout=10) is PutMessageStatus.PUT_OK
+            assert again.send("t", b"and on").wait("flushed", timeout=60) is PutMessageStatus.PUT_OK
         with commitlog.Reader(path, topic="t", start="earliest") as reader:
             assert next(reader).value == sender.sent[0]
             with pytest.raises(errors.CorruptRecord, match="nothing but zeros"):
@@ -285,4 +285,4 @@ def test_a_first_start_that_the_disk_refuses(
     with patched_stages(OWN_DISK), pytest.raises(error, match=words):
         commitlog.Store.open(tmp_path / "store", CONFIG)
     with commitlog.Store.open(tmp_path / "store", CONFIG) as store, store.producer() as producer:
-        assert producer.send("t", b"x").wait("flushed", 20) is PutMessageStatus.PUT_OK
+        assert producer.send("t", b"x").wait("flushed", 60) is PutMessageStatus.PUT_OK

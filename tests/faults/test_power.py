@@ -11,12 +11,12 @@ import pytest
 import commitlog
 from commitlog import errors
 from shm.layout import STAGES
-from tests.conftest import wait_until
 from tests.crash.accounts import check, read_store
 from tests.crash.scene import kill, pid_of
 from tests.faults.channel import FaultsDirectory, Rule
 from tests.faults.test_disk import CONFIG, Sender, faulty_store
 from tests.stages.test_small_memory import memory_of
+from tests.waiting import wait_until
 
 
 @pytest.mark.leaves_pools
@@ -45,7 +45,7 @@ def _cut_power(path: Path, write_path: str) -> Sender:
         with faulty_store(path, write_path) as sender:
             for _ in range(100):
                 last = sender.send(2000)
-            last.wait("flushed", timeout=20)
+            last.wait("flushed", timeout=60)
             sender.faults.set(Rule("fdatasync", error=5, keeps=True))
             for _ in range(40):
                 sender.send(300)
@@ -62,15 +62,15 @@ def test_a_full_disk_is_named_and_heals(tmp_path: Path) -> None:
     with memory_of(disk, 3 << 20):
         with commitlog.Store.open(disk / "store", CONFIG) as store:
             sender = Sender(store, store.producer(), FaultsDirectory(tmp_path / "none"))
-            sender.send().wait("flushed", timeout=10)
+            sender.send().wait("flushed", timeout=60)
             filler = disk / "filler"
             _fill(filler)
             last, error, seconds = sender.fill()
             assert isinstance(error, errors.DiskFull)
             assert seconds < 2
             filler.unlink()
-            wait_until(lambda: last.done("flushed"), 10, "the lane to heal")
-            assert sender.send().wait("flushed", timeout=10).name == "PUT_OK"
+            wait_until(lambda: last.done("flushed"), "the lane to heal")
+            assert sender.send().wait("flushed", timeout=60).name == "PUT_OK"
         check(sender.noted, read_store(disk / "store"), deaths=0)
 
 

@@ -6,6 +6,7 @@ import errno
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import commitlog
@@ -218,3 +219,28 @@ def test_the_time_for_a_segment_begins_when_it_is_worked_on(tmp_path: Path) -> N
         with pytest.raises(AllocateTimeout):  # it does not fit behind the first, and nobody makes another segment
             producer.send_batch("t", [bytes(10_800)] * 6)
         made.settle()
+
+
+def test_a_lane_given_back_while_the_supervisor_looks_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has seen that the lane has buffers, and looks for their file when the allocator has removed it: nothing is wrong."""
+    with bench(tmp_path / "store") as made:
+        producer = made.producer()
+        producer.send("t", b"x")
+        made.settle()
+        find = np.flatnonzero
+
+        def find_and_give_back(flags: Any) -> Any:
+            lanes = find(flags)
+            monkeypatch.undo()
+            producer.close()
+            for _ in range(2):
+                made.stages["allocator"].on_wait_end()
+                made.clock.step(10)
+            assert not made.lane(Lane.BUFFERS) & 1
+            return lanes
+
+        monkeypatch.setattr(np, "flatnonzero", find_and_give_back)
+        made.supervisor._check_pool()
+        assert np.flatnonzero is find

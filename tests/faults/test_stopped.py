@@ -20,12 +20,12 @@ from commitlog import errors
 from commitlog.view import StoreView
 from commitlog.wire import WAKEUP
 from shm.layout import STAGES, Lane, Stage
-from tests.conftest import wait_until
 from tests.crash.accounts import check, read_store
 from tests.crash.scene import pid_of
 from tests.faults.channel import FaultsDirectory, Rule
 from tests.faults.supervisor import patched_stages
 from tests.faults.test_disk import CONFIG, Sender, faulty_store
+from tests.waiting import wait_until
 
 QUICK = {
     **CONFIG,
@@ -50,13 +50,13 @@ def test_with_all_wakeups_dropped_everything_is_the_same_and_later(
         sender = Sender(store, store.producer(), FaultsDirectory(tmp_path / "none"))
         for _ in range(150):
             receipt = sender.send(2000)
-        assert receipt.wait("flushed", timeout=20).name == "PUT_OK"
+        assert receipt.wait("flushed", timeout=60).name == "PUT_OK"
         for _ in range(5):
-            assert sender.send().wait("flushed", timeout=20).name == "PUT_OK"
+            assert sender.send().wait("flushed", timeout=60).name == "PUT_OK"
         with commitlog.Reader(store.path) as reader:
             assert [message.value for message in reader] == sender.sent
         words, base = sender.producer._words, sender.producer._lease.base
-        wait_until(lambda: words[base + Lane.DISPATCHED] == words[base + Lane.WROTE], 10, "the dispatcher")
+        wait_until(lambda: words[base + Lane.DISPATCHED] == words[base + Lane.WROTE], "the dispatcher")
     check(sender.noted, read_store(tmp_path / "store"), deaths=0)
 
 
@@ -64,7 +64,7 @@ def test_with_all_wakeups_dropped_everything_is_the_same_and_later(
 def test_a_stage_that_stands_still_has_no_second_beside_it(stage: str, tmp_path: Path) -> None:
     """Stopped, it holds its lock: one started by hand refuses and touches nothing. Continued, it goes on."""
     with faulty_store(tmp_path / "store", supervisor={"start_wait_ms": 100}) as sender:
-        sender.send().wait("flushed", timeout=10)
+        sender.send().wait("flushed", timeout=60)
         pid = pid_of(sender.store.path, stage)
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -80,7 +80,7 @@ def test_a_stage_that_stands_still_has_no_second_beside_it(stage: str, tmp_path:
             assert not late.done("flushed")
         finally:
             os.kill(pid, signal.SIGCONT)
-        assert late.wait("flushed", timeout=10).name == "PUT_OK"
+        assert late.wait("flushed", timeout=60).name == "PUT_OK"
         assert pid_of(sender.store.path, stage) == pid
     check(sender.noted, read_store(tmp_path / "store"), deaths=0)
 
@@ -89,7 +89,7 @@ def test_an_orphan_that_stands_still_keeps_the_next_start_out(tmp_path: Path) ->
     """Its supervisor is dead, its lock is held: StoreRunning names it. Continued, it finds its owner gone and leaves."""
     path = tmp_path / "store"
     with faulty_store(path, supervisor={"start_wait_ms": 300}) as sender:
-        sender.send().wait("flushed", timeout=10)
+        sender.send().wait("flushed", timeout=60)
         pid = pid_of(path, "committer")
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -108,7 +108,7 @@ def test_an_orphan_that_stands_still_keeps_the_next_start_out(tmp_path: Path) ->
 def test_a_sync_that_fails_while_the_store_stops_is_repaired(tmp_path: Path) -> None:
     """The committer has drained and left when the flusher wants its bytes written again: both are started once more."""
     with faulty_store(tmp_path / "store") as sender:
-        sender.send().wait("flushed", timeout=10)
+        sender.send().wait("flushed", timeout=60)
         committer, flusher = (pid_of(sender.store.path, stage) for stage in ("committer", "flusher"))
         os.kill(flusher, signal.SIGSTOP)
         sender.faults.set(Rule("fdatasync", error=errno.EIO, times=1))
@@ -116,9 +116,9 @@ def test_a_sync_that_fails_while_the_store_stops_is_repaired(tmp_path: Path) -> 
             sender.send()
         closing = threading.Thread(target=sender.store.close)
         closing.start()
-        wait_until(lambda: not psutil.pid_exists(committer), 10, "the committer to leave")
+        wait_until(lambda: not psutil.pid_exists(committer), "the committer to leave")
         os.kill(flusher, signal.SIGCONT)
-        closing.join(30)
+        closing.join(60)
         assert sender.faults.hits() > 1
         assert sender.store.close().drained
     check(sender.noted, read_store(tmp_path / "store"), deaths=0)
@@ -127,12 +127,12 @@ def test_a_sync_that_fails_while_the_store_stops_is_repaired(tmp_path: Path) -> 
 def test_hung_stages_are_killed_and_replaced(tmp_path: Path) -> None:
     """No heartbeat for as long as the configuration allows: a new committer and flusher, and nothing is lost."""
     with faulty_store(tmp_path / "store", supervisor={"hung_after_ms": 1000}) as sender:
-        sender.send().wait("flushed", timeout=10)
+        sender.send().wait("flushed", timeout=60)
         hung = {stage: pid_of(sender.store.path, stage) for stage in ("committer", "flusher")}
         for pid in hung.values():
             os.kill(pid, signal.SIGSTOP)
         receipt = sender.send()
-        assert receipt.wait("flushed", timeout=20).name == "PUT_OK"
+        assert receipt.wait("flushed", timeout=60).name == "PUT_OK"
         assert all(pid_of(sender.store.path, stage) not in (0, pid) for stage, pid in hung.items())
         sender.looks_durable()
     check(sender.noted, read_store(tmp_path / "store"), deaths=0)
@@ -153,7 +153,7 @@ def test_garbage_on_every_socket_is_counted_and_dropped(tmp_path: Path) -> None:
                 for frame in (b"", b"garbage", WAKEUP + b"!", WAKEUP.lower(), bytes(64)):
                     socket.send(frame)
                 socket.send_multipart([WAKEUP, b"and more", b"\xff" * 64])
-            wait_until(lambda: all(words[at] == 7 for at in bad_at), 10, "the stages to count seven bad frames each")
+            wait_until(lambda: all(words[at] == 7 for at in bad_at), "the stages to count seven bad frames each")
             for stage in (*STAGES, "notices"):
                 socket = stack.enter_context(context.socket(zmq.PUSH if stage in STAGES else zmq.SUB))
                 socket.linger = 0
@@ -163,7 +163,7 @@ def test_garbage_on_every_socket_is_counted_and_dropped(tmp_path: Path) -> None:
                 else:
                     socket.setsockopt(zmq.SUBSCRIBE, b"x" * 1000)
                 _shout(pool / f"{stage}.ipc")
-            assert sender.send(2000).wait("flushed", timeout=10).name == "PUT_OK"
+            assert sender.send(2000).wait("flushed", timeout=60).name == "PUT_OK"
         pids = [pid_of(sender.store.path, stage) for stage in STAGES]
         assert pids == [words[view.control.stage_base(stage) + Stage.PID] for stage in STAGES]
         restarts = [words[view.control.stage_base(stage) + Stage.RESTARTS] for stage in STAGES]

@@ -44,7 +44,9 @@ def said(directory: Path) -> str:
 
 
 def wait_for_phase(directory: Path, process: subprocess.Popen[bytes], phase: str) -> None:
-    wait_until(lambda: phase in said(directory).splitlines() or process.poll() is not None, START_SECONDS, phase)
+    wait_until(
+        lambda: phase in said(directory).splitlines() or process.poll() is not None, phase, patience=START_SECONDS
+    )
     assert process.poll() is None, said(directory)
 
 
@@ -100,13 +102,13 @@ def test_tailed_files_until_ctrl_c(tmp_path: Path) -> None:
     second.write_bytes(b"b0\nodd \xff byte\n")
     with running(tmp_path, "--input", "a.log", "b.log", "--follow") as process:
         wait_for_phase(tmp_path, process, "reading the input")
-        wait_until(lambda: len(rows(tmp_path, "line")) == 1002, 60)
+        wait_until(lambda: len(rows(tmp_path, "line")) == 1002)
         first.rename(tmp_path / "a.log.1")
         first.write_bytes(b"after rotation\n")
         with second.open("r+b") as file:
             file.truncate(0)
             file.write(b"anew\n")
-        wait_until(lambda: len(rows(tmp_path, "line")) == 1004, 60)
+        wait_until(lambda: len(rows(tmp_path, "line")) == 1004)
         process.send_signal(signal.SIGINT)
         assert process.wait(150) == 0, said(tmp_path)
     check_report(orjson.loads((tmp_path / "run/out/report.json").read_bytes()))
@@ -121,7 +123,7 @@ def test_a_killed_producer_is_judged_by_what_it_had_noted(tmp_path: Path) -> Non
     """The others go on; the report says so; what is there is there once."""
     with running(tmp_path, "--seconds", "5", "--producers", "3") as process:
         wait_for_phase(tmp_path, process, "running")
-        wait_until(lambda: "wrote" in said(tmp_path), 60)
+        wait_until(lambda: "wrote" in said(tmp_path))
         producers = subprocess.run(
             ["pgrep", "-P", str(process.pid), "-f", "commitlog.ingest.sampling"], capture_output=True, check=True
         )

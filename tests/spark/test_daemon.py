@@ -72,7 +72,7 @@ def running(daemon: str, directory: Path, imported: str, *, unix: bool) -> Itera
         stderr=subprocess.PIPE,
     ) as process:
         yield process
-        process.communicate(timeout=30)  # its standard input ends, and so does it
+        process.communicate(timeout=100)  # its standard input ends, and so does it
 
 
 def number(stream: IO[bytes]) -> int:
@@ -90,8 +90,8 @@ def said_by_a_worker_let_go(daemon: str, directory: Path, imported: str, questio
             (pid,) = struct.unpack("!i", connection.recv(4))
             connection.sendall(question)
             assert connection.recv(100) == b"answer"
-        wait_until(lambda: not Path("/proc", str(pid)).exists(), 30, "the worker has ended")
-        return process.communicate(timeout=30)[1].decode()
+        wait_until(lambda: not Path("/proc", str(pid)).exists(), "the worker has ended")
+        return process.communicate(timeout=100)[1].decode()
 
 
 def how_tasks_are_acknowledged(daemon: str, directory: Path, imported: str, tasks: int) -> list[bytes]:

@@ -61,7 +61,7 @@ def driver(store: Path, directory: Path, starting: str, hang_in: int) -> Iterato
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(30)
+        process.wait(60)
 
 
 def rows_of(file: Path) -> list[tuple[int, int, str]]:
@@ -94,7 +94,7 @@ def test_every_row_once_by_batch_id(tmp_path: Path, quick_java: None, starting: 
             """Starts a driver and kills it within a batch; the rows it had seen of it."""
             with driver(store.path, directory, starting, batch) as process:
                 seen = directory / f"seen-{batch}.json"
-                wait_until(lambda: process.poll() is not None or seen.exists(), 100, f"batch {batch}")
+                wait_until(lambda: process.poll() is not None or seen.exists(), f"batch {batch}")
                 assert process.poll() is None, (directory / f"log-{batch}").read_text()
             return rows_of(seen)
 

@@ -201,12 +201,12 @@ time.sleep(60)
         with pytest.raises(ReaderInUse, match=f"process {process.pid}"):
             of.initialOffset()
         process.kill()
-        process.wait(10)
+        process.wait(60)
         of.initialOffset()
         of.stop()
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
         process.stdout.close()
 
 
@@ -257,9 +257,9 @@ def test_in_a_session(spark: SparkSession, store: HandMadeStore, tmp_path: Path)
 
     first = query("first").start()
     try:
-        wait_until(lambda: first.recentProgress and position(store) == {"orders": {0: 100, 1: 100}}, 40, "the position")
+        wait_until(lambda: first.recentProgress and position(store) == {"orders": {0: 100, 1: 100}}, "the position")
         second = query("second").start()
-        wait_until(lambda: not second.isActive, 40, "the end of the second query")
+        wait_until(lambda: not second.isActive, "the end of the second query")
         assert "ReaderInUse: reader billing is in use by process" in str(second.exception())
     finally:
         first.stop()

@@ -140,7 +140,7 @@ print(frame.count(), os.environ["JAVA_HOME"], os.environ["PYSPARK_PYTHON"] == sy
 """
     runtime = str(find_java().runtime)
     assert python(code, str(store.path), str(shm_root), JAVA_HOME=runtime) == f"40 {runtime} True True"
-    wait_until(lambda: not list(shm_root.iterdir()), 10, "no socket is left")
+    wait_until(lambda: not list(shm_root.iterdir()), "no socket is left")
 
 
 def test_cores() -> None:
@@ -208,11 +208,11 @@ def standalone(tmp_path: Path) -> Iterator[str]:
 
     try:
         master = start("master", "org.apache.spark.deploy.master.Master", "--port", "0")
-        url = wait_until(lambda: found(master, r"spark://127\.0\.0\.1:[1-9]\d*"), 100, "the master listens")
+        url = wait_until(lambda: found(master, r"spark://127\.0\.0\.1:[1-9]\d*"), "the master listens")
         for name in ("one", "two"):
             options = ["--cores", "1", "--memory", "600m", "--work-dir", str(tmp_path / name)]
             log = start(name, "org.apache.spark.deploy.worker.Worker", *options, url)
-            wait_until(partial(found, log, "Successfully registered with master"), 100, "a worker is there")
+            wait_until(partial(found, log, "Successfully registered with master"), "a worker is there")
         yield url
     finally:
         for process in started:

@@ -66,7 +66,7 @@ def check_lanes_free(store: commitlog.Store) -> None:
         return len(producers) == LANES
 
     try:
-        wait_until(leased, 20, "all lanes are free")
+        wait_until(leased, "all lanes are free")
     finally:
         for producer in producers:
             producer.close()
@@ -281,7 +281,7 @@ def test_a_worker_killed_in_mid_write(spark: SparkSession, store: commitlog.Stor
         )
 
     query = start()
-    victim = wait_until(lambda: lessee(store), 40, "the task has appended")
+    victim = wait_until(lambda: lessee(store), "the task has appended")
     os.kill(victim, signal.SIGKILL)
     go.write_text("go on")
     with pytest.raises(PySparkException, match="crashed"):

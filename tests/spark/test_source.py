@@ -190,11 +190,11 @@ def test_a_live_query_follows_and_reports_its_lag(spark: SparkSession, tmp_path:
 
     query = stream(spark, store, tmp_path / "checkpoint", slow, maxOffsetsPerTrigger=20).start()
     try:
-        wait_until(lambda: sink.rows == store.rows("orders"), 40, "all rows")
-        wait_until(lambda: _idle_lags(query)[-1:] == [{0: 0, 1: 0, 5: 0}], 20, "no lag")
+        wait_until(lambda: sink.rows == store.rows("orders"), "all rows")
+        wait_until(lambda: _idle_lags(query)[-1:] == [{0: 0, 1: 0, 5: 0}], "no lag")
         store.lane(0).append("orders", b"one more")
         store.publish()
-        wait_until(lambda: sink.rows == store.rows("orders"), 20, "the row appended")
+        wait_until(lambda: sink.rows == store.rows("orders"), "the row appended")
     finally:
         query.stop()
     assert query.exception() is None

@@ -101,7 +101,7 @@ def test_a_running_store_locks_its_lanes(tmp_path: Path) -> None:
     }
     with commitlog.Store.open(tmp_path / "store", config) as store:
         with store.producer() as producer:
-            wait_until(lambda: producer.statistics().locked_bytes == 3 << 16, 10, "the lane to be locked")
+            wait_until(lambda: producer.statistics().locked_bytes == 3 << 16, "the lane to be locked")
             producer.send("t", b"x")
-        wait_until(lambda: store.statistics().lanes[0].available_buffers is None, 10, "the lane to be given back")
-        wait_until(lambda: store.statistics().lanes[0].locked_bytes == 0, 10, "the lock to be let go")
+        wait_until(lambda: store.statistics().lanes[0].available_buffers is None, "the lane to be given back")
+        wait_until(lambda: store.statistics().lanes[0].locked_bytes == 0, "the lock to be let go")

@@ -40,13 +40,13 @@ def test_queues_removed_under_the_store_come_back(removed: str, tmp_path: Path) 
     with commitlog.Store.open(tmp_path / "store", CONFIG) as store:
         assert _send(store, "orders", SENT) == list(range(SENT))
         assert _send(store, "others", 10) == list(range(10))
-        wait_until(lambda: _is_dispatched(store), 20, "all is in the queues")
+        wait_until(lambda: _is_dispatched(store), "all is in the queues")
         queues = store.path / "lanes/0/consumequeue"
         shutil.rmtree(store.path / "lanes/0" / removed)
         if removed != "consumequeue":
-            wait_until(lambda: (queues / "orders").exists() and _is_dispatched(store), 20, "the queue of orders")
+            wait_until(lambda: (queues / "orders").exists() and _is_dispatched(store), "the queue of orders")
         assert _send(store, "orders", 10) == list(range(SENT, SENT + 10))
-        wait_until(lambda: (queues / "others").exists() and _is_dispatched(store), 20, "the queues")
+        wait_until(lambda: (queues / "others").exists() and _is_dispatched(store), "the queues")
         assert _read(store.path, "orders") == list(range(SENT + 10))
         assert _read(store.path, "others") == list(range(10))
     assert _read(store.path, "orders") == list(range(SENT + 10))

@@ -406,9 +406,9 @@ def test_a_running_store_stays_below_its_size(tmp_path: Path) -> None:
     with commitlog.Store.open(tmp_path / "store", config) as store, store.producer() as producer:
         for body in bodies:
             producer.send("t", body)
-        producer.flush(20)
+        producer.flush(60)
         commitlog_directory = tmp_path / "store/lanes/0/commitlog"
-        wait_until(lambda: len(list(commitlog_directory.iterdir())) <= 6, 20, "old segments to go")
+        wait_until(lambda: len(list(commitlog_directory.iterdir())) <= 6, "old segments to go")
     with commitlog.Store.open(tmp_path / "store", config), commitlog.Reader(tmp_path / "store") as reader:
         messages = list(reader)
     assert 0 < messages[0].offset < 950
@@ -430,9 +430,9 @@ def test_an_index_that_follows_knows_what_was_deleted(tmp_path: Path) -> None:
             producer.send("early" if number < 10 else f"t{number % 3}", bytes(1000))
             if number % 20 == 0:
                 following.refresh()
-        producer.flush(20)
-        wait_until(lambda: len(list((store.path / "lanes/0/commitlog").iterdir())) <= 6, 20, "old segments to go")
-        wait_until(lambda: store.statistics().lanes[0].dispatched == producer.statistics().wrote, 20, "dispatch")
+        producer.flush(60)
+        wait_until(lambda: len(list((store.path / "lanes/0/commitlog").iterdir())) <= 6, "old segments to go")
+        wait_until(lambda: store.statistics().lanes[0].dispatched == producer.statistics().wrote, "dispatch")
         following.refresh()
         fresh = TopicIndex(view)
         fresh.refresh()
@@ -455,7 +455,7 @@ def test_a_disk_that_is_too_full_refuses_until_there_is_space(tmp_path: Path) ->
         producer = store.producer()
         receipt = producer.send("t", b"safe")
         with pytest.raises(errors.DiskFull):
-            receipt.wait("flushed", 10)
+            receipt.wait("flushed", 60)
         assert store.statistics().lanes[0].faults == {"allocator": errno.ENOSPC}
         retention = store.statistics().retention
         assert retention is not None

@@ -20,7 +20,7 @@ from commitlog.config import Config
 from shm.layout import STAGES
 from stages.supervisor import Supervisor
 from tests.another_user import as_nobody
-from tests.conftest import wait_until
+from tests.waiting import wait_until
 
 SMALL = {"store": {"segment_bytes": 1 << 16}}
 
@@ -47,7 +47,7 @@ def test_a_second_owner_is_refused_by_name(tmp_path: Path) -> None:
     with commitlog.Store.open(tmp_path / "store", SMALL) as store:
         with pytest.raises(errors.StoreRunning, match=r"supervisor \d+.*commitlog.Producer"):
             commitlog.Store.open(tmp_path / "store", SMALL)
-        assert store.producer().send("t", b"x").wait("flushed", 10).name == "PUT_OK"
+        assert store.producer().send("t", b"x").wait("flushed", 60).name == "PUT_OK"
 
 
 def test_paths_that_are_no_place_for_a_store(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_an_owner_that_dies_takes_its_stages_along(tmp_path: Path, shm_root: Pat
     owner.kill()
     owner.wait()
     owner.stdout.close()
-    wait_until(lambda: not any(map(psutil.pid_exists, pids)), 20, "the stages to leave")
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)), "the stages to leave")
     assert not list(shm_root.iterdir())
     with commitlog.Reader(tmp_path / "store") as reader:
         assert [message.value for message in reader] == [b"last words"]
@@ -141,7 +141,7 @@ def test_sigterm_to_the_supervisor_drains(tmp_path: Path) -> None:
     store = commitlog.Store.open(tmp_path / "store", SMALL)
     store.producer().send("t", b"x")
     os.kill(int((tmp_path / "store/lock").read_text()), signal.SIGTERM)
-    wait_until(lambda: not store.running, 20, "the supervisor to leave")
+    wait_until(lambda: not store.running, "the supervisor to leave")
     report = store.close()
     assert not report.drained  # its producer was still there when it stopped
     with commitlog.Reader(tmp_path / "store") as reader:
@@ -162,7 +162,7 @@ def test_a_supervisor_that_hangs_does_not_keep_close(tmp_path: Path, monkeypatch
                 store.close()
     finally:
         os.kill(supervisor, signal.SIGCONT)
-    wait_until(lambda: not store.running, 20, "the supervisor to leave")
+    wait_until(lambda: not store.running, "the supervisor to leave")
     store.close()
     with commitlog.Store.open(tmp_path / "store", SMALL), commitlog.Reader(tmp_path / "store") as reader:
         assert [message.value for message in reader] == [b"x"]
@@ -193,11 +193,11 @@ def test_a_pool_removed_under_the_store_is_drained_and_reported(tmp_path: Path, 
     """systemd's RemoveIPC does this at logout: what was accepted is on disk, and `close` says what happened."""
     store = commitlog.Store.open(tmp_path / "store", SMALL)
     producer = store.producer()
-    producer.send("t", b"first").wait("flushed", 10)
+    producer.send("t", b"first").wait("flushed", 60)
     for file in sorted(shm_root.rglob("*"), reverse=True):
         os.rmdir(file) if file.is_dir() else os.unlink(file)
     producer.send("t", b"second")
-    wait_until(lambda: not store.running, 20, "the store to stop")
+    wait_until(lambda: not store.running, "the store to stop")
     with pytest.raises(errors.PoolUnlinked, match="RemoveIPC"):
         store.close()
     with commitlog.Store.open(tmp_path / "store", SMALL), commitlog.Reader(tmp_path / "store") as reader:
@@ -208,19 +208,19 @@ def test_buffers_removed_under_the_store_are_drained_and_reported(tmp_path: Path
     """A cleaner may take one file: before the stage dies that has it mapped, and with it what was accepted."""
     store = commitlog.Store.open(tmp_path / "store", SMALL)
     producer = store.producer()
-    producer.send("t", b"first").wait("flushed", 10)
+    producer.send("t", b"first").wait("flushed", 60)
     (buffers,) = shm_root.glob("commitlog-*/lane-0")
     buffers.unlink()
     accepted = [b"first"]
     with contextlib.suppress(errors.StoreStopped):
         producer.send("t", b"second")
         accepted.append(b"second")
-    wait_until(lambda: not store.running, 20, "the store to stop")
+    wait_until(lambda: not store.running, "the store to stop")
     producer.close()
     with pytest.raises(errors.PoolUnlinked, match="lane-0 was removed"):
         store.close()
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
-        assert producer.send("t", b"third").wait("flushed", 10).name == "PUT_OK"
+        assert producer.send("t", b"third").wait("flushed", 60).name == "PUT_OK"
     with commitlog.Reader(tmp_path / "store") as reader:
         assert [message.value for message in reader] == [*accepted, b"third"]
 
@@ -234,7 +234,7 @@ def test_a_send_after_the_pool_was_removed_is_an_error(removed: str, tmp_path: P
     producer.send("t", b"first").wait("flushed", 10)
     (file,) = shm_root.glob(f"commitlog-*/{removed}")
     file.unlink()
-    wait_until(lambda: not store.running, 20, "the store to stop")
+    wait_until(lambda: not store.running, "the store to stop")
     with pytest.raises(errors.PoolUnlinked):
         store.close()
     with pytest.raises(errors.PoolUnlinked, match="has not come to disk"):
@@ -264,7 +264,7 @@ def test_a_copy_of_a_store_leaves_the_originals_pool_alone(tmp_path: Path) -> No
     with commitlog.Store.open(tmp_path / "copy", SMALL), commitlog.Reader(tmp_path / "copy") as reader:
         assert list(reader) == []
     with commitlog.Store.open(tmp_path / "store", SMALL) as again:
-        again.producer().flush(10)
+        again.producer().flush(60)
         with commitlog.Reader(tmp_path / "store") as reader:
             assert [message.value for message in reader] == [b"only in the pool"]
 
@@ -275,8 +275,8 @@ def test_a_lane_closed_while_another_is_kept_goes_on_at_the_next_start(tmp_path:
     store = commitlog.Store.open(tmp_path / "store", config)
     closed, kept = commitlog.Producer(store.path), commitlog.Producer(store.path)
     for producer in (closed, kept):
-        producer.send("t", b"x").wait("flushed", 10)
-    wait_until(lambda: len(list((store.path / "lanes/0/commitlog").iterdir())) == 3, 10, "segments made ahead")
+        producer.send("t", b"x").wait("flushed", 60)
+    wait_until(lambda: len(list((store.path / "lanes/0/commitlog").iterdir())) == 3, "segments made ahead")
     closed.close()
     assert store.close().kept == (f"lane 1: producer {os.getpid()} still holds it",)
     assert len(list((store.path / "lanes/0/commitlog").iterdir())) == 1
@@ -285,4 +285,4 @@ def test_a_lane_closed_while_another_is_kept_goes_on_at_the_next_start(tmp_path:
         assert producer.lane == 0
         for _ in range(300):
             producer.send("t", bytes(1000))
-        producer.flush(10)
+        producer.flush(60)
