@@ -27,7 +27,8 @@ from commitlog.statistics import StoreStatistics, store_statistics
 from commitlog.store_directory import StoreDirectory
 from commitlog.view import StoreView
 
-_CLOSE_LIMIT_SECONDS = 300.0
+_CLOSE_SLACK_SECONDS = 180.0
+"""What a close gives the supervisor besides the time that its stages may take to drain."""
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +48,9 @@ class Store:
     leave by themselves. Attributes: `path`, `segment_bytes`.
     """
 
-    def __init__(self, path: Path, process: subprocess.Popen[bytes], ready: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, process: subprocess.Popen[bytes], ready: Mapping[str, Any], config: Config) -> None:
         self.path = path
+        self._drain_seconds = 4 * config.supervisor.stop_timeout_ms / 1000  # a stage after the other
         self.segment_bytes: int = ready["segment_bytes"]
         self._process = process
         self._producers: list[Producer] = []
@@ -89,19 +91,20 @@ class Store:
             process.wait()
             process.stdout.close()
             raise
-        return cls(directory.path, process, ready)
+        return cls(directory.path, process, ready, settings)
 
     def _listen(self) -> None:
         """What the supervisor says while it runs: warnings are passed on, the end is kept for `close`."""
         assert self._process.stdout
-        for line in self._process.stdout:
-            message = orjson.loads(line)
-            if "warning" in message:
-                log.warning("%s: %s", self.path, message["warning"])
-            elif "error" in message:
-                self._error = message
-            else:
-                self._stopped = message
+        with self._process.stdout as lines:  # closed here: another thread's `close` would wait for the end of a read
+            for line in lines:
+                message = orjson.loads(line)
+                if "warning" in message:
+                    log.warning("%s: %s", self.path, message["warning"])
+                elif "error" in message:
+                    self._error = message
+                else:
+                    self._stopped = message
 
     @property
     def running(self) -> bool:
@@ -123,7 +126,8 @@ class Store:
             view.close()
 
     def close(self) -> StopReport:
-        """Closes this store's producers, drains the stages, stops them. Raises StageFailed when they were given up.
+        """Closes this store's producers, drains the stages, stops them. Raises StageFailed when they were given up, or when
+        the supervisor has not stopped long after the time that its stages have.
 
         What other processes' producers had sent is drained too; while one of them still holds its lane, the pool stays
         and the report says so. In a forked child it closes the child's own producers only: the store is its parent's.
@@ -132,18 +136,23 @@ class Store:
             self._close_producers()
             return StopReport(False, ("a forked child does not stop its parent's store",))
         process = self._process
-        if process.stdin is None or process.stdin.closed:
+        assert process.stdin is not None
+        if process.stdin.closed and not self.running:
             return self._report()
         self._close_producers()
-        with contextlib.suppress(BrokenPipeError):  # the supervisor is gone already: its stages drain by themselves
-            process.stdin.write(b"stop\n")  # the pipe's end alone would wait for forked children that hold it too
-            process.stdin.close()
+        if not process.stdin.closed:
+            with contextlib.suppress(BrokenPipeError):  # the supervisor is gone already: its stages drain by themselves
+                process.stdin.write(b"stop\n")  # the pipe's end alone would wait for forked children that hold it too
+                process.stdin.close()
+        limit = self._drain_seconds + _CLOSE_SLACK_SECONDS
         try:
-            process.wait(_CLOSE_LIMIT_SECONDS)
-        finally:
-            self._listener.join(1.0)
-            if process.stdout:
-                process.stdout.close()
+            process.wait(limit)
+        except subprocess.TimeoutExpired:
+            raise StageFailed(
+                f"{self.path}: its supervisor (pid {process.pid}) has not stopped in {limit:g} s, see {self.path}/logs; "
+                f"nothing is lost: kill it when it hangs, and the next start goes on with the pool"
+            ) from None
+        self._listener.join(1.0)
         if self._error:
             raise _named(self._error)
         return self._report()

@@ -15,7 +15,7 @@ from commitlog.errors import AllocateTimeout, NoBufferAvailable
 from commitlog.lane import FAULT_PATIENCE_NS, Lease
 from commitlog.progress import NOTICE_WAIT_MS, LaneProgress
 from commitlog.record import BLANK_BYTES, encode_blank
-from shm.layout import DIRECT_WINDOW, Lane
+from shm.layout import DIRECT_WINDOW, Lane, Stage
 from shm.pool import is_direct, slot_is_free
 
 
@@ -143,23 +143,37 @@ class WritePlace:
             return words[base + Lane.ALLOCATED] > start and words[base + Lane.OPENED] > start
 
         if not is_ready():
-            self._wait_until(is_ready, self._attachment.config.producer.segment_wait_ms, self._no_segment)
+            made_at = self._attachment.control.stage_base("allocator") + Stage.ACTIONS
+            limit_ms = self._attachment.config.producer.segment_wait_ms
+            self._wait_until(is_ready, limit_ms, self._no_segment, lambda: words[made_at])
         return DirectSegment(self._lease.directory.segment(start), self._lease.channel)
 
     # ---- back-pressure -------------------------------------------------------------------------------------------
 
-    def _wait_until(self, condition: Callable[[], bool], limit_ms: int, late: Callable[[int], Exception]) -> None:
-        """Waits for the stages, and raises what keeps them, or `late(limit)` at the limit. Counted."""
+    def _wait_until(
+        self,
+        condition: Callable[[], bool],
+        limit_ms: int,
+        late: Callable[[int], Exception],
+        served: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Waits for the stages, and raises what keeps them, or `late(limit)` at the limit. Counted.
+
+        The limit begins anew whenever `served` changes: a stage that works for others has not come to this yet.
+        """
         words, base, clock = self._words, self._base, self._clock
-        began = clock.monotonic_ns()
+        began = since = clock.monotonic_ns()
+        others = served()
         words[base + Lane.BUFFER_WAITS] += 1
         words[base + Lane.BLOCKED] = began
         try:
             while not condition():
-                waited = clock.monotonic_ns() - began
-                if waited > FAULT_PATIENCE_NS:
+                now = clock.monotonic_ns()
+                if now - began > FAULT_PATIENCE_NS:
                     self._attachment.raise_fault(base)
-                if waited >= limit_ms * 1_000_000:
+                if (others_now := served()) != others:
+                    others, since = others_now, now
+                if now - since >= limit_ms * 1_000_000:
                     words[base + Lane.BUFFER_TIMEOUTS] += 1
                     self._attachment.check_open()
                     self._attachment.check_stages()

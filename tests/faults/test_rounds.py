@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commitlog.errors import NoFreeLane
+import commitlog
+from commitlog.clock import Clock
+from commitlog.errors import AllocateTimeout, NoFreeLane
 from commitlog.verify import verify_store
-from shm.layout import Lane
+from shm.layout import Header, Lane
 from tests.crash.accounts import read_store
 from tests.faults.bench import SEGMENT_BYTES, Bench, bench
 from tests.faults.channel import CachingChannel, FaultyChannel, Rule
@@ -186,6 +188,37 @@ def test_damaged_lanes_are_named_where_no_other_is_free(tmp_path: Path) -> None:
         made.words[made.control.lane_base(0) + Lane.COMMITTER_FAULT] = errno.EILSEQ
         with pytest.raises(NoFreeLane, match=r"lanes \[0\] are damaged by a failed sync, a new start"):
             made.producer()
+
+
+class BusyAllocator(Clock):
+    """Two seconds pass at every look; at each of the first `others` the allocator has made a segment for somebody else."""
+
+    def __init__(self, others: int) -> None:
+        self.others, self.now = others, Clock().monotonic_ns()
+        self.made: Bench | None = None
+
+    def monotonic_ns(self) -> int:
+        self.now += 2_000_000_000
+        if self.made and self.others:
+            self.others -= 1
+            self.made.stages["allocator"].acted(0)
+            if not self.others:
+                self.made.turn("allocator", "flusher")
+        return self.now
+
+
+def test_the_time_for_a_segment_begins_when_it_is_worked_on(tmp_path: Path) -> None:
+    """Its turn comes after 40 s in which the allocator serves others; five seconds count only when that has not moved."""
+    with bench(tmp_path / "store", store={"write_path": "direct"}, producer={"segment_wait_ms": 5000}) as made:
+        clock = BusyAllocator(20)
+        made.words[Header.SUPERVISOR_HEARTBEAT] = clock.now
+        producer = commitlog.Producer(made.path, clock)
+        made.producers.append(producer)
+        clock.made = made
+        assert producer.send("t", b"x").offset == 0
+        with pytest.raises(AllocateTimeout):  # it does not fit behind the first, and nobody makes another segment
+            producer.send_batch("t", [bytes(10_800)] * 6)
+        made.settle()
 
 
 def test_a_lane_given_back_while_the_supervisor_looks_is_not_missed(

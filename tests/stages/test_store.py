@@ -149,6 +149,25 @@ def test_sigterm_to_the_supervisor_drains(tmp_path: Path) -> None:
     commitlog.Store.open(tmp_path / "store", SMALL).close()
 
 
+def test_a_supervisor_that_hangs_does_not_keep_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an error when the time is up, each time; when it goes on, so does the stop."""
+    monkeypatch.setattr("commitlog.store._CLOSE_SLACK_SECONDS", 0.1)
+    store = commitlog.Store.open(tmp_path / "store", SMALL | {"supervisor": {"stop_timeout_ms": 0}})
+    commitlog.Producer(store.path).send("t", b"x")
+    supervisor = int((store.path / "lock").read_text())
+    os.kill(supervisor, signal.SIGSTOP)
+    try:
+        for _ in range(2):
+            with pytest.raises(errors.StageFailed, match=rf"supervisor \(pid {supervisor}\) has not stopped in 0.1 s"):
+                store.close()
+    finally:
+        os.kill(supervisor, signal.SIGCONT)
+    wait_until(lambda: not store.running, "the supervisor to leave")
+    store.close()
+    with commitlog.Store.open(tmp_path / "store", SMALL), commitlog.Reader(tmp_path / "store") as reader:
+        assert [message.value for message in reader] == [b"x"]
+
+
 def test_a_store_goes_on_after_every_restart(tmp_path: Path) -> None:
     """The generation grows, the offsets go on, the segments hold one log."""
     for turn in range(4):
