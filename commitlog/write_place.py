@@ -142,10 +142,14 @@ class WritePlace:
         def is_ready() -> bool:
             return words[base + Lane.ALLOCATED] > start and words[base + Lane.OPENED] > start
 
+        def served_others() -> int:
+            """Segments that the allocator makes before this one; what the flusher has to open is nobody else's."""
+            return words[made_at] if words[base + Lane.ALLOCATED] <= start else -1
+
         if not is_ready():
             made_at = self._attachment.control.stage_base("allocator") + Stage.ACTIONS
             limit_ms = self._attachment.config.producer.segment_wait_ms
-            self._wait_until(is_ready, limit_ms, self._no_segment, lambda: words[made_at])
+            self._wait_until(is_ready, limit_ms, self._no_segment, served_others)
         return DirectSegment(self._lease.directory.segment(start), self._lease.channel)
 
     # ---- back-pressure -------------------------------------------------------------------------------------------
