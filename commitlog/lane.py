@@ -104,6 +104,7 @@ class Lease:
                     f"(mount -o remount,size=… /dev/shm, docker run --shm-size=…)"
                 ) from error
             self._fill_from_file(self.buffers, facts.segment_bytes)
+            self.clear_unpublished()  # before it is no direct lane any more: an adoption asks what is behind `wrote`
             words[base + Lane.SEGMENT_SIZE], words[base + Lane.SLOTS] = facts.segment_bytes, slots
             words[base + Lane.BUFFERS] += 1
         words[base + Lane.LESSEE_PID] = os.getpid()

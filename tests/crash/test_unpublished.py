@@ -8,13 +8,22 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 import commitlog
 from commitlog.direct_segment import DirectSegment
+from commitlog.errors import StageFailed
 from commitlog.file_channel import Buffer
+from commitlog.lane import Lease
+from commitlog.store_directory import StoreDirectory
 from commitlog.verify import verify_store
+from commitlog.view import attach_control
+from shm.layout import STAGES, Lane
 from tests.crash.accounts import check, read_store
+from tests.crash.scene import kill, pid_of
 from tests.faults.channel import FaultsDirectory, Rule
 from tests.faults.test_disk import CONFIG, Sender, faulty_store
+from tests.waiting import wait_until
 
 TORN = b"never accepted " * 700
 
@@ -82,3 +91,49 @@ def test_a_segment_written_directly_for_want_of_a_buffer(tmp_path: Path) -> None
         killed_at_its_first_direct_write_of(TORN, lambda: _send_with_a_new_producer(path, TORN))
         sender.heals(last)
     looks_whole(path, sender)
+
+
+@pytest.mark.leaves_pools
+def test_a_direct_lane_that_the_pool_takes_over(tmp_path: Path) -> None:
+    """Everything was killed, the next start has the other write path, and the lane's next writer dies as soon as it has
+    buffers: a start after that does not take what the first one left behind `wrote` for somebody else's."""
+    path = tmp_path / "store"
+    config = {**CONFIG, "allocator": {"interval_ms": 20, "lane_idle_ms": 0}}
+    store = commitlog.Store.open(path, {**config, "store": {**CONFIG["store"], "write_path": "direct"}})
+    sender = Sender(store, store.producer(), FaultsDirectory(path))
+    sender.send().wait("flushed", timeout=60)
+    sender.producer.close()
+    killed_at_its_first_direct_write_of(TORN, lambda: _send_with_a_new_producer(path, TORN))
+    _kill_all(store)
+    store = commitlog.Store.open(path, config)
+    wait_until(lambda: not _lane_word(path, Lane.BUFFERS) & 1, "the lane to be given back")
+    child = os.fork()
+    if child == 0:
+        try:
+            Lease.wait_drained = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+            commitlog.Producer(path)
+        finally:
+            os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    assert _lane_word(path, Lane.SLOTS) == 3
+    _kill_all(store)
+    assert commitlog.Store.open(path, config).close().drained
+    looks_whole(path, sender)
+
+
+def _kill_all(store: commitlog.Store) -> None:
+    for name in ("", *STAGES):
+        kill(pid_of(store.path, name))
+    with pytest.raises(StageFailed):
+        store.close()
+
+
+def _lane_word(path: Path, word: int) -> int:
+    """Of lane 0, in the store's pool."""
+    directory = StoreDirectory(path)
+    control = attach_control(directory, directory.load())
+    assert control is not None
+    try:
+        return control.words[control.lane_base(0) + word]
+    finally:
+        control.close()
