@@ -90,6 +90,20 @@ def test_files_missing_in_the_middle_are_found_and_named(lane: MadeLane, gone: l
     assert found == sum(start // SEGMENT not in gone for start, _ in lane.places)
 
 
+@pytest.mark.parametrize("gone", [1, 2, 3])
+def test_files_that_retention_removes_before_the_walk_begins_are_passed_over(lane: MadeLane, gone: int) -> None:
+    """They were there when the directory was listed: what is left is read, and no damage."""
+    segments = MappedFileQueue(lane.directory.commitlog, SEGMENT)
+    for number in range(gone):
+        lane.directory.segment(number * SEGMENT).unlink()
+    log = LogScan(segments, lane.directory.number)
+    pieces = list(log.pieces(0))
+    assert [piece.start for piece in pieces if isinstance(piece, Gap)] == [lane.end]
+    tables = [piece for piece in pieces if not isinstance(piece, Gap)]
+    expected = [start for start, _ in lane.places if start >= gone * SEGMENT]
+    assert [start for table in tables for start in table.physical_offsets.tolist()] == expected
+
+
 @pytest.mark.parametrize("size", [4096, 5000, 1 << 16])
 def test_the_size_shows_in_names_and_files(tmp_path: Path, size: int) -> None:
     """Also where a file or two have another one."""
