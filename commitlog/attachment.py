@@ -68,6 +68,7 @@ class Attachment:
         try:
             lease = self._await_lease()
         except OSError as error:
+            self.check_open()  # a stop takes the pool away
             raise disk_error(error.errno or errno.EIO, f"{self.directory.path}: leasing a lane") from error
         self._lane = lease.lane
         return lease

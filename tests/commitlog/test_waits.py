@@ -6,11 +6,13 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import commitlog
 from commitlog import errors
+from commitlog.lane import Lease, try_lease
 from commitlog.status import PutMessageStatus
 from tests.waiting import wait_until
 
@@ -79,6 +81,21 @@ def test_who_waits_for_stages_that_are_gone_is_told(tmp_path: Path) -> None:
     with commitlog.Store.open(store.path) as again:
         again.producer().flush()
         assert len(read(again)) == 101
+
+
+def test_a_producer_that_comes_while_the_store_stops_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its memory goes then, and nobody has removed it under a running store."""
+    store = commitlog.Store.open(tmp_path / "store", SMALL)
+
+    def close_and_lease(*places: Any) -> Lease | None:
+        assert store.close().drained
+        return try_lease(*places)
+
+    monkeypatch.setattr("commitlog.attachment.try_lease", close_and_lease)
+    with pytest.raises(errors.StoreStopped):
+        commitlog.Producer(store.path)
 
 
 def test_stages_do_not_rest_while_a_producer_waits_for_a_buffer(tmp_path: Path) -> None:
