@@ -22,7 +22,8 @@ from tests.commitlog.harm import Damage, damage, damages
 from tests.commitlog.made_lane import SEGMENT, MadeLane, image, make_lane
 
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-MANY = settings(FEW, max_examples=10_000)
+MANY = settings(FEW, max_examples=1_000)
+TEN_TIMES = pytest.mark.parametrize("turn", range(10))
 
 positions = st.sampled_from(["end", "middle", "none", "beyond"])
 
@@ -141,20 +142,22 @@ def test_damaged_consume_queues(damages: list[Damage]) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(900)
+@TEN_TIMES
 @MANY
 @given(damages=damages, kind=positions)
-def test_damaged_logs_many(damages: list[Damage], kind: str) -> None:
-    """The same, 10,000 times."""
+def test_damaged_logs_many(turn: int, damages: list[Damage], kind: str) -> None:
+    """The same, 10,000 times in all."""
     check_damaged_log(damages, kind)
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(900)
+@TEN_TIMES
 @MANY
 @given(damages=damages)
-def test_damaged_consume_queues_many(damages: list[Damage]) -> None:
-    """The same, 10,000 times."""
+def test_damaged_consume_queues_many(turn: int, damages: list[Damage]) -> None:
+    """The same, 10,000 times in all."""
     check_damaged_queues(damages)
 
 
