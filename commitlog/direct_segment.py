@@ -12,7 +12,7 @@ from commitlog.scan import Stop, scan
 from commitlog.store_directory import LaneDirectory
 from shm.layout import Lane
 
-_PAGE_BYTES = 4096
+_LOOK_BYTES = 1 << 16
 _CLEAR_BYTES = 1 << 20
 
 
@@ -76,10 +76,8 @@ def check_whole(lane: LaneDirectory, data: bytes, at: int, start: int) -> None:
 
 
 def clear_unpublished(lane: LaneDirectory, words: memoryview, base: int, channel: FileChannel) -> bool:
-    """Zeroes what a killed lessee wrote to a segment file and never published: the log ends at `wrote`. True where there was
-    something; it is not synced. For who holds the lane's lock. Raises OSError.
-
-    It wrote from there on without a gap, so where the next page is zero there is nothing.
+    """Zeroes what a lessee wrote to a segment file and never published, because it was killed or interrupted: the log ends at
+    `wrote`. True where there was something; it is not synced. For who holds the lane's lock. Raises OSError.
     """
     wrote, size = words[base + Lane.WROTE], words[base + Lane.SEGMENT_SIZE]
     if size == 0:  # nobody has leased it since its pool was made
@@ -88,9 +86,22 @@ def clear_unpublished(lane: LaneDirectory, words: memoryview, base: int, channel
     if words[base + Lane.ALLOCATED] <= start:
         return False
     with channel.opened(lane.segment(start), write=True) as fd:
-        where = wrote - start
-        if not any(channel.pread(fd, _PAGE_BYTES, where)):
+        if _is_zero(fd, wrote - start, size, channel):
             return False
-        for at in range(where, size, _CLEAR_BYTES):
+        for at in range(wrote - start, size, _CLEAR_BYTES):
             channel.pwrite(fd, bytes(min(_CLEAR_BYTES, size - at)), at)
+    return True
+
+
+def _is_zero(fd: int, position: int, end: int, channel: FileChannel) -> bool:
+    """Whether a file has nothing in [position, end). Holes are quickly passed.
+
+    All of it is looked at: an interrupted call may be followed by one that writes less, which leaves the first one's end.
+    """
+    at: int | None = position
+    while at is not None and at < end:
+        data = channel.pread(fd, min(_LOOK_BYTES, end - at), at)
+        if data != bytes(len(data)):
+            return False
+        at = channel.next_data(fd, at + _LOOK_BYTES)
     return True

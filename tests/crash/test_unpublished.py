@@ -93,6 +93,26 @@ def test_a_segment_written_directly_for_want_of_a_buffer(tmp_path: Path) -> None
     looks_whole(path, sender)
 
 
+def test_a_clean_stop_leaves_nothing_of_an_interrupted_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its body is zeros for longer than a page, and the next message ends within them."""
+    path = tmp_path / "store"
+    with commitlog.Store.open(path, {**CONFIG, "store": {**CONFIG["store"], "write_path": "direct"}}) as store:
+        sender = Sender(store, store.producer(), FaultsDirectory(path))
+        sender.send()
+        real = DirectSegment.__setitem__
+
+        def write_and_interrupt(segment: DirectSegment, place: slice, data: Buffer) -> None:
+            real(segment, place, data)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(DirectSegment, "__setitem__", write_and_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            sender.producer.send("t", bytes(15_000))
+        monkeypatch.undo()
+        sender.send(10).wait("flushed", timeout=60)
+    looks_whole(path, sender)
+
+
 @pytest.mark.leaves_pools
 def test_a_direct_lane_that_the_pool_takes_over(tmp_path: Path) -> None:
     """Everything was killed, the next start has the other write path, and the lane's next writer dies as soon as it has
