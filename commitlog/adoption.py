@@ -155,6 +155,7 @@ def _adopt(
             Lane.ALLOCATOR_FAULT,
             Lane.DISPATCHER_FAULT,
             Lane.BLOCKED,
+            Lane.FLUSH_REQUESTED,
         ):
             words[base + word] = 0
         if not words[base + Lane.BUFFERS] & 1:

@@ -180,7 +180,9 @@ class DamagedFile(CommitLogError):
 
 
 class DiskError(CommitLogError):
-    """The operating system refused to read, write or sync."""
+    """The operating system refused to read, write or sync. Its status is that of a RocketMQ whose disk is full or broken."""
+
+    status = PutMessageStatus.SERVICE_NOT_AVAILABLE
 
 
 class DiskFull(DiskError):

@@ -138,6 +138,7 @@ def test_a_sender_that_fills_all_buffers_hears_why(tmp_path: Path) -> None:
             sender.faults.set(rule)
             last, error, seconds = sender.fill()
             assert type(error).__name__ == name
+            assert error.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
             assert seconds < 30, "it waited for a buffer"
             sender.heals(last)
     check(sender.noted, read_store(tmp_path / "store"), deaths=0)
