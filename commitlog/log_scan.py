@@ -61,7 +61,7 @@ class LogScan:
     queue_id: int | None
     check_crc: bool = True
     progress: Callable[[int], None] = lambda where: None
-    _expects_crc: bool = field(init=False)
+    _expects_crc: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self._expects_crc = self._samples_have_crc()
@@ -153,12 +153,17 @@ class LogScan:
                 mapped = self.segments.map(base)
             except FileNotFoundError:
                 continue  # its store runs, and retention has just removed it
-            table = scan(
-                mapped, 0, len(mapped), base, self.queue_id, check_crc=self.check_crc, max_records=_SAMPLE_RECORDS
-            )
-            if table.has_crc.any():
+            sample = self._sample(mapped, base, 0)
+            if not len(sample) and (found := self._find(base, 0, 0, self.segments.last_nonzero(base))) is not None:
+                sample = self._sample(mapped, base, found)  # the first record is damaged
+            if sample.has_crc.any():
                 return True
         return False
+
+    def _sample(self, mapped: mmap.mmap, base: int, position: int) -> RecordTable:
+        return scan(
+            mapped, position, len(mapped), base, self.queue_id, check_crc=self.check_crc, max_records=_SAMPLE_RECORDS
+        )
 
     # ---- gaps ----------------------------------------------------------------------------------------------------
 

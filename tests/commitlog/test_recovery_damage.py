@@ -129,6 +129,15 @@ def check_damaged_queues(damages: list[Damage]) -> None:
 @FEW
 @given(damages=damages, kind=positions)
 @example(damages=[("splice", 0.0, 0.49566251290540736, b"p")], kind="end")  # properties in good order in a CRC's place
+@example(
+    damages=[
+        ("flip", 0.0, 0.0, b"\0"),
+        ("flip", 0.5, 0.0, b"\0"),
+        ("flip", 0.5, 0.5, b"\0"),
+        ("flip", 0.5, 0.07421875, b"\0"),
+    ],
+    kind="middle",
+)  # the first record of each segment that is left
 def test_damaged_logs(damages: list[Damage], kind: str) -> None:
     """Verify, dump and recovery agree, keep what was flushed, and a second recovery changes nothing."""
     check_damaged_log(damages, kind)
