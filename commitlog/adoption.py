@@ -272,7 +272,8 @@ def _check_end(control: ControlRegion, lane: LaneDirectory, size: int, channel: 
 def _not_ours(file: Path, where: int, control: ControlRegion) -> PoolNotAdopted:
     return PoolNotAdopted(
         f"{file} differs from the pool behind offset {where}: something else wrote to it. Keep a copy of both, then "
-        f"remove the pool, {control.region.path.parent}, to go on with what the file says"
+        f"remove the pool, {control.region.path.parent}, to go on with what the files say: messages of any lane that are "
+        f"in the pool only are given up then"
     )
 
 
