@@ -29,7 +29,7 @@ from commitlog.errors import FAULT_BY_ERRNO, DamagedFile, RecoveryError, disk_er
 from commitlog.file_channel import FileChannel
 from commitlog.log_scan import Gap, LogScan
 from commitlog.mapped_file_queue import MappedFileQueue
-from commitlog.quarantine import Quarantine, write_again
+from commitlog.quarantine import Cut, Quarantine, write_again
 from commitlog.queue_repair import QueueRepair
 from commitlog.record import BLANK_BYTES
 from commitlog.record_table import RecordTable
@@ -132,6 +132,7 @@ class _Recovery:
         self.lane, self.size, self.channel, self.report = lane, segment_bytes, channel, report
         self.quarantine = Quarantine(lane, segment_bytes, channel)
         self.queues = QueueRepair(lane, channel, queue_file_bytes)
+        self.positions = PositionsFile(lane.positions_file, channel)
         self.findings: list[str] = []
         self.last_report_ns = SYSTEM_CLOCK.monotonic_ns()
 
@@ -198,7 +199,7 @@ class _Recovery:
         if log.holds_record(cut.end):
             self.quarantine.drop_plan(cut.note)
         else:
-            self.quarantine.carry_out(cut)
+            self._carry_out(cut)
 
     def _fit_sizes(self) -> None:
         """A segment file that is too short gets zeros for what is missing; what is too much of one is set aside.
@@ -225,10 +226,7 @@ class _Recovery:
 
     def _load_positions(self, segments: MappedFileQueue) -> Positions:
         """The recorded positions; zeros where there are none, which only means a longer walk."""
-        try:
-            positions = PositionsFile(self.lane.positions_file, self.channel).load()
-        except DamagedFile as error:
-            raise RecoveryError(str(error)) from error
+        positions = self._recorded()
         if positions is None:
             if segments.starts and segments.first == 0:
                 self._note_long_walk(segments)
@@ -237,6 +235,12 @@ class _Recovery:
             reason = f"the files of [{positions.first_where:,}, {segments.first:,}) are missing"
             self._note_corruption(Gap(positions.first_where, segments.first, "", reason, False, False, 0))
         return positions
+
+    def _recorded(self) -> Positions | None:
+        try:
+            return self.positions.load()
+        except DamagedFile as error:
+            raise RecoveryError(str(error)) from error
 
     def _note_long_walk(self, segments: MappedFileQueue) -> None:
         if segments.end - segments.first > self.size:
@@ -328,6 +332,17 @@ class _Recovery:
         self.quarantine.note_corruption(gap.file, gap.start, gap.end, reason)
         self._find(f"corruption: {gap.file} at offset {gap.start}: {reason}; {count:,} bytes hold no record")
 
+    def _carry_out(self, cut: Cut) -> None:
+        """Where it takes away what was recorded as flushed (a last record that seems to reach beyond), that is recorded
+        first: else the next recovery would take the zeros there for damage, and go on behind them."""
+        positions = self._recorded()
+        if positions is not None and positions.flushed_where > cut.end:
+            dispatched, first = (min(old, cut.end) for old in (positions.dispatched_where, positions.first_where))
+            self.positions.store(
+                replace(positions, flushed_where=cut.end, dispatched_where=dispatched, first_where=first, entries=-1)
+            )
+        self.quarantine.carry_out(cut)
+
     def _cut(self, log: LogScan, walked: _Walked) -> None:
         """Takes what is behind the end out of the log. Files made ahead, all zero, stay."""
         if walked.torn is None:
@@ -340,8 +355,7 @@ class _Recovery:
         if dirty_end == end and not later:
             return
         reason = walked.torn.reason or "nothing follows on"
-        cut = self.quarantine.plan(end, dirty_end, later, reason, walked.records_after)
-        self.quarantine.carry_out(cut)
+        self._carry_out(self.quarantine.plan(end, dirty_end, later, reason, walked.records_after))
         lost = f", {walked.records_after:,} good records among them: possible loss" if walked.records_after else ""
         files = f" and {len(later)} segment files" if later else ""
         self._find(

@@ -138,6 +138,15 @@ def check_damaged_queues(damages: list[Damage]) -> None:
     ],
     kind="middle",
 )  # the first record of each segment that is left
+@example(
+    damages=[
+        ("cut", 0.75, 0.375, b"\0"),
+        ("cut", 0.75, 0.375, b"\0"),
+        ("cut", 0.75, 0.375, b"\0"),
+        ("flip", 0.75, 0.01171875, b"\3"),
+    ],
+    kind="end",
+)  # the last record that is left claims to reach beyond what was flushed
 def test_damaged_logs(damages: list[Damage], kind: str) -> None:
     """Verify, dump and recovery agree, keep what was flushed, and a second recovery changes nothing."""
     check_damaged_log(damages, kind)
