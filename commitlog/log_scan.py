@@ -7,6 +7,7 @@ BLANK that reaches exactly to its segment's end, or the start of a later segment
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import re
 from collections.abc import Callable, Iterator
@@ -149,18 +150,16 @@ class LogScan:
         """Whether records of this log end with the whole-record CRC, by the looks of a few."""
         starts = self.segments.starts
         for base in dict.fromkeys([*starts[:2], *starts[-4:]]):
-            try:
-                mapped = self.segments.map(base)
-            except FileNotFoundError:
-                continue  # its store runs, and retention has just removed it
-            sample = self._sample(mapped, base, 0)
-            if not len(sample) and (found := self._find(base, 0, 0, self.segments.last_nonzero(base))) is not None:
-                sample = self._sample(mapped, base, found)  # the first record is damaged
-            if sample.has_crc.any():
-                return True
+            with contextlib.suppress(FileNotFoundError):  # its store runs, and retention has just removed it
+                sample = self._sample(base, 0)
+                if not len(sample) and (found := self._find(base, 0, 0, self.segments.last_nonzero(base))) is not None:
+                    sample = self._sample(base, found)  # the first record is damaged
+                if sample.has_crc.any():
+                    return True
         return False
 
-    def _sample(self, mapped: mmap.mmap, base: int, position: int) -> RecordTable:
+    def _sample(self, base: int, position: int) -> RecordTable:
+        mapped = self.segments.map(base)
         return scan(
             mapped, position, len(mapped), base, self.queue_id, check_crc=self.check_crc, max_records=_SAMPLE_RECORDS
         )

@@ -22,6 +22,7 @@ from commitlog.log_scan import Gap
 from commitlog.mapped_file_queue import MappedFileQueue
 from commitlog.queue_repair import by_topic, entries_of, runs
 from commitlog.record_table import RecordTable
+from commitlog.store_directory import segment_name
 
 _OPEN_MOST = 256
 _FINDINGS_MOST = 1000
@@ -213,7 +214,7 @@ class _Check:
 
     def _is_retired(self, table: RecordTable) -> bool:
         """Whether retention has removed the segment since, and perhaps its entries with it: both are no damage."""
-        return not (self.root.path / "commitlog" / f"{table.base_offset:020d}").exists()
+        return not (self.root.path / "commitlog" / segment_name(table.base_offset)).exists()
 
     def _look_at_ends(self, end: int) -> None:
         """No queue may name a record past the log's end."""

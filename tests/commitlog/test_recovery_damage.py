@@ -139,12 +139,7 @@ def check_damaged_queues(damages: list[Damage]) -> None:
     kind="middle",
 )  # the first record of each segment that is left
 @example(
-    damages=[
-        ("cut", 0.75, 0.375, b"\0"),
-        ("cut", 0.75, 0.375, b"\0"),
-        ("cut", 0.75, 0.375, b"\0"),
-        ("flip", 0.75, 0.01171875, b"\3"),
-    ],
+    damages=[*[("cut", 0.75, 0.375, b"\0")] * 3, ("flip", 0.75, 0.01171875, b"\3")],
     kind="end",
 )  # the last record that is left claims to reach beyond what was flushed
 def test_damaged_logs(damages: list[Damage], kind: str) -> None:
