@@ -28,6 +28,7 @@ LOGS = {
     "mixed": make_log(3_000, lambda n: RANDOM.randrange(300)),
     "all kinds": make_log(3_000, lambda n: RANDOM.randrange(300), kinds=12, topics=5),
     "many topics": make_log(2_000, lambda n: 10, kinds=2, topics=500),
+    "large bodies": make_log(130, lambda n: 3_000),
     "large": make_log(40, lambda n: RANDOM.randrange(100_000), kinds=4),
     "no CRC": make_log(2_000, lambda n: RANDOM.randrange(100), kinds=12, append_crc=False),
 }
@@ -195,6 +196,20 @@ class TestKnownPlaces:
         expected = [facts(decode(self.log.data, position)) for position in positions.tolist()]
         assert rows(table, self.log.data) == expected
         assert table.stop is Stop.END
+
+    @pytest.mark.parametrize("name", ["equal", "large bodies"])
+    @pytest.mark.parametrize("step", [1, 3, 0, -1, -2])
+    def test_evenly_spaced(self, name: str, step: int) -> None:
+        """Also backwards and one many times; the first and the last bytes of the buffer are records'."""
+        log = LOGS[name]
+        first = 0 if step > 0 else log.count - 1
+        places = np.array([first + step * n for n in range(40)])
+        table = tabulate(log.data, np.array(log.ends)[places], np.diff(log.ends)[places], BASE, LANE, check_crc=True)
+        assert rows(table, log.data) == [facts(decode(log.data, log.ends[place])) for place in places]
+        harmed = bytearray(log.data)
+        harmed[log.ends[places[33]] + 90] ^= 1
+        table = tabulate(harmed, np.array(log.ends)[places], np.diff(log.ends)[places], BASE, LANE, check_crc=True)
+        assert len(table) == (33 if step else 0)
 
     @pytest.mark.parametrize(
         ("position", "size"), [(-1, 200), (5, 200), (0, 0), (0, -5), (0, 2**31), (2**62, 200), (0, 150), (10**9, 10**9)]
