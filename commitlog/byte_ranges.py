@@ -34,15 +34,15 @@ def gather(view: ByteArray, dtype: str, positions: Ints) -> npt.NDArray[Any]:
     if not len(positions) or not width:
         return np.empty(len(positions), dtype)
     items: npt.NDArray[Any]
-    if stride := _stride_of(positions):
+    if stride := stride_of(positions):
         items = np.ndarray((len(positions),), dtype, view.data, int(positions[0]), (stride,)).copy()
     else:
         items = np.ndarray((len(view) - width + 1,), dtype, view.data, 0, (1,))[positions]
     return items
 
 
-def _stride_of(positions: Ints) -> int:
-    """The step from each position to the next, as in a run of records of one size; 0 where there is no such step."""
+def stride_of(positions: Ints) -> int:
+    """The step from each position to the next, as in a run of records of one size. 0 where they differ or are few."""
     if len(positions) < _STRIDED_LEAST:
         return 0
     step = int(positions[1] - positions[0])
@@ -79,7 +79,7 @@ def crcs_of(view: ByteArray, positions: Ints, sizes: Ints) -> Ints:
 def _crcs_of_block(view: ByteArray, positions: Ints, sizes: Ints, mean: int) -> npt.ArrayLike:
     size, ends = int(sizes[0]), positions + sizes
     same = bool((sizes == size).all())
-    if same and (stride := _stride_of(positions)):
+    if same and (stride := stride_of(positions)):
         return crcs_of_rows(view.data, int(positions[0]), stride, size, len(positions))
     if same and 0 < size <= _COPY_BYTES_MAX:
         return list(map(crc32, gather(view, f"V{size}", positions).tolist()))

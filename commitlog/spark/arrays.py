@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from commitlog.byte_ranges import stride_of
 from commitlog.spark.segments import Segment
 
 Ints = npt.NDArray[np.int64]
@@ -44,6 +45,9 @@ def take_spans(buffer: pa.Buffer, spans: Spans, kind: pa.DataType, which: Ints |
     count = len(spans.start)
     if not count:
         return nulls(kind, 0 if which is None else len(which))
+    if which is None and (stride := stride_of(spans.start)) and stride_of(spans.end) == stride:
+        length = int(spans.end[0] - spans.start[0])
+        return fixed_strings(np.ndarray((count, length), np.uint8, buffer, int(spans.start[0]), (stride, 1)), kind)
     offsets = np.empty(2 * count, np.int32)
     offsets[0::2] = spans.start
     offsets[1::2] = spans.end
@@ -69,12 +73,12 @@ def constant_strings(text: bytes, count: int) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(text * count)])
 
 
-def fixed_strings(characters: npt.NDArray[np.uint8]) -> pa.Array:
-    """Strings of one length from their characters, shape (count, length)."""
+def fixed_strings(characters: npt.NDArray[np.uint8], kind: pa.DataType) -> pa.Array:
+    """Strings or binaries of one length from their bytes, shape (count, length)."""
     count, length = characters.shape
     offsets = np.arange(count + 1, dtype=np.int32) * length
     data = pa.py_buffer(np.ascontiguousarray(characters))
-    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), data])
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(offsets), data])
 
 
 def binaries(values: list[bytes]) -> pa.Array:

@@ -1,7 +1,7 @@
 """From places in a mapped segment to an Arrow RecordBatch, with no Python loop over records.
 
-A field of many records is gathered by one fancy index over a view with a stride of one byte (segments.py), bytes of
-varying length by one `take` (arrays.py). Only the columns asked for are built. Before anything is given out every
+A field of many records is gathered by one copy of numpy's (byte_ranges.py), bytes of varying length by one `take`
+(arrays.py). Only the columns asked for are built. Before anything is given out every
 record is checked against its place: magic, size, queue id, queue offset, physical offset, the topic and all lengths.
 """
 
@@ -26,9 +26,10 @@ from commitlog.spark.segments import HEAD, HEAD_BYTES, Segment
 
 Ints = npt.NDArray[np.int64]
 
-ROWS_MAX = 50_000
-BATCH_BYTES_MAX = 32 << 20
-"""A batch is cut before it passes either, but has at least one row."""
+ROWS_MAX = 20_000
+BATCH_BYTES_MAX = 8 << 20
+"""A batch is cut before it passes either, but has at least one row. Larger ones are slower: they leave the processor's
+cache between two columns, and their memory is given back to the system each time."""
 CREATE_TIME_TYPE = 1
 """timestampType: what Kafka calls LogAppendTime, the time of the store."""
 
@@ -60,7 +61,7 @@ class Places:
 
 
 def cut(places: Places) -> Iterator[Places]:
-    """The records in pieces of at most 50,000 rows and 32 MiB, each with one row at least."""
+    """The records in pieces of at most 20,000 rows and 8 MiB, each with one row at least."""
     total = np.cumsum(places.size)
     start, count = 0, len(places.at)
     while start < count:
@@ -98,7 +99,7 @@ class Decoder:
         self.count = len(places.at)
         self._has_no_pairs = False  # as far as is known; `pairs` looks closer
         self._check_bounds()
-        self.heads = segment.heads[places.at].view(HEAD)
+        self.heads = segment.gather_as(HEAD, places.at)
         self.sys_flag = self.heads["sys_flag"].astype(np.int32)
         self._check_heads()
         self._find_body()
@@ -140,7 +141,7 @@ class Decoder:
             self.stored_at = at + 56 + 12 * born
             after = self.stored_at + 32 + 12 * stored
             self._fail(after > at + self.places.size, "the record is too short for its addresses")
-            body_bytes = self.segment.be32[after - 4].astype(np.int64)
+            body_bytes = self.segment.gather(">i4", after - 4).astype(np.int64)
         else:
             self.stored_at = at + 56
             after = at + HEAD_BYTES
@@ -163,7 +164,7 @@ class Decoder:
         is_other = not self.queue.offset_is_stored or len(topic) > V1_TOPIC_BYTES_MAX or bool(self._is_v2.any())
         if is_other or int(at[-1]) + kind.itemsize > self.segment.size:
             return False
-        tails = self.segment.at_every_byte(np.dtype(f"V{kind.itemsize}"))[at].view(kind)
+        tails = self.segment.gather_as(kind, at)
         ends = self.places.at + self.places.size
         properties_at = at + len(topic) + 3
         if any((tails[name] != word).any() for name, word in expected.items()):
@@ -183,12 +184,12 @@ class Decoder:
             topic_bytes += np.where(self._is_v2, self.segment.u8[topic_at - 2].astype(np.int64) << 8, 0)
         properties_at = topic_at + topic_bytes + 2
         self._fail(properties_at > ends, "the topic is longer than its record")
-        length = self.segment.be16[properties_at - 2]
+        length = self.segment.gather(">i2", properties_at - 2)
         self._fail(length != ends - properties_at, "the properties are not as long as the record says")
         if self.queue.offset_is_stored:
             self._fail(topic_bytes != len(self.queue.topic), "a record of another topic")
-            name = self.segment.at_every_byte(np.dtype(("S", len(self.queue.topic))))
-            self._fail(name[topic_at] != self.queue.topic, "a record of another topic")
+            names = self.segment.gather(f"S{len(self.queue.topic)}", topic_at)
+            self._fail(names != self.queue.topic, "a record of another topic")
         self.properties = Spans(properties_at, ends)
 
     # ---- columns -------------------------------------------------------------------------------------------------
@@ -203,12 +204,12 @@ class Decoder:
         """All properties; None where no record has any but the appended CRC."""
         if self._has_no_pairs:
             return None
-        spans, be64 = self.properties, self.segment.be64
+        spans = self.properties
         lengths = spans.end - spans.start
         if not ((lengths == 0) | (lengths == CRC_BYTES)).all():
             return parse_pairs(self.segment, spans.start, spans.end)
         where = spans.start[lengths == CRC_BYTES]
-        if len(where) and not (be64[where] == CRC_WORD).all():
+        if len(where) and not (self.segment.gather(">i8", where) == CRC_WORD).all():
             return parse_pairs(self.segment, spans.start, spans.end)
         return None
 
@@ -246,16 +247,16 @@ class Decoder:
         return arrays.fixed(inside * 1000, kind)
 
     def stored(self, kind: pa.DataType) -> pa.Array:
-        stored = self.segment.be64[self.stored_at] if self.has_ipv6 else self.heads["stored"]
+        stored = self.segment.gather(">i8", self.stored_at) if self.has_ipv6 else self.heads["stored"]
         return self.timestamps(stored, kind)
 
-    def message_ids(self) -> pa.Array:
+    def message_ids(self, kind: pa.DataType) -> pa.Array:
         if self.has_ipv6:
             return self._message_ids_ipv6()
         raw = np.empty((self.count, 16), np.uint8)
         raw[:, :8] = np.ascontiguousarray(self.heads["store_host"]).view(np.uint8).reshape(-1, 8)
         raw[:, 8:] = np.ascontiguousarray(self.heads["physical_offset"]).view(np.uint8).reshape(-1, 8)
-        return arrays.fixed_strings(_HEX[np.stack((raw >> 4, raw & 15), axis=2).reshape(self.count, 32)])
+        return arrays.fixed_strings(_HEX[np.stack((raw >> 4, raw & 15), axis=2).reshape(self.count, 32)], kind)
 
     def _message_ids_ipv6(self) -> pa.Array:
         found = []
@@ -288,7 +289,7 @@ _BUILDERS: dict[str, Callable[[Decoder, pa.DataType], pa.Array]] = {
     "bornTimestamp": lambda rows, kind: rows.timestamps(rows.heads["born"], kind),
     "properties": lambda rows, kind: rows.pair_lists(kind, headers=False),
     "physicalOffset": lambda rows, kind: rows.numbers(rows.heads["physical_offset"], np.int64, kind),
-    "messageId": lambda rows, kind: rows.message_ids(),
+    "messageId": Decoder.message_ids,
     "size": lambda rows, kind: rows.numbers(rows.places.size, np.int32, kind),
     "sysFlag": lambda rows, kind: rows.numbers(rows.sys_flag, np.int32, kind),
 }

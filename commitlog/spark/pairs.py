@@ -112,5 +112,5 @@ def _merged(closes: Ints, unended: Ints) -> tuple[Ints, Ints]:
 def _ends_with_crc(segment: Segment, starts: Ints, ends: Ints) -> Bools:
     long_enough = ends - starts >= CRC_BYTES
     where = np.where(long_enough, ends - CRC_BYTES, 0)
-    is_crc: Bools = (segment.be64[where] == CRC_WORD) & (segment.u8[where + 8] == 1) & long_enough
+    is_crc: Bools = (segment.gather(">i8", where) == CRC_WORD) & (segment.u8[where + 8] == 1) & long_enough
     return is_crc

@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from commitlog.byte_ranges import ByteArray, Ints, gather
 from commitlog.errors import DamagedFile
 from commitlog.file_channel import DISK, FileChannel
 
@@ -46,26 +48,21 @@ assert HEAD.itemsize == HEAD_BYTES
 
 
 class Segment:
-    """One mapped segment file. `base` is the log offset of its first byte.
-
-    `heads`, `be64`, `be32`, `be16` are views with a stride of one byte: item i is what begins at byte i, so that
-    one fancy index gathers a field of many records wherever they lie. The items of `heads` are plain bytes, to be
-    viewed as HEAD: numpy copies those ten times faster than items with fields.
-    """
+    """One mapped segment file. `base` is the log offset of its first byte."""
 
     def __init__(self, path: Path, base: int, fd: int, size: int, channel: FileChannel) -> None:
         self.path, self.base, self.size = path, base, size
         self.map = channel.map_read(fd, size)
         self.buffer = pa.py_buffer(self.map)
-        self.u8: npt.NDArray[np.uint8] = np.frombuffer(self.map, np.uint8)
-        self.heads = self.at_every_byte(np.dtype(f"V{HEAD_BYTES}"))
-        self.be64 = self.at_every_byte(np.dtype(">i8"))
-        self.be32 = self.at_every_byte(np.dtype(">i4"))
-        self.be16 = self.at_every_byte(np.dtype(">i2"))
+        self.u8: ByteArray = np.frombuffer(self.map, np.uint8)
 
-    def at_every_byte(self, dtype: np.dtype) -> npt.NDArray[np.void]:
-        """The file as an array of `dtype` that begins anew at each byte."""
-        return np.ndarray(shape=(max(self.size - dtype.itemsize + 1, 0),), dtype=dtype, buffer=self.map, strides=(1,))
+    def gather(self, dtype: str, at: Ints) -> npt.NDArray[Any]:
+        """What lies at these bytes of the segment, all within it."""
+        return gather(self.u8, dtype, at)
+
+    def gather_as(self, dtype: np.dtype[np.void], at: Ints) -> npt.NDArray[np.void]:
+        """The same for items with fields, which numpy copies ten times faster as plain bytes."""
+        return self.gather(f"V{dtype.itemsize}", at).view(dtype)
 
 
 class SegmentCache:

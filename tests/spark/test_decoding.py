@@ -82,6 +82,23 @@ def test_records_without_properties(tmp_path: Path) -> None:
     assert read(store, Slice("orders", 0, 0, 20, -1, 0)) == [expected_row(record) for record in records]
 
 
+@pytest.mark.parametrize("body_bytes", [0, 1, 100])
+@pytest.mark.parametrize("topic", ["orders", LONG_TOPIC])
+def test_records_of_one_size(tmp_path: Path, topic: str, body_bytes: int) -> None:
+    """Evenly spaced ones, as a batch writes them; with bodies of other sizes in records of the same size; every second."""
+    store, rng = HandMadeStore(tmp_path / "store"), random.Random(2)
+    lane = store.lane(0)
+    for row in range(300):
+        lane.append(topic if row < 200 or row % 2 else "s" * len(topic), rng.randbytes(body_bytes))
+    for row in range(100):
+        spare = b"x\x01" + b"y" * (50 - row % 10) + b"\x02"
+        lane.append(topic, rng.randbytes(body_bytes + row % 10), raw_properties=spare, crc=row < 50)
+    store.publish()
+    wanted = [expected_row(record) for record in lane.records if record.topic == topic]
+    assert read(store, Slice(topic, 0, 0, len(wanted), -1, 0)) == wanted
+    assert read(store, Slice(topic, 0, 205, 240, -1, 0)) == wanted[205:240]
+
+
 def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows where rows are large, but at least one."""
     store = HandMadeStore(tmp_path / "store")
