@@ -6,6 +6,7 @@ store anew, checks that it is the one that was planned for, and gives the same r
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import logging
 from collections.abc import Iterator
@@ -30,7 +31,11 @@ ENTRIES_MAX = 200_000
 """Consume queue entries looked at in one step."""
 
 _NONE = np.empty(0, np.int64)
-_frozen = False
+_settled = False
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+_KEPT_BYTES = 128 << 20
+_LARGEST_KEPT_BYTES = 32 << 20
 
 Ints = npt.NDArray[np.int64]
 log = logging.getLogger(__name__)
@@ -66,20 +71,29 @@ def read_task(task: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatc
     """The task's rows. Raises StoreNotFound, DataLoss, CorruptRecord, DamagedFile, MissingCodec."""
     if not isinstance(task, Task):
         return  # nothing was planned: Spark makes one partition of none
-    _freeze_once()
+    _settle_once()
     SEGMENTS.forget_gone()
     _check_path(task)
     for piece in task.slices:
         yield from SliceReader(task, piece).batches(schema)
 
 
-def _freeze_once() -> None:
-    """What a worker has imported is never garbage: without it each task's collections walk all of it."""
-    global _frozen
-    if not _frozen:
-        gc.collect()
-        gc.freeze()
-        _frozen = True
+def _settle_once() -> None:
+    """Makes the process one that reads many batches.
+
+    What it has imported is never garbage: without that, each task's collections walk all of it. And memory that a batch has
+    set free serves the next one: by glibc's defaults it goes back to the system, and comes again as page faults, which took a
+    tenth of the time of a query.
+    """
+    global _settled
+    if _settled:
+        return
+    gc.collect()
+    gc.freeze()
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):  # glibc's
+        mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+    _settled = True
 
 
 def _check_path(task: Task) -> None:

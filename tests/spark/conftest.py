@@ -15,6 +15,6 @@ def no_segments_mapped(shm_root: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     from commitlog.spark import reading
     from commitlog.spark.segments import SEGMENTS
 
-    monkeypatch.setattr(reading, "_frozen", True)
+    monkeypatch.setattr(reading, "_settled", True)
     yield
     SEGMENTS.clear()
