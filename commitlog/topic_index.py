@@ -16,7 +16,6 @@ while nothing has moved. It is not for threads.
 
 from __future__ import annotations
 
-import time
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from commitlog.clock import SYSTEM_CLOCK
 from commitlog.consume_queue import ConsumeQueue, is_light
 from commitlog.errors import CorruptRecord, DamagedFile, ReadingWarning
 from commitlog.log_walk import RecentSegments, Step, walk
@@ -343,7 +343,7 @@ class TopicIndex:
         """Looks at the store again; whether anything moved. Raises CorruptRecord, DamagedFile, CommitLogError."""
         self.view.refresh()
         if not self.view.live:
-            now = time.monotonic_ns()
+            now = SYSTEM_CLOCK.monotonic_ns()
             if self._looked_at and now - self._looked_at < STOPPED_REREAD_NS:
                 return False
             self._looked_at = now

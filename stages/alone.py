@@ -28,6 +28,7 @@ from typing import Any
 import orjson
 
 import commitlog
+from commitlog.clock import SYSTEM_CLOCK
 from commitlog.config import Config
 from commitlog.config_file import load_config
 from commitlog.file_channel import DISK
@@ -92,7 +93,7 @@ class Alone:
 
     def _fill(self, body_bytes: int) -> int:
         """Sends until the last buffer holds no further batch; how many messages that were."""
-        self.words[Header.SUPERVISOR_HEARTBEAT] = time.monotonic_ns()
+        self.words[Header.SUPERVISOR_HEARTBEAT] = SYSTEM_CLOCK.monotonic_ns()
         sent, most, end = 0, 0, self._slots * self.segment_bytes
         with commitlog.Producer(self.path) as producer:
             few = min(_BATCH, max(self.segment_bytes // 4 // (body_bytes + 200), 1))
@@ -106,7 +107,7 @@ class Alone:
 
     def _make(self, name: str) -> ServiceThread:
         kind = getattr(importlib.import_module(f"stages.{name}"), _CLASSES[name])
-        self.words[Header.SUPERVISOR_HEARTBEAT] = time.monotonic_ns()
+        self.words[Header.SUPERVISOR_HEARTBEAT] = SYSTEM_CLOCK.monotonic_ns()
         stage: ServiceThread = kind(self.path)
         stage.beat()
         stage.on_start()

@@ -58,6 +58,15 @@ MODULE_CALLS = {
     "tempfile": re.compile("mkstemp|mkdtemp|.*Temporary(File|Directory)"),
     "io": re.compile("open"),
 }
+CLOCK_CALLS = r"\btime\.((time|monotonic|perf_counter|clock_gettime)(_ns)?|sleep)\(|from time import"
+# Who asks another clock than commitlog/clock.py, and why.
+CLOCK_EXCEPTIONS = {
+    "commitlog/producer.py": "the time of each message: asked through an object it takes twice as long",
+    "commitlog/profiling.py": "the time that a stage is looked at",
+    "commitlog/spark/class_data.py": "the age of a file in the user's cache",
+    "commitlog/spark/java.py": "the age of a file in the user's cache",
+    "stages/alone.py": "the time of a pass in a profile, to the nanosecond",
+}
 CHANNELS = re.compile(r"(channel|DISK)$")  # what a FileChannel is called
 
 
@@ -169,6 +178,16 @@ def test_no_exception_outlives_its_reason() -> None:
         for module, (calls, _) in EXCEPTIONS.items()
     }
     assert not {module: calls for module, calls in unused.items() if calls}
+
+
+def test_one_clock_says_what_time_it_is() -> None:
+    """Also who waits asks it. The main job is no part of the log: it may look at any clock."""
+    asking = {
+        module
+        for module in EVERY_MODULE
+        if not module.startswith("commitlog/ingest/") and re.search(CLOCK_CALLS, (ROOT / module).read_text())
+    }
+    assert asking == {"commitlog/clock.py", *CLOCK_EXCEPTIONS}
 
 
 def test_architecture_names_every_module() -> None:

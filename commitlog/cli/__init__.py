@@ -1,102 +1,15 @@
-"""The command `commitlog`: one table of commands, each imported only when it is asked for.
-
-A command is a plain function of the same name in `commitlog/cli/<module>.py`, with typer's annotations. To add one,
-write the function and a line in `COMMANDS`. Modules import what is heavy (pyspark, rich, matplotlib) inside their
-functions, so that `commitlog --help` answers at once.
-"""
+"""The command `commitlog`; what it can do is in app.py."""
 
 from __future__ import annotations
 
-import importlib
 import sys
-import warnings
-from typing import Annotated, Any
-
-import typer
-from typer.core import TyperGroup
-
-from commitlog.errors import CommitLogError
-from commitlog.log_lines import printable
-
-COMMANDS: dict[str, str] = {
-    "ingest": "ingest",
-    "run": "run",
-    "produce": "produce",
-    "cat": "cat",
-    "stat": "stat",
-    "readers": "readers",
-    "top": "top",
-    "dump": "inspect",
-    "verify": "inspect",
-    "profile": "profile",
-    "destroy": "destroy",
-}
-"""Name of a command → its module in this package, in the order that `--help` lists them."""
-
-
-class LazyCommands(TyperGroup):
-    """Finds the commands in `COMMANDS` instead of a list that had to be imported first."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS:
-            return None
-        module = importlib.import_module(f"{__name__}.{COMMANDS[cmd_name]}")
-        single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        single.command(cmd_name)(getattr(module, cmd_name))
-        return typer.main.get_command(single)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"commitlog {version('commitlog')}")
-        raise typer.Exit
-
-
-app = typer.Typer(
-    cls=LazyCommands,
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,  # plain help: the same with and without rich, and quick
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
-    """A commit log fed through shared memory: local processes append, Spark reads."""
-
-
-def _line(message: Exception | str) -> str:
-    return printable(" ".join(str(message).split()))
-
-
-def _show_warning(message: Warning | str, category: type[Warning], *place: object, **more: object) -> None:
-    """One line, as for an error: where in the code it was said helps nobody who types a command."""
-    sys.stderr.write(f"commitlog: {_line(message)} [{category.__name__}]\n")
 
 
 def main() -> None:
-    """Entry point. An error of ours, or a file that may not be read, is one line on stderr and exit code 1; a bug keeps its
-    traceback."""
-    warnings.showwarning = _show_warning
+    """Entry point. What takes long to import is imported here, so that Ctrl-C ends it without a traceback then too."""
     try:
-        app()
-    except CommitLogError as error:
-        _give_up(error)
-    except PermissionError as error:  # in a store of somebody else's
-        _give_up(error, f"{error.filename}: {error.strerror}; check its owner and permissions")
+        from commitlog.cli.app import run_command
 
-
-def _give_up(error: Exception, message: str = "") -> None:
-    sys.stderr.write(f"commitlog: {_line(message or error)} [{type(error).__name__}]\n")
-    sys.exit(1)
+        run_command()
+    except KeyboardInterrupt:
+        sys.exit(130)  # as a shell says it: 128 and the signal's number

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
+from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.ingest.grid import Grid
 
 if TYPE_CHECKING:
@@ -90,14 +90,14 @@ class PlainLines:
     """A line every two seconds, and one at each change of phase. No control codes. While there are no numbers yet, the line
     says how long the phase has taken."""
 
-    def __init__(self, stream: TextIO, interval: float = PLAIN_SECONDS) -> None:
+    def __init__(self, stream: TextIO, clock: Clock = SYSTEM_CLOCK) -> None:
         self.stream = stream
-        self.interval = interval
+        self.clock = clock
         self._phase = ""
         self._since = self._next = 0.0
 
     def show(self, snapshot: Snapshot) -> None:
-        now = time.monotonic()
+        now = self.clock.monotonic_ns() / 1e9
         if snapshot.phase != self._phase:
             self._phase, self._since = snapshot.phase, now
             self.say(snapshot.phase)
@@ -105,7 +105,7 @@ class PlainLines:
             self.say(plain_line(snapshot) if snapshot.steps else f"{snapshot.phase}: {now - self._since:.0f} s")
         else:
             return
-        self._next = now + self.interval
+        self._next = now + PLAIN_SECONDS
 
     def say(self, text: str) -> None:
         self.stream.write(printable(text) + "\n")
@@ -131,7 +131,7 @@ class Dashboard:
         self._phase = ""
 
     def show(self, snapshot: Snapshot) -> None:
-        now = time.monotonic()
+        now = SYSTEM_CLOCK.monotonic_ns() / 1e9
         if now < self._next and snapshot.phase == self._phase:
             return
         self._next, self._phase = now + self.INTERVAL, snapshot.phase

@@ -11,7 +11,6 @@ without a Python loop; else they go one by one, in their order.
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise, repeat
@@ -22,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import (
     IllegalProperty,
     IllegalTopic,
@@ -154,7 +154,7 @@ def _lease(options: SinkOptions) -> Producer:
     """Waits for a lane, in rounds of the store's own `producer.lane_wait_ms`. Imports ZeroMQ, which readers do without."""
     from commitlog.spark.task_producer import TaskProducer
 
-    deadline = time.monotonic() + options.max_lane_wait_ms / 1000
+    deadline = SYSTEM_CLOCK.monotonic_ns() + options.max_lane_wait_ms * 1_000_000
     while True:
         try:
             return TaskProducer(options.path)
@@ -164,12 +164,12 @@ def _lease(options: SinkOptions) -> Producer:
                 f"machine of its executor"
             ) from None
         except NoFreeLane as error:
-            if time.monotonic() >= deadline:
+            if SYSTEM_CLOCK.monotonic_ns() >= deadline:
                 raise NoFreeLane(
                     f"option maxLaneWait: no lane within {options.max_lane_wait_ms / 1000:g} s: {error}. Or write from "
                     f"fewer tasks: .coalesce(n)"
                 ) from None
-        time.sleep(_LEASE_PAUSE_SECONDS)
+        SYSTEM_CLOCK.sleep(_LEASE_PAUSE_SECONDS)
 
 
 class _Rows:

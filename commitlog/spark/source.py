@@ -7,7 +7,6 @@ them has a SparkContext.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
@@ -22,6 +21,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import CommitLogError, OffsetOutOfRange, OptionError
 from commitlog.spark.columns import check_schema, schema_of
 from commitlog.spark.daemon import improve_this_worker
@@ -207,7 +207,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxRows):
             shares = share_out(backlog, limit.max_rows)
             ends = {key: self._begin(offset, key, queues[key]) + shares.get(key, 0) for key in ends}
-        self._last_batch_ns = time.monotonic_ns()
+        self._last_batch_ns = SYSTEM_CLOCK.monotonic_ns()
         new: Offsets = {topic: dict(lanes) for topic, lanes in offset.ends.items()}
         earliest: Offsets = {}
         for key, end in ends.items():
@@ -264,7 +264,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         least = self.options.min_offsets
         if least is None or rows >= least or self._last_batch_ns is None or self._target is not None:
             return False
-        return time.monotonic_ns() - self._last_batch_ns < self.options.max_delay_ms * 1_000_000
+        return SYSTEM_CLOCK.monotonic_ns() - self._last_batch_ns < self.options.max_delay_ms * 1_000_000
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self.options.max_offsets

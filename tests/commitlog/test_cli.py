@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import commitlog
-from commitlog.cli import COMMANDS
+from commitlog.cli.app import COMMANDS
 from tests.crash.scene import pid_of
 from tests.waiting import wait_until
 
@@ -51,6 +51,17 @@ def config(tmp_path: Path) -> Path:
     file = tmp_path / "small.toml"
     file.write_text(SMALL)
     return file
+
+
+def test_interrupted_while_it_is_loaded(tmp_path: Path) -> None:
+    """As if Ctrl-C came while typer is imported: no traceback."""
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
+    done = subprocess.run(
+        [sys.executable, "-m", "commitlog.cli", "--help"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+        capture_output=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
 def test_commands_work_beside_each_other_on_a_live_store(tmp_path: Path, config: Path) -> None:

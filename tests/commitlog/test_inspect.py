@@ -16,7 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 import commitlog
-from commitlog.cli import app, main
+from commitlog.cli import main
+from commitlog.cli.app import app
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.dump import dump_records
 from commitlog.errors import StoreNotFound

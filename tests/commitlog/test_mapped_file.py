@@ -7,22 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.clock import Clock
 from commitlog.errors import DamagedFile
 from commitlog.mapped_file import MappedFile
-
-
-class FakeClock(Clock):
-    """Time that passes in `sleep` only."""
-
-    def __init__(self) -> None:
-        self.now_ns = 0
-
-    def monotonic_ns(self) -> int:
-        return self.now_ns
-
-    def sleep(self, seconds: float) -> None:
-        self.now_ns += int(seconds * 1e9)
+from tests.fake_clock import FakeClock
 
 
 @pytest.fixture

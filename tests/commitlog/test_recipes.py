@@ -13,7 +13,7 @@ import orjson
 import pytest
 import typer.main
 
-from commitlog.cli import app
+from commitlog.cli.app import app
 from commitlog.config import Config
 
 ROOT = Path(__file__).parents[2]

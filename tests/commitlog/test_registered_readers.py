@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from commitlog import registered_readers
-from commitlog.cli import app
+from commitlog.cli.app import app
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import ReaderError, ReaderInUse
 from commitlog.registered_readers import RegisteredReader, RegisteredReaders

@@ -15,7 +15,7 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from commitlog.cli import app
+from commitlog.cli.app import app
 from commitlog.consume_queue import ConsumeQueue
 from commitlog.errors import (
     CommitLogError,

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import commitlog
 from commitlog import errors
-from commitlog.cli import app
+from commitlog.cli.app import app
 from shm.layout import STAGES
 from tests.waiting import wait_until
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 import commitlog
 from commitlog import errors
-from commitlog.cli import app
+from commitlog.cli.app import app
 from commitlog.stray_pools import stray_pools
 from shm.layout import STAGES
 from tests.crash.scene import kill, pid_of

@@ -12,7 +12,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 import commitlog
-from commitlog.cli import app
+from commitlog.cli.app import app
 from commitlog.cli.top import Snapshot, lines
 from commitlog.view import StoreView
 from tests.stages.idle_store import SetClock

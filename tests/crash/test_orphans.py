@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import commitlog
 from commitlog import errors
-from commitlog.cli import app
+from commitlog.cli.app import app
 from commitlog.file_channel import DISK
 from shm.layout import STAGES
 from tests.crash.accounts import check, read_store

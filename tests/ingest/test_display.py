@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import io
-import time
 
 import pytest
 from rich.console import Console
 
-from commitlog.ingest.dashboard import BatchLine, PlainLines, Snapshot, StepLine, make_display, milliseconds, render
+from commitlog.ingest.dashboard import (
+    PLAIN_SECONDS,
+    BatchLine,
+    PlainLines,
+    Snapshot,
+    StepLine,
+    make_display,
+    milliseconds,
+    render,
+)
 from commitlog.ingest.grid import Grid
+from tests.fake_clock import FakeClock
 
 STEPS = (
     StepLine("wrote", 1_234_567, 4000.4, 1.25),
@@ -75,11 +84,12 @@ def test_plain_lines_without_a_terminal() -> None:
     stream = io.StringIO()
     display = make_display(stream)
     assert isinstance(display, PlainLines)
-    display = PlainLines(stream, interval=0.02)
+    clock = FakeClock()
+    display = PlainLines(stream, clock)
     display.show(Snapshot("cafe", "starting Spark", 0.1))
     display.show(FULL)
     display.show(FULL)
-    time.sleep(0.03)
+    clock.sleep(PLAIN_SECONDS)
     display.show(FULL)
     display.say("evil \x1b[31m text")
     display.close()
@@ -94,10 +104,12 @@ def test_plain_lines_without_a_terminal() -> None:
 def test_plain_lines_while_spark_starts() -> None:
     """There is nothing to count yet, but something goes on."""
     stream = io.StringIO()
-    display = PlainLines(stream, interval=0.0)
+    clock = FakeClock()
+    display = PlainLines(stream, clock)
     for _ in range(3):
         display.show(Snapshot("cafe", "starting Java and Spark", 0.1))
-    assert stream.getvalue().splitlines() == ["starting Java and Spark", *["starting Java and Spark: 0 s"] * 2]
+        clock.sleep(3)
+    assert stream.getvalue().splitlines() == [f"starting Java and Spark{tail}" for tail in ("", ": 3 s", ": 6 s")]
 
 
 def test_durations_in_words() -> None:
