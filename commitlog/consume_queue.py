@@ -33,7 +33,6 @@ PRE_FILL_SIZE = 0x7FFFFFFF
 _LIGHT = "%LMQ%"
 
 Entries = npt.NDArray[Any]
-Ints = npt.NDArray[np.int64]
 
 
 def is_light(topic: str) -> bool:

@@ -13,10 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from commitlog.byte_ranges import stride_of
+from commitlog.byte_ranges import Ints, stride_of
 from commitlog.spark.segments import Segment
-
-Ints = npt.NDArray[np.int64]
 
 
 class Spans(NamedTuple):

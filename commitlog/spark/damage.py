@@ -13,10 +13,10 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 
 from commitlog.body import plain_body
+from commitlog.byte_ranges import Ints, Mask
 from commitlog.errors import CorruptRecord
 from commitlog.file_channel import DISK, FileChannel
 from commitlog.record import decode
@@ -26,9 +26,6 @@ from commitlog.store_directory import LaneDirectory
 
 _NOTE = re.compile(r"corrupt-(\d{20})\.json")
 _ANYWHERE = 1 << 62
-
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -55,12 +52,12 @@ class Damage:
         starts, ends = ([pair[index] for pair in found] for index in (0, 1))
         return cls(np.array(starts, np.int64), np.maximum.accumulate(np.array(ends, np.int64)))
 
-    def touches(self, where: Ints, size: Ints) -> Bools:
+    def touches(self, where: Ints, size: Ints) -> Mask:
         """Which of the records [where, where + size), in bytes of the log, lie in a noted range in part or whole."""
         if not len(self.start):
             return np.zeros(len(where), np.bool_)
         before = np.searchsorted(self.start, where + size, side="left")  # ranges that begin before the record's end
-        reaches: Bools = self.end[np.maximum(before - 1, 0)] > where
+        reaches: Mask = self.end[np.maximum(before - 1, 0)] > where
         return reaches & (before > 0)
 
 

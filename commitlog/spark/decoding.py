@@ -17,14 +17,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from commitlog.body import plain_body
+from commitlog.byte_ranges import Ints
 from commitlog.errors import CorruptRecord
 from commitlog.record import MAGIC_V1, MAGIC_V2, V1_TOPIC_BYTES_MAX, SysFlag, decode
 from commitlog.spark import arrays
 from commitlog.spark.arrays import Spans
 from commitlog.spark.pairs import CRC_BYTES, CRC_WORD, Pairs, parse_pairs
 from commitlog.spark.segments import HEAD, HEAD_BYTES, Segment
-
-Ints = npt.NDArray[np.int64]
 
 ROWS_MAX = 40_000
 BATCH_BYTES_MAX = 16 << 20

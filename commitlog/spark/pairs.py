@@ -11,12 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from commitlog.byte_ranges import Ints, Mask
 from commitlog.properties import RESERVED_NAMES, RESERVED_PREFIX
 from commitlog.spark.arrays import Spans, gather_bytes
 from commitlog.spark.segments import Segment
-
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 CRC_WORD = int.from_bytes(b"__CRC32#", "big", signed=True)
 CRC_BYTES = 20
@@ -34,12 +32,12 @@ class Pairs:
     name_end: Ints
     value_end: Ints  # the value begins at name_end + 1
 
-    def select(self, mask: Bools) -> Pairs:
+    def select(self, mask: Mask) -> Pairs:
         """The pairs for which `mask` holds."""
         parts = (self.row[mask], self.name_at[mask], self.name_end[mask], self.value_end[mask])
         return Pairs(self.rows, self.data, *parts)
 
-    def named(self, name: bytes) -> Bools:
+    def named(self, name: bytes) -> Mask:
         """Which pairs have this name."""
         found = (self.name_end - self.name_at) == len(name)
         where = np.flatnonzero(found)
@@ -49,7 +47,7 @@ class Pairs:
         mask[where] = True
         return mask
 
-    def reserved(self) -> Bools:
+    def reserved(self) -> Mask:
         """Which pairs have a name of RocketMQ's own, and are none of the user's headers."""
         found = np.zeros(len(self.row), np.bool_)
         lengths = self.name_end - self.name_at
@@ -109,8 +107,8 @@ def _merged(closes: Ints, unended: Ints) -> tuple[Ints, Ints]:
     return both[order], order
 
 
-def _ends_with_crc(segment: Segment, starts: Ints, ends: Ints) -> Bools:
+def _ends_with_crc(segment: Segment, starts: Ints, ends: Ints) -> Mask:
     long_enough = ends - starts >= CRC_BYTES
     where = np.where(long_enough, ends - CRC_BYTES, 0)
-    is_crc: Bools = (segment.gather(">i8", where) == CRC_WORD) & (segment.u8[where + 8] == 1) & long_enough
+    is_crc: Mask = (segment.gather(">i8", where) == CRC_WORD) & (segment.u8[where + 8] == 1) & long_enough
     return is_crc

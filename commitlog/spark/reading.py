@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from commitlog.byte_ranges import Ints
 from commitlog.consume_queue import ConsumeQueue, is_light
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss, StoreNotFound
 from commitlog.log_walk import walk
@@ -37,7 +37,6 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _KEPT_BYTES = 128 << 20
 _LARGEST_KEPT_BYTES = 32 << 20
 
-Ints = npt.NDArray[np.int64]
 log = logging.getLogger(__name__)
 
 

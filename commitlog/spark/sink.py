@@ -17,10 +17,10 @@ from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from commitlog.byte_ranges import Ints
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import (
     IllegalProperty,
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
 improve_this_worker()
 
-Ints = npt.NDArray[np.int64]
 
 _TYPES = {
     "value": ("string", "binary"),
