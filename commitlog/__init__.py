@@ -15,9 +15,8 @@ import os.path
 
 import shm
 
-TYPE_CHECKING = (
-    False  # as typing has it, whose import takes long: nobody can catch a Ctrl-C while this module is loaded
-)
+# As typing has it. To import that takes long, and nobody can catch a Ctrl-C while this module is loaded.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
