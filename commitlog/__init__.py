@@ -11,13 +11,16 @@ Everything a user touches is here, in `commitlog.errors` and in `commitlog.spark
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import os.path
 
 import shm
-from commitlog import errors
 
+# As typing has it. To import that takes long, and nobody can catch a Ctrl-C while this module is loaded.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
+    from commitlog import errors
     from commitlog.config import Config
     from commitlog.message import Message
     from commitlog.producer import Producer
@@ -28,8 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Config", "Message", "Producer", "PutMessageStatus", "Reader", "Receipt", "StopReport", "Store", "errors"]
 
-if shm.__file__ is None or Path(shm.__file__).parent.parent != Path(__file__).parent.parent:
-    raise errors.NeighbourMismatch(
+if shm.__file__ is None or os.path.dirname(os.path.dirname(shm.__file__)) != os.path.dirname(os.path.dirname(__file__)):
+    from commitlog.errors import NeighbourMismatch
+
+    raise NeighbourMismatch(
         f"commitlog found another package named shm ({shm.__file__ or list(shm.__path__)}): rename it, or move it "
         f"off sys.path"
     )
@@ -43,6 +48,7 @@ _HOMES = {
     "Receipt": "commitlog.receipt",
     "StopReport": "commitlog.store",
     "Store": "commitlog.store",
+    "errors": "commitlog.errors",
     "spark": "commitlog.spark",
 }
 

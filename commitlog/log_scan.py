@@ -20,12 +20,16 @@ from commitlog.byte_ranges import ByteArray, gather
 from commitlog.mapped_file_queue import MappedFileQueue
 from commitlog.record import (
     BLANK_BYTES,
+    CRC_MASK,
     CRC_PROPERTY_BYTES,
     CRC_PROPERTY_START,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
     RECORD_BYTES_MIN,
+    SysFlag,
+    crc32,
+    reversed_digits,
 )
 from commitlog.record_table import RecordTable, Stop, size_and_magic
 from commitlog.scan import scan
@@ -199,8 +203,10 @@ class LogScan:
             return base + position
         total, magic = size_and_magic(mapped, position)
         offset = int.from_bytes(mapped[position + 28 : position + 36], "big")
-        believed = magic in (MAGIC_V1, MAGIC_V2) and offset == base + position
-        return base + position + total if believed and RECORD_BYTES_MIN <= total <= size - position else base + position
+        if magic not in (MAGIC_V1, MAGIC_V2) or offset != base + position:
+            return base + position
+        total = min(total, _size_by_lengths(mapped, position, magic) or total)
+        return base + position + total if RECORD_BYTES_MIN <= total <= size - position else base + position
 
     def _find(self, base: int, after: int, likely: int, end: int) -> int | None:
         """The first position behind `after`, before `end`, at which a good record or a BLANK is; `likely` comes first."""
@@ -226,6 +232,31 @@ class LogScan:
             if magic == MAGIC_BLANK and position + remaining == size:
                 return True
         return len(self._scan(base, position, 1)) > 0
+
+
+def _size_by_lengths(mapped: mmap.mmap, position: int, magic: int) -> int:
+    """What the lengths within a record come to, if its CRC holds with that size: its TOTALSIZE alone may be damaged, and
+    name the end of a later record. 0 where it does not hold."""
+
+    def number(at: int, width: int) -> int:
+        return int.from_bytes(mapped[at : at + width], "big")
+
+    flags = number(position + 36, 4)
+    body = position + 88 + 12 * bool(flags & SysFlag.BORN_HOST_V6) + 12 * bool(flags & SysFlag.STORE_HOST_V6)
+    topic = body + number(body - 4, 4)
+    width = 1 if magic == MAGIC_V1 else 2
+    properties = topic + width + number(topic, width) + 2
+    end = properties + number(properties - 2, 2)
+    size, tail = end - position, end - CRC_PROPERTY_BYTES
+    if end > len(mapped) or size < RECORD_BYTES_MIN:
+        return 0
+    with memoryview(mapped) as view:
+        if view[tail : tail + len(CRC_PROPERTY_START)] == CRC_PROPERTY_START:
+            crc = crc32(view[position + 4 : tail], crc32(size.to_bytes(4, "big"))) & CRC_MASK
+            whole = view[end - 11 : end - 1] == reversed_digits(crc)
+        else:
+            whole = crc32(view[body:topic]) & CRC_MASK == number(position + 8, 4)
+    return size if whole else 0
 
 
 def _candidates(view: ByteArray, base: int, start: int, end: int) -> list[tuple[int, int]]:

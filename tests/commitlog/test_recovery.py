@@ -141,6 +141,26 @@ def test_damage_below_flushed_is_reported_and_its_neighbours_stay(lane: MadeLane
     check_again(lane, found)
 
 
+@pytest.mark.parametrize("append_crc", [True, False])
+@pytest.mark.parametrize("times", [2, 3, 7])
+def test_a_damaged_size_that_reaches_another_record_hides_none(tmp_path: Path, times: int, append_crc: bool) -> None:
+    """Such as one flipped bit makes of 128, where all records are that large."""
+    lane = MadeLane(LaneDirectory(tmp_path / "3", 3), append_crc=append_crc)
+    for number in range(40):
+        lane.append("orders", b"%06d" % number)
+    lane.set_positions(lane.end, 0)
+    harmed = (1, 20, 30, 32)
+    for number in harmed:
+        start, end = lane.places[number]
+        lane.write(start, (times * (end - start)).to_bytes(4, "big"))
+    assert lane.kept() == [n for n in range(40) if n not in harmed]
+    found = lane.recover()
+    assert found.end == lane.end
+    for number in harmed:
+        assert any(f"offset {lane.places[number][0]}" in line for line in found.findings)
+    check_again(lane, found)
+
+
 def test_a_lost_record_keeps_its_queue_offset(lane: MadeLane) -> None:
     """Consume queues built anew name the damaged range for it, so that later offsets stay what they were."""
     start, end = lane.places[20]
