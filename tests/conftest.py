@@ -8,6 +8,7 @@ import gc
 import itertools
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,9 @@ from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as for what a shell starts in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LEAK_PATIENCE_SECONDS = 20.0
 _spark_jvm: int | None = None  # the session is one a worker, and so is its JVM
