@@ -17,10 +17,10 @@ from difflib import SequenceMatcher
 import numpy as np
 
 from commitlog.byte_ranges import ByteArray, gather
+from commitlog.errors import CorruptRecord
 from commitlog.mapped_file_queue import MappedFileQueue
 from commitlog.record import (
     BLANK_BYTES,
-    CRC_MASK,
     CRC_PROPERTY_BYTES,
     CRC_PROPERTY_START,
     MAGIC_BLANK,
@@ -28,8 +28,7 @@ from commitlog.record import (
     MAGIC_V2,
     RECORD_BYTES_MIN,
     SysFlag,
-    crc32,
-    reversed_digits,
+    decode,
 )
 from commitlog.record_table import RecordTable, Stop, size_and_magic
 from commitlog.scan import scan
@@ -235,8 +234,8 @@ class LogScan:
 
 
 def _size_by_lengths(mapped: mmap.mmap, position: int, magic: int) -> int:
-    """What the lengths within a record come to, if its CRC holds with that size: its TOTALSIZE alone may be damaged, and
-    name the end of a later record. 0 where it does not hold."""
+    """What the lengths within a record come to, if it is a good one with that size: its TOTALSIZE alone may be damaged, and
+    name the end of a later record. 0 where it is none."""
 
     def number(at: int, width: int) -> int:
         return int.from_bytes(mapped[at : at + width], "big")
@@ -247,16 +246,14 @@ def _size_by_lengths(mapped: mmap.mmap, position: int, magic: int) -> int:
     width = 1 if magic == MAGIC_V1 else 2
     properties = topic + width + number(topic, width) + 2
     end = properties + number(properties - 2, 2)
-    size, tail = end - position, end - CRC_PROPERTY_BYTES
-    if end > len(mapped) or size < RECORD_BYTES_MIN:
+    size = end - position
+    if end > len(mapped):
         return 0
-    with memoryview(mapped) as view:
-        if view[tail : tail + len(CRC_PROPERTY_START)] == CRC_PROPERTY_START:
-            crc = crc32(view[position + 4 : tail], crc32(size.to_bytes(4, "big"))) & CRC_MASK
-            whole = view[end - 11 : end - 1] == reversed_digits(crc)
-        else:
-            whole = crc32(view[body:topic]) & CRC_MASK == number(position + 8, 4)
-    return size if whole else 0
+    try:
+        decode(size.to_bytes(4, "big") + mapped[position + 4 : end])
+    except CorruptRecord:
+        return 0
+    return size
 
 
 def _candidates(view: ByteArray, base: int, start: int, end: int) -> list[tuple[int, int]]:

@@ -5,6 +5,7 @@ A check takes a `Build`, which makes benches of the stages as they are or with o
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -95,13 +96,11 @@ def buffers_return_when_flushed(build: Build, path: Path) -> None:
         for _ in range(3):
             bench.turn("allocator", "allocator", "allocator", "flusher", "committer")
         bench.faults.set(Rule("fdatasync", error=errno.EIO))
-        try:
+        with contextlib.suppress(NoBufferAvailable, DiskError):
             for _ in range(6):
                 sent += send(producer, 40)
                 bench.turn("allocator", "committer")
             raise AssertionError("six segments were accepted into three buffers, none of them flushed")
-        except (NoBufferAvailable, DiskError):
-            pass
         bench.faults.clear()
         bench.settle()
         bodies = bench.durable_bodies()
