@@ -45,7 +45,7 @@ def bind(encoder: RecordEncoder, topic: bytes) -> tuple[BoundEncoder, int]:
         record = join((pack(size, magic, crc, queue, queue_offset, physical_offset, times, length), body, tail))
         if crc_bytes:
             crc = crc_of(record) & mask
-            return join((record, low[crc % 10_000], middle[crc // 10_000 % 10_000], high[crc // 100_000_000]))
+            return join((record, low[crc % 1_000], middle[crc // 1_000 % 1_000], high[crc // 1_000_000]))
         return record
 
     return encode, overhead
