@@ -33,12 +33,14 @@ def gather(view: ByteArray, dtype: str, positions: Ints) -> npt.NDArray[Any]:
     width = np.dtype(dtype).itemsize
     if not len(positions) or not width:
         return np.empty(len(positions), dtype)
-    items: npt.NDArray[Any]
     if stride := stride_of(positions):
-        items = np.ndarray((len(positions),), dtype, view.data, int(positions[0]), (stride,)).copy()
-    else:
-        items = np.ndarray((len(view) - width + 1,), dtype, view.data, 0, (1,))[positions]
-    return items
+        return evenly(view, dtype, int(positions[0]), stride, len(positions)).copy()
+    return evenly(view, dtype, 0, 1, len(view) - width + 1)[positions]
+
+
+def evenly(view: ByteArray, dtype: npt.DTypeLike, start: int, stride: int, count: int) -> npt.NDArray[Any]:
+    """`count` items, the first at `start` and each `stride` bytes after the last: no copy, they stay the view's memory."""
+    return np.ndarray((count,), dtype, view.data, start, (stride,))
 
 
 def stride_of(positions: Ints) -> int:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from commitlog.body import plain_body
-from commitlog.byte_ranges import Ints
+from commitlog.byte_ranges import Ints, evenly, stride_of
 from commitlog.errors import CorruptRecord
 from commitlog.record import MAGIC_V1, MAGIC_V2, V1_TOPIC_BYTES_MAX, SysFlag, decode
 from commitlog.spark import arrays
@@ -25,15 +25,20 @@ from commitlog.spark.arrays import Spans
 from commitlog.spark.pairs import CRC_BYTES, CRC_WORD, Pairs, parse_pairs
 from commitlog.spark.segments import HEAD, HEAD_BYTES, Segment
 
-ROWS_MAX = 40_000
+ROWS_MAX = 75_000
 BATCH_BYTES_MAX = 16 << 20
-"""A batch is cut before it passes either, but has at least one row. Smaller ones cost Spark more, larger ones leave the
-processor's cache between two columns."""
+"""A batch is cut before it passes either, but has at least one row. Each costs Spark a millisecond or so, and memory by its
+size."""
 CREATE_TIME_TYPE = 1
 """timestampType: what Kafka calls LogAppendTime, the time of the store."""
 
 _MS_MOST = (2**63 - 1) // 1000
 """Times count in microseconds here."""
+
+_BLOCK_ROWS = 4_000
+"""So many records stay in a core's cache while field after field of them is looked at."""
+_ALIKE = ((0, "i8"), (12, "i4"), (36, "i4"))
+"""TOTALSIZE with MAGIC, QUEUEID, SYSFLAG: what records laid out alike have in common before their bodies."""
 
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 
@@ -60,7 +65,7 @@ class Places:
 
 
 def cut(places: Places) -> Iterator[Places]:
-    """The records in pieces of at most 40,000 rows and 16 MiB, each with one row at least."""
+    """The records in pieces of at most 75,000 rows and 16 MiB, each with one row at least."""
     total = np.cumsum(places.size)
     start, count = 0, len(places.at)
     while start < count:
@@ -90,14 +95,31 @@ def usual_tail(topic: bytes) -> tuple[np.dtype[np.void], dict[str, int]]:
     return np.dtype(fields), expected
 
 
+def words_of(start: int, end: int) -> Iterator[tuple[int, str]]:
+    """The bytes [start, end), at least four, as numbers: where, and of which type. They may overlap."""
+    width = 8 if end - start >= 8 else 4
+    for at in (*range(start, end - width, width), end - width):
+        yield at, f"i{width}"
+
+
 class Decoder:
     """The records of one batch. Parts that several columns need are made once, when the first one asks."""
+
+    heads: npt.NDArray[Any]
+    """Of type HEAD; the fields after an IPv6 host are not where it says."""
+    sys_flag: npt.NDArray[np.int32]
+    stored_at: Ints
+    has_ipv6: bool
+    body: Spans
+    properties: Spans
 
     def __init__(self, segment: Segment, queue: Queue, places: Places) -> None:
         self.segment, self.queue, self.places = segment, queue, places
         self.count = len(places.at)
         self._has_no_pairs = False  # as far as is known; `pairs` looks closer
         self._check_bounds()
+        if self._are_like_the_first():
+            return
         self.heads = segment.gather_as(HEAD, places.at)
         self.sys_flag = self.heads["sys_flag"].astype(np.int32)
         self._check_heads()
@@ -118,6 +140,40 @@ class Decoder:
         at, size = self.places.at, self.places.size
         self._fail((at < 0) | (size < HEAD_BYTES) | (at + size > self.segment.size), "the record is not in its segment")
         self._fail(np.concatenate((at[1:] < (at + size)[:-1], [False])), "the next record lies within this one")
+
+    def _are_like_the_first(self) -> bool:
+        """Whether these are records of one size, all laid out as the first, which is checked by itself. The others are
+        compared with its bytes where they lie: half the time that gathering them takes.
+
+        False where anything is otherwise: then the other checks find out what.
+        """
+        places, u8 = self.places, self.segment.u8
+        stride = stride_of(places.at)
+        if not stride or not self.queue.offset_is_stored or (places.size != places.size[0]).any():
+            return False
+        first = Decoder(self.segment, self.queue, places.cut(0, 1))
+        start = int(places.at[0])
+        found = (first.body.start, first.body.end, first.properties.start, first.stored_at)
+        body_at, body_end, properties_at, stored_at = (int(where[0]) - start for where in found)
+        named = properties_at + (8 if first._has_no_pairs else 0)  # then the CRC property's name counts too
+        words = [*_ALIKE, (body_at - 4, "i4"), *words_of(body_end, named)]
+        wanted = [(where, kind, evenly(u8, kind, start + where, 1, 1)[0]) for where, kind in words]
+        expected = {20: np.arange(places.offset, places.offset + self.count), 28: places.at + self.segment.base}
+        for begin in range(0, self.count, _BLOCK_ROWS):
+            count, at = min(_BLOCK_ROWS, self.count - begin), start + begin * stride
+            for where, kind, word in wanted:
+                if (evenly(u8, kind, at + where, stride, count) != word).any():
+                    return False
+            for where, numbers in expected.items():
+                if (evenly(u8, ">i8", at + where, stride, count) != numbers[begin : begin + count]).any():
+                    return False
+        self.heads = evenly(u8, HEAD, start, stride, self.count)
+        self.sys_flag = np.full(self.count, first.sys_flag[0])
+        self.has_ipv6, self.stored_at = first.has_ipv6, places.at + stored_at
+        self.body = Spans(places.at + body_at, places.at + body_end)
+        self.properties = Spans(places.at + properties_at, places.at + places.size)
+        self._has_no_pairs = first._has_no_pairs
+        return True
 
     def _check_heads(self) -> None:
         heads, places = self.heads, self.places

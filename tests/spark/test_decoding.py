@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from commitlog.errors import CorruptRecord, DataLoss, StoreNotFound
+from commitlog.host import Host
 from commitlog.spark.columns import ALL_COLUMNS, schema_of
 from commitlog.spark.decoding import column_names
 from commitlog.spark.planning import Slice
@@ -83,13 +84,18 @@ def test_records_without_properties(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("body_bytes", [0, 1, 100])
-@pytest.mark.parametrize("topic", ["orders", LONG_TOPIC])
-def test_records_of_one_size(tmp_path: Path, topic: str, body_bytes: int) -> None:
+@pytest.mark.parametrize("topic", ["orders", "x", LONG_TOPIC])
+@pytest.mark.parametrize("stored", [V4, V6])
+def test_records_of_one_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str, body_bytes: int, stored: Host
+) -> None:
     """Evenly spaced ones, as a batch writes them; with bodies of other sizes in records of the same size; every second."""
+    monkeypatch.setattr("commitlog.spark.decoding._BLOCK_ROWS", 64)
     store, rng = HandMadeStore(tmp_path / "store"), random.Random(2)
     lane = store.lane(0)
     for row in range(300):
-        lane.append(topic if row < 200 or row % 2 else "s" * len(topic), rng.randbytes(body_bytes))
+        name, crc = topic if row < 200 or row % 2 else "s" * len(topic), row < 250
+        lane.append(name, rng.randbytes(body_bytes), stored=stored, crc=crc)
     for row in range(100):
         spare = b"x\x01" + b"y" * (50 - row % 10) + b"\x02"
         lane.append(topic, rng.randbytes(body_bytes + row % 10), raw_properties=spare, crc=row < 50)
@@ -114,21 +120,27 @@ def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert isinstance(batches[0], pa.RecordBatch)
 
 
-@pytest.mark.parametrize("byte", [0, 4, 12, 20, 28, 84, 92, 93])
-def test_a_damaged_record_is_an_error_with_its_place(tmp_path: Path, byte: int) -> None:
-    """Size, magic, queue id, queue offset, physical offset, body length, topic length, topic."""
+@pytest.mark.parametrize("byte", [0, 4, 12, 20, 27, 28, 35, 84, 92, 93, 98, 100])
+@pytest.mark.parametrize("row", [0, 4, 40, 99])
+@pytest.mark.parametrize("same", [True, False])
+def test_a_damaged_record_is_an_error_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, byte: int, row: int, same: bool
+) -> None:
+    """Size, magic, queue id, both ends of queue offset and physical offset, body length, topic length, both ends of the
+    topic, properties' length; among records of one size and of several."""
+    monkeypatch.setattr("commitlog.spark.decoding._BLOCK_ROWS", 16)
     store = HandMadeStore(tmp_path / "store")
-    records = [store.lane(0).append("orders", b"body") for _ in range(10)]
+    records = [store.lane(0).append("orders", b"body", key=None if same else "k" * (n % 3)) for n in range(100)]
     store.publish()
     path = store.directory.lane(0).segment(0)
     with path.open("r+b") as file:
-        file.seek(records[4].physical_offset + byte)
+        file.seek(records[row].physical_offset + byte)
         damaged = file.read(1)[0] ^ 0x41
         file.seek(-1, 1)
         file.write(bytes([damaged]))
-    with pytest.raises(CorruptRecord, match="orders, lane 0, offset 4") as raised:
-        read(store, Slice("orders", 0, 0, 10, -1, 0), ("value",))
-    assert raised.value.offset == records[4].physical_offset
+    with pytest.raises(CorruptRecord, match=f"orders, lane 0, offset {row}:") as raised:
+        read(store, Slice("orders", 0, 0, 100, -1, 0), ("value",))
+    assert raised.value.offset == records[row].physical_offset
 
 
 def test_another_store_at_the_path(tmp_path: Path) -> None:
