@@ -254,7 +254,9 @@ def profile_alone(
     if directory.exists():
         raise ProfileRefused(f"{directory} is there already: remove it, or choose another --out")
     command = [sys.executable, "-P", "-m", "stages.alone", stage, str(directory), str(segment_bytes), str(body_bytes)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(  # Ctrl-C in a terminal is for this process: the stage cleans up at the end of its input
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
     assert process.stdin
     assert process.stdout
     try:

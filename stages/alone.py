@@ -31,6 +31,7 @@ import commitlog
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.config import Config
 from commitlog.config_file import load_config
+from commitlog.errors import CommitLogError
 from commitlog.file_channel import DISK
 from commitlog.store_directory import StoreDirectory
 from shm.layout import HISTOGRAM_BUCKETS, STAGES, Header, Lane, Stage
@@ -84,12 +85,16 @@ class Alone:
         self._pool = Path(self._locks.facts.pool.directory)
         self._base = self.control.lane_base(0)
         self._lane = StoreDirectory(path).lane(0)
-        self.messages = self._fill(body_bytes)
-        self.input_bytes = self.words[self._base + Lane.WROTE]
-        self._turn("allocator")
         self._stage: ServiceThread | None = None
-        if name == "dispatcher":
-            self._commit_and_flush()
+        try:
+            self.messages = self._fill(body_bytes)
+            self.input_bytes = self.words[self._base + Lane.WROTE]
+            self._turn("allocator")
+            if name == "dispatcher":
+                self._commit_and_flush()
+        except BaseException:
+            self.close()
+            raise
 
     def _fill(self, body_bytes: int) -> int:
         """Sends until the last buffer holds no further batch; how many messages that were."""
@@ -264,7 +269,10 @@ def main() -> None:
     assert name in STAGES
     segment_bytes, body_bytes = [*map(int, sizes), *(1 << 26, 100)[len(sizes) :]]
     _let_profilers_in()
-    alone = Alone(name, Path(path), segment_bytes, body_bytes)
+    try:
+        alone = Alone(name, Path(path), segment_bytes, body_bytes)
+    except CommitLogError as error:
+        sys.exit(f"stages.alone: {error}")
     try:
         _say({"ready": True, "pid": os.getpid(), "bytes": alone.input_bytes, "messages": alone.messages})
         for line in sys.stdin.buffer:

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 def profile(
     stage: Annotated[str, typer.Argument(help=f"{', '.join(STAGES)}.")],
     store: Annotated[Path | None, typer.Option(help="A running store; without it the stage is run alone.")] = None,
-    seconds: Annotated[float, typer.Option(help="How long to look, whole seconds.", min=1)] = 10.0,
-    out: Annotated[Path, typer.Option(help="Directory for profile-STAGE.svg.")] = Path(),
+    seconds: Annotated[float, typer.Option(help="How long to look, whole seconds.", min=1, max=86_400)] = 10.0,
+    out: Annotated[
+        Path, typer.Option(help="Directory for profile-STAGE.svg.", file_okay=False, writable=True)
+    ] = Path(),
     segment_bytes: Annotated[int, typer.Option(help="Segment size of a stage run alone.")] = 1 << 26,
-    body_bytes: Annotated[int, typer.Option(help="Body size of a stage run alone.")] = 100,
+    body_bytes: Annotated[int, typer.Option(help="Body size of a stage run alone.", min=0)] = 100,
 ) -> None:
     """Show where the time of STAGE goes: a flame graph (py-spy), system calls against Python, its counters.
 
@@ -32,7 +34,10 @@ def profile(
 
     if stage not in STAGES:
         raise typer.BadParameter(f"no stage {stage}; there are {', '.join(STAGES)}")
-    DISK.create_directory(out)
+    try:
+        DISK.create_directory(out)
+    except OSError as error:
+        raise typer.BadParameter(f"--out {out}: {error.strerror}") from None
     picture, draft = out.absolute() / f"profile-{stage}.svg", out.absolute() / f".profile-{stage}.raw"
     if store is not None:
         found = profile_running(store, stage, seconds, draft)

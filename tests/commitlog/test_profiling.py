@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -12,6 +15,7 @@ import commitlog.profiling as profiling
 from commitlog.cli.profile import describe
 from commitlog.flame_graph import flame_graph
 from commitlog.profiling import Clocks, Profile, ProfileRefused
+from tests.waiting import wait_until
 
 RAW = """\
 run (a.py:1);work (a.py:2);pwrite (b.py:3) 30
@@ -79,3 +83,53 @@ def test_a_stage_alone_with_a_profiler_that_sees_one_stack(monkeypatch: pytest.M
     assert found.clocks.wall > 0
     assert found.stacks == [(("Alone._rounds (stages/alone.py:1)", "write_once (commitlog/file_channel.py:5)"), 5)]
     assert {path.name for path in tmp_path.iterdir()} == {"py-spy"}
+
+
+def profile(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "commitlog.cli", "profile", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--segment-bytes", "100"], "store.segment_bytes = 100"),
+        (["--segment-bytes", "1048576", "--body-bytes", "9999999"], "MESSAGE_SIZE_EXCEEDED"),
+        (["--body-bytes", "-1"], "--body-bytes"),
+        (["--seconds", "inf"], "--seconds"),
+        (["--out", "a-file"], "a-file"),
+        (["--out", "a-file/below"], "a-file/below"),
+    ],
+)
+def test_what_cannot_be_is_said_in_lines_and_leaves_nothing(
+    words: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    player = tmp_path / "bin" / "py-spy"
+    player.parent.mkdir()
+    player.write_text("#!/bin/sh\nexit 1\n")
+    player.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{player.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a-file").touch()
+    done = profile("committer", "--seconds", "1", *words)
+    assert done.returncode in (1, 2)
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"a-file", "bin"}
+
+
+def test_ctrl_c_ends_a_stage_alone_without_a_word(tmp_path: Path) -> None:
+    """A terminal interrupts all of its foreground processes: the stage must not end before it has cleaned up."""
+    command = [sys.executable, "-m", "commitlog.cli", "profile", "committer", "--out", str(tmp_path)]
+    player = tmp_path / "bin" / "py-spy"
+    player.parent.mkdir()
+    player.write_text("#!/bin/sh\nexec sleep 60\n")
+    player.chmod(0o700)
+    environment = {**os.environ, "PATH": f"{player.parent}{os.pathsep}{os.environ['PATH']}"}
+    running = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    wait_until(lambda: (tmp_path / "profile-committer-store").exists())
+    os.killpg(running.pid, signal.SIGINT)
+    said = running.communicate(timeout=60)[1]
+    assert running.returncode == 130
+    assert "Traceback" not in said
+    assert {path.name for path in tmp_path.iterdir()} == {"bin"}
