@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import math
 import shutil
 import subprocess
 import sys
@@ -57,8 +58,8 @@ def arguments(words: list[str]) -> argparse.Namespace:
         parser.error(f"--against {', '.join(sorted(unknown))}: there are {', '.join(AGAINST)}")
     if found.repeats is not None and found.repeats < 1:
         parser.error("--repeats must be 1 or more")
-    if found.scale is not None and found.scale <= 0:
-        parser.error("--scale must be above 0")
+    if found.scale is not None and not (0 < found.scale < math.inf):
+        parser.error("--scale must be a number above 0")
     if found.markdown and not found.earlier and (found.quick or set(parts_of(found)) != set(PARTS)):
         parser.error("--markdown wants a full run of all parts; or --from FILE")
     return found
@@ -97,6 +98,7 @@ def main(words: list[str]) -> int:
     given = arguments(words)
     if given.plot and importlib.util.find_spec("matplotlib") is None:
         sys.exit("--plot needs matplotlib: pip install matplotlib")
+    check_places(given)
     result = read(given.earlier) if given.earlier else measure(given)
     if given.markdown and result["quick"]:
         sys.exit(f"--markdown: {given.earlier} is of a quick run, whose numbers mean nothing")
@@ -117,6 +119,27 @@ def main(words: list[str]) -> int:
     return 1 if any(part["failed"] for part in result["parts"].values()) else 0
 
 
+def check_places(given: argparse.Namespace) -> None:
+    """Ends with a line where what was asked for can't be written: before the work, not after it."""
+    for option, file in (("--json", given.json), ("--markdown", given.markdown)):
+        if file is not None:
+            if file.is_dir():
+                sys.exit(f"{option} {file}: it is a directory")
+            _check_directory(f"{option} {file}", file.absolute().parent)
+    for option, directory in (("--plot", given.plot), ("--directory", given.directory)):
+        if directory is not None:
+            _check_directory(f"{option} {directory}", directory, make=True)
+
+
+def _check_directory(asked: str, directory: Path, make: bool = False) -> None:
+    try:
+        if make:
+            directory.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=directory).close()
+    except OSError as error:
+        sys.exit(f"{asked}: {error.strerror}")
+
+
 def read(path: Path) -> dict[str, Any]:
     """An earlier run."""
     try:
@@ -133,7 +156,6 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
     settings = settings_of(given)
     if given.install:
         install()
-    settings.directory.mkdir(parents=True, exist_ok=True)
     if settings.scale >= 1 and shutil.disk_usage(settings.directory).free < LEAST_FREE_BYTES:
         sys.exit(
             f"{settings.directory}: a full run wants {LEAST_FREE_BYTES >> 30} GiB free; choose another --directory"
@@ -152,4 +174,8 @@ def run_part(name: str, settings: Settings) -> Part:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        say("interrupted; nothing is left behind")
+        sys.exit(130)

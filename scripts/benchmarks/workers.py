@@ -55,6 +55,7 @@ def workers(jobs: list[dict[str, Any]]) -> Iterator[Workers]:
                 [sys.executable, "-P", "-m", "scripts.benchmarks.workers"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is for the bench
             )
             processes.append(process)
             assert process.stdin
@@ -63,6 +64,10 @@ def workers(jobs: list[dict[str, Any]]) -> Iterator[Workers]:
         for process in processes:
             Workers._line(process)
         yield Workers(processes)
+    except BaseException:  # nobody waits for what they would say
+        for process in processes:
+            process.kill()
+        raise
     finally:
         for process in processes:
             assert process.stdin

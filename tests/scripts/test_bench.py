@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from scripts.benchmarks.__main__ import PARTS, ROOT
 from scripts.benchmarks.harness import Bench, Metric
 from scripts.benchmarks.settings import Settings
+from tests.waiting import wait_until
 
 ABSENT = ("Kafka", "LMDB", "sixteen")  # what a quick run without other packages can't judge
 
@@ -29,7 +31,7 @@ ROWS = {
 
 def bench(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Kafka's jars are looked for in the user's cache: an empty one here, so that every machine runs the same."""
-    command = [sys.executable, "-P", "-m", "scripts.benchmarks", *words, "--directory", str(tmp_path)]
+    command = [sys.executable, "-P", "-m", "scripts.benchmarks", "--directory", str(tmp_path), *words]
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     environment["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1"  # quicker to start
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
@@ -107,6 +109,13 @@ def test_contestants_take_turns_and_a_broken_one_leaves(tmp_path: Path, capsys: 
         (["append", "--repeats", "0"], "--repeats"),
         (["append", "--markdown", "FILE"], "--markdown wants a full run"),
         (["--from", "nowhere.json"], "--from nowhere.json"),
+        (["dispatch", "--quick", "--json", "/dev/null/report.json"], "--json /dev/null/report.json"),
+        (["dispatch", "--quick", "--json", "/dev"], "--json /dev"),
+        (["dispatch", "--quick", "--plot", "/dev/null"], "--plot /dev/null"),
+        (["--from", "nowhere.json", "--plot", "/dev/null"], "--plot /dev/null"),
+        (["dispatch", "--quick", "--directory", "/dev/null/here"], "--directory /dev/null/here"),
+        (["dispatch", "--quick", "--scale", "nan"], "--scale"),
+        (["dispatch", "--quick", "--scale", "inf"], "--scale"),
     ],
 )
 def test_a_wrong_word_is_answered_in_a_line(words: list[str], says: str, tmp_path: Path) -> None:
@@ -114,6 +123,29 @@ def test_a_wrong_word_is_answered_in_a_line(words: list[str], says: str, tmp_pat
     assert done.returncode in (1, 2)
     assert says in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_ends_it_in_a_line_and_leaves_nothing(tmp_path: Path) -> None:
+    """A terminal interrupts everything that runs in it. The stage alone is just being filled."""
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "scripts.benchmarks",
+        "dispatch",
+        "--directory",
+        str(tmp_path),
+        "--scale",
+        "0.5",
+    ]
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    wait_until(lambda: list(tmp_path.glob("*/*/store/lanes")))
+    os.killpg(running.pid, signal.SIGINT)
+    said = running.communicate(timeout=60)[1]
+    assert running.returncode == 130
+    assert said.splitlines()[-1] == "bench: interrupted; nothing is left behind"
+    assert "Traceback" not in said
     assert not list(tmp_path.iterdir())
 
 
