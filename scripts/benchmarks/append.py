@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import commitlog
@@ -30,14 +31,20 @@ def run(bench: Bench) -> None:
                 EACH,
                 "os.write, the record",
                 contestants,
-                **_settings(bench, size),
+                messages=f"{_count(bench, size)} (Queue: {_fewer(bench, size, 5)}, faster-fifo: {_fewer(bench, size, 3)})",
+                Queue="until its thread has passed all on",
+                Kafka="produce() with librdkafka's defaults",
+                **_settings(size),
             )
             bench.compare(
                 f"send_batch, {size} B",
                 EACH,
                 "file.write, the bodies",
                 _batches(bench, stack, size, room / "file", with_crc, plain),
-                **_settings(bench, size),
+                messages=f"{_most(bench, size)} (of 100, LMDB: {_count(bench, size)}; "
+                f"SQLite, Redis: {_fewer(bench, size, 10)})",
+                SQLite="WAL, FULL: durable, unlike the others; LMDB and Redis too",
+                **_settings(size),
             )
 
 
@@ -45,14 +52,19 @@ def _count(bench: Bench, size: int, full: int = 600_000) -> int:
     return bench.settings.count(full * 100 // (size + 150), least=1000, multiple=1000)
 
 
-def _settings(bench: Bench, size: int) -> dict[str, Any]:
-    return {
-        "messages": _count(bench, size),
-        "body": f"{size} B",
-        "sync": "none within the clock",
-        "Kafka": "produce() with librdkafka's defaults",
-        "SQLite": "WAL, FULL: durable, unlike the others",
-    }
+def _fewer(bench: Bench, size: int, part: int) -> int:
+    """A part of the work, for who is slow."""
+    return max(_count(bench, size) // part, 1000)
+
+
+def _most(bench: Bench, size: int) -> int:
+    """Batches are quick: more of them, as many as fit into free buffers."""
+    room = 2 * bench.settings.segment_bytes // len(floors.record_of(size))
+    return min(_count(bench, size) * 4, room // 1000 * 1000)
+
+
+def _settings(size: int) -> dict[str, Any]:
+    return {"body": f"{size} B", "sync": "none within the clock"}
 
 
 def _single(
@@ -66,7 +78,7 @@ def _single(
         "send": lambda: send(with_crc, body, count),
         "send, body CRC only": lambda: send(plain, body, count),
         "file.write, the body": lambda: floors.file_write(file, [body] * 1000, count),
-        "multiprocessing.Queue": lambda: rivals.queue_put(body, max(count // 5, 1000)),
+        "multiprocessing.Queue": lambda: rivals.queue_put(body, _fewer(bench, size, 5)),
     }
 
 
@@ -98,7 +110,7 @@ def _rivals(bench: Bench, stack: contextlib.ExitStack, size: int, broker: Any) -
     if bench.wants("faster-fifo"):
         package = rivals.module_or_skip(bench, "faster-fifo", "faster_fifo")
         if package is not None:
-            found["faster-fifo"] = lambda: rivals.fifo_put(package, body, max(count // 3, 1000))
+            found["faster-fifo"] = lambda: rivals.fifo_put(package, body, _fewer(bench, size, 3))
     return found
 
 
@@ -116,26 +128,24 @@ def _batches(
     bodies = [floors.body_of(size) for _ in range(1000)]
     rows = np.frombuffer(b"".join(bodies), np.uint8).reshape(1000, size)
     arrow = pa.array(bodies, pa.binary())
-    count = _count(bench, size)
-    most = 2 * bench.settings.segment_bytes // len(floors.record_of(size))  # what fits into free buffers
-    more = min(count * 4, most // 1000 * 1000)  # batches are quick
-    found: dict[str, Turn] = {
-        "file.write, the bodies": lambda: floors.file_write(file, bodies, more),
-        "batches of 100": lambda: send_batches(with_crc, bodies[:100], count),
-        "batches of 1,000": lambda: send_batches(with_crc, bodies, more),
-        "the same, body CRC only": lambda: send_batches(plain, bodies, more),
-        "numpy, batches of 1,000": lambda: send_batches(with_crc, rows, more),
-        "Arrow, batches of 1,000": lambda: send_batches(with_crc, arrow, more),
-    }
+    count, most, few = _count(bench, size), _most(bench, size), _fewer(bench, size, 10)
+    found: dict[str, Turn] = {"file.write, the bodies": lambda: floors.file_write(file, bodies, most)}
+    for kind, given in (("", bodies), ("numpy, ", rows), ("Arrow, ", arrow)):
+        found |= {
+            f"{kind}batches of 100": partial(send_batches, with_crc, given[:100], count),
+            f"{kind}batches of 100, body CRC only": partial(send_batches, plain, given[:100], count),
+            f"{kind}batches of 1,000": partial(send_batches, with_crc, given, most),
+            f"{kind}batches of 1,000, body CRC only": partial(send_batches, plain, given, most),
+        }
     insert = stack.enter_context(rivals.sqlite(stack.enter_context(bench.room()) / "db"))
-    found["SQLite, transactions of 1,000"] = lambda: _insert_all(insert, bodies, max(count // 10, 1000))
+    found["SQLite, transactions of 1,000"] = lambda: _insert_all(insert, bodies, few)
     if bench.wants("lmdb") and (package := rivals.module_or_skip(bench, "LMDB", "lmdb")) is not None:
         put = stack.enter_context(rivals.lmdb(package, stack.enter_context(bench.room()), sync=True))
         found["LMDB sync, transactions of 1,000"] = lambda: _insert_all(put, bodies, count)
     if bench.wants("redis"):
         add = stack.enter_context(rivals.redis_stream(bench, stack.enter_context(bench.room())))
         if add is not None:
-            found["Redis AOF always, pipelines of 1,000"] = lambda: _insert_all(add, bodies, max(count // 10, 1000))
+            found["Redis AOF always, pipelines of 1,000"] = lambda: _insert_all(add, bodies, few)
     return found
 
 

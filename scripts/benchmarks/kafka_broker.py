@@ -68,11 +68,17 @@ def why_not(project: str) -> str:
     return ""
 
 
+def version() -> str:
+    """The broker's; empty where its jars are not here."""
+    names = [Path(jar).stem for jar in (jars("broker") or "").split(":")]
+    return next((name.rpartition("-")[2] for name in names if name.startswith("kafka_2.13-")), "")
+
+
 class Broker:
     """A running broker. `address` is what clients connect to."""
 
-    def __init__(self, client: Any, process: subprocess.Popen[bytes], port: int, version: str) -> None:
-        self.client, self.version = client, version
+    def __init__(self, client: Any, process: subprocess.Popen[bytes], port: int) -> None:
+        self.client = client
         self.address = f"127.0.0.1:{port}"
         self._process = process
         self._admin: Any = None
@@ -148,8 +154,7 @@ def broker(bench: Bench) -> Iterator[Broker | None]:
     with bench.room() as room:
         process, port = _start(room)
         try:
-            version = next(jar for jar in (jars("broker") or "").split(":") if "/kafka_2.13-" in jar)
-            running = Broker(client, process, port, Path(version).stem.rpartition("-")[2])
+            running = Broker(client, process, port)
             running.admin().list_topics(timeout=60)
             running.pause()
             yield running

@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import sqlite3
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from scripts.benchmarks import kafka_broker
 
 _PACKAGES = (
     "commitlog",
@@ -24,6 +27,9 @@ _PACKAGES = (
     "redis",
     "faster-fifo",
 )
+
+
+_PROGRAMS = (("redis-server", "--version"), ("java", "-version"))
 
 
 def describe(directory: Path) -> dict[str, Any]:
@@ -43,8 +49,11 @@ def describe(directory: Path) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that are installed, and of SQLite."""
+    """Of the packages that are installed, of SQLite, and of the servers that packages talk to."""
     found = {"sqlite": sqlite3.sqlite_version}
+    for name, version in (("Kafka's broker", kafka_broker.version()), *map(_program, _PROGRAMS)):
+        if version:
+            found[name] = version
     for name in _PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)
@@ -72,10 +81,11 @@ def _processor() -> str:
     return platform.machine()
 
 
-def first_line_of(command: list[str]) -> str:
-    """What a program says of its version; empty where it is not there."""
+def _program(command: tuple[str, str]) -> tuple[str, str]:
+    """A program's name, and the first number it says of itself; empty where it is not there."""
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
     except OSError:
-        return ""
-    return done.stdout.partition("\n")[0].strip()
+        return command[0], ""
+    number = re.search(r"\d+(\.\d+)+", done.stdout)
+    return command[0], number[0] if number else ""

@@ -62,6 +62,18 @@ def test_a_part_runs(part: str, tmp_path: Path) -> None:
     assert not left
 
 
+def test_append_has_every_way_to_send_a_batch(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    done = bench(tmp_path, "append", "--quick", "--scale", "0.001", "--repeats", "1", "--json", str(report))
+    assert done.returncode == 0, done.stderr
+    groups = {group["name"]: group for group in orjson.loads(report.read_bytes())["parts"]["append"]["groups"]}
+    for size in (100, 1024):
+        names = {contestant["name"] for contestant in groups[f"send_batch, {size} B"]["contestants"]}
+        for kind in ("", "numpy, ", "Arrow, "):
+            for batch in ("100", "1,000"):
+                assert names >= {f"{kind}batches of {batch}", f"{kind}batches of {batch}, body CRC only"}
+
+
 def check_group(group: dict[str, Any]) -> None:
     names = [contestant["name"] for contestant in group["contestants"]]
     assert group["floor"] == names[0]
