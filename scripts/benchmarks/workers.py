@@ -55,7 +55,7 @@ def workers(jobs: list[dict[str, Any]]) -> Iterator[Workers]:
                 [sys.executable, "-P", "-m", "scripts.benchmarks.workers"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is for the bench
+                start_new_session=True,  # as programs started each by itself; and Ctrl-C is for the bench
             )
             processes.append(process)
             assert process.stdin
