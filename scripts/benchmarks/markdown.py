@@ -16,7 +16,7 @@ from typing import Any
 from scripts.benchmarks.report import number_text
 
 COLUMNS = 4
-"""Metrics a table has room for; the JSON file has all of them."""
+"""Metrics a table has room for; the others are in tables of their own below it."""
 _MARKED = re.compile(r"(<!-- bench: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -86,14 +86,27 @@ def _part(name: str, part: dict[str, Any], repeats: int, picture: str) -> str:
 def _measured(group: dict[str, Any]) -> str:
     contestants = group["contestants"]
     metrics = [metric for metric in group["metrics"] if any(metric["name"] in one["measured"] for one in contestants)]
-    metrics = metrics[:COLUMNS]
-    rows = []
-    for one in contestants:
-        cells = [_cell(one["measured"].get(metric["name"])) for metric in metrics]
-        ratio = one["measured"].get(metrics[0]["name"], {}).get("ratio")
-        is_floor = one["name"] == group["floor"]
-        rows.append([one["name"], *cells, "floor" if is_floor else "" if ratio is None else f"{ratio:.2f}"])
-    return _table(["", *(f"{metric['unit']}, median (min – max)" for metric in metrics), "× floor"], rows)
+    tables = [_metrics(metrics[at : at + COLUMNS], group) for at in range(0, len(metrics), COLUMNS)]
+    return "\n\n".join(tables)
+
+
+def _metrics(metrics: list[dict[str, Any]], group: dict[str, Any]) -> str:
+    """Of those who have one of the metrics; the ratios are the first metric's."""
+    first, rows = metrics[0]["name"], []
+    for one in group["contestants"]:
+        found = [one["measured"].get(metric["name"]) for metric in metrics]
+        if any(found):
+            ratio = "floor" if one["name"] == group["floor"] else _ratio(one["measured"].get(first, {}))
+            rows.append([one["name"], *map(_cell, found), ratio])
+    has_ratio = any(row[-1] for row in rows)
+    head = ["", *(f"{metric['unit']}, median (min – max)" for metric in metrics), "× floor"]
+    return _table(head, rows) if has_ratio else _table(head[:-1], [row[:-1] for row in rows])
+
+
+def _ratio(summary: dict[str, float]) -> str:
+    if "ratio" not in summary:
+        return ""
+    return f"{summary['ratio']:.2f} ({summary['ratio_min']:.2f} – {summary['ratio_max']:.2f})"
 
 
 def _cell(summary: dict[str, float] | None) -> str:
