@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import gc
 import itertools
 import os
 import shutil
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import leaks
-from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,11 +82,7 @@ def shm_root(
         pools = [] if may_leave_pools else [f"pool {path}" for path in sorted(root.rglob("*"))]
         return before.leaks() + pools
 
-    if left():
-        gc.collect()  # what only a cycle of references keeps alive is no leak
-    with contextlib.suppress(AssertionError):
-        wait_until(lambda: not left(), patience=LEAK_PATIENCE_SECONDS)
-    found = left()
+    found = leaks.left_in_the_end(left, LEAK_PATIENCE_SECONDS)
     leaks.kill(before.left_processes())
     shutil.rmtree(root)
     if found:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import re
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from commitlog.stray_pools import STORE_NAME
+from tests.waiting import wait_until
 
 PROC = Path("/proc")
 SHARED_MEMORY = Path("/dev/shm")
@@ -80,6 +83,23 @@ def descriptors() -> dict[int, str]:
 def shared_memory() -> set[str]:
     """Names outside the tests' own directories that could come from a test; others use /dev/shm as well."""
     return {name for name in os.listdir(SHARED_MEMORY) if name.startswith(SUSPECTS)}
+
+
+def left_in_the_end(look: Callable[[], list[str]], patience: float) -> list[str]:
+    """What `look` finds when it has looked for `patience` seconds; nothing, as soon as it finds nothing once: what others
+    have in the same places comes and goes, such as the names of multiprocessing's semaphores."""
+    found: list[str] = []
+
+    def is_clean() -> bool:
+        found[:] = look()
+        return not found
+
+    if is_clean():
+        return []
+    gc.collect()  # what only a cycle of references keeps alive is no leak
+    with contextlib.suppress(AssertionError):
+        wait_until(is_clean, patience=patience)
+    return found
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,16 @@ def test_nothing_new_is_no_leak(before: leaks.Snapshot) -> None:
     assert before.leaks() == []
 
 
+def test_what_comes_after_a_clean_look_is_of_others() -> None:
+    """Another process of the run makes a semaphore, whose name is there for a moment."""
+    looks = iter([["sem.mine"], [], ["sem.of another"]])
+    assert leaks.left_in_the_end(lambda: next(looks), patience=60) == []
+
+
+def test_what_stays_is_left() -> None:
+    assert leaks.left_in_the_end(lambda: ["sem.mine"], patience=0.01) == ["sem.mine"]
+
+
 def test_descriptor(before: leaks.Snapshot, tmp_path: Path) -> None:
     with (tmp_path / "open").open("w"):
         (leak,) = before.leaks()
