@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import time
 
+LONG_AGO_NS = -(1 << 62)
+"""Before every time that `monotonic_ns` gives: when something was last done that has not been done yet. Zero will not do: it
+is the moment of the boot, which may have been just now."""
+
 
 class Clock:
     """Wall time for stamps, monotonic time for waits.

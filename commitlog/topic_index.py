@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from commitlog.clock import SYSTEM_CLOCK
+from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK
 from commitlog.consume_queue import ConsumeQueue, is_light
 from commitlog.errors import CorruptRecord, DamagedFile, ReadingWarning
 from commitlog.log_walk import RecentSegments, Step, walk
@@ -336,7 +336,7 @@ class TopicIndex:
     def __init__(self, view: LogView, isolation: str = "flushed") -> None:
         self.view, self.isolation = view, isolation
         self.lanes: dict[int, LaneIndex] = {}
-        self._looked_at = 0
+        self._looked_at_ns = LONG_AGO_NS
         self._warned = False
 
     def refresh(self) -> bool:
@@ -344,9 +344,9 @@ class TopicIndex:
         self.view.refresh()
         if not self.view.live:
             now = SYSTEM_CLOCK.monotonic_ns()
-            if self._looked_at and now - self._looked_at < STOPPED_REREAD_NS:
+            if now - self._looked_at_ns < STOPPED_REREAD_NS:
                 return False
-            self._looked_at = now
+            self._looked_at_ns = now
         moved = False
         for lane in self.view.lanes():
             index = self.lanes.get(lane)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.direct_segment import check_whole
 from commitlog.errors import CorruptRecord
 from commitlog.file_channel import DISK, FileChannel
@@ -48,7 +48,7 @@ class CommitRealTimeService(ServiceThread):
         self._slice_bytes = config.slice_bytes
         self._retry_ns = self.config.flusher.retry_ms * 1_000_000
         self._buffers = LaneBuffers(self.pool, self.lanes)
-        self._followed_ns = 0
+        self._followed_ns = LONG_AGO_NS
         self._files: dict[int, tuple[int, int]] = {}  # lane → segment start, descriptor
         self._last_commit: dict[int, int] = {}
         self._trusted_above: dict[int, float] = {}  # lane → see _trust_direct

@@ -50,7 +50,7 @@ class ReputMessageService(ServiceThread):
         self._sync_ns = self.config.flusher.positions_interval_ms * 1_000_000
         self._queue_bytes = config.queue_file_entries * 20
         self._state: dict[int, LaneDispatch] = {}
-        self._synced_ns = 0
+        self._synced_ns = self.clock.monotonic_ns()
         self._flushed, self._dispatched = self.lanes[:, Lane.FLUSHED], self.lanes[:, Lane.DISPATCHED]
 
     def on_start(self) -> None:

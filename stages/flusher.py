@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from commitlog.checkpoint import Positions, PositionsFile, StoreCheckpoint
-from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.file_channel import DISK, FileChannel
 from commitlog.wire import NoticePublisher
 from shm.layout import Lane
@@ -72,7 +72,7 @@ class FlushRealTimeService(ServiceThread):
         self._last_flush: dict[int, int] = {}
         self._positions: dict[int, PositionsFile] = {}
         self._recorded: dict[int, tuple[int, int, int]] = {}
-        self._recorded_ns = 0
+        self._recorded_ns = LONG_AGO_NS
         self._wrote, self._committed = self.lanes[:, Lane.WROTE], self.lanes[:, Lane.COMMITTED]
         self._flushed = self.lanes[:, Lane.FLUSHED]
         self._opened, self._allocated = self.lanes[:, Lane.OPENED], self.lanes[:, Lane.ALLOCATED]
@@ -164,7 +164,7 @@ class FlushRealTimeService(ServiceThread):
             return False  # it could not be opened, and is tried again
         if words[base + Lane.FLUSH_REQUESTED] > flushed or committed // size > flushed // size or self.stopping:
             return True
-        since = now - self._last_flush.get(lane, 0)
+        since = now - self._last_flush.get(lane, LONG_AGO_NS)
         if self._timed and since < self.interval_ms * 1_000_000:
             return False
         return committed - flushed >= self._least_bytes or since >= self._thorough_ns
@@ -206,10 +206,12 @@ class FlushRealTimeService(ServiceThread):
         if words[base + Lane.LISTENING]:
             self._notices.publish(lane, order.committed, order.target)
         if lane not in self._recorded:
-            self._recorded_ns = 0  # a lane's first flush: without `positions` a stopped store would read as empty
+            self._recorded_ns = (
+                LONG_AGO_NS  # a lane's first flush: without `positions` a stopped store would read as empty
+            )
         if order.target % words[base + Lane.SEGMENT_SIZE] == 0:
             self.channel.close(self._files[lane].pop(order.start))
-            self._recorded_ns = 0  # a segment's end: positions are written in this round
+            self._recorded_ns = LONG_AGO_NS  # a segment's end: positions are written in this round
         return order.target - order.flushed
 
     def _open_segments(self, lane: int) -> bool:

@@ -1,18 +1,47 @@
-"""Time that passes when a test says so."""
+"""Clocks that tests turn. They begin with the system's time, as the processes under test have it."""
 
 from __future__ import annotations
 
 from commitlog.clock import Clock
 
 
-class FakeClock(Clock):
-    """Time that passes in `sleep` only."""
+class SetClock(Clock):
+    """A clock that stands where it was put, and goes on in `sleep` and when a test says so. Only two looks at the monotonic
+    time are never the same. `wall` is in milliseconds since the epoch, `boot` in nanoseconds since the boot."""
 
     def __init__(self) -> None:
-        self.now_ns = 0
+        self.wall, self.boot = super().wall_ms(), super().boot_ns()
+        self._suspended = self.boot - super().monotonic_ns()
+        self._ticks = 0
+
+    def wall_ms(self) -> int:
+        return self.wall
+
+    def boot_ns(self) -> int:
+        return self.boot
 
     def monotonic_ns(self) -> int:
-        return self.now_ns
+        self._ticks += 1
+        return self.boot - self._suspended + self._ticks
 
     def sleep(self, seconds: float) -> None:
-        self.now_ns += int(seconds * 1e9)
+        self.pass_seconds(seconds)
+
+    def pass_seconds(self, seconds: float) -> None:
+        """Time goes by: all clocks move."""
+        self.wall += int(seconds * 1000)
+        self.boot += int(seconds * 1e9)
+
+
+class SteppingClock(Clock):
+    """The system's, plus what a test has added: retries are due when it says so."""
+
+    added_ns = 0
+
+    def monotonic_ns(self) -> int:
+        return super().monotonic_ns() + self.added_ns
+
+    def step(self, seconds: float) -> None:
+        """Time goes forward; it never goes back, which on a machine that has just booted would be below zero."""
+        assert seconds >= 0
+        self.added_ns += int(seconds * 1e9)

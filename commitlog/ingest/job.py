@@ -8,6 +8,7 @@ was sent is drained. A second one gives up the draining.
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -79,7 +80,7 @@ class Job:
         self._query_said: set[str] = set()
         self._meter: Meter | None = None
         self._resources = Resources()
-        self._looked_at = self._used_at = 0.0
+        self._looked_at = self._used_at = -math.inf
         self._running = False  # from the first message on
         self._sending = False
 

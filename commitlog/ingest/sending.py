@@ -7,12 +7,14 @@ it hears the last number, so that a process that dies is judged by what it had n
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+from commitlog.clock import LONG_AGO_NS
 from commitlog.errors import CommitLogError, DiskError, IngestError, NoBufferAvailable, RecordError, StoreStopped
 from commitlog.ingest.link import Link, Message
 
@@ -72,9 +74,9 @@ class Sender:
         self.next_offset = 0
         self._probes: deque[tuple[int, Any]] = deque()
         self._flushed_us: list[int] = []
-        self._probed_at = 0
+        self._probed_at = LONG_AGO_NS
         self._next_probe = 0
-        self._noted_at = 0.0
+        self._noted_at = -math.inf
         self._stop = False
 
     def run(self, source: Source) -> None:

@@ -16,7 +16,7 @@ from commitlog.cli.app import app
 from commitlog.stray_pools import stray_pools
 from shm.layout import STAGES
 from tests.crash.scene import kill, pid_of
-from tests.stages.idle_store import SetClock
+from tests.fake_clock import SetClock
 from tests.waiting import wait_until
 
 SMALL = {"store": {"segment_bytes": 1 << 16}}

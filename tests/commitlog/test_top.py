@@ -15,7 +15,7 @@ import commitlog
 from commitlog.cli.app import app
 from commitlog.cli.top import Snapshot, lines
 from commitlog.view import StoreView
-from tests.stages.idle_store import SetClock
+from tests.fake_clock import SetClock
 from tests.waiting import wait_until
 
 SMALL = {"store": {"segment_bytes": 1 << 16}, "supervisor": {"hung_after_ms": 600_000}}

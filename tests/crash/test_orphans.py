@@ -6,11 +6,9 @@ import contextlib
 import errno
 import os
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -22,6 +20,8 @@ from shm.layout import STAGES
 from tests.crash.accounts import check, read_store
 from tests.crash.scene import kill, pid_of
 from tests.faults.channel import Rule
+from tests.faults.stage import mark
+from tests.faults.supervisor import patched_stages
 from tests.faults.test_disk import CONFIG, Sender, faulty_store
 from tests.waiting import wait_until
 
@@ -97,48 +97,29 @@ def test_a_disk_that_is_gone_does_not_keep_them_for_ever(call: str, tmp_path: Pa
 
 
 class LateOrphan(threading.Thread):
-    """Takes the flusher's lock when a start has let it go for its own flusher, as an orphan that took long to begin; gives it
-    back when that one has come for it, or when `done` is set. `came_between`: whether it was the quicker one."""
+    """Takes the flusher's lock when a start has let it go and launched its own flusher, as an orphan that took long to begin
+    does, and gives it back when that one waits for it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self._lock, self._mark = path / "locks" / "flusher", ["stages.flusher", str(path)]
-        self.done, self.came_between = threading.Event(), False
-
-    def _is_waited_for(self) -> bool:
-        with contextlib.suppress(psutil.Error):
-            return any(
-                str(self._lock) in {file.path for file in process.open_files()}
-                for process in psutil.process_iter()
-                if process.cmdline()[-2:] == self._mark
-            )
-        return False
+        self._path = path
 
     def run(self) -> None:
-        fd = DISK.open(self._lock, write=True)
-        while not self.done.is_set() and not DISK.is_locked(self._lock):
-            time.sleep(0.0001)  # until the supervisor has it
-        while not self.done.is_set() and not self.came_between:
-            self.came_between = DISK.try_lock(fd)
-            time.sleep(0.0001)
-        while not self.done.is_set() and not self._is_waited_for():
-            time.sleep(0.01)
-        DISK.close(fd)
+        with DISK.opened(self._path / "locks" / "flusher", write=True) as fd:
+            wait_until(mark(self._path, "launched").exists, "the start to launch its flusher")
+            assert DISK.try_lock(fd)
+            wait_until(mark(self._path, "waits").exists, "the flusher to come for its lock")
 
 
 def test_an_orphan_that_begins_late_is_waited_for(tmp_path: Path) -> None:
     """Launched just before its supervisor was killed, it takes its lock after the next start has let all of them go."""
     path = tmp_path / "store"
     commitlog.Store.open(path, CONFIG).close()
-    for _ in range(5):  # the flusher may be the quicker one
-        orphan = LateOrphan(path)
-        orphan.start()
-        try:
-            with commitlog.Store.open(path, CONFIG) as store:
-                assert store.producer().send("t", b"x").wait("flushed", timeout=60).name == "PUT_OK"
-        finally:
-            orphan.done.set()
-            orphan.join()
-        if orphan.came_between:
-            break
-    assert orphan.came_between
+    orphan = LateOrphan(path)
+    orphan.start()
+    try:
+        with patched_stages("tests.faults.stage:behind_an_orphan"), commitlog.Store.open(path, CONFIG) as store:
+            assert store.producer().send("t", b"x").wait("flushed", timeout=60).name == "PUT_OK"
+    finally:
+        orphan.join()
+    assert mark(path, "waits").exists()

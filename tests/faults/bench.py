@@ -20,6 +20,7 @@ from shm.layout import Header, Lane, Stage
 from stages.closing import StopReport, close_store
 from stages.service_thread import ServiceThread
 from stages.supervisor import StageProcess, Supervisor
+from tests.fake_clock import SteppingClock
 from tests.faults.channel import FaultsDirectory, FaultyChannel
 from tests.faults.disk import durable_bodies
 from tests.faults.stage import KINDS
@@ -31,18 +32,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "dispatcher": {"queue_file_entries": 1000},
     "supervisor": {"start_wait_ms": 30},
 }
-
-
-class SteppingClock(Clock):
-    """The system's, plus what a test has added: retries are due when it says so."""
-
-    added_ns = 0
-
-    def monotonic_ns(self) -> int:
-        return super().monotonic_ns() + self.added_ns
-
-    def step(self, seconds: float) -> None:
-        self.added_ns += int(seconds * 1e9)
 
 
 class _Locks(Supervisor):
@@ -207,4 +196,4 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
-__all__ = ["SEGMENT_BYTES", "Bench", "ServiceThread", "Stage", "SteppingClock", "bench"]
+__all__ = ["SEGMENT_BYTES", "Bench", "ServiceThread", "Stage", "bench"]

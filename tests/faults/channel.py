@@ -24,10 +24,11 @@ Call = Literal["pwrite", "fdatasync", "allocate", "open", "rename", "unlink", "s
 
 @dataclass(frozen=True)
 class Rule:
-    """A call on a path that contains `where` fails with `error`, writes `short` bytes at most, or kills its process.
+    """A call fails with `error`, writes `short` bytes at most, or kills its process.
 
-    `dies`: "before" the call does anything, or "after" it, failed or not. `stage`: only there. `times`: so often, 0 for
-    always; `skip`: not the first ones. `keeps`: a failed sync leaves the bytes in the file (and does not make them durable).
+    `where`: only on paths that contain it, below the store. `dies`: "before" the call does anything, or "after" it, failed or
+    not. `stage`: only there. `times`: so often, 0 for always; `skip`: not the first ones. `keeps`: a failed sync leaves the
+    bytes in the file (and does not make them durable).
     """
 
     call: Call
@@ -46,7 +47,7 @@ class FaultsDirectory:
     """`S.faults`, seen from a test and from the channels in the stages alike."""
 
     def __init__(self, store: Path) -> None:
-        self.lanes = store / "lanes"
+        self.store, self.lanes = store, store / "lanes"
         self.path = store.with_name(f"{store.name}.faults")
         self._rules_file = self.path / "rules.json"
         for part in ("hits", "disk"):
@@ -102,8 +103,11 @@ class FaultyChannel(FileChannel):
     # ---- what fails ----------------------------------------------------------------------------------------------
 
     def _rule(self, call: Call, path: Path) -> Rule | None:
+        if not path.is_relative_to(self.faults.store):
+            return None
+        place = f"/{path.relative_to(self.faults.store)}/"  # whatever the directories above are called
         for rule in self.faults.rules():
-            wanted = rule.call == call and rule.where in f"{path}/" and rule.stage in ("", self.stage)
+            wanted = rule.call == call and rule.where in place and rule.stage in ("", self.stage)
             if wanted and self.faults.strikes(rule):
                 if rule.dies == "before":
                     os.kill(os.getpid(), signal.SIGKILL)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 from commitlog import wire
+from commitlog.clock import Clock
+from commitlog.file_channel import DISK
 from stages import allocator, committer, dispatcher, flusher
 from stages.service_thread import ServiceThread, main
 from tests.faults.channel import FaultyChannel
+from tests.waiting import wait_until
 
 STAGE, PATCH = "COMMITLOG_TEST_STAGE", "COMMITLOG_TEST_PATCH"
 Kind = type[ServiceThread]
@@ -45,6 +48,41 @@ def deaf_and_dumb(kind: Any) -> Kind:
     wire.WakeupSender.ring = lambda self: None  # type: ignore[method-assign]
     wire.NoticePublisher.publish = lambda self, lane, committed, flushed: None  # type: ignore[method-assign]
     return WithoutBells
+
+
+def behind_an_orphan(kind: Any) -> Kind:
+    """A flusher that comes for its lock as soon as somebody else has it. It leaves a mark when it is launched, and one when
+    it has to wait for the lock."""
+    if kind.name != "flusher":
+        return cast(Kind, kind)
+
+    class Late(kind):  # type: ignore[misc]
+        def __init__(self, path: Path) -> None:
+            super().__init__(path, clock=_Marking(mark(path, "waits")))
+
+        def _take_lock(self) -> int:
+            mark(self.directory.path, "launched").touch()
+            lock = self.directory.stage_lock_file(self.name)
+            wait_until(lambda: DISK.is_locked(lock), "the orphan to have the lock")
+            return int(super()._take_lock())
+
+    return Late
+
+
+def mark(store: Path, what: Literal["launched", "waits"]) -> Path:
+    """A file that such a flusher makes."""
+    return store.with_name(f"{store.name}.{what}")
+
+
+class _Marking(Clock):
+    """The system's; leaves a file where somebody sleeps."""
+
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+
+    def sleep(self, seconds: float) -> None:
+        self._mark.touch()
+        super().sleep(seconds)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from commitlog.ingest.dashboard import (
     render,
 )
 from commitlog.ingest.grid import Grid
-from tests.fake_clock import FakeClock
+from tests.fake_clock import SetClock
 
 STEPS = (
     StepLine("wrote", 1_234_567, 4000.4, 1.25),
@@ -84,7 +84,7 @@ def test_plain_lines_without_a_terminal() -> None:
     stream = io.StringIO()
     display = make_display(stream)
     assert isinstance(display, PlainLines)
-    clock = FakeClock()
+    clock = SetClock()
     display = PlainLines(stream, clock)
     display.show(Snapshot("cafe", "starting Spark", 0.1))
     display.show(FULL)
@@ -104,7 +104,7 @@ def test_plain_lines_without_a_terminal() -> None:
 def test_plain_lines_while_spark_starts() -> None:
     """There is nothing to count yet, but something goes on."""
     stream = io.StringIO()
-    clock = FakeClock()
+    clock = SetClock()
     display = PlainLines(stream, clock)
     for _ in range(3):
         display.show(Snapshot("cafe", "starting Java and Spark", 0.1))

@@ -158,6 +158,6 @@ def test_a_python_that_cannot_make_environments_names_the_package_to_install(
 
 
 def test_no_python_is_one_line(checkout: Checkout) -> None:
-    code, said = checkout.setup(PYTHON="/nonsense")
+    code, said = checkout.setup(PYTHON=str(checkout.path / "absent"))
     assert (code, len(said.splitlines())) == (1, 1)
     assert "3.11" in said

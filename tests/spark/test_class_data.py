@@ -111,7 +111,7 @@ def test_a_variable_of_the_environment(places: tuple[Path, Path, Path], mode: st
 def test_a_cache_that_cannot_be_used_is_no_error(places: tuple[Path, Path, Path]) -> None:
     _, java, spark = places
     assert sharing_options(Path("/proc/nowhere"), java, spark, "") == ""
-    assert sharing_options(places[0], java, Path("/nowhere"), "") == ""
+    assert sharing_options(places[0], java, spark / "absent", "") == ""
 
 
 def test_a_jvm_writes_one_and_takes_it(places: tuple[Path, Path, Path]) -> None:

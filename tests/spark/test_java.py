@@ -74,7 +74,7 @@ def test_nonsense_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "odd" / "bin" / "java").mkdir(parents=True)
     failing = install(tmp_path / "failing", "17")
     (failing / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
-    found = java.find_java(environment(tmp_path, tmp_path / "odd", failing, good, JAVA_HOME="/nonsense"))
+    found = java.find_java(environment(tmp_path, tmp_path / "odd", failing, good, JAVA_HOME=str(tmp_path / "absent")))
     assert found.runtime == good
 
 

@@ -16,7 +16,7 @@ JSON = '{"orders": {"0": 3}}'
 
 
 def source(**options: str) -> CommitLogDataSource:
-    given = {"path": "/nowhere", "subscribe": "orders"} | options
+    given = {"path": "/dev/null/store", "subscribe": "orders"} | options
     return CommitLogDataSource({name.lower().replace("__", "."): value for name, value in given.items()})
 
 
@@ -86,7 +86,7 @@ def test_wrong_options(options: dict[str, str], message: str) -> None:
 
 def test_no_subscription() -> None:
     with pytest.raises(OptionError, match="option subscribe is missing"):
-        CommitLogDataSource({"path": "/nowhere"}).schema()
+        CommitLogDataSource({"path": "/dev/null/store"}).schema()
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_no_subscription() -> None:
 )
 def test_wrong_assignments(assign: str) -> None:
     with pytest.raises(OptionError, match="option assign"):
-        CommitLogDataSource({"path": "/nowhere", "assign": assign})
+        CommitLogDataSource({"path": "/dev/null/store", "assign": assign})
 
 
 def test_precedence_and_defaults() -> None:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from commitlog.clock import Clock
 from commitlog.config import Config
 from commitlog.file_channel import DISK, FileChannel
 from commitlog.store_directory import PoolPlace, StoreDirectory, StoreFacts, boot_id, new_store_id
@@ -16,31 +15,6 @@ from shm.layout import Header, Lane
 from shm.positions import ControlRegion
 
 SEGMENT = 1 << 16
-
-
-class SetClock(Clock):
-    """A clock that stands where it was put."""
-
-    def __init__(self) -> None:
-        self.wall, self.boot, self.ticks = 1_800_000_000_000, 5_000_000_000_000, 1
-
-    def wall_ms(self) -> int:
-        return self.wall
-
-    def boot_ns(self) -> int:
-        return self.boot
-
-    def monotonic_ns(self) -> int:
-        self.ticks += 1
-        return self.boot + self.ticks
-
-    def sleep(self, seconds: float) -> None:
-        self.pass_seconds(seconds)
-
-    def pass_seconds(self, seconds: float) -> None:
-        """Time goes by: both clocks move."""
-        self.wall += int(seconds * 1000)
-        self.boot += int(seconds * 1e9)
 
 
 class IdleStore:

@@ -15,7 +15,8 @@ from commitlog.config import Config
 from commitlog.file_channel import DISK, FileChannel
 from shm.layout import Lane
 from stages.allocator import AllocateMappedFileService
-from tests.stages.idle_store import SEGMENT, IdleStore, SetClock, idle_store
+from tests.fake_clock import SetClock
+from tests.stages.idle_store import SEGMENT, IdleStore, idle_store
 
 
 @contextmanager

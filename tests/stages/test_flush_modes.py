@@ -12,7 +12,8 @@ import pytest
 from commitlog.config import Config
 from shm.layout import Lane
 from stages.flusher import FlushRealTimeService
-from tests.stages.idle_store import SEGMENT, IdleStore, SetClock, idle_store
+from tests.fake_clock import SetClock
+from tests.stages.idle_store import SEGMENT, IdleStore, idle_store
 
 
 @contextmanager

@@ -25,7 +25,8 @@ from shm.layout import Header, Lane
 from shm.statistics import RetentionFlag
 from stages.retention import Retention
 from tests.commitlog.made_lane import QUEUE_FILE, MadeLane
-from tests.stages.idle_store import IdleStore, SetClock, idle_store
+from tests.fake_clock import SetClock
+from tests.stages.idle_store import IdleStore, idle_store
 from tests.waiting import wait_until
 
 SEGMENT = 1 << 12

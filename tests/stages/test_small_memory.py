@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,66 +10,78 @@ import pytest
 
 import commitlog
 from commitlog import errors
+from tests.commitlog.made_lane import image
+from tests.namespaces import with_tmpfs
 
 MIB = 1 << 20
 
 
-@contextlib.contextmanager
-def memory_of(path: Path, size: int) -> Iterator[None]:
-    """A shared-memory file system of its own, `size` bytes large."""
-    path.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "tmpfs", path], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"no permission to mount a small tmpfs: {mounted.stderr.decode().strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", path], check=True)
-        path.rmdir()
-
-
 @pytest.fixture
-def small_memory(shm_root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    base = shm_root / "small"
-    with memory_of(base, 64 * MIB):
-        monkeypatch.setenv("COMMITLOG_SHM_DIR", str(base))
-        yield base
+def place(shm_root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory to be the small shared memory in a child, with a path short enough for sockets. Here it stays empty."""
+    place = shm_root / "small"
+    place.mkdir(mode=0o700)
+    monkeypatch.setenv("COMMITLOG_SHM_DIR", str(place))
+    yield place
+    place.rmdir()
 
 
-def test_dockers_64_mib_give_smaller_segments_and_four_lanes(small_memory: Path, tmp_path: Path) -> None:
+def test_dockers_64_mib_give_smaller_segments_and_four_lanes(place: Path, tmp_path: Path) -> None:
     """4 MiB segments, three buffers a lane; what does not fit any more is NoFreeLane, and the others go on."""
-    with commitlog.Store.open(tmp_path / "store") as store:
-        assert store.segment_bytes == 4 * MIB
-        producers: list[commitlog.Producer] = []
-        with pytest.raises(errors.NoFreeLane, match="shared memory"):
-            producers.extend(commitlog.Producer(store.path) for _ in range(16))
-        assert len(producers) >= 4
-        for producer in producers:
-            for _ in range(20):
-                producer.send_batch("t", [os.urandom(1000)] * 1000)
-            producer.close()
-    with commitlog.Reader(tmp_path / "store") as reader:
-        assert sum(1 for _ in reader) == 20_000 * len(producers)
-    assert not list(small_memory.iterdir())
+
+    def fill() -> None:
+        with commitlog.Store.open(tmp_path / "store") as store:
+            assert store.segment_bytes == 4 * MIB
+            producers: list[commitlog.Producer] = []
+            with pytest.raises(errors.NoFreeLane, match="shared memory"):
+                producers.extend(commitlog.Producer(store.path) for _ in range(16))
+            assert len(producers) >= 4
+            for producer in producers:
+                for _ in range(20):
+                    producer.send_batch("t", [os.urandom(1000)] * 1000)
+                producer.close()
+        with commitlog.Reader(tmp_path / "store") as reader:
+            assert sum(1 for _ in reader) == 20_000 * len(producers)
+        assert not list(place.iterdir())
+
+    with_tmpfs(place, 64 * MIB, fill)
 
 
-def test_too_little_is_an_error_before_anything_is_made(
-    shm_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_little_is_an_error_before_anything_is_made(place: Path, tmp_path: Path) -> None:
     """100 KiB hold no lane of the smallest segments; the error says how to get more."""
-    base = shm_root / "tiny"
-    with memory_of(base, 100 << 10):
-        monkeypatch.setenv("COMMITLOG_SHM_DIR", str(base))
+
+    def fail() -> None:
         with pytest.raises(errors.NotEnoughSharedMemory, match="--shm-size"):
             commitlog.Store.open(tmp_path / "store")
         assert not (tmp_path / "store").exists()
-        assert not list(base.iterdir())
+        assert not list(place.iterdir())
+
+    with_tmpfs(place, 100 << 10, fail)
 
 
-def test_a_store_from_a_larger_machine_is_refused_by_name(small_memory: Path, tmp_path: Path) -> None:
+def test_the_largest_segments_are_refused_before_anything_is_made(place: Path, tmp_path: Path) -> None:
+    """Those that were asked for do not fit three times."""
+
+    def fail() -> None:
+        with pytest.raises(errors.NotEnoughSharedMemory):
+            commitlog.Store.open(tmp_path / "store", {"store": {"segment_bytes": 1 << 30}})
+        assert not (tmp_path / "store").exists()
+
+    with_tmpfs(place, 64 * MIB, fail)
+
+
+def test_a_store_from_a_larger_machine_is_refused_by_name(
+    shm_root: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its lanes do not fit here; it is left as it was."""
-    with pytest.raises(errors.NotEnoughSharedMemory):
-        commitlog.Store.open(tmp_path / "store", {"store": {"segment_bytes": 64 * MIB}})
-    assert not (tmp_path / "store").exists()
+    with monkeypatch.context() as larger:
+        larger.setenv("COMMITLOG_SHM_DIR", str(shm_root))
+        commitlog.Store.open(tmp_path / "store", {"store": {"segment_bytes": 8 * MIB}}).close()
+    before = image(tmp_path / "store")
+
+    def fail() -> None:
+        with pytest.raises(errors.NotEnoughSharedMemory):
+            commitlog.Store.open(tmp_path / "store")
+        assert image(tmp_path / "store") == before
+
+    with_tmpfs(place, 16 * MIB, fail)

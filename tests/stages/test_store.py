@@ -106,16 +106,6 @@ def test_a_store_json_of_somebody_else_is_refused(tmp_path: Path, content: bytes
     assert listing(tmp_path / "store") == {"store.json"}
 
 
-def test_memory_that_does_not_suffice_is_an_error_before_anything_is_made(tmp_path: Path) -> None:
-    """A segment size of which three buffers do not fit into shared memory at all."""
-    facts = os.statvfs("/dev/shm")
-    if facts.f_blocks * facts.f_frsize >= 8 << 30:
-        pytest.skip("shared memory is larger than the largest lane (3 × 1 GiB × …)")
-    with pytest.raises(errors.NotEnoughSharedMemory):
-        commitlog.Store.open(tmp_path / "store", {"store": {"segment_bytes": 1 << 30, "buffers_per_lane": 8}})
-    assert not (tmp_path / "store").exists()
-
-
 def test_an_owner_that_dies_takes_its_stages_along(tmp_path: Path, shm_root: Path) -> None:
     """kill -9 of the program that opened the store: the stages drain and leave, and the next start finds all."""
     code = (
