@@ -1,0 +1,53 @@
+"""A machine that was booted a moment ago: its clocks have not come as far as any interval."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import commitlog
+from commitlog.checkpoint import PositionsFile
+from commitlog.file_channel import DISK
+from commitlog.view import StoreView
+from tests.namespaces import just_booted
+from tests.waiting import wait_until
+
+LONG = {"flusher": {"positions_interval_ms": 600_000}, "store": {"segment_bytes": 1 << 16}}
+
+
+def test_positions_are_written_with_a_lanes_first_flush(tmp_path: Path) -> None:
+    """And with each segment's end, however long the interval between others is."""
+
+    def write() -> None:
+        with commitlog.Store.open(tmp_path / "store", LONG) as store, store.producer() as producer:
+            with closing(StoreView(store.path)) as view:
+                file = PositionsFile(view.lane(producer.lane).positions_file, DISK)
+
+            def is_recorded(position: int) -> bool:
+                positions = file.load()
+                return positions is not None and positions.flushed_where >= position
+
+            end = producer.send("t", b"first").physical_offset + 1
+            producer.flush(timeout=60)
+            wait_until(lambda: is_recorded(end), "the first positions")
+            producer.send_batch("t", [bytes(10_000)] * 6)
+            producer.send_batch("t", [bytes(10_000)] * 6)
+            producer.flush(timeout=60)
+            wait_until(lambda: is_recorded(1 << 16), "those of a segment's end")
+
+    just_booted(1, write)
+
+
+def test_what_is_old_is_not_what_came_before_the_boot(tmp_path: Path) -> None:
+    """Stages that are watched, producers and readers at an uptime of a second: nobody is silent, nothing is late."""
+
+    def use() -> None:
+        with commitlog.Store.open(tmp_path / "store", LONG) as store, store.producer() as producer:
+            for number in range(100):
+                producer.send("t", b"%d" % number)
+            producer.flush(timeout=60)
+            assert store.statistics().running
+            with commitlog.Reader(store.path, start="earliest") as reader:
+                assert sum(1 for _ in reader) == 100
+
+    just_booted(1, use)
