@@ -138,6 +138,7 @@ class Store:
         process = self._process
         assert process.stdin is not None
         if process.stdin.closed and not self.running:
+            self._listener.join(1.0)
             return self._report()
         self._close_producers()
         if not process.stdin.closed:

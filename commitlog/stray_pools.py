@@ -132,4 +132,13 @@ def _lives(words: memoryview, clock: Clock) -> bool:
     pids += [words[ControlRegion.stage_base(stage) + Stage.PID] for stage in STAGES]
     pids += [words[ControlRegion.lane_base(lane) + Lane.LESSEE_PID] for lane in range(LANE_ROWS)]
     beat = clock.monotonic_ns() - words[Header.SUPERVISOR_HEARTBEAT]
-    return beat < _SILENT_NS or any(pid and os.path.exists(f"/proc/{pid}") for pid in pids)
+    return beat < _SILENT_NS or any(pid and _is_alive(pid) for pid in pids)
+
+
+def _is_alive(pid: int) -> bool:
+    """False of a zombie too: in a container it stays for ever where the first process waits for nobody."""
+    try:
+        stat = DISK.read_file(f"/proc/{pid}/stat", 4096)
+    except OSError:
+        return False
+    return stat.rpartition(b")")[2].split()[0] not in (b"Z", b"X")

@@ -117,7 +117,7 @@ class CommitRealTimeService(ServiceThread):
         size = self.words[base + Lane.SEGMENT_SIZE]
         return (
             wrote // size > committed // size
-            or now - self._last_commit.get(lane, 0) >= self._thorough_ns
+            or now - self._last_commit.get(lane, LONG_AGO_NS) >= self._thorough_ns
             or self.words[base + Lane.FLUSH_REQUESTED] > self.words[base + Lane.FLUSHED]
         )
 

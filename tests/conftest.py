@@ -8,13 +8,16 @@ import itertools
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import leaks
+from tests.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +25,26 @@ if TYPE_CHECKING:
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as for what a shell starts in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-LEAK_PATIENCE_SECONDS = 20.0
+for _name in list(os.environ):  # what a user, or a CI service, has told other programs
+    if _name.startswith(("COMMITLOG_", "PYSPARK_", "PYTHON", "SPARK_")):
+        del os.environ[_name]
+for _name in (
+    "CLICOLOR",
+    "CLICOLOR_FORCE",
+    "COLUMNS",
+    "FORCE_COLOR",
+    "GITHUB_ACTIONS",
+    "LINES",
+    "NO_COLOR",
+    "PY_COLORS",
+):
+    os.environ.pop(_name, None)
+
+# No limit of time for an example: the machine may be busy with other things.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+
+LEAK_PATIENCE_SECONDS = PATIENCE_SECONDS
 _spark_jvm: int | None = None  # the session is one a worker, and so is its JVM
 
 
@@ -32,12 +54,10 @@ def shm_base() -> Iterator[Path]:
     it, and theirs may be 107 bytes long. A lock on it tells it from those of runs that were killed, which are removed."""
     for stale in leaks.SHARED_MEMORY.glob(f"{leaks.BASE_PREFIX}*"):
         _remove_if_stale(stale)
-    base = leaks.SHARED_MEMORY / f"{leaks.BASE_PREFIX}{os.getpid()}"
-    unlocked = base.with_name(f".{base.name}")  # nobody takes it for a stale one yet
-    unlocked.mkdir(mode=0o700)
+    unlocked = Path(tempfile.mkdtemp(dir=leaks.SHARED_MEMORY, prefix=f".{leaks.BASE_PREFIX}"))  # not yet a stale one
     lock = os.open(unlocked, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    unlocked.rename(base)
+    base = unlocked.rename(unlocked.with_name(unlocked.name[1:]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COMMITLOG_SHM_DIR", str(base))
         patch.setenv("COMMITLOG_CLASS_DATA", "use")

@@ -20,7 +20,7 @@ PROC = Path("/proc")
 SHARED_MEMORY = Path("/dev/shm")
 BASE_PREFIX = "clt-"  # of the directories in which tests keep their pools
 _SPARK_SOCKET = re.compile(r"/\.[0-9a-f]{8}-[0-9a-f-]{27}\.sock$")
-SUSPECTS = ("commitlog-", "psm_", "sem.", "test-of-leaks-")  # our pools, and what multiprocessing makes
+SUSPECTS = ("commitlog-", "psm_", "sem.", "test-of-leaks")  # our pools, and what multiprocessing makes
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ def processes() -> dict[int, Process]:
         if not name.isdigit():
             continue
         try:
-            fields = (PROC / name / "stat").read_text().rpartition(")")[2].split()
+            fields = (PROC / name / "stat").read_bytes().rpartition(b")")[2].split()  # a name may be no UTF-8
         except OSError:
             continue  # gone since the listing
-        table[int(name)] = Process(int(name), int(fields[19]), int(fields[1]), fields[0])
+        table[int(name)] = Process(int(name), int(fields[19]), int(fields[1]), fields[0].decode())
     return table
 
 
@@ -197,8 +197,8 @@ def _spark_sockets() -> set[str]:
     """Names, as /proc/self/fd shows them, of sockets that may be PySpark's: py4j keeps a TCP connection for each thread, and
     the server of accumulators one with a path like `.<uuid>.sock`."""
     names = set()
-    for table in ("tcp", "tcp6"):
-        lines = (PROC / "net" / table).read_text().splitlines()[1:]
+    for table in (PROC / "net").glob("tcp*"):  # there may be no IPv6
+        lines = table.read_text().splitlines()[1:]
         names |= {f"socket:[{line.split()[9]}]" for line in lines}
     for line in (PROC / "net" / "unix").read_text().splitlines()[1:]:
         if _SPARK_SOCKET.search(line):

@@ -1,5 +1,5 @@
-"""Machines that a test can't have: one with little memory or disk, one that has just booted. A forked child gets them as
-namespaces of its own, where the kernel allows that: to root nearly everywhere, to others in a user namespace."""
+"""Machines that a test can't have: one with little memory or disk, of another name, or just booted. A forked child gets
+them as namespaces of its own, where the kernel allows that: to root nearly everywhere, to others in a user namespace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from tests.children import in_child
 
-CLONE_NEWTIME, CLONE_NEWNS, CLONE_NEWUSER = 0x80, 0x20000, 0x10000000
+CLONE_NEWTIME, CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWUSER = 0x80, 0x20000, 0x4000000, 0x10000000
 MS_REC, MS_PRIVATE = 0x4000, 0x40000
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -30,6 +30,17 @@ def with_tmpfs(place: Path, size: int, action: Callable[[], None]) -> None:
         _unshare(CLONE_NEWNS)
         _allowed("mount", None, b"/", None, MS_REC | MS_PRIVATE, None)  # nobody else is to see the next one
         _allowed("mount", b"tmpfs", os.fsencode(place), b"tmpfs", 0, f"size={size},mode=0700".encode())
+        action()
+
+    _pass(act)
+
+
+def on_a_host_called(name: str, action: Callable[[], None]) -> None:
+    """Does it in a child for which the machine has this name."""
+
+    def act() -> None:
+        _unshare(CLONE_NEWUTS)
+        _allowed("sethostname", name.encode(), len(name))
         action()
 
     _pass(act)

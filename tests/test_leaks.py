@@ -19,7 +19,18 @@ SLEEP = "import time; time.sleep(60)"
 
 
 @pytest.fixture
-def before(shm_root: Path, tmp_path: Path) -> Iterator[leaks.Snapshot]:
+def shared_memory(shm_root: Path) -> Iterator[Path]:
+    """In place of /dev/shm, where others have things that come and go."""
+    directory = shm_root / "shared"
+    directory.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leaks, "SHARED_MEMORY", directory)
+        yield directory
+    directory.rmdir()
+
+
+@pytest.fixture
+def before(shm_root: Path, tmp_path: Path, shared_memory: Path) -> Iterator[leaks.Snapshot]:
     snapshot = leaks.Snapshot.take(f"COMMITLOG_SHM_DIR={shm_root}", tmp_path)
     assert snapshot.leaks() == []
     yield snapshot
@@ -58,7 +69,10 @@ def test_thread(before: leaks.Snapshot) -> None:
 
 def test_child_and_its_zombie(before: leaks.Snapshot) -> None:
     with subprocess.Popen([sys.executable, "-c", SLEEP]) as child:
-        assert [leak for leak in before.leaks() if f"process {child.pid}: " in leak and SLEEP in leak]
+        wait_until(
+            lambda: any(leak.startswith(f"process {child.pid}: {sys.executable[:100]}") for leak in before.leaks()),
+            what="the child is seen by its command",
+        )
         child.kill()
         wait_until(lambda: any("nobody waited" in leak for leak in before.leaks()), what="the zombie is seen")
 
@@ -71,13 +85,13 @@ def test_grandchild_that_lost_its_parent_and_left_the_session(before: leaks.Snap
         print(subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True).pid)
     """
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], stdout=subprocess.PIPE, check=True)
-    assert before.left_processes() == {int(done.stdout)}
+    wait_until(lambda: before.left_processes() == {int(done.stdout)}, what="it is seen, and nothing else")
     leaks.kill(before.left_processes())
     wait_until(lambda: before.leaks() == [], what="the killed process is gone")
 
 
-def test_shared_memory_that_no_process_uses(before: leaks.Snapshot) -> None:
-    path = leaks.SHARED_MEMORY / f"test-of-leaks-{os.getpid()}"
+def test_shared_memory_that_no_process_uses(before: leaks.Snapshot, shared_memory: Path) -> None:
+    path = shared_memory / "test-of-leaks"
     path.write_bytes(b"x")
     try:
         assert before.leaks() == [f"shared memory {path}"]
@@ -86,9 +100,11 @@ def test_shared_memory_that_no_process_uses(before: leaks.Snapshot) -> None:
 
 
 @pytest.mark.parametrize("is_of_a_test", [True, False])
-def test_pool_of_a_killed_store(before: leaks.Snapshot, tmp_path: Path, is_of_a_test: bool) -> None:
+def test_pool_of_a_killed_store(
+    before: leaks.Snapshot, shared_memory: Path, tmp_path: Path, is_of_a_test: bool
+) -> None:
     """Somebody who works beside the tests may kill a store of his own; a test may not leave one."""
-    pool = leaks.SHARED_MEMORY / f"test-of-leaks-{os.getpid()}"
+    pool = shared_memory / "test-of-leaks"
     pool.mkdir()
     (pool / "store").write_bytes(os.fsencode((tmp_path if is_of_a_test else tmp_path.parent) / "store"))
     try:

@@ -91,8 +91,8 @@ def test_contents(wheel: Path) -> None:
 def test_command(environment: Path, tmp_path: Path) -> None:
     said = run(environment / "bin" / "commitlog", "--version", cwd=tmp_path, env=clean_environment())
     assert VERSION in said
-    program = "import commitlog, shm, stages; print(commitlog.__file__, shm.__file__, stages.__file__)"
-    for path in run(environment / "bin" / "python", "-c", program, cwd=tmp_path, env=clean_environment()).split():
+    program = "import commitlog, shm, stages; print(commitlog.__file__, shm.__file__, stages.__file__, sep='\\n')"
+    for path in run(environment / "bin" / "python", "-c", program, cwd=tmp_path, env=clean_environment()).splitlines():
         assert Path(path).is_relative_to(environment), "the checkout came in"
 
 

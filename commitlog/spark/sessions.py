@@ -60,7 +60,7 @@ def session(
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with _java_home(java.home):
+    with _environment(JAVA_HOME=str(java.home), **_address(master)):
         made = builder.getOrCreate()
     _remove_socket_at_exit(made)
     return made
@@ -81,17 +81,18 @@ def _class_data(java: Java, settings: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def _java_home(home: Path) -> Iterator[None]:
-    """The launcher is for Spark's JVM only: other programs that this process starts want a whole Java."""
-    before = os.environ.get("JAVA_HOME")
-    os.environ["JAVA_HOME"] = str(home)
+def _environment(**variables: str) -> Iterator[None]:
+    """What Spark's JVM is to be given, and no other program that this process starts: those want a whole Java."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["JAVA_HOME"]
-        else:
-            os.environ["JAVA_HOME"] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _settings(master: str) -> dict[str, str]:
@@ -111,6 +112,16 @@ def _cores(master: str) -> int | None:
     return None
 
 
+def _address(master: str) -> dict[str, str]:
+    """Spark looks up this machine's own name unless it is told an address, and does not start where nobody knows the name."""
+    return {"SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")} if _is_local(master) else {}
+
+
+def _is_local(master: str) -> bool:
+    """Whether everything is in one JVM; a local cluster's workers have this machine's own address."""
+    return master == "local" or master.startswith("local[")
+
+
 def _quiet(master: str) -> dict[str, str]:
     """What keeps the terminal free of lines that nobody can do anything about."""
     logging = f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"
@@ -119,7 +130,7 @@ def _quiet(master: str) -> dict[str, str]:
         _JAVA_OPTIONS: logging,
         "spark.python.daemon.module": "commitlog.spark.daemon",
     }
-    if master == "local" or master.startswith("local["):  # a local cluster's workers have this machine's own address
+    if _is_local(master):
         quiet |= {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}
     if found := re.fullmatch(r"local-cluster\[.*,\s*(\d+)\s*\]", master):
         quiet["spark.executor.memory"] = f"{found[1]}m"  # Spark's default asks for more than such a worker has

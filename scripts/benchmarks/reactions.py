@@ -31,7 +31,7 @@ SEGMENT_BYTES, ROLLS = 1 << 20, 6  # more segments than there are buffers, and f
 REST_SECONDS = 0.013
 _ASLEEP_SECONDS = 0.003  # who goes to sleep looks once more after a millisecond
 _ROUNDS_OF_A_LIFE = 5  # the supervisor takes its time with stages that die in their first rounds
-_PATIENCE_SECONDS = 30.0
+_PATIENCE_SECONDS = 120.0
 _FLOOR, _IMPORT = "a frame to a process, a word back", "Python starts, imports a stage"
 _WORDS = {
     "committer": Lane.COMMITTED,
@@ -118,7 +118,8 @@ class Pipeline:
 @contextlib.contextmanager
 def _pipeline(bench: Bench, **sections: dict[str, int]) -> Iterator[Pipeline]:
     with contextlib.ExitStack() as stack:
-        store = stack.enter_context(running_store(bench, **sections))
+        patience = {"buffer_wait_ms": int(_PATIENCE_SECONDS * 1000)}  # a killed stage takes a while to come back
+        store = stack.enter_context(running_store(bench, producer=patience, **sections))
         producer = stack.enter_context(warm_producer(store))
         yield Pipeline(producer, stack.enter_context(contextlib.closing(StoreView(store.path))))
 

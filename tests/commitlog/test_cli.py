@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
-import psutil
 import pytest
 
 import commitlog
 from commitlog.cli.app import COMMANDS
-from tests.crash.scene import pid_of
+from tests.crash.scene import is_running, pid_of
 from tests.waiting import wait_until
 
 SMALL = "[store]\nsegment_bytes = 65536\n"
@@ -125,7 +124,7 @@ def test_a_second_signal_hurries(tmp_path: Path, config: Path) -> None:
         committer = pid_of(store, "committer")
         process.terminate()
         assert process.stdout.readline() == b"draining\n"
-        wait_until(lambda: not psutil.pid_exists(committer), "the committer to drain and leave")
+        wait_until(lambda: not is_running(committer), "the committer to drain and leave")
         assert process.poll() is None
         process.terminate()
         out = process.stdout.read()
@@ -149,7 +148,7 @@ def test_cat_follows_until_interrupted(tmp_path: Path) -> None:
     """What is flushed appears; Ctrl-C ends it without a word."""
     with commitlog.Store.open(tmp_path / "store", {"store": {"segment_bytes": 1 << 16}}) as store:
         producer = store.producer()
-        producer.send("t", b"first").wait("flushed")
+        producer.send("t", b"first").wait("flushed", 60)
         command = [sys.executable, "-m", "commitlog.cli", "cat", str(store.path), "--follow"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert process.stdout
@@ -166,9 +165,13 @@ def test_cat_into_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
     """`cat STORE | head -1` prints one line and nothing else."""
     lines = b"".join(b"%d\n" % n for n in range(50_000))
     assert run("produce", tmp_path / "store", "t", given=lines).returncode == 0
-    pipeline = f'"{sys.executable}" -m commitlog.cli cat "{tmp_path / "store"}" | head -1'
-    done = subprocess.run(["bash", "-c", pipeline], capture_output=True, timeout=60)
-    assert (done.stdout, done.stderr) == (b"0\n", b"")
+    command = [sys.executable, "-m", "commitlog.cli", "cat", str(tmp_path / "store")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as cat:
+        assert cat.stdout
+        assert cat.stderr
+        assert cat.stdout.readline() == b"0\n"
+        cat.stdout.close()
+        assert cat.stderr.read() == b""
 
 
 @pytest.mark.parametrize(
@@ -178,7 +181,7 @@ def test_cat_into_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
         (("stat", "{absent}"), "StoreNotFound"),
         (("destroy", "{absent}", "--yes"), "StoreNotFound"),
         (("run", "{file}"), "StoreRefused"),
-        (("run", "/proc/here"), "no permission" if os.geteuid() else "no directory can be made here"),
+        (("run", "/proc/here"), "no directory can be made here" if os.access("/proc", os.W_OK) else "no permission"),
         (("cat", "{file}"), "StoreRefused"),
         (("stat", "{file}"), "StoreRefused"),
         (("top", "{file}"), "StoreRefused"),

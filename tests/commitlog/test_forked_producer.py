@@ -74,7 +74,7 @@ def test_the_child_has_producers_of_its_own(tmp_path: Path) -> None:
 
         def send() -> str:
             with commitlog.Producer(store.path) as own:
-                return f"lane {own.lane} {own.send('t', b'y').wait('flushed', 10).name}"
+                return f"lane {own.lane} {own.send('t', b'y').wait('flushed', 60).name}"
 
         assert _said_in_child([send]) == ["lane 1 PUT_OK"]
         producer.send("t", b"z")

@@ -31,7 +31,8 @@ SMALL: dict[str, Any] = {"store": {"segment_bytes": 1 << 16, "max_lanes": 3}}
 @pytest.fixture(params=["pool", "direct"])
 def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[commitlog.Store]:
     """A running store with small segments, written both ways."""
-    with commitlog.Store.open(tmp_path / "store", {"store": {**SMALL["store"], "write_path": request.param}}) as opened:
+    settings = {"store": {**SMALL["store"], "write_path": request.param}, "producer": {"sync_flush_timeout_ms": 60_000}}
+    with commitlog.Store.open(tmp_path / "store", settings) as opened:
         yield opened
 
 
@@ -62,7 +63,7 @@ def test_offsets_count_by_topic_without_a_gap(store: commitlog.Store) -> None:
     store.close()
     with commitlog.Store.open(store.path) as again, again.producer() as producer:
         assert producer.send("a", b"").offset == 3
-        producer.flush()
+        producer.flush(60)
         assert [(m.topic, m.offset) for m in read(again)] == [(t, n) for n in range(3) for t in "ab"] + [("a", 3)]
 
 
@@ -73,7 +74,7 @@ def test_messages_roll_over_segments(store: commitlog.Store) -> None:
     bodies = [bytes([n % 256]) * (n * 997 % largest) for n in range(200)] + [b"x" * largest]
     for body in bodies:
         producer.send("t", body)
-    producer.flush(timeout=30)
+    producer.flush(timeout=60)
     assert [message.value for message in read(store)] == bodies
 
 
@@ -114,7 +115,7 @@ def test_what_is_refused_leaves_nothing(store: commitlog.Store, subtests: pytest
                 expected = APPEND_STATUS.get(error, AppendMessageStatus.UNKNOWN_ERROR)
                 assert raised.value.append_status is expected  # type: ignore[attr-defined]
             assert producer.send("t", b"fine").offset == number
-    producer.flush()
+    producer.flush(60)
     assert [message.value for message in read(store)] == [b"fine"] * len(REFUSED)
 
 
@@ -227,7 +228,7 @@ def test_threads_in_one_producer_raise_or_append_whole_messages(store: commitlog
         thread.start()
     for thread in threads:
         thread.join()
-    producer.flush()
+    producer.flush(60)
     assert Counter(message.value for message in read(store)) == Counter(accepted)
     assert not broken
     assert len(accepted) + len(refused) == 6000
@@ -247,7 +248,7 @@ def test_a_call_inside_a_call_is_refused(store: commitlog.Store) -> None:
 
     assert producer.send("t", Body()).offset == 0
     assert producer.send("t", b"next").offset == 1
-    producer.flush()
+    producer.flush(60)
     assert [message.value for message in read(store)] == [b"outer", b"next"]
 
 
@@ -291,7 +292,7 @@ def test_an_interrupt_at_any_line_of_send_doubles_and_loses_nothing(store: commi
             after = f"after {line} {size}".encode()
             producer.send("u", after)
             sent.append(after)
-    producer.flush()
+    producer.flush(60)
     messages = read(store)
     found = Counter(message.value for message in messages)
     assert all(found[body] == 1 for body in sent)
@@ -316,7 +317,7 @@ def test_back_pressure_is_an_error_and_ends_with_its_cause(tmp_path: Path) -> No
         assert len(accepted) > 100  # buffers of the next segments were there already
         os.kill(committer, signal.SIGCONT)
         wait_until(lambda: _accepts(producer, b"at last"), "a free buffer")
-        producer.flush()
+        producer.flush(60)
         assert [message.value for message in read(store)] == [*accepted, b"at last"]
 
 
@@ -333,9 +334,12 @@ def test_without_a_free_buffer_the_segment_may_be_written_directly(tmp_path: Pat
             _send_many(producer, 1000, accepted)
         assert raised.value.status is PutMessageStatus.CREATE_MAPPED_FILE_FAILED
         os.kill(flusher, signal.SIGCONT)
-        producer.flush()
-        _send_many(producer, 300, accepted)
-        producer.flush()
+        producer.flush(60)
+        for number in range(300):
+            body = b"%d" % number + b"y" * 1000
+            wait_until(lambda body=body: _accepts(producer, body), "a segment")  # type: ignore[misc]
+            accepted.append(body)
+        producer.flush(60)
         assert [message.value for message in read(store)] == accepted
 
 
@@ -350,7 +354,7 @@ def test_acknowledgements_come_by_callback_and_to_asyncio(
         raise ValueError("a mistake of the user's")
 
     for number in range(1000):
-        producer.send("t", b"%d" % number).add_callback(broken if number == 500 else answers.append)
+        producer.send("t", b"%d" % number).add_callback(broken if number == 500 else answers.append, timeout=60)
     wait_until(lambda: len(answers) == 999, "all callbacks")
     assert set(answers) == {PutMessageStatus.PUT_OK}
     assert "a mistake of the user's" in caplog.text
@@ -399,22 +403,21 @@ def _send_many(producer: commitlog.Producer, count: int, accepted: list[bytes]) 
 def _accepts(producer: commitlog.Producer, body: bytes) -> bool:
     try:
         producer.send("t", body)
-    except errors.NoBufferAvailable:
+    except (errors.NoBufferAvailable, errors.AllocateTimeout):
         return False
     return True
 
 
 def test_sync_flush_returns_when_flushed_and_times_out_by_name(tmp_path: Path) -> None:
     """With the flusher stopped the status is FLUSH_DISK_TIMEOUT, and the message still becomes flushed later."""
-    config = {
-        "store": {"segment_bytes": 1 << 16, "flush_disk_type": "SYNC_FLUSH"},
-        "producer": {"sync_flush_timeout_ms": 2000},
-    }
-    with commitlog.Store.open(tmp_path / "store", config) as store:
-        producer = store.producer()
-        receipt = producer.send("t", b"first")
+    config: dict[str, Any] = {"store": {"segment_bytes": 1 << 16, "flush_disk_type": "SYNC_FLUSH"}}
+    patient, hasty = ({**config, "producer": {"sync_flush_timeout_ms": limit}} for limit in (60_000, 2000))
+    with commitlog.Store.open(tmp_path / "store", patient) as store:
+        receipt = store.producer().send("t", b"first")
         assert receipt.done("flushed")
         assert receipt.status is PutMessageStatus.PUT_OK
+    with commitlog.Store.open(tmp_path / "store", hasty) as store:
+        producer = store.producer()
         flusher = int((store.path / "locks" / "flusher").read_text())
         os.kill(flusher, signal.SIGSTOP)
         late = producer.send("t", b"second")
@@ -441,7 +444,7 @@ def test_store_timestamps_never_go_back(store: commitlog.Store, monkeypatch: pyt
         with commitlog.Producer(store.path) as producer:
             producer.send("t", b"")
             producer.send_batch("t", [b"", b""])
-            producer.flush()
+            producer.flush(60)
     stamps = [message.timestamp for message in read(store)]
     assert stamps == [now // 1_000_000] * 6 + [(now + hour) // 1_000_000] * 9
     for stamp, first in ((stamps[0], 0), (stamps[0] + 1, 6), (stamps[6], 6)):
@@ -455,7 +458,7 @@ def test_a_store_needs_no_reader_to_be_whole(store: commitlog.Store) -> None:
     producer = store.producer()
     for number in range(500):
         producer.send(f"t{number % 7}", os.urandom(number))
-    producer.flush()
+    producer.flush(60)
     assert read_store(store.path).messages == 500
 
 
@@ -477,7 +480,7 @@ def test_a_batch_is_all_or_nothing_in_one_segment(store: commitlog.Store) -> Non
     assert rolled.physical_offset == store.segment_bytes
     assert producer.send("t", b"after").offset == 11
     assert receipt.wait("flushed", 60) is PutMessageStatus.PUT_OK
-    producer.flush()
+    producer.flush(60)
     messages = read(store)
     assert [m.offset for m in messages] == list(range(12))
     batch = messages[1:4]
@@ -495,6 +498,6 @@ def test_batches_of_arrays_are_those_of_bytes(store: commitlog.Store) -> None:
     producer.send_batch("list", bodies)
     producer.send_batch("numpy", numpy.frombuffer(b"".join(bodies), numpy.uint8).reshape(100, 3))
     producer.send_batch("arrow", pyarrow.array(bodies, pyarrow.binary()))
-    producer.flush()
+    producer.flush(60)
     for topic in ("list", "numpy", "arrow"):
         assert [message.value for message in read(store, topic=topic)] == bodies

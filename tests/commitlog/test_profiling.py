@@ -121,6 +121,7 @@ def test_what_cannot_be_is_said_in_lines_and_leaves_nothing(
 def test_ctrl_c_ends_a_stage_alone_without_a_word(tmp_path: Path) -> None:
     """A terminal interrupts all of its foreground processes: the stage must not end before it has cleaned up."""
     command = [sys.executable, "-m", "commitlog.cli", "profile", "committer", "--out", str(tmp_path)]
+    command += ["--segment-bytes", "1048576"]
     player = tmp_path / "bin" / "py-spy"
     player.parent.mkdir()
     player.write_text("#!/bin/sh\nexec sleep 60\n")

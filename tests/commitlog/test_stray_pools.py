@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -15,11 +16,13 @@ from commitlog import errors
 from commitlog.cli.app import app
 from commitlog.stray_pools import stray_pools
 from shm.layout import STAGES
+from tests import leaks
 from tests.crash.scene import kill, pid_of
 from tests.fake_clock import SetClock
 from tests.waiting import wait_until
 
 SMALL = {"store": {"segment_bytes": 1 << 16}}
+PR_SET_CHILD_SUBREAPER = 36
 
 
 def run(*words: object, given: str = "") -> Result:
@@ -83,11 +86,38 @@ def test_the_pool_of_a_removed_store_is_named_and_removed(unflushed: bool, tmp_p
     assert not list(shm_root.iterdir())
 
 
+@pytest.mark.usefixtures("late")
+def test_a_zombie_keeps_no_pool(tmp_path: Path, shm_root: Path) -> None:
+    """The killed stages stay as such where the first process waits for nobody, as in some containers."""
+    libc = ctypes.CDLL(None)
+    assert libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0  # here it is this one
+    try:
+        killed(tmp_path / "gone", unflushed=False)
+        shutil.rmtree(tmp_path / "gone")
+        zombies = wait_until(lambda: _zombies(len(STAGES)), "the stages to be killed")
+        assert run("destroy", tmp_path / "gone", "--yes").exit_code == 0
+        assert not list(shm_root.iterdir())
+        assert zombies == _zombies(len(STAGES))
+    finally:
+        assert libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) == 0
+    for zombie in zombies:
+        os.waitpid(zombie, 0)
+
+
+def _zombies(count: int) -> list[int]:
+    """Children of this process that have ended, when there are so many."""
+    table = leaks.processes()
+    ended = [pid for pid, process in table.items() if process.parent == os.getpid() and process.state == "Z"]
+    return sorted(ended) if len(ended) == count else []
+
+
 def test_memory_that_is_still_in_use_can_be_removed_later(tmp_path: Path, shm_root: Path) -> None:
     """`destroy` says when: the processes of a store that is gone leave by themselves."""
     killed(tmp_path / "gone", unflushed=False)
     shutil.rmtree(tmp_path / "gone")
-    early = run("destroy", tmp_path / "gone", "--yes").exception  # the last heartbeat is younger than five seconds
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("commitlog.stray_pools._SILENT_NS", 1 << 62)  # the last heartbeat is young
+        early = run("destroy", tmp_path / "gone", "--yes").exception
     assert isinstance(early, errors.StoreRunning)
     assert "leave within a minute" in str(early)
     assert "repeat this command" in str(early)

@@ -83,11 +83,12 @@ def test_without_a_terminal_it_is_plain_and_ends(tmp_path: Path) -> None:
         producer.send("t", b"x")
         running = CliRunner().invoke(app, ["top", str(store.path), "--interval", "0.01", "--count", "3"])
     assert running.exit_code == 0
-    assert running.output.count("running") == running.output.count("uncommitted") == 3
+    shown = running.output.replace(str(tmp_path), "")
+    assert shown.count("running") == shown.count("uncommitted") == 3
     assert "\x1b" not in running.output
     stopped = CliRunner().invoke(app, ["top", str(tmp_path / "store"), "--interval", "0.01"])
     assert stopped.exit_code == 0
-    assert stopped.output.count("stopped") == 1
+    assert stopped.output.replace(str(tmp_path), "").count("stopped") == 1
 
 
 def test_on_a_terminal_it_draws_until_it_is_interrupted(tmp_path: Path) -> None:

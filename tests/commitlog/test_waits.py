@@ -46,13 +46,11 @@ def test_back_pressure_may_be_an_error_at_once(tmp_path: Path) -> None:
             send_until_refused(producer, accepted)
         with pytest.raises(errors.NoBufferAvailable):
             producer.send("t", bytes(1000))
-        waits = producer.statistics()
-        assert waits.buffer_timeouts == 2
-        assert waits.buffer_wait_max_ms < 1000
+        assert producer.statistics().buffer_timeouts == 2
         os.kill(committer, signal.SIGCONT)
-        producer.flush()
+        producer.flush(60)
         producer.send("t", b"at last")
-        producer.flush()
+        producer.flush(60)
         assert read(store) == [*accepted, b"at last"]
 
 
@@ -79,7 +77,7 @@ def test_who_waits_for_stages_that_are_gone_is_told(tmp_path: Path) -> None:
     with pytest.raises(errors.StageFailed):
         store.close()
     with commitlog.Store.open(store.path) as again:
-        again.producer().flush()
+        again.producer().flush(60)
         assert len(read(again)) == 101
 
 
@@ -101,7 +99,7 @@ def test_a_producer_that_comes_while_the_store_stops_is_told_so(
 def test_stages_do_not_rest_while_a_producer_waits_for_a_buffer(tmp_path: Path) -> None:
     """However long they may: small segments are filled quickly, and then each would take a rest of both."""
     rest = {"linger_ms": 10_000}
-    config = {**SMALL, "committer": rest, "flusher": rest}
+    config = {**SMALL, "committer": rest, "flusher": rest, "producer": {"buffer_wait_ms": 60_000}}
     with commitlog.Store.open(tmp_path / "store", config) as store, store.producer() as producer:
         for _ in range(1000):
             producer.send("t", bytes(1000))

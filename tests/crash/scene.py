@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 import commitlog
 from commitlog.errors import StageFailed
 from shm.layout import STAGES
@@ -21,7 +23,7 @@ from tests.waiting import wait_until
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "store": {"segment_bytes": 1 << 18, "max_lanes": 4},
-    "supervisor": {"restarts_max": 1_000_000, "restarts_window_ms": 1000},
+    "supervisor": {"restarts_max": 1_000_000, "restarts_window_ms": 1000, "start_wait_ms": 60_000},
 }
 WAYS: dict[str, dict[str, dict[str, Any]]] = {
     "pool": {},
@@ -38,10 +40,18 @@ def pid_of(path: Path, name: str) -> int:
 
 
 def kill(pid: int) -> bool:
-    """kill -9; False where there is nobody any more."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-        return True
+    """kill -9; False where there is nobody any more, or not yet: 0 would be all processes of the test's group."""
+    if pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            return True
+    return False
+
+
+def is_running(pid: int) -> bool:
+    """False of a zombie too: in a container there may be nobody who waits for it."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     return False
 
 

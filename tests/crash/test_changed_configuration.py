@@ -54,7 +54,7 @@ def test_nothing_is_dropped(change: str, tmp_path: Path) -> None:
     with pytest.raises(StageFailed):
         store.close()
     with commitlog.Store.open(path, settings(after)) as store:
-        wait_until(lambda: _free_buffers(path) == (buffers and buffers - 1), "buffers as they are to be now")
+        wait_until(lambda: _free_buffers(path) == [buffers and buffers - 1], "buffers as they are to be now")
         assert store.close().drained
     with commitlog.Reader(path) as reader:
         found: dict[int, list[bytes]] = {}
@@ -63,8 +63,7 @@ def test_nothing_is_dropped(change: str, tmp_path: Path) -> None:
     assert found == {0: [b"first", *bodies], 1: [b"first", *bodies]}
 
 
-def _free_buffers(path: Path) -> int | None:
-    """Of the first lane, by a new lease."""
+def _free_buffers(path: Path) -> list[int | None]:
+    """Of the first lane, by a new lease; nothing while the allocator has it, to give its buffers back."""
     with commitlog.Producer(path) as producer:
-        assert producer.lane == 0
-        return producer.statistics().available_buffers
+        return [] if producer.lane else [producer.statistics().available_buffers]

@@ -116,6 +116,7 @@ def _send_until(line: int, path: Path, notes: Path) -> bool:
     """In a forked child: large messages, some of which roll over; killed at that line. False when it got through."""
     child = os.fork()
     if child == 0:
+        code = 1
         try:
             producer = commitlog.Producer(path)
             fd = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -125,9 +126,12 @@ def _send_until(line: int, path: Path, notes: Path) -> bool:
                 receipt = producer.send("t", body)
                 note = f"{producer.lane} t {receipt.offset} {receipt.physical_offset} {zlib.crc32(body)}\n"
                 os.write(fd, note.encode())
+            code = 0
         finally:
-            os._exit(0)
-    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+            os._exit(code)
+    status = os.waitpid(child, 0)[1]
+    assert os.WIFSIGNALED(status) or status == 0
+    return os.WIFSIGNALED(status)
 
 
 @both_paths

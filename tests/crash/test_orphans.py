@@ -60,7 +60,7 @@ def test_a_producer_that_never_pauses_does_not_keep_them(way: str, tmp_path: Pat
             if "waiting" in way:
                 receipt = producer.send("t", bodies[0])
                 accepted += 1
-                receipt.wait("flushed")
+                receipt.wait("flushed", 60)
             else:
                 accepted += len(producer.send_batch("t", bodies))
 

@@ -13,7 +13,7 @@ import pytest
 import commitlog
 from commitlog.direct_segment import DirectSegment
 from commitlog.errors import StageFailed
-from commitlog.file_channel import Buffer
+from commitlog.file_channel import DISK, Buffer
 from commitlog.lane import Lease
 from commitlog.store_directory import StoreDirectory
 from commitlog.verify import verify_store
@@ -22,7 +22,7 @@ from shm.layout import STAGES, Lane
 from tests.crash.accounts import check, read_store
 from tests.crash.scene import kill, pid_of
 from tests.faults.channel import FaultsDirectory, Rule
-from tests.faults.test_disk import CONFIG, Sender, faulty_store
+from tests.faults.test_disk import CONFIG, SEGMENT_BYTES, Sender, faulty_store
 from tests.waiting import wait_until
 
 TORN = b"never accepted " * 700
@@ -82,11 +82,16 @@ def _send_with_a_new_producer(path: Path, *bodies: bytes) -> None:
 def test_a_segment_written_directly_for_want_of_a_buffer(tmp_path: Path) -> None:
     """The pool's lane, its buffers all full: the writer that dies in its direct segment leaves nothing above `wrote`."""
     path = tmp_path / "store"
-    with faulty_store(path, producer={"when_no_buffer": "write_direct"}) as sender:
+    ahead = 8
+    made = {**CONFIG["allocator"], "segments_ahead": ahead}
+    with faulty_store(path, producer={"when_no_buffer": "write_direct"}, allocator=made) as sender:
         sender.send().wait("flushed", timeout=60)
+        words, base = sender.producer._words, sender.producer._lease.base
+        wait_until(lambda: words[base + Lane.OPENED] >= ahead * SEGMENT_BYTES, "segments for all that is sent")
         sender.faults.set(Rule("fdatasync", error=errno.EIO, keeps=True))
         while sender.producer.statistics().direct_segments == 0:
             last = sender.send(3000)
+        wait_until(lambda: words[base + Lane.COMMITTED] == words[base + Lane.WROTE], "the committer")
         sender.producer.close()
         killed_at_its_first_direct_write_of(TORN, lambda: _send_with_a_new_producer(path, TORN))
         sender.heals(last)
@@ -126,7 +131,8 @@ def test_a_direct_lane_that_the_pool_takes_over(tmp_path: Path) -> None:
     killed_at_its_first_direct_write_of(TORN, lambda: _send_with_a_new_producer(path, TORN))
     _kill_all(store)
     store = commitlog.Store.open(path, config)
-    wait_until(lambda: not _lane_word(path, Lane.BUFFERS) & 1, "the lane to be given back")
+    lock = path / "lanes" / "0" / "lock"
+    wait_until(lambda: not (_lane_word(path, Lane.BUFFERS) & 1 or DISK.is_locked(lock)), "the lane to be given back")
     child = os.fork()
     if child == 0:
         try:

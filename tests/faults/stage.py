@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from commitlog import wire
 from commitlog.clock import Clock
-from commitlog.file_channel import DISK
+from commitlog.file_channel import DISK, FileChannel
 from stages import allocator, committer, dispatcher, flusher
 from stages.service_thread import ServiceThread, main
 from tests.faults.channel import FaultyChannel
@@ -34,6 +34,23 @@ def with_faults(kind: Any) -> Kind:
             super().__init__(path, FaultyChannel(path, kind.name))
 
     return OnFaultyDisk
+
+
+class FullDisk(FileChannel):
+    """A disk that says that it is full, and takes everything."""
+
+    def space(self, path: str | Path) -> tuple[int, int]:
+        return 1 << 40, 0
+
+
+def on_a_full_disk(kind: Any) -> Kind:
+    """The stage on a disk that is too full for its retention."""
+
+    class OnFullDisk(kind):  # type: ignore[misc]
+        def __init__(self, path: Path) -> None:
+            super().__init__(path, FullDisk())
+
+    return OnFullDisk
 
 
 def deaf_and_dumb(kind: Any) -> Kind:

@@ -33,7 +33,7 @@ CONFIG: dict[str, dict[str, Any]] = {
     "dispatcher": {"queue_file_entries": 1000, "interval_ms": 100},
     "flusher": {"positions_interval_ms": 100},
     "allocator": {"interval_ms": 200},
-    "supervisor": {"restarts_max": 1000, "restarts_window_ms": 1000},
+    "supervisor": {"restarts_max": 1000, "restarts_window_ms": 1000, "start_wait_ms": 60_000},
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,13 +57,20 @@ def _cut_power(path: Path, write_path: str) -> Sender:
     raise AssertionError("a killed store was closed as if nothing had happened")
 
 
+PATIENT: dict[str, Any] = {
+    **CONFIG,
+    "producer": {"buffer_wait_ms": 60_000},
+    "retention": {"disk_clean_forcibly_percent": 100, "disk_refuse_percent": 100},  # the disk itself has to refuse
+}
+
+
 def test_a_full_disk_is_named_and_heals(tmp_path: Path) -> None:
     """A file system of 3 MB, full: senders hear of it; a file is deleted, and everything accepted is there."""
     disk = tmp_path / "disk"
     disk.mkdir(mode=0o700)
 
     def fill_and_heal() -> None:
-        with commitlog.Store.open(disk / "store", {**CONFIG, "producer": {"buffer_wait_ms": 60_000}}) as store:
+        with commitlog.Store.open(disk / "store", PATIENT) as store:
             sender = Sender(store, store.producer(), FaultsDirectory(tmp_path / "none"))
             sender.send().wait("flushed", timeout=60)
             filler = disk / "filler"

@@ -11,7 +11,6 @@ import sys
 import threading
 from pathlib import Path
 
-import psutil
 import pytest
 import zmq
 
@@ -21,7 +20,7 @@ from commitlog.view import StoreView
 from commitlog.wire import WAKEUP
 from shm.layout import STAGES, Lane, Stage
 from tests.crash.accounts import check, read_store
-from tests.crash.scene import pid_of
+from tests.crash.scene import is_running, pid_of
 from tests.faults.channel import FaultsDirectory, Rule
 from tests.faults.supervisor import patched_stages
 from tests.faults.test_disk import CONFIG, Sender, faulty_store
@@ -116,7 +115,7 @@ def test_a_sync_that_fails_while_the_store_stops_is_repaired(tmp_path: Path) -> 
             sender.send()
         closing = threading.Thread(target=sender.store.close)
         closing.start()
-        wait_until(lambda: not psutil.pid_exists(committer), "the committer to leave")
+        wait_until(lambda: not is_running(committer), "the committer to leave")
         os.kill(flusher, signal.SIGCONT)
         closing.join(60)
         assert sender.faults.hits() > 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,25 +54,28 @@ def reading(at: float, messages: float, restarts: int = 0) -> Reading:
 
 def fill(job: Job) -> None:
     """A run of some seconds: a thousand messages a second, Spark a batch every two, one restart."""
-    history = job.history
-    history.start_clock()
-    for step in range(SECONDS * 5 + 1):
-        history.began = time.monotonic() - step / 5
-        history.add_reading(reading(step / 5, step * 200.0, restarts=int(step > 50)))
-        if step % 10 == 9:
-            other = history.spark_latencies.to_json() | {"buckets": [500], "counts": [2000], "highest_ms": 20.0}
-            history.add_batch(
-                {
-                    "id": step,
-                    "rows": 2000,
-                    "total": (step + 1) * 200,
-                    "seconds": 1.0,
-                    "p50_ms": 10.0,
-                    "p99_ms": 20.0,
-                    "latencies": other,
-                    "grids": [],
-                }
-            )
+    now = time.monotonic()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("commitlog.ingest.history.time", SimpleNamespace(monotonic=lambda: now))
+        history = job.history
+        history.start_clock()
+        for step in range(SECONDS * 5 + 1):
+            now = history.began + step / 5
+            history.add_reading(reading(step / 5, step * 200.0, restarts=int(step > 50)))
+            if step % 10 == 9:
+                other = history.spark_latencies.to_json() | {"buckets": [500], "counts": [2000], "highest_ms": 20.0}
+                history.add_batch(
+                    {
+                        "id": step,
+                        "rows": 2000,
+                        "total": (step + 1) * 200,
+                        "seconds": 1.0,
+                        "p50_ms": 10.0,
+                        "p99_ms": 20.0,
+                        "latencies": other,
+                        "grids": [],
+                    }
+                )
     history.flushed_latencies.add([1.0, 2.0, 50.0])
     job.sending_seconds = float(SECONDS)
 

@@ -1,4 +1,4 @@
-"""A real RocketMQ store, fetched with Maven once and kept by it: opens lanes of ours and says what it finds."""
+"""A real RocketMQ store, fetched with Maven once and kept in the user's cache: opens lanes of ours and says what it finds."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 import orjson
 import pytest
 
+from commitlog.spark.java import cache_directory
+
 HERE = Path(__file__).parent
 FETCH_SECONDS, RUN_SECONDS = 600, 90
 
@@ -21,7 +23,7 @@ def class_path() -> str:
     for tool in ("java", "javac", "mvn"):
         if not shutil.which(tool):
             pytest.skip(f"needs Java 17 (a JDK) and Maven to run a real RocketMQ: {tool} is not here")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "commitlog-tests" / "rocketmq"
+    cache = cache_directory() / "rocketmq"  # also of a user without a home
     known = cache / f"class-path-{hash_of(HERE / 'pom.xml')}"
     if known.exists() and all(os.path.exists(jar) for jar in known.read_text().split(":")):
         return known.read_text()
@@ -35,6 +37,7 @@ def class_path() -> str:
         str(HERE / "pom.xml"),
         "dependency:build-classpath",
         f"-Dmdep.outputFile={fresh}",
+        f"-Dmaven.repo.local={cache / 'repository'}",
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS)
     if done.returncode:

@@ -41,7 +41,7 @@ def fill(producer: commitlog.Producer) -> None:
         key = f"key-{number}" if number % 3 else None
         producer.send(topic, bytes([number]) * (number * 13 % 2500), key=key, tags=tags, properties={"n": str(number)})
     producer.send_batch("batched", [b"one", b"two", b"", b"four"])
-    producer.flush()
+    producer.flush(60)
 
 
 def ours(root: Path) -> list[dict[str, Any]]:
@@ -93,7 +93,7 @@ def test_a_lane_of_a_store_that_was_closed(tmp_path: Path) -> None:
         with store.producer() as producer:
             receipt = producer.send("orders", b"ours again")
             assert receipt.offset == expected + 1
-            receipt.wait("flushed")
+            receipt.wait("flushed", 60)
         with commitlog.Reader(path, topic="orders", start="last 2") as reader:
             messages = list(reader)
     assert [message.value for message in messages] == [b"from RocketMQ", b"ours again"]

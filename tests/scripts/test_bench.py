@@ -149,7 +149,7 @@ def test_ctrl_c_ends_it_in_a_line_and_leaves_nothing(tmp_path: Path) -> None:
         "--directory",
         str(tmp_path),
         "--scale",
-        "0.5",
+        "0.4",
     ]
     running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     wait_until(lambda: list(tmp_path.glob("*/*/store/lanes")))

@@ -27,13 +27,16 @@ def build_editable(directory, settings=None, metadata=None):
 UNREACHABLE = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1"}
 
 
+SETUP_SECONDS = 250  # several seconds of work, on a machine that is busy with other things
+
+
 class Checkout:
     """A project that `scripts/setup` can set up without a network."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         (path / "scripts").mkdir(parents=True)
-        self.packages = path.with_name("packages")  # pip splits a list of folders at spaces
+        self.packages = path.with_name("packages")
         self.packages.mkdir()
         shutil.copy(ROOT / "scripts" / "setup", path / "scripts")
         (path / "pyproject.toml").write_text(PROJECT)
@@ -50,7 +53,15 @@ class Checkout:
     @property
     def environment(self) -> dict[str, str]:
         known = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
-        return known | {"PYTHON": sys.executable, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.packages)}
+        return known | {
+            "LC_ALL": "C",  # a shell warns of one that is not installed
+            "NO_PROXY": "127.0.0.1",
+            "no_proxy": "127.0.0.1",
+            "PYTHON": sys.executable,
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_FIND_LINKS": self.packages.as_uri(),  # a list is split at spaces
+            "PIP_NO_INDEX": "1",
+        }
 
     def start(self, **environment: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -66,7 +77,7 @@ class Checkout:
     def setup(self, **environment: str) -> tuple[int, str]:
         """Exit code and what was said."""
         with self.start(**environment) as process:
-            said = process.communicate(timeout=100)[0]
+            said = process.communicate(timeout=SETUP_SECONDS)[0]
         return process.returncode, said
 
     @property
@@ -130,7 +141,7 @@ def test_interrupted_it_leaves_nothing(checkout: Checkout) -> None:
 
 def test_two_at_once_make_one(checkout: Checkout) -> None:
     with checkout.start() as one, checkout.start() as other:
-        said = [process.communicate(timeout=100)[0] for process in (one, other)]
+        said = [process.communicate(timeout=SETUP_SECONDS)[0] for process in (one, other)]
     assert (one.returncode, other.returncode) == (0, 0), said
     assert checkout.tiny_version == "1.0"
     assert sum("making .venv" in text for text in said) == 1

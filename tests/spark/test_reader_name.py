@@ -118,6 +118,7 @@ def test_it_is_written_once_a_second_and_at_the_stop(store: HandMadeStore, monke
     """And not at all while nothing moves."""
     writes = []
     monkeypatch.setattr(RegisteredReaders, "save", lambda self, reader: writes.append(reader.offsets))
+    monkeypatch.setattr(registration, "WRITE_EVERY_NS", 1 << 62)
     of = stream(store, maxOffsetsPerTrigger=2)
     start = of.initialOffset()
     for _ in range(5):
@@ -266,5 +267,5 @@ def test_in_a_session(spark: SparkSession, store: HandMadeStore, tmp_path: Path)
     store.lane(0).append("orders", b"more")
     store.publish()
     for _ in range(2):
-        query("first").trigger(availableNow=True).start().awaitTermination(60)
+        query("first").trigger(availableNow=True).start().awaitTermination(100)
     assert position(store) == {"orders": {0: 101, 1: 100}}

@@ -82,7 +82,7 @@ class FullFor(FileChannel):
         self.lane, self.full = lane, True
 
     def allocate(self, fd: int, length: int) -> None:
-        if self.full and f"/lanes/{self.lane}/" in os.readlink(f"/proc/self/fd/{fd}"):
+        if self.full and Path(os.readlink(f"/proc/self/fd/{fd}")).parts[-4:-2] == ("lanes", str(self.lane)):
             raise OSError(errno.ENOSPC, "full")
         super().allocate(fd, length)
 

@@ -47,10 +47,9 @@ def test_timed_syncs_once_in_an_interval(tmp_path: Path, shm_root: Path) -> None
         assert store.get(0, Lane.SYNCS) == 3
 
 
-@pytest.mark.parametrize("knobs", [{"timed": True, "interval_ms": 500}, {"least_pages": 4}], ids=str)
-def test_the_first_sync_comes_at_once_after_a_boot_too(tmp_path: Path, shm_root: Path, knobs: dict[str, Any]) -> None:
+def test_the_first_timed_sync_comes_at_once_after_a_boot_too(tmp_path: Path, shm_root: Path) -> None:
     """The monotonic clock counts from the boot: there it is not later than any interval."""
-    with flusher(tmp_path, shm_root, **knobs) as (service, store, clock):
+    with flusher(tmp_path, shm_root, timed=True, interval_ms=500) as (service, store, clock):
         clock.boot -= clock.monotonic_ns()
         store.set(0, WROTE=10, COMMITTED=10)
         assert service.work()

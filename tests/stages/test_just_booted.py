@@ -5,10 +5,14 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 import commitlog
 from commitlog.checkpoint import PositionsFile
 from commitlog.file_channel import DISK
 from commitlog.view import StoreView
+from shm.layout import Lane
+from tests.faults.bench import bench
 from tests.namespaces import just_booted
 from tests.waiting import wait_until
 
@@ -36,6 +40,20 @@ def test_positions_are_written_with_a_lanes_first_flush(tmp_path: Path) -> None:
             wait_until(lambda: is_recorded(1 << 16), "those of a segment's end")
 
     just_booted(1, write)
+
+
+@pytest.mark.parametrize("stage", ["committer", "flusher"])
+def test_the_first_message_does_not_wait_for_an_interval(stage: str, tmp_path: Path) -> None:
+    """RocketMQ's rule is that fewer pages than least_pages wait until the interval since the last time is over. There was
+    no last time."""
+
+    def send() -> None:
+        with bench(tmp_path / "store", **{stage: {"least_pages": 4, "thorough_interval_ms": 60_000}}) as made:
+            made.producer().send("t", b"first")
+            made.turn("allocator", "flusher", "committer", "flusher")
+            assert made.lane(Lane.FLUSHED) == made.lane(Lane.WROTE)
+
+    just_booted(1, send)
 
 
 def test_what_is_old_is_not_what_came_before_the_boot(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 import commitlog
 from shm.layout import Lane
+from shm.memory_lock import lock_memory
 from shm.pool import WriteBuffers
 from stages import pool_watch
 from stages.pool_watch import PoolWatch
@@ -52,6 +54,15 @@ def test_a_pool_that_stays_empty_is_warned_about_once(
     looker.close()
 
 
+def _may_lock(size: int) -> bool:
+    with mmap.mmap(-1, size) as memory, memoryview(memory) as view:
+        return lock_memory(view) == 0
+
+
+locks = pytest.mark.skipif(not _may_lock(3 * SEGMENT), reason="this process may not lock so much memory (ulimit -l)")
+
+
+@locks
 def test_buffers_are_locked_and_let_go(store: IdleStore, shm_root: Path) -> None:
     """Three segments fit into the usual limit; what is given back is unmapped, or its memory would stay."""
     WriteBuffers.create(shm_root / "pool", 0, SEGMENT, 3).close()
@@ -93,6 +104,7 @@ def test_memory_that_can_not_be_locked_is_used_all_the_same(
     looker.close()
 
 
+@locks
 def test_a_running_store_locks_its_lanes(tmp_path: Path) -> None:
     """By default; seen in the statistics; nothing stays locked or mapped when the lane is given back."""
     config = {

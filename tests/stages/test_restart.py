@@ -8,20 +8,24 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
-import psutil
 import pytest
 
 import commitlog
 from commitlog import errors
 from shm.layout import STAGES, Lane
 from stages.supervisor import StageProcess
-from tests.crash.scene import pid_of
+from tests.crash.scene import is_running, pid_of
 from tests.faults.bench import bench
 from tests.faults.supervisor import patched_stages
 from tests.waiting import wait_until
 
-SMALL = {"store": {"segment_bytes": 1 << 16}, "dispatcher": {"linger_ms": 0}}
+SMALL: dict[str, dict[str, Any]] = {
+    "store": {"segment_bytes": 1 << 16},
+    "dispatcher": {"linger_ms": 0},
+    "producer": {"buffer_wait_ms": 60_000, "segment_wait_ms": 60_000},  # a killed stage takes a while to come back
+}
 POSITION_OF = {
     "committer": Lane.COMMITTED,
     "flusher": Lane.FLUSHED,
@@ -73,7 +77,7 @@ def give_up_at_once(kind: type) -> type:
 @pytest.mark.leaves_pools
 def test_a_stage_that_can_not_live_is_started_less_and_less_often(tmp_path: Path) -> None:
     """Then the store stops by name, with what the stage said last."""
-    config = {**SMALL, "supervisor": {"restarts_max": 4}}
+    config = {**SMALL, "supervisor": {"restarts_max": 4, "restarts_window_ms": 3_600_000}}
     with patched_stages("tests.stages.test_restart:give_up_at_once"):
         store = commitlog.Store.open(tmp_path / "store", config)
         wait_until(lambda: not store.running, "the store to give up")
@@ -104,7 +108,7 @@ def test_a_stage_that_hangs_before_its_first_sign_is_killed(tmp_path: Path) -> N
         made.stages["committer"].beat()
         supervisor._check_heartbeat(stage)
         assert process.wait(60) == -signal.SIGKILL
-        assert "gave no sign for 30 s" in supervisor.warnings[0]
+        assert re.search(r"gave no sign for [3-9]\d s", supervisor.warnings[0])
         os.close(pidfd)
 
 
@@ -119,7 +123,7 @@ def test_a_stage_that_can_not_be_started_now_is_started_later(tmp_path: Path) ->
         logs.write_text("in the way")
         killed = pid_of(store.path, "committer")
         os.kill(killed, signal.SIGKILL)
-        wait_until(lambda: not psutil.pid_exists(killed), "its end")
+        wait_until(lambda: not is_running(killed), "its end")
         receipt = producer.send("t", b"x")
         assert receipt.wait("committed", 1).name == "FLUSH_DISK_TIMEOUT"
         assert store.running

@@ -26,6 +26,7 @@ from shm.statistics import RetentionFlag
 from stages.retention import Retention
 from tests.commitlog.made_lane import QUEUE_FILE, MadeLane
 from tests.fake_clock import SetClock
+from tests.faults.supervisor import patched_stages
 from tests.stages.idle_store import IdleStore, idle_store
 from tests.waiting import wait_until
 
@@ -448,11 +449,10 @@ def test_an_index_that_follows_knows_what_was_deleted(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_too_full_refuses_until_there_is_space(tmp_path: Path) -> None:
-    """The store's own disk counts as too full: what was accepted stays in memory and DiskFull says why; the stop, which
-    has to put it somewhere, makes the segments all the same."""
-    too_full = {f"disk_{name}_percent": 1 for name in ("max_used", "clean_forcibly", "refuse")}
-    config = {"store": {"segment_bytes": 1 << 16}, "retention": {**too_full, "disk_enough_bytes": 1 << 60}}
-    with commitlog.Store.open(tmp_path / "store", config) as store:
+    """What was accepted stays in memory and DiskFull says why; the stop, which has to put it somewhere, makes the segments
+    all the same."""
+    config = {"store": {"segment_bytes": 1 << 16}}
+    with patched_stages("tests.faults.stage:on_a_full_disk"), commitlog.Store.open(tmp_path / "store", config) as store:
         producer = store.producer()
         receipt = producer.send("t", b"safe")
         with pytest.raises(errors.DiskFull):
