@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -23,30 +25,36 @@ def class_path() -> str:
     for tool in ("java", "javac", "mvn"):
         if not shutil.which(tool):
             pytest.skip(f"needs Java 17 (a JDK) and Maven to run a real RocketMQ: {tool} is not here")
+    version = subprocess.run(
+        ["java", "--version"], capture_output=True, text=True
+    ).stdout  # an old one has no such option
+    if int((re.findall(r"\d+", version) or [0])[0]) < 17:
+        pytest.skip(f"needs Java 17 to run a real RocketMQ, and `java` is {version or 'older'}")
     cache = cache_directory() / "rocketmq"  # also of a user without a home
-    known = cache / f"class-path-{hash_of(HERE / 'pom.xml')}"
-    if known.exists() and all(os.path.exists(jar) for jar in known.read_text().split(":")):
-        return known.read_text()
     cache.mkdir(parents=True, exist_ok=True)
-    fresh = cache / f"{known.name}.{os.getpid()}"
-    command = [
-        "mvn",
-        "-q",
-        "-B",
-        "-f",
-        str(HERE / "pom.xml"),
-        "dependency:build-classpath",
-        f"-Dmdep.outputFile={fresh}",
-        f"-Dmaven.repo.local={cache / 'repository'}",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS)
-    if done.returncode:
-        reason = f"Maven could not fetch RocketMQ: {(done.stdout + done.stderr)[-500:]}"
+    known = cache / f"class-path-{hash_of(HERE / 'pom.xml')}"
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two Mavens do not share a repository
+        if not known.exists() or not all(map(os.path.exists, known.read_text().split(":"))):
+            _fetch(known, cache / "repository")
+    return known.read_text()
+
+
+def _fetch(known: Path, repository: Path) -> None:
+    """Has Maven fill its repository and writes the class path to `known`."""
+    fresh = known.with_suffix(".new")
+    command = ["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), "dependency:build-classpath"]
+    command += [f"-Dmdep.outputFile={fresh}", f"-Dmaven.repo.local={repository}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS)
+        reason = f"Maven could not fetch RocketMQ: {(done.stdout + done.stderr)[-500:]}" if done.returncode else ""
+    except subprocess.TimeoutExpired:
+        reason = f"Maven could not fetch RocketMQ in {FETCH_SECONDS} s"
+    if reason:
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
     fresh.rename(known)
-    return known.read_text()
 
 
 def hash_of(path: Path) -> str:
