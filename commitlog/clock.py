@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 LONG_AGO_NS = -(1 << 62)
-"""Before every time that `monotonic_ns` gives: when something was last done that has not been done yet. Zero will not do: it
-is the moment of the boot, which may have been just now."""
+"""Stands for "never yet" where the monotonic time of the last time is kept. It lies before every time that `monotonic_ns`
+gives. Zero does not: it is the moment of the boot, which may have been just now."""
 
 
 class Clock:

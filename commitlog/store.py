@@ -137,9 +137,6 @@ class Store:
             return StopReport(False, ("a forked child does not stop its parent's store",))
         process = self._process
         assert process.stdin is not None
-        if process.stdin.closed and not self.running:
-            self._listener.join(1.0)
-            return self._report()
         self._close_producers()
         if not process.stdin.closed:
             with contextlib.suppress(BrokenPipeError):  # the supervisor is gone already: its stages drain by themselves
@@ -153,7 +150,7 @@ class Store:
                 f"{self.path}: its supervisor (pid {process.pid}) has not stopped in {limit:g} s, see {self.path}/logs; "
                 f"nothing is lost: kill it when it hangs, and the next start goes on with the pool"
             ) from None
-        self._listener.join(1.0)
+        self._listener.join(_CLOSE_SLACK_SECONDS)  # it ends with the supervisor's standard output
         if self._error:
             raise _named(self._error)
         return self._report()

@@ -139,6 +139,8 @@ def _is_alive(pid: int) -> bool:
     """False of a zombie too: in a container it stays for ever where the first process waits for nobody."""
     try:
         stat = DISK.read_file(f"/proc/{pid}/stat", 4096)
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
+    except OSError:  # nobody can say: its memory stays
+        return True
     return stat.rpartition(b")")[2].split()[0] not in (b"Z", b"X")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.consume_queue import ConsumeQueue
 from commitlog.errors import CommitLogError, CorruptRecord
 from commitlog.file_channel import DISK, FileChannel
@@ -50,7 +50,7 @@ class ReputMessageService(ServiceThread):
         self._sync_ns = self.config.flusher.positions_interval_ms * 1_000_000
         self._queue_bytes = config.queue_file_entries * 20
         self._state: dict[int, LaneDispatch] = {}
-        self._synced_ns = self.clock.monotonic_ns()
+        self._synced_ns = LONG_AGO_NS
         self._flushed, self._dispatched = self.lanes[:, Lane.FLUSHED], self.lanes[:, Lane.DISPATCHED]
 
     def on_start(self) -> None:

@@ -205,13 +205,12 @@ class FlushRealTimeService(ServiceThread):
         self.acted(nanoseconds)
         if words[base + Lane.LISTENING]:
             self._notices.publish(lane, order.committed, order.target)
-        if lane not in self._recorded:
-            self._recorded_ns = (
-                LONG_AGO_NS  # a lane's first flush: without `positions` a stopped store would read as empty
-            )
-        if order.target % words[base + Lane.SEGMENT_SIZE] == 0:
+        is_segments_end = order.target % words[base + Lane.SEGMENT_SIZE] == 0
+        if is_segments_end:
             self.channel.close(self._files[lane].pop(order.start))
-            self._recorded_ns = LONG_AGO_NS  # a segment's end: positions are written in this round
+        if is_segments_end or lane not in self._recorded:
+            # Positions are written in this round: without them a stopped store would read as empty after its first flush.
+            self._recorded_ns = LONG_AGO_NS
         return order.target - order.flushed
 
     def _open_segments(self, lane: int) -> bool:

@@ -24,6 +24,6 @@ def as_nobody(action: Callable[[], object]) -> str:
     return in_child(act)
 
 
-is_possible = as_nobody(lambda: None) == "None"
-"""Not for every root: there are those of containers and of user namespaces."""
-as_root = pytest.mark.skipif(not is_possible, reason="only root can try as another user")
+may_be_another_user = as_nobody(lambda: None) == "None"
+"""Not every root may: there are those of containers and of user namespaces."""
+as_root = pytest.mark.skipif(not may_be_another_user, reason="only root can try as another user")

@@ -10,7 +10,7 @@ _CAPABILITY_VERSION = 0x20080522
 
 
 def in_child(action: Callable[[], object]) -> str:
-    """What the action returns as text, or the error it raises, with its class, in a forked child."""
+    """What the action returns as text, or the error it raises, with its class, in a forked child. It must come to its end."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -25,12 +25,12 @@ def in_child(action: Callable[[], object]) -> str:
     os.close(writing)
     said = b"".join(iter(lambda: os.read(reading, 65536), b"")).decode()
     os.close(reading)
-    os.waitpid(child, 0)
+    assert os.waitpid(child, 0)[1] == 0
     return said
 
 
 def without_privileges(action: Callable[[], object]) -> str:
-    """The same in a child that may do no more than modes of files allow, also as root."""
+    """What the action returns or raises in a forked child that has no capabilities: modes of files count, also for root."""
 
     def act() -> object:
         header, nothing = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()

@@ -6,8 +6,8 @@ from commitlog.clock import Clock
 
 
 class SetClock(Clock):
-    """A clock that stands where it was put, and goes on in `sleep` and when a test says so. Only two looks at the monotonic
-    time are never the same. `wall` is in milliseconds since the epoch, `boot` in nanoseconds since the boot."""
+    """A clock that stands where it was put. It goes on in `sleep` and when a test says so. No two looks at the monotonic time
+    give the same number. `wall` is in milliseconds since the epoch, `boot` in nanoseconds since the boot."""
 
     def __init__(self) -> None:
         self.wall, self.boot = super().wall_ms(), super().boot_ns()
@@ -34,9 +34,11 @@ class SetClock(Clock):
 
 
 class SteppingClock(Clock):
-    """The system's, plus what a test has added: retries are due when it says so."""
+    """The system's, plus what a test has added: retries are due when it says so. `uptime_seconds`: the machine was booted so
+    long ago when the clock is made."""
 
-    added_ns = 0
+    def __init__(self, uptime_seconds: float | None = None) -> None:
+        self.added_ns = 0 if uptime_seconds is None else int(uptime_seconds * 1e9) - super().monotonic_ns()
 
     def monotonic_ns(self) -> int:
         return super().monotonic_ns() + self.added_ns

@@ -3,11 +3,12 @@ them as namespaces of its own, where the kernel allows that: to root nearly ever
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
+import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,32 +27,42 @@ class NotAllowed(Exception):
 def with_tmpfs(place: Path, size: int, action: Callable[[], None]) -> None:
     """Does it in a child in which `place`, a directory, is a tmpfs of `size` bytes. It ends with the child."""
 
-    def act() -> None:
-        _unshare(CLONE_NEWNS)
-        _allowed("mount", None, b"/", None, MS_REC | MS_PRIVATE, None)  # nobody else is to see the next one
-        _allowed("mount", b"tmpfs", os.fsencode(place), b"tmpfs", 0, f"size={size},mode=0700".encode())
+    def act(as_root: bool) -> None:
+        _unshare(CLONE_NEWNS, as_root)
+        _call("mount", None, b"/", None, MS_REC | MS_PRIVATE, None)  # nobody else is to see the next one
+        _call("mount", b"tmpfs", os.fsencode(place), b"tmpfs", 0, f"size={size},mode=0700".encode())
         action()
 
-    _pass(act)
+    _try(act)
 
 
 def on_a_host_called(name: str, action: Callable[[], None]) -> None:
-    """Does it in a child for which the machine has this name."""
+    """Does it in a child for which the machine has this name, which nobody knows."""
 
-    def act() -> None:
-        _unshare(CLONE_NEWUTS)
-        _allowed("sethostname", name.encode(), len(name))
+    def act(as_root: bool) -> None:
+        _unshare(CLONE_NEWUTS, as_root)
+        _call("sethostname", name.encode(), len(name))
+        if _is_known(name):
+            raise NotAllowed(f"this machine knows itself by any name, also by {name}")
         action()
 
-    _pass(act)
+    _try(act)
+
+
+def _is_known(name: str) -> bool:
+    try:
+        socket.gethostbyname(name)
+    except OSError:
+        return False
+    return True
 
 
 def just_booted(uptime_seconds: int, action: Callable[[], None]) -> None:
     """Does it in a child for which the machine was booted so many seconds ago."""
 
-    def act() -> None:
+    def act(as_root: bool) -> None:
         offsets = _offsets()
-        _unshare(CLONE_NEWTIME)
+        _unshare(CLONE_NEWTIME, as_root)
         lines = []
         for name, clock in (("monotonic", time.CLOCK_MONOTONIC), ("boottime", time.CLOCK_BOOTTIME)):
             up_for = int(time.clock_gettime(clock)) - offsets[name]
@@ -60,12 +71,18 @@ def just_booted(uptime_seconds: int, action: Callable[[], None]) -> None:
         said = in_child(action)  # its children are in the namespace, not the process itself
         assert said == "None", said
 
-    _pass(act)
+    _try(act)
 
 
-def _pass(act: Callable[[], None]) -> None:
-    said = in_child(act)
-    if said.startswith(f"{NotAllowed.__name__}: "):
+def _try(act: Callable[[bool], None]) -> None:
+    """Does it in a child with the rights that it has, else with those of root in a user namespace. Skips the test where
+    neither is allowed."""
+    said = ""
+    for as_root in (False, True):
+        said = in_child(partial(act, as_root))
+        if not said.startswith(f"{NotAllowed.__name__}: "):
+            break
+    else:
         pytest.skip(said)
     assert said == "None", said
 
@@ -79,15 +96,15 @@ def _offsets() -> dict[str, int]:
     return {name: int(seconds) for name, seconds, _ in map(str.split, lines)}
 
 
-def _unshare(namespace: int) -> None:
-    """Leaves for a namespace of its own. It takes a user namespace, in which one is root, for who may not do so without."""
+def _unshare(namespace: int, as_root: bool) -> None:
+    """Leaves for a namespace of its own. `as_root`: and for a user namespace in which one is root."""
+    if not as_root:
+        return _call("unshare", namespace)
     user, group = os.geteuid(), os.getegid()
-    with contextlib.suppress(NotAllowed):
-        _allowed("unshare", namespace)
-        return
-    _allowed("unshare", CLONE_NEWUSER | namespace)
+    _call("unshare", CLONE_NEWUSER | namespace)
     for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
         _write(name, text)
+    return None
 
 
 def _write(name: str, text: str) -> None:
@@ -98,8 +115,7 @@ def _write(name: str, text: str) -> None:
         raise NotAllowed(f"{name}: {error}") from error
 
 
-def _allowed(call: str, *arguments: object) -> None:
+def _call(call: str, *arguments: object) -> None:
     """A system call that may be refused."""
     if getattr(_libc, call)(*arguments) != 0:
-        code = ctypes.get_errno()
-        raise NotAllowed(f"{call}: {os.strerror(code)}")
+        raise NotAllowed(f"{call}: {os.strerror(ctypes.get_errno())}")

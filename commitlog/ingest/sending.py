@@ -74,7 +74,7 @@ class Sender:
         self.next_offset = 0
         self._probes: deque[tuple[int, Any]] = deque()
         self._flushed_us: list[int] = []
-        self._probed_at = LONG_AGO_NS
+        self._probed_ns = LONG_AGO_NS
         self._next_probe = 0
         self._noted_at = -math.inf
         self._stop = False
@@ -155,9 +155,9 @@ class Sender:
         """Remembers a receipt, to see when it is flushed; not too many at once, so that sending stays quick."""
         now = time.monotonic_ns()
         self._next_probe = self.sequence + (PROBE_EVERY if self.rate == 0 or self.rate > 500 else 1)
-        if len(self._probes) < _PROBES_MAX and now - self._probed_at > _PROBE_SECONDS * 1e9:
+        if len(self._probes) < _PROBES_MAX and now - self._probed_ns > _PROBE_SECONDS * 1e9:
             self._probes.append((now, receipt))
-            self._probed_at = now
+            self._probed_ns = now
 
     def _look_at_probes(self) -> None:
         probes = self._probes

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import hashlib
 import os
 import re
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commitlog.spark.class_data import sharing_options
-from commitlog.spark.java import Java, cache_directory, find_java
+from commitlog.spark.java import Java, cache_directory, find_java, write_script
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +38,8 @@ def session(
     """A SparkSession with the settings that make micro-batches quick and the terminal quiet.
 
     `config` is added and wins. A session that runs already is returned as it is, with one warning that names what it
-    lacks. Where PYSPARK_PYTHON is not set, it is set in this process's environment. Raises JavaNotFound.
+    lacks. Where PYSPARK_PYTHON is not set, it is set in this process's environment. A local session and its web page listen
+    on this machine only; SPARK_LOCAL_IP names another address. Raises JavaNotFound.
 
     The first session of a Java and a Spark leaves an archive of classes in the user's cache, with which later ones start
     quicker (class_data.py). Java's incubator module that only MLlib uses is left out with its warning:
@@ -51,7 +54,8 @@ def session(
         _warn_of_missing(running, settings)
         return running
     java = find_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if "PYSPARK_PYTHON" not in os.environ:
+        os.environ["PYSPARK_PYTHON"] = _python()
     settings |= _quiet(master)
     for key, value in (config or {}).items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -64,6 +68,17 @@ def session(
         made = builder.getOrCreate()
     _remove_socket_at_exit(made)
     return made
+
+
+def _python() -> str:
+    """This Python. Spark asks a shell whether there is such a command and quotes nothing, so a path with a space would be
+    none: a script in the cache stands for it."""
+    quoted = shlex.quote(sys.executable)
+    if quoted == sys.executable:
+        return sys.executable
+    script = cache_directory() / f"python-{hashlib.sha256(quoted.encode()).hexdigest()[:16]}"
+    write_script(script, f'#!/bin/sh\nexec {quoted} "$@"\n')
+    return str(script)
 
 
 def _remove_socket_at_exit(session: SparkSession) -> None:

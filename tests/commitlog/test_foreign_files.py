@@ -28,7 +28,7 @@ def add(path: Path) -> None:
         producer = store.producer()
         for row in range(SENT):
             producer.send("orders", b"%d" % row)
-        producer.flush(60)
+        producer.flush()
 
 
 def command(*words: str | Path) -> subprocess.CompletedProcess[bytes]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import commitlog
 from commitlog.errors import ForkedProducer
 from commitlog.receipt import Receipt
+from tests.children import in_child
 
 SMALL = {"store": {"segment_bytes": 1 << 16}, "supervisor": {"hung_after_ms": 600_000}}
 
@@ -21,23 +22,14 @@ async def _awaited(receipt: Receipt) -> None:
 
 def _said_in_child(calls: list[Callable[[], object]]) -> list[str]:
     """What each call returns, or its error's name, in a forked child."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
+
+    def said(call: Callable[[], object]) -> str:
         try:
-            for call in calls:
-                try:
-                    said = str(call())
-                except Exception as error:
-                    said = type(error).__name__
-                os.write(writing, f"{said}\n".encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    said = b"".join(iter(lambda: os.read(reading, 65536), b"")).decode()
-    os.close(reading)
-    os.waitpid(child, 0)
-    return said.splitlines()
+            return str(call())
+        except Exception as error:
+            return type(error).__name__
+
+    return in_child(lambda: "\n".join(map(said, calls))).splitlines()
 
 
 def test_a_forked_child_waits_for_nothing(tmp_path: Path) -> None:

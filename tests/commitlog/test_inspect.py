@@ -74,8 +74,8 @@ def test_a_store_of_ours_running_and_stopped(tmp_path: Path) -> None:
     with commitlog.Store.open(path, SMALL) as store, store.producer() as one, store.producer() as two:
         for number in range(100):
             (one, two)[number % 2].send("orders", b"x" * number)
-        one.flush(60)
-        two.flush(60)
+        one.flush()
+        two.flush()
         running = list(dump_records(path))
         assert verify_store(path).good
     assert running == list(dump_records(path))

@@ -63,7 +63,7 @@ def test_offsets_count_by_topic_without_a_gap(store: commitlog.Store) -> None:
     store.close()
     with commitlog.Store.open(store.path) as again, again.producer() as producer:
         assert producer.send("a", b"").offset == 3
-        producer.flush(60)
+        producer.flush()
         assert [(m.topic, m.offset) for m in read(again)] == [(t, n) for n in range(3) for t in "ab"] + [("a", 3)]
 
 
@@ -115,7 +115,7 @@ def test_what_is_refused_leaves_nothing(store: commitlog.Store, subtests: pytest
                 expected = APPEND_STATUS.get(error, AppendMessageStatus.UNKNOWN_ERROR)
                 assert raised.value.append_status is expected  # type: ignore[attr-defined]
             assert producer.send("t", b"fine").offset == number
-    producer.flush(60)
+    producer.flush()
     assert [message.value for message in read(store)] == [b"fine"] * len(REFUSED)
 
 
@@ -228,7 +228,7 @@ def test_threads_in_one_producer_raise_or_append_whole_messages(store: commitlog
         thread.start()
     for thread in threads:
         thread.join()
-    producer.flush(60)
+    producer.flush()
     assert Counter(message.value for message in read(store)) == Counter(accepted)
     assert not broken
     assert len(accepted) + len(refused) == 6000
@@ -248,7 +248,7 @@ def test_a_call_inside_a_call_is_refused(store: commitlog.Store) -> None:
 
     assert producer.send("t", Body()).offset == 0
     assert producer.send("t", b"next").offset == 1
-    producer.flush(60)
+    producer.flush()
     assert [message.value for message in read(store)] == [b"outer", b"next"]
 
 
@@ -292,7 +292,7 @@ def test_an_interrupt_at_any_line_of_send_doubles_and_loses_nothing(store: commi
             after = f"after {line} {size}".encode()
             producer.send("u", after)
             sent.append(after)
-    producer.flush(60)
+    producer.flush()
     messages = read(store)
     found = Counter(message.value for message in messages)
     assert all(found[body] == 1 for body in sent)
@@ -317,7 +317,7 @@ def test_back_pressure_is_an_error_and_ends_with_its_cause(tmp_path: Path) -> No
         assert len(accepted) > 100  # buffers of the next segments were there already
         os.kill(committer, signal.SIGCONT)
         wait_until(lambda: _accepts(producer, b"at last"), "a free buffer")
-        producer.flush(60)
+        producer.flush()
         assert [message.value for message in read(store)] == [*accepted, b"at last"]
 
 
@@ -334,12 +334,12 @@ def test_without_a_free_buffer_the_segment_may_be_written_directly(tmp_path: Pat
             _send_many(producer, 1000, accepted)
         assert raised.value.status is PutMessageStatus.CREATE_MAPPED_FILE_FAILED
         os.kill(flusher, signal.SIGCONT)
-        producer.flush(60)
+        producer.flush()
         for number in range(300):
             body = b"%d" % number + b"y" * 1000
             wait_until(lambda body=body: _accepts(producer, body), "a segment")  # type: ignore[misc]
             accepted.append(body)
-        producer.flush(60)
+        producer.flush()
         assert [message.value for message in read(store)] == accepted
 
 
@@ -444,7 +444,7 @@ def test_store_timestamps_never_go_back(store: commitlog.Store, monkeypatch: pyt
         with commitlog.Producer(store.path) as producer:
             producer.send("t", b"")
             producer.send_batch("t", [b"", b""])
-            producer.flush(60)
+            producer.flush()
     stamps = [message.timestamp for message in read(store)]
     assert stamps == [now // 1_000_000] * 6 + [(now + hour) // 1_000_000] * 9
     for stamp, first in ((stamps[0], 0), (stamps[0] + 1, 6), (stamps[6], 6)):
@@ -458,7 +458,7 @@ def test_a_store_needs_no_reader_to_be_whole(store: commitlog.Store) -> None:
     producer = store.producer()
     for number in range(500):
         producer.send(f"t{number % 7}", os.urandom(number))
-    producer.flush(60)
+    producer.flush()
     assert read_store(store.path).messages == 500
 
 
@@ -480,7 +480,7 @@ def test_a_batch_is_all_or_nothing_in_one_segment(store: commitlog.Store) -> Non
     assert rolled.physical_offset == store.segment_bytes
     assert producer.send("t", b"after").offset == 11
     assert receipt.wait("flushed", 60) is PutMessageStatus.PUT_OK
-    producer.flush(60)
+    producer.flush()
     messages = read(store)
     assert [m.offset for m in messages] == list(range(12))
     batch = messages[1:4]
@@ -498,6 +498,6 @@ def test_batches_of_arrays_are_those_of_bytes(store: commitlog.Store) -> None:
     producer.send_batch("list", bodies)
     producer.send_batch("numpy", numpy.frombuffer(b"".join(bodies), numpy.uint8).reshape(100, 3))
     producer.send_batch("arrow", pyarrow.array(bodies, pyarrow.binary()))
-    producer.flush(60)
+    producer.flush()
     for topic in ("list", "numpy", "arrow"):
         assert [message.value for message in read(store, topic=topic)] == bodies

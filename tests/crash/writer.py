@@ -35,7 +35,7 @@ def main() -> None:
                     note = f"{producer.lane} {topic} {receipt.offset} {receipt.physical_offset} {zlib.crc32(body)}\n"
                     os.write(fd, note.encode())
                     sent += 1
-                producer.flush(60)
+                producer.flush()
             return
         except (StoreNotRunning, StoreStopped, StoreNotFound, NoBufferAvailable, NoFreeLane, DiskError):
             if time.monotonic() > deadline:

@@ -56,9 +56,14 @@ class Bench:
     """
 
     def __init__(
-        self, path: Path, kinds: dict[str, Any] | None = None, channel: Any = FaultyChannel, **settings: dict[str, Any]
+        self,
+        path: Path,
+        kinds: dict[str, Any] | None = None,
+        channel: Any = FaultyChannel,
+        clock: SteppingClock | None = None,
+        **settings: dict[str, Any],
     ) -> None:
-        self.path, self.clock, self.faults = path, SteppingClock(), FaultsDirectory(path)
+        self.path, self.clock, self.faults = path, clock or SteppingClock(), FaultsDirectory(path)
         config: Config = load_config(
             {k: {**SETTINGS.get(k, {}), **settings.get(k, {})} for k in {*SETTINGS, *settings}}
         )
@@ -167,11 +172,15 @@ class Bench:
 
 @contextlib.contextmanager
 def bench(
-    path: Path, kinds: dict[str, Any] | None = None, channel: Any = FaultyChannel, **settings: Any
+    path: Path,
+    kinds: dict[str, Any] | None = None,
+    channel: Any = FaultyChannel,
+    clock: SteppingClock | None = None,
+    **settings: Any,
 ) -> Iterator[Bench]:
     """A bench that leaves nothing, however the test ends. A pool that is not drained goes, too."""
     with _quiet():
-        made = Bench(path, kinds, channel, **settings)
+        made = Bench(path, kinds, channel, clock, **settings)
         pool = made.control.region.path.parent
         try:
             yield made

@@ -22,8 +22,8 @@ from commitlog.record import Host, RecordEncoder
 from commitlog.store_directory import StoreDirectory
 from commitlog.wire import NoticePublisher, NoticeSubscriber, WakeupReceiver, WakeupSender
 from shm.layout import STAGES
-from tests.another_user import NOBODY, as_nobody, as_root, is_possible
-from tests.crash.scene import pid_of
+from tests.another_user import NOBODY, as_nobody, as_root, may_be_another_user
+from tests.crash.scene import kill, pid_of
 from tests.waiting import wait_until
 
 SMALL = {"store": {"segment_bytes": 1 << 16}}
@@ -54,7 +54,7 @@ def test_another_user_gets_at_nothing(shm_root: Path) -> None:
             wait_until(lambda: len(list(segments.iterdir())) == 3, "all segments that are made ahead")
             everything = list(shm_root.rglob("*"))
             assert len(everything) > 25
-            if is_possible:
+            if may_be_another_user:
                 assert as_nobody(lambda: _open_all([shm_root])) == str(shm_root)  # it can come so far
                 assert as_nobody(lambda: _open_all(everything)) == ""
             for path in everything:
@@ -89,7 +89,7 @@ def _killed_with_unflushed(path: Path) -> None:
     os.kill(pid_of(path, "committer"), signal.SIGSTOP)
     producer.send("t", b"only in the pool")
     for name in ("", *STAGES):
-        os.kill(pid_of(path, name), signal.SIGKILL)
+        kill(pid_of(path, name))
     producer.close()
     with pytest.raises(errors.StageFailed):
         store.close()
@@ -98,7 +98,7 @@ def _killed_with_unflushed(path: Path) -> None:
 @pytest.mark.parametrize("how", ["a link", "a foreign directory", "open to others", "a foreign control file"])
 def test_a_pool_that_somebody_could_have_made_is_refused(how: str, tmp_path: Path, shm_root: Path) -> None:
     """By name, without touching it; as soon as it is right again it is adopted, nothing lost."""
-    if "foreign" in how and not is_possible:
+    if "foreign" in how and not may_be_another_user:
         pytest.skip("only root can make something foreign")
     path = tmp_path / "store"
     _killed_with_unflushed(path)
@@ -141,7 +141,7 @@ def test_what_rocketmq_appended_to_a_killed_store_is_not_written_over(
     elif lane == "given back":
         wait_until(lambda: not list(shm_root.glob("*/lane-0")), "the lane's memory to be given back")
     for name in ("", *STAGES):
-        os.kill(pid_of(path, name), signal.SIGKILL)
+        kill(pid_of(path, name))
     with pytest.raises(errors.StageFailed):
         store.close()
     host = Host(b"\x7f\0\0\1", 10911)
@@ -170,7 +170,7 @@ def test_a_socket_that_is_none_of_ours_is_refused(tmp_path: Path, shm_root: Path
             WakeupReceiver(context, shm_root, "committer")
         with pytest.raises(errors.UnsafePath, match=r"notices\.ipc"):
             NoticePublisher(context, shm_root)
-        if is_possible:
+        if may_be_another_user:
             WakeupReceiver(context, shm_root, "flusher").close()
             with context.socket(zmq.PULL) as socket:
                 socket.bind(f"ipc://{shm_root}/foreign.ipc")

@@ -327,7 +327,6 @@ def a_retired_segment_stays_until_positions_say_so(build: Build, path: Path) -> 
         for _ in range(5):
             send(producer, 60)
             bench.settle()
-        bench.clock.step(2)
         for stage in ("dispatcher", "flusher"):
             bench.stages[stage].on_wait_end()
         recorded = PositionsFile(bench.supervisor.directory.lane(0).positions_file, DISK).load()

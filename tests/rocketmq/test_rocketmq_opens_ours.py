@@ -41,7 +41,7 @@ def fill(producer: commitlog.Producer) -> None:
         key = f"key-{number}" if number % 3 else None
         producer.send(topic, bytes([number]) * (number * 13 % 2500), key=key, tags=tags, properties={"n": str(number)})
     producer.send_batch("batched", [b"one", b"two", b"", b"four"])
-    producer.flush(60)
+    producer.flush()
 
 
 def ours(root: Path) -> list[dict[str, Any]]:

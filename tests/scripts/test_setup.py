@@ -83,7 +83,7 @@ class Checkout:
     @property
     def tiny_version(self) -> str:
         """Of the package in the environment; raises if that is not whole."""
-        command = [str(self.path / ".venv" / "bin" / "python"), "-c", "import backend, tiny; print(tiny.version)"]
+        command = [str(self.path / ".venv" / "bin" / "python"), "-P", "-c", "import backend, tiny; print(tiny.version)"]
         return subprocess.run(command, cwd="/", stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 

@@ -34,8 +34,8 @@ def store(tmp_path: Path) -> Iterator[commitlog.Store]:
                     (first, second)[lane].send(
                         topic, f"{topic} {lane} {number}".encode(), key=str(number), properties=properties
                     )
-            first.flush(60)
-            second.flush(60)
+            first.flush()
+            second.flush()
         yield opened
 
 

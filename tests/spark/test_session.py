@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
+import venv
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -45,6 +47,21 @@ def python(code: str, *arguments: str, **environment: str) -> str:
 def python_noisy(code: str, *arguments: str, **environment: str) -> str:
     """The same for a session of somebody's own, which says on standard error what Spark says."""
     return python("import os\nos.dup2(os.open(os.devnull, os.O_WRONLY), 2)\n" + code, *arguments, **environment)
+
+
+@pytest.mark.usefixtures("quick_java")
+def test_a_python_in_a_path_with_a_space(tmp_path: Path) -> None:
+    """Spark's own look for Python does not find it."""
+    venv.create(tmp_path / "my project", symlinks=True)
+    code = "import commitlog.spark; commitlog.spark.session('spaced').read.format('commitlog').load(sys.argv[1])"
+    done = subprocess.run(
+        [tmp_path / "my project" / "bin" / "python", "-c", f"import sys; {code}", str(tmp_path / "absent")],
+        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{sysconfig.get_path('purelib')}"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert "option subscribe is missing" in done.stderr
 
 
 @pytest.mark.usefixtures("quick_java")
@@ -148,7 +165,7 @@ config = {"spark.ui.enabled": False, "spark.python.unix.domain.socket.dir": sys.
 spark = commitlog.spark.session("quiet", "local[1]", config)
 frame = spark.read.format("commitlog").option("subscribe", "orders").load(sys.argv[1])
 sockets = len(os.listdir(sys.argv[2]))
-print(frame.count(), os.environ["JAVA_HOME"], os.environ["PYSPARK_PYTHON"] == sys.executable, sockets > 0)
+print(frame.count(), os.environ["JAVA_HOME"], "PYSPARK_PYTHON" in os.environ, sockets > 0)
 """
     runtime = str(find_java().runtime)
     assert python(code, str(store.path), str(shm_root), JAVA_HOME=runtime) == f"40 {runtime} True True"

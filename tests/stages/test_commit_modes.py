@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,10 @@ from shm.layout import Lane, Stage
 from stages.service_thread import DRAIN_ROUNDS
 from tests.faults.bench import Bench, bench
 from tests.faults.channel import FaultyChannel, Rule
+from tests.waiting import PATIENCE_SECONDS
 
 PAGE = 4096
-MINUTE = {"least_pages": 4, "thorough_interval_ms": 60_000}
+MINUTE: Any = {"least_pages": 4, "thorough_interval_ms": 60_000}
 
 
 def reached(made: Bench, level: Level) -> bool:
@@ -81,7 +83,7 @@ def test_one_sync_answers_everybody_at_or_below_it(tmp_path: Path) -> None:
 class Meeting(FaultyChannel):
     """A sync of a segment takes until another one is under way as well; BrokenBarrierError where none comes."""
 
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=PATIENCE_SECONDS)
 
     def fdatasync(self, fd: int) -> None:
         if self.stage == "flusher" and self._paths[fd].parent.name == "commitlog":

@@ -19,7 +19,7 @@ SENT = 1000
 def _send(store: commitlog.Store, topic: str, count: int) -> list[int]:
     with store.producer() as producer:
         offsets = [producer.send(topic, b"%d" % number).offset for number in range(count)]
-        producer.flush(60)
+        producer.flush()
     return offsets
 
 

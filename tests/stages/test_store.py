@@ -19,7 +19,7 @@ from commitlog.config import Config
 from shm.layout import STAGES
 from stages.supervisor import Supervisor
 from tests.children import without_privileges
-from tests.crash.scene import is_running, pid_of
+from tests.crash.scene import is_running, kill, pid_of
 from tests.waiting import wait_until
 
 SMALL = {"store": {"segment_bytes": 1 << 16}}
@@ -247,7 +247,7 @@ def test_a_copy_of_a_store_leaves_the_originals_pool_alone(tmp_path: Path) -> No
     producer.send("t", b"only in the pool")
     pids = [int((store.path / "locks" / stage).read_text()) for stage in STAGES]
     for pid in [int((store.path / "lock").read_text()), *pids]:
-        os.kill(pid, signal.SIGKILL)
+        kill(pid)
     producer.close()
     with pytest.raises(errors.StageFailed):
         store.close()
