@@ -19,7 +19,7 @@ import pytest
 import commitlog
 import commitlog.spark
 from commitlog.spark.java import find_java
-from commitlog.spark.sessions import FAST, _cores
+from commitlog.spark.sessions import FAST, _cores, _python
 from tests.namespaces import on_a_host_called
 from tests.spark.hand_made import small_store
 from tests.waiting import wait_until
@@ -151,7 +151,7 @@ print(spark.conf.get("spark.sql.shuffle.partitions"), spark.sparkContext.appName
 spark.stop()
 """
     keys = [*FAST, "spark.sql.shuffle.partitions=1"]
-    said = python_noisy(code, str(store.path), *keys, PYSPARK_PYTHON=sys.executable)
+    said = python_noisy(code, str(store.path), *keys, PYSPARK_PYTHON=_python())
     assert said.splitlines() == ["1 [] 40", "200 own"]
 
 
