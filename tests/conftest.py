@@ -25,26 +25,16 @@ if TYPE_CHECKING:
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as for what a shell starts in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+_DISPLAY = ("CLICOLOR", "COLUMNS", "FORCE_COLOR", "GITHUB_ACTIONS", "LINES", "NO_COLOR", "PY_COLORS")
+_PROGRAMS = ("COMMITLOG_", "PYSPARK_", "PYTHON", "SPARK_")
 for _name in list(os.environ):  # what a user, or a CI service, has told other programs
-    if _name.startswith(("COMMITLOG_", "PYSPARK_", "PYTHON", "SPARK_")):
+    if _name.startswith(_DISPLAY + _PROGRAMS):
         del os.environ[_name]
-for _name in (
-    "CLICOLOR",
-    "CLICOLOR_FORCE",
-    "COLUMNS",
-    "FORCE_COLOR",
-    "GITHUB_ACTIONS",
-    "LINES",
-    "NO_COLOR",
-    "PY_COLORS",
-):
-    os.environ.pop(_name, None)
 
 # No limit of time for an example: the machine may be busy with other things.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
-LEAK_PATIENCE_SECONDS = PATIENCE_SECONDS
 _spark_jvm: int | None = None  # the session is one a worker, and so is its JVM
 
 
@@ -102,7 +92,7 @@ def shm_root(
         pools = [] if may_leave_pools else [f"pool {path}" for path in sorted(root.rglob("*"))]
         return before.leaks() + pools
 
-    found = leaks.left_in_the_end(left, LEAK_PATIENCE_SECONDS)
+    found = leaks.left_in_the_end(left, PATIENCE_SECONDS)
     leaks.kill(before.left_processes())
     shutil.rmtree(root)
     if found:

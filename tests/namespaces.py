@@ -99,12 +99,12 @@ def _offsets() -> dict[str, int]:
 def _unshare(namespace: int, as_root: bool) -> None:
     """Leaves for a namespace of its own. `as_root`: and for a user namespace in which one is root."""
     if not as_root:
-        return _call("unshare", namespace)
+        _call("unshare", namespace)
+        return
     user, group = os.geteuid(), os.getegid()
     _call("unshare", CLONE_NEWUSER | namespace)
     for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
         _write(name, text)
-    return None
 
 
 def _write(name: str, text: str) -> None:

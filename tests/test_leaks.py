@@ -69,10 +69,8 @@ def test_thread(before: leaks.Snapshot) -> None:
 
 def test_child_and_its_zombie(before: leaks.Snapshot) -> None:
     with subprocess.Popen([sys.executable, "-c", SLEEP]) as child:
-        wait_until(
-            lambda: any(leak.startswith(f"process {child.pid}: {sys.executable[:100]}") for leak in before.leaks()),
-            what="the child is seen by its command",
-        )
+        seen = f"process {child.pid}: {f'{sys.executable} -c {SLEEP}'[:200]}"
+        wait_until(lambda: seen in before.leaks(), what="the child is seen by its command")
         child.kill()
         wait_until(lambda: any("nobody waited" in leak for leak in before.leaks()), what="the zombie is seen")
 

@@ -105,25 +105,28 @@ def _launcher_home(java: Path, environment: Mapping[str, str]) -> Path:
     text = SHIM.format(argument=INCUBATOR_ARGUMENT, java=shlex.quote(str(java)))
     cache = cache_directory(environment)
     home = cache / f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    write_script(home / "bin" / "java", text)
+    is_new = write_script(home / "bin" / "java", text)
     os.utime(home)
-    for other in cache.glob("java-*"):
-        if time.time() - other.stat().st_mtime > UNUSED_SECONDS:
-            shutil.rmtree(other, ignore_errors=True)
+    if is_new:
+        for other in cache.glob("java-*"):
+            if time.time() - other.stat().st_mtime > UNUSED_SECONDS:
+                shutil.rmtree(other, ignore_errors=True)
     return home
 
 
-def write_script(script: Path, text: str) -> None:
-    """Makes a script that only this user may start. Leaves it alone where it is what it should be already."""
+def write_script(script: Path, text: str) -> bool:
+    """Makes a script that only this user may start. Returns whether it was made: it is left alone where it is what it should
+    be already."""
     with contextlib.suppress(OSError):  # not there yet, or not readable: it is replaced below
         if script.read_text() == text and os.access(script, os.X_OK):
-            return
+            return False
     script.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # Another process may be starting this very script: it must only ever see a whole one.
     draft = script.with_name(f".{script.name}.{os.getpid()}")
     draft.write_text(text)
     draft.chmod(0o700)
     draft.replace(script)
+    return True
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:

@@ -94,11 +94,11 @@ def mark(store: Path, what: Literal["launched", "waits"]) -> Path:
 class _Marking(Clock):
     """The system's; leaves a file where somebody sleeps."""
 
-    def __init__(self, mark: Path) -> None:
-        self._mark = mark
+    def __init__(self, file: Path) -> None:
+        self._file = file
 
     def sleep(self, seconds: float) -> None:
-        self._mark.touch()
+        self._file.touch()
         super().sleep(seconds)
 
 

@@ -25,9 +25,8 @@ def class_path() -> str:
     for tool in ("java", "javac", "mvn"):
         if not shutil.which(tool):
             pytest.skip(f"needs Java 17 (a JDK) and Maven to run a real RocketMQ: {tool} is not here")
-    version = subprocess.run(
-        ["java", "--version"], capture_output=True, text=True
-    ).stdout  # an old one has no such option
+    # One too old knows no such option, and says nothing.
+    version = subprocess.run(["java", "--version"], capture_output=True, text=True).stdout
     if int((re.findall(r"\d+", version) or [0])[0]) < 17:
         pytest.skip(f"needs Java 17 to run a real RocketMQ, and `java` is {version or 'older'}")
     cache = cache_directory() / "rocketmq"  # also of a user without a home

@@ -165,10 +165,10 @@ config = {"spark.ui.enabled": False, "spark.python.unix.domain.socket.dir": sys.
 spark = commitlog.spark.session("quiet", "local[1]", config)
 frame = spark.read.format("commitlog").option("subscribe", "orders").load(sys.argv[1])
 sockets = len(os.listdir(sys.argv[2]))
-print(frame.count(), os.environ["JAVA_HOME"], "PYSPARK_PYTHON" in os.environ, sockets > 0)
+print(frame.count(), os.environ["JAVA_HOME"], os.environ["PYSPARK_PYTHON"] == sys.argv[3], sockets > 0)
 """
     runtime = str(find_java().runtime)
-    assert python(code, str(store.path), str(shm_root), JAVA_HOME=runtime) == f"40 {runtime} True True"
+    assert python(code, str(store.path), str(shm_root), _python(), JAVA_HOME=runtime) == f"40 {runtime} True True"
     wait_until(lambda: not list(shm_root.iterdir()), "no socket is left")
 
 
