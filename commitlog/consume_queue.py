@@ -7,16 +7,20 @@ Entry number q (the queue offset) is 20 bytes at q × 20, in files of a fixed si
 Entries are *placed*, not appended: doing it again writes the same bytes. Files are sparse at their full size, so the end of a
 queue is its last entry with a size. Where a queue begins later than 0, RocketMQ fills the places before with
 (0, 0x7FFFFFFF, 0).
+
+Retention unlinks the oldest files while others read. So a listing is good until a name in it turns out to be gone: then the
+files are listed anew, and what was asked is asked again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,13 +35,20 @@ assert ENTRY.itemsize == ENTRY_BYTES
 FILE_BYTES = 300_000 * ENTRY_BYTES
 PRE_FILL_SIZE = 0x7FFFFFFF
 _LIGHT = "%LMQ%"
+_LOOKS_MOST = 100
+"""So often a queue is looked at anew because a file has gone since it was listed."""
 
 Entries = npt.NDArray[Any]
+_Answer = TypeVar("_Answer")
 
 
 def is_light(topic: str) -> bool:
     """Whether RocketMQ takes the queue for a light one, whose entries name records of other topics and queues."""
     return topic.startswith(_LIGHT)
+
+
+class _FileGone(Exception):
+    """A file that was listed has no name any more."""
 
 
 class ConsumeQueue:
@@ -72,58 +83,73 @@ class ConsumeQueue:
         self._look()
         return self._starts
 
+    def _settled(self, ask: Callable[[], _Answer]) -> _Answer:
+        """What `ask` says of the files listed, once none of those that it opened was gone. Raises DamagedFile."""
+        for _ in range(_LOOKS_MOST):
+            try:
+                return ask()
+            except _FileGone:
+                self._look()
+        raise DamagedFile(f"{self.directory}: a file is listed and can't be opened; check the file system")
+
     @property
     def file_bytes(self) -> int:
         """The size of each file, bytes."""
         if not self._known_bytes:
             if not self._starts:
                 self._look()
-            for start in self._starts:
-                with self.channel.opened(self.directory / segment_name(start)) as fd:
+            self._known_bytes = self._settled(self._bytes_of_first)
+        return self._known_bytes or self._default_bytes
+
+    def _bytes_of_first(self) -> int:
+        """The size of the first file that has one; 0 where none has."""
+        for start in self._starts:
+            path = self.directory / segment_name(start)
+            try:
+                with self.channel.opened(path) as fd:
                     size = self.channel.size(fd)
-                if size % ENTRY_BYTES or start % (size or 1):
-                    raise DamagedFile(
-                        f"{self.directory / segment_name(start)}: {size:,} bytes is no consume queue file's size"
-                    )
-                if size:
-                    self._known_bytes = size
-                    break
-            else:
-                return self._default_bytes
-        return self._known_bytes
+            except FileNotFoundError as error:
+                raise _FileGone from error
+            if size % ENTRY_BYTES or start % (size or 1):
+                raise DamagedFile(f"{path}: {size:,} bytes is no consume queue file's size")
+            if size:
+                return size
+        return 0
 
     def _open(self, start: int) -> int | None:
-        """A descriptor for reading; None where the file is not there or was made and not yet sized."""
+        """A descriptor for reading; None where the file is not there or was made and not yet sized. Raises _FileGone."""
         fd = self._files.get(start)
         if fd is None:
+            path, wanted = self.directory / segment_name(start), self.file_bytes
             try:
-                fd = self.channel.open(self.directory / segment_name(start))
-            except FileNotFoundError:
+                fd = self.channel.open(path)
+            except FileNotFoundError as error:
+                if start in self._starts:
+                    raise _FileGone from error
                 return None
             size = self.channel.size(fd)
-            if size != self.file_bytes:
+            if size != wanted:
                 self.channel.close(fd)
                 if size == 0:
                     return None
-                raise DamagedFile(
-                    f"{self.directory / segment_name(start)}: {size:,} bytes, this queue's files have {self.file_bytes:,}"
-                )
+                raise DamagedFile(f"{path}: {size:,} bytes, this queue's files have {wanted:,}")
             self._files[start] = fd
         return fd
 
-    def _open_to_write(self, start: int) -> int:
+    def _open_to_write(self, start: int, *, create: bool = True) -> int:
+        """Makes the file where it is missing; FileNotFoundError without `create`."""
         if start in self._writable:
             return self._files[start]
-        self.channel.create_directory(self.directory)
-        fd = self.channel.open(self.directory / segment_name(start), write=True, create=True)
+        path, wanted = self.directory / segment_name(start), self.file_bytes
+        if create:
+            self.channel.create_directory(self.directory)
+        fd = self.channel.open(path, write=True, create=create)
         size = self.channel.size(fd)
-        if size not in (0, self.file_bytes):
+        if size not in (0, wanted):
             self.channel.close(fd)
-            raise DamagedFile(
-                f"{self.directory / segment_name(start)}: {size:,} bytes, this queue's files have {self.file_bytes:,}"
-            )
+            raise DamagedFile(f"{path}: {size:,} bytes, this queue's files have {wanted:,}")
         if size == 0:
-            self.channel.truncate(fd, self.file_bytes)
+            self.channel.truncate(fd, wanted)
             self._new_names = True
         if start in self._files:
             self.channel.close(self._files[start])
@@ -179,7 +205,10 @@ class ConsumeQueue:
         for start in self._starts:
             if start + self.file_bytes <= where:
                 continue
-            fd = self._open_to_write(start)
+            try:
+                fd = self._open_to_write(start, create=False)
+            except FileNotFoundError:
+                continue  # what has gone is empty
             begin = max(where - start, 0)
             data = self.channel.pread(fd, self.file_bytes - begin, begin)
             used = len(data.rstrip(b"\0"))
@@ -194,6 +223,10 @@ class ConsumeQueue:
 
         A place that is empty yet has size 0.
         """
+        return self._settled(lambda: self._read(start, count))
+
+    def _read(self, start: int, count: int) -> Entries:
+        """`entries` of the files listed. Raises _FileGone."""
         parts = []
         where, end = start * ENTRY_BYTES, (start + count) * ENTRY_BYTES
         while where < end:
@@ -211,12 +244,15 @@ class ConsumeQueue:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _size_at(self, queue_offset: int) -> int:
-        entry = self.entries(queue_offset, 1)
+        entry = self._read(queue_offset, 1)
         return int(entry["size"][0]) if len(entry) else 0
 
     def end(self) -> int:
         """One past the last entry; 0 for a queue that has none."""
         self._look()
+        return self._settled(self._end)
+
+    def _end(self) -> int:
         per_file = self.file_bytes // ENTRY_BYTES
         for start in reversed(self._starts):
             first = start // ENTRY_BYTES
@@ -227,10 +263,13 @@ class ConsumeQueue:
     def first(self) -> int:
         """The first queue offset with a message: what comes before was deleted, or filled in by RocketMQ."""
         self._look()
+        return self._settled(self._first)
+
+    def _first(self) -> int:
         if not self._starts:
             return 0
         begin = self._starts[0] // ENTRY_BYTES
-        return _first_where(lambda q: self._size_at(q) != PRE_FILL_SIZE, begin, max(self.end(), begin))
+        return _first_where(lambda q: self._size_at(q) != PRE_FILL_SIZE, begin, max(self._end(), begin))
 
     def find_by_timestamp(self, timestamp: int, first: int, end: int, read_timestamp: Callable[[int], int]) -> int:
         """The queue offset in [first, end) of the first message stored at or after a time (ms); `end` if there is none.
@@ -256,7 +295,10 @@ def queue_directories(top: Path, channel: FileChannel) -> Iterator[Path]:
 
 
 def _is_directory(path: Path) -> bool:
-    return stat.S_ISDIR(os.lstat(path).st_mode)
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except FileNotFoundError:
+        return False  # it has gone since it was listed
 
 
 def total_of_ends(lane: LaneDirectory, channel: FileChannel) -> int:
@@ -278,9 +320,8 @@ def unlink_below(directory: Path, first_where: int, channel: FileChannel) -> Non
     offsets never restart. RocketMQ's deleteExpiredFile."""
     queue = ConsumeQueue(directory, channel=channel)
     try:
-        queue._look()
         old = []
-        for start in queue._starts[:-1]:
+        for start in queue.starts()[:-1]:
             last = queue.entries((start + queue.file_bytes) // ENTRY_BYTES - 1, 1)
             if not len(last) or not last["size"][0] or int(last["physical_offset"][0]) >= first_where:
                 break
@@ -288,7 +329,8 @@ def unlink_below(directory: Path, first_where: int, channel: FileChannel) -> Non
     finally:
         queue.close()
     for start in old:
-        channel.unlink(directory / segment_name(start))
+        with contextlib.suppress(FileNotFoundError):  # somebody else was quicker
+            channel.unlink(directory / segment_name(start))
     if old:
         channel.sync_directory(directory)
 

@@ -140,7 +140,17 @@ class Lease:
 
     def log_end(self) -> LogEnd:
         """Walks [dispatch_synced, wrote), which the consume queues may not have, or lose; all of the log where there is no
-        consume queue at all: somebody may have removed them. Raises RecoveryError."""
+        consume queue at all: somebody may have removed them. Raises RecoveryError, OSError."""
+        words, base = self.words, self.base
+        while True:
+            first = words[base + Lane.FIRST]
+            try:
+                return self._walk_to_end()
+            except FileNotFoundError:
+                if words[base + Lane.FIRST] == first:
+                    raise  # else retention was quicker, and what it deleted is in the consume queues
+
+    def _walk_to_end(self) -> LogEnd:
         words, base = self.words, self.base
         timestamp = words[base + Lane.DISPATCHED_TIMESTAMP]
         is_indexed = bool(self.channel.list(self.directory.consumequeue))

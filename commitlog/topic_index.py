@@ -82,20 +82,30 @@ class LaneIndex:
         return limits.committed if self.isolation == "committed" else limits.flushed
 
     def refresh(self) -> bool:
-        """Looks how far the lane is now; whether anything moved. Raises CorruptRecord, DamagedFile, OSError."""
+        """Looks how far the lane is now; whether anything moved. Raises CorruptRecord, DamagedFile, OSError.
+
+        Where retention deletes what is being looked at, it looks again at what is left.
+        """
         limits = self.view.limits(self.lane)
         if self.view.live and limits.dispatched < self._indexed_to:
             self._forget()  # a sync of the consume queues failed: what they lost is placed again, and walked until then
         elif self._limit_of(limits) <= self.limit and limits.first <= self.first:
             return False
-        try:
-            self._follow(limits)
-        except _DoubtfulQueue as doubt:
-            if self.view.one_log:
-                raise DamagedFile(f"{doubt}; a RocketMQ that opens the root builds its consume queues anew") from doubt
-            self._distrust(str(doubt))
-            self._follow(limits)
-        return True
+        while True:
+            try:
+                self._follow(limits)
+                return True
+            except _RetentionWasQuicker:
+                limits = self.view.limits(self.lane)
+            except _DoubtfulQueue as doubt:
+                before, limits = limits, self.view.limits(self.lane)
+                if limits.first > before.first:
+                    continue  # nothing is wrong: retention deleted what was looked at
+                if self.view.one_log:
+                    raise DamagedFile(
+                        f"{doubt}; a RocketMQ that opens the root builds its consume queues anew"
+                    ) from doubt
+                self._distrust(str(doubt))
 
     def _forget(self) -> None:
         self.queues.clear()
@@ -141,7 +151,7 @@ class LaneIndex:
             return self._segments.open(base)
         except FileNotFoundError as error:
             if self.view.limits(self.lane).first > base:
-                raise  # retention was quicker
+                raise _RetentionWasQuicker from error
             raise DamagedFile(f"{self.directory.segment(base)}: missing, `commitlog verify` says more") from error
 
     # ---- consume queues ------------------------------------------------------------------------------------------
@@ -213,7 +223,10 @@ class LaneIndex:
         try:
             self._record_of(topic, queue, offset)
         except (DamagedFile, CorruptRecord):
-            where = int(queue.entries(offset, 1)["physical_offset"][0])
+            entry = queue.entries(offset, 1)
+            if not len(entry):
+                raise
+            where = int(entry["physical_offset"][0])
             deleted_since = where < self.view.limits(self.lane).first
             if not deleted_since and not is_noted(self.directory, where):
                 raise
@@ -265,7 +278,10 @@ class LaneIndex:
         where = max(self.limit, segments.first)
         base = where - where % segments.size
         looks = [(base, where - base), (base + segments.size, 0)]
-        return any(any(segments.map(start)[at : at + _REST_BYTES]) for start, at in looks if start in segments)
+        try:
+            return any(any(segments.map(start)[at : at + _REST_BYTES]) for start, at in looks if start in segments)
+        except FileNotFoundError:
+            return False  # somebody has started the store since, and it deletes
 
     # ---- the walk ------------------------------------------------------------------------------------------------
 
@@ -313,8 +329,14 @@ class LaneIndex:
         return self._find_by_walking(topic, known.walk_from(indexed), timestamp_ms)
 
     def _find_by_walking(self, topic: str, start: int, timestamp_ms: int) -> int | None:
-        if start < 0:
-            return None
+        while start >= 0:
+            try:
+                return self._first_behind(topic, start, timestamp_ms)
+            except _RetentionWasQuicker:
+                start = self.view.limits(self.lane).first
+        return None
+
+    def _first_behind(self, topic: str, start: int, timestamp_ms: int) -> int | None:
         for step in self._walk(start, self.limit):
             table = step.table
             if topic not in table.topics:
@@ -328,6 +350,10 @@ class LaneIndex:
 
 class _DoubtfulQueue(Exception):
     """Something in a consume queue that can't be right; the text says what."""
+
+
+class _RetentionWasQuicker(Exception):
+    """A segment was deleted since the lane's limits were read."""
 
 
 class TopicIndex:

@@ -1,0 +1,249 @@
+"""Retention strikes between any two looks that somebody takes at the files: who merely raced it looks again.
+
+The stages live in the test's process, so that a deletion happens exactly before the nth call that touches a lane's files.
+Nobody ever gets a bare OSError, a warning that blames the consume queues, or less than what is kept.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import commitlog
+from commitlog.dump import dump_records
+from commitlog.errors import DataLoss
+from commitlog.file_channel import FileChannel
+from commitlog.topic_index import TopicIndex
+from commitlog.verify import verify_store
+from commitlog.view import StoreView
+from shm.layout import Lane
+from tests.faults.bench import SEGMENT_BYTES, Bench, bench
+
+KEPT = 4
+BATCH = 500
+
+
+class Log:
+    """A store of one lane whose old segments go when told; `sent` is every body, `where` in the log each begins."""
+
+    def __init__(self, made: Bench) -> None:
+        self.bench, self.path = made, made.path
+        self.producer = made.producer()
+        self.sent: list[bytes] = []
+        self.where: list[int] = []
+
+    def grow(self) -> None:
+        """Five more segments, flushed and indexed; nothing is deleted."""
+        until = self.bench.lane(Lane.WROTE) + 5 * SEGMENT_BYTES
+        while self.bench.lane(Lane.WROTE) < until:
+            bodies = [b"%08d" % (len(self.sent) + number) for number in range(BATCH)]
+            self.bench.turn("allocator", "flusher", "committer", "flusher")
+            begin = self.producer.send_batch("orders", bodies).physical_offset
+            size = (self.bench.lane(Lane.WROTE) - begin) // BATCH
+            self.where += range(begin, begin + size * BATCH, size)
+            self.sent += bodies
+        self.bench.settle()
+        self.bench.stages["dispatcher"].on_wait_end()
+
+    def delete(self) -> None:
+        """All that the stages do until no more than KEPT segments are left."""
+        while not self._is_small():
+            self.bench.clock.step(1)
+            for name in ("flusher", "allocator", "flusher", "allocator"):
+                self.bench.stages[name].on_wait_end()
+
+    def _is_small(self) -> bool:
+        return len(list((self.path / "lanes/0/commitlog").iterdir())) <= KEPT
+
+    def kept(self) -> int:
+        """The queue offset of the first message that is not deleted."""
+        first = self.bench.lane(Lane.FIRST)
+        return next(number for number, where in enumerate(self.where) if where >= first)
+
+
+class Plain(FileChannel):
+    """The system's files; a bench has to know which descriptors go with a killed stage."""
+
+    def __init__(self, *_who: object) -> None:
+        self._paths: dict[int, str] = {}
+
+    def open(self, path: str | Path, *, write: bool = False, create: bool = False, exclusive: bool = False) -> int:
+        fd = super().open(path, write=write, create=create, exclusive=exclusive)
+        self._paths[fd] = str(path)
+        return fd
+
+    def close(self, fd: int) -> None:
+        self._paths.pop(fd, None)
+        super().close(fd)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with bench(
+        tmp_path / "store",
+        channel=Plain,
+        retention={"max_bytes": KEPT * SEGMENT_BYTES, "interval_ms": 10},
+        flusher={"positions_interval_ms": 10},
+        allocator={"segments_ahead": 1},
+    ) as made:
+        log = Log(made)
+        yield log
+        del log.producer  # pytest keeps the log for longer, and a producer keeps its pool mapped
+
+
+@contextmanager
+def before_call(
+    number: int, act: Callable[[], None], below: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[int]]:
+    """Acts just before the nth list or open of anything in a lane; the list says so."""
+    real_open, real_list = FileChannel.open, FileChannel.list
+    left, struck = [number], [0]
+
+    def strike(path: str | Path) -> None:
+        if struck[0] or not str(path).startswith(str(below)):
+            return
+        if left[0]:
+            left[0] -= 1
+            return
+        struck[0] = 1
+        act()
+
+    def racing_open(self: FileChannel, path: str | Path, **how: bool) -> int:
+        strike(path)
+        return real_open(self, path, **how)
+
+    def racing_list(self: FileChannel, path: str | Path) -> list[str]:
+        strike(path)
+        return real_list(self, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileChannel, "open", racing_open)
+        patch.setattr(FileChannel, "list", racing_list)
+        yield struck
+
+
+def at_every_call(log: Log, look: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> int:
+    """Takes a look as often as it has calls, with a deletion before another one each time. Returns how many there were."""
+    number = 0
+    while True:
+        log.grow()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with before_call(number, log.delete, log.path / "lanes", monkeypatch) as struck:
+                look()
+        if not struck[0]:
+            return number
+        log.delete()
+        number += 1
+
+
+@pytest.mark.parametrize("topic", [None, "orders"])
+def test_a_reader_gets_what_is_kept_or_dataloss(log: Log, topic: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DataLoss only where it had begun to read what is gone; all that it gave out was in order and without a gap."""
+
+    def look() -> None:
+        found: list[commitlog.Message] = []
+        lost = False
+        with commitlog.Reader(log.path, topic=topic) as reader:
+            try:
+                found.extend(reader)
+            except DataLoss:
+                lost = True
+        offsets = [message.offset for message in found]
+        assert [message.value for message in found] == [log.sent[offset] for offset in offsets]
+        if not lost:
+            assert offsets == list(range(offsets[0], len(log.sent)))
+            assert offsets[0] <= log.kept()
+
+    assert at_every_call(log, look, monkeypatch) > 5
+
+
+def test_a_reader_that_starts_at_a_time(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search for the time goes through what is being deleted."""
+
+    def look() -> None:
+        with commitlog.Reader(log.path, topic="orders", start="1970-01-02T00:00:00+00:00") as reader:
+            try:
+                first = next(reader)
+            except DataLoss:
+                return
+        assert first.value == log.sent[first.offset]
+        assert first.offset <= log.kept()
+
+    assert at_every_call(log, look, monkeypatch) > 5
+
+
+def test_an_index_that_follows(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It never distrusts a consume queue because retention was quicker, and then knows what one that is new knows."""
+    view = StoreView(log.path)
+    try:
+        following = TopicIndex(view)
+
+        def look() -> None:
+            following.refresh()
+            log.delete()
+            following.refresh()
+            fresh = TopicIndex(view)
+            fresh.refresh()
+            for index in (following, fresh):
+                known = index.ranges("orders")[0]
+                assert (known.first, known.end) == (log.kept(), len(log.sent))
+
+        assert at_every_call(log, look, monkeypatch) > 5
+    finally:
+        view.close()
+
+
+def test_a_new_producer_goes_on_at_the_next_offset(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads the lane's end from the log, and each topic's from its consume queue."""
+
+    def look() -> None:
+        log.producer.close()
+        log.producer = log.bench.producer()
+        receipt = log.producer.send("orders", b"%08d" % len(log.sent))
+        assert receipt.offset == len(log.sent)
+        log.sent.append(b"%08d" % len(log.sent))
+        log.where.append(receipt.physical_offset)
+
+    assert at_every_call(log, look, monkeypatch) > 2
+
+
+def test_the_dispatcher_goes_on(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has just been started, whose first look at a queue meets a deletion; it heals within a round."""
+
+    def look() -> None:
+        log.bench.crash("dispatcher")
+        dispatcher = log.bench.start("dispatcher")
+        log.producer.send("orders", b"%08d" % len(log.sent))
+        log.where.append(log.bench.lane(Lane.WROTE))
+        log.sent.append(b"%08d" % len(log.sent))
+        log.bench.turn("allocator", "flusher", "committer", "flusher")
+        log.bench.clock.step(1)
+        log.bench.turn("allocator", "flusher", "committer", "flusher")
+        dispatcher.work()
+        dispatcher.work()
+        assert log.bench.lane(Lane.DISPATCHED) == log.bench.lane(Lane.WROTE)
+        assert log.bench.lane(Lane.DISPATCHER_FAULT) == 0
+
+    assert at_every_call(log, look, monkeypatch) > 1
+
+
+def test_verify_and_dump(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is found to be wrong, and what is kept is shown."""
+
+    def verified() -> None:
+        report = verify_store(log.path)
+        assert report.good, report
+
+    def dumped() -> None:
+        offsets = [record["queueOffset"] for record in dump_records(log.path)]
+        assert offsets == sorted(set(offsets))
+        assert offsets[-1] == len(log.sent) - 1
+        assert set(range(log.kept(), len(log.sent))) <= set(offsets)
+
+    assert at_every_call(log, verified, monkeypatch) > 5
+    assert at_every_call(log, dumped, monkeypatch) > 5
