@@ -61,9 +61,16 @@ def try_lease(
         if not channel.try_lock(fd):
             channel.close(fd)
             continue
-        if channel.size(fd) == 0:
-            channel.pwrite(fd, ROCKETMQ_LOCK_TEXT, 0)
-            channel.replace_file(lane.abort_file, str(os.getpid()).encode())
+        try:
+            if channel.size(fd) == 0:
+                channel.pwrite(fd, ROCKETMQ_LOCK_TEXT, 0)
+            if (
+                not lane.abort_file.exists()
+            ):  # durable before the first append: without it the lane was stopped properly
+                channel.replace_file(lane.abort_file, str(os.getpid()).encode())
+        except BaseException:
+            channel.close(fd)
+            raise
         return Lease(lane, control, channel, fd)
     return None
 

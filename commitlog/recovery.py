@@ -7,7 +7,8 @@
       │ and left in place    │ been in memory only       │ later files set aside     │
 
 What was flushed is never cut, so a record that readers have seen keeps its place, and its offset names no other record
-later. The log is walked from the recorded `dispatched` on; without a record of positions, from its first segment on.
+later. In a lane without `abort` that is all of it: it was stopped properly, by us or by a RocketMQ. The log is walked from
+the recorded `dispatched` on; without a record of positions, from its first segment on.
 
 Everything here may be done again: recovery that is killed anywhere and repeated ends the same, and repeated on a sound
 lane it changes no byte.
@@ -134,6 +135,7 @@ class _Recovery:
         self.queues = QueueRepair(lane, channel, queue_file_bytes)
         self.positions = PositionsFile(lane.positions_file, channel)
         self.findings: list[str] = []
+        self.stopped_properly = not lane.abort_file.exists()
         self.last_report_ns = SYSTEM_CLOCK.monotonic_ns()
 
     def run(self, known_end: int) -> LaneEnd:
@@ -145,7 +147,7 @@ class _Recovery:
             self._find(f"{path}: {reason}")
         log = LogScan(segments, self.lane.number, progress=self._progress)
         positions = self._load_positions(segments)
-        flushed = max(positions.flushed_where, self._too_old(log))
+        flushed = max(positions.flushed_where, self._too_old(log), self._stopped_at(segments, positions.flushed_where))
         walked, dispatched = self._walk(log, positions, max(flushed, known_end))
         for gap in walked.corrupt:
             self._note_corruption(gap)
@@ -253,6 +255,16 @@ class _Recovery:
                 return max(start - MAX_SLOTS * self.size, 0)
         return 0
 
+    def _stopped_at(self, segments: MappedFileQueue, recorded: int) -> int:
+        """How far a lane that was stopped properly has anything but zeros; 0 for one that was killed."""
+        if self.stopped_properly:
+            for start in reversed(segments.starts):
+                known = min(max(recorded - start, 0), self.size)
+                end = segments.last_nonzero(start, known)
+                if end:
+                    return start + end
+        return 0
+
     # ---- the walk ------------------------------------------------------------------------------------------------
 
     def _walk(self, log: LogScan, positions: Positions, flushed: int) -> tuple[_Walked, int]:
@@ -308,7 +320,7 @@ class _Recovery:
         """Is this gap the log's end, or damage within it?"""
         walked.end = gap.start
         below = gap.start < flushed
-        unfinished = gap.claimed_end > flushed or gap.start + _HEAD_BYTES > flushed
+        unfinished = not self.stopped_properly and (gap.claimed_end > flushed or gap.start + _HEAD_BYTES > flushed)
         if below and ((gap.end <= flushed and not gap.last) or not unfinished):
             if gap.last:
                 walked.torn = gap

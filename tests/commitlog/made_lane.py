@@ -84,7 +84,12 @@ class MadeLane:
     def set_positions(
         self, flushed: int, dispatched: int, first: int = 0, drained: bool = False, entries: int = -1
     ) -> None:
+        """Without `drained` the lane was killed: its `abort` is there."""
         self.directory.path.mkdir(parents=True, exist_ok=True)
+        if drained:
+            self.directory.abort_file.unlink(missing_ok=True)
+        else:
+            self.directory.abort_file.touch()
         PositionsFile(self.directory.positions_file, DISK).store(
             Positions(1, flushed, dispatched, first, 1_000_000, drained, entries)
         )

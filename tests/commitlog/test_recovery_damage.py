@@ -26,7 +26,7 @@ FEW = settings(max_examples=60, deadline=None, suppress_health_check=list(Health
 MANY = settings(FEW, max_examples=1_000)
 TEN_TIMES = pytest.mark.parametrize("turn", range(10))
 
-positions = st.sampled_from(["end", "middle", "none", "beyond"])
+positions = st.sampled_from(["end", "middle", "none", "beyond", "stopped"])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,11 +54,15 @@ def copy_of_template(path: Path) -> MadeLane:
 
 
 def set_positions(lane: MadeLane, kind: str) -> int:
-    """What is recorded as flushed."""
+    """What is known as flushed: the recorded position, or all of a lane that was stopped properly and lost its positions."""
     middle = lane.places[len(lane.places) // 2][0]
-    flushed = {"end": lane.end, "middle": middle, "none": 0, "beyond": lane.end + 3 * SEGMENT + 5}[kind]
+    flushed = {"end": lane.end, "middle": middle, "none": 0, "beyond": lane.end + 3 * SEGMENT + 5, "stopped": lane.end}[
+        kind
+    ]
     lane.directory.positions_file.unlink()
-    if flushed:
+    if kind == "none":
+        lane.directory.abort_file.touch()
+    elif kind != "stopped":
         lane.set_positions(flushed, min(flushed, middle))
     return flushed
 

@@ -97,6 +97,7 @@ def test_segments_made_ahead_stay(lane: MadeLane) -> None:
 def test_a_file_made_ahead_does_not_stay_behind_a_hole(lane: MadeLane) -> None:
     """The log ends at its start, what had data leaves it; its first file stays, so that the log does not begin anew."""
     lane.directory.positions_file.unlink()
+    lane.directory.abort_file.touch()
     lane.write(0, b"\xff" * 10)
     lane.directory.segment(2 * SEGMENT).write_bytes(bytes(SEGMENT))
     found = lane.recover()
@@ -108,6 +109,7 @@ def test_a_file_made_ahead_does_not_stay_behind_a_hole(lane: MadeLane) -> None:
 def test_a_log_of_which_nothing_is_left_does_not_begin_anew(lane: MadeLane) -> None:
     """Its first segments were deleted long ago, the rest is torn: offsets go on where they were."""
     lane.directory.positions_file.unlink()
+    lane.directory.abort_file.touch()
     lane.directory.segment(0).unlink()
     lane.write(SEGMENT, b"\xff" * 10)
     found = lane.recover()

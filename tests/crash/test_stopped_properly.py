@@ -1,0 +1,134 @@
+"""A lane without `abort` was stopped properly: all of it was flushed, so nothing of it is a torn tail."""
+
+from __future__ import annotations
+
+import errno
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import commitlog
+from commitlog.file_channel import DISK, FileChannel
+from commitlog.lane import try_lease
+from commitlog.log_root import find_roots
+from commitlog.log_scan import Gap
+from commitlog.view import StoreView, attach_control
+from tests.waiting import wait_until
+
+CONFIG = {"store": {"segment_bytes": 1 << 16, "max_lanes": 2}}
+SENT = 1000
+
+
+def _filled(path: Path, count: int = SENT) -> list[int]:
+    """A store with so many records, stopped properly; where each begins."""
+    with commitlog.Store.open(path, CONFIG) as store, store.producer() as producer:
+        return [producer.send("orders", b"%06d" % number * 10).physical_offset for number in range(count)]
+
+
+def _lose_positions(path: Path) -> None:
+    for name in ("positions", "checkpoint"):
+        (path / "lanes/0" / name).unlink()
+
+
+def _flip(path: Path, where: int) -> None:
+    size: int = CONFIG["store"]["segment_bytes"]
+    with (path / f"lanes/0/commitlog/{where - where % size:020d}").open("r+b") as file:
+        file.seek(where % size)
+        (byte,) = file.read(1)
+        file.seek(where % size)
+        file.write(bytes([byte ^ 16]))
+
+
+def _good(path: Path) -> list[int]:
+    """Queue offsets of all good records of lane 0, in log order."""
+    (root,), _ = find_roots(path)
+    tables = [piece for piece in root.scan().pieces(0) if not isinstance(piece, Gap)]
+    return [int(offset) for table in tables for offset in table.queue_offsets]
+
+
+@pytest.mark.parametrize("in_record", [0, 7, 30, 60])
+@pytest.mark.parametrize("victim", [0, 500, SENT - 1])
+def test_one_flipped_bit_costs_one_record(
+    victim: int, in_record: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With `positions` and `checkpoint` lost: said, noted, left in place; all others are kept, and no offset is used
+    twice."""
+    path = tmp_path / "store"
+    places = _filled(path)
+    _lose_positions(path)
+    _flip(path, places[victim] + in_record)
+    left = [number for number in range(SENT) if number != victim]
+    assert _good(path) == left
+    with commitlog.Store.open(path, CONFIG) as store:
+        assert f"corruption: {path}" in caplog.text
+        assert f"at offset {places[victim]}: " in caplog.text
+        with store.producer() as producer:
+            receipt = producer.send("orders", b"one more")
+            assert (receipt.offset, receipt.physical_offset > places[-1]) == (SENT, True)
+    assert _good(path) == [*left, SENT]
+    quarantine = path / "lanes/0/quarantine"
+    assert [file.name for file in quarantine.iterdir()] == [f"corrupt-{places[victim]:020d}.json"]
+
+
+def test_a_missing_segment_costs_its_records_only(tmp_path: Path) -> None:
+    """What is behind it is kept."""
+    path = tmp_path / "store"
+    places = _filled(path)
+    _lose_positions(path)
+    (path / f"lanes/0/commitlog/{1 << 16:020d}").unlink()
+    left = [number for number, place in enumerate(places) if place >> 16 != 1]
+    commitlog.Store.open(path, CONFIG).close()
+    assert _good(path) == left
+
+
+def test_a_lane_that_never_had_a_message(tmp_path: Path) -> None:
+    """Neither has one that only made its directories; both begin at 0."""
+    path = tmp_path / "store"
+    with commitlog.Store.open(path, CONFIG) as store:
+        store.producer().close()
+    assert not (path / "lanes/0/abort").exists()
+    _lose_positions(path)
+    with commitlog.Store.open(path, CONFIG) as store:
+        assert store.producer().send("orders", b"x").physical_offset == 0
+
+
+def test_with_abort_a_torn_tail_is_one(tmp_path: Path) -> None:
+    """As ever: what is behind the first damage may never have been flushed."""
+    path = tmp_path / "store"
+    places = _filled(path)
+    _lose_positions(path)
+    (path / "lanes/0/abort").write_text("1")
+    _flip(path, places[500])
+    commitlog.Store.open(path, CONFIG).close()
+    assert _good(path) == list(range(500))
+
+
+class _NoAbort(FileChannel):
+    """A disk on which nobody can write an `abort` file."""
+
+    def replace_file(self, path: str | Path, data: bytes) -> None:
+        if Path(path).name == "abort":
+            raise OSError(errno.ENOSPC, "planted")
+        super().replace_file(path, data)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_lane_is_marked_durably_before_anything_is_appended(lost: bool, tmp_path: Path) -> None:
+    """One whose `abort` can't be written is not leased; nor the next time, when the lock's file is there already."""
+    path = tmp_path / "store"
+    with commitlog.Store.open(path, CONFIG) as store:
+        if lost:
+            store.producer().close()
+            (path / "lanes/0/abort").unlink()
+        with closing(StoreView(path)) as view:
+            control = attach_control(view.directory, view.facts)
+            assert control is not None
+            for _ in range(2):
+                with pytest.raises(OSError, match="planted"):
+                    try_lease(view.directory, control, _NoAbort(), 1, 0)
+            control.close()
+        wait_until(lambda: not DISK.is_locked(path / "lanes/0/lock"), "the lock to be free")
+        with store.producer() as producer:
+            assert (path / "lanes/0/abort").exists()
+            producer.send("orders", b"x")
