@@ -302,7 +302,9 @@ def _recover_all(
 ) -> None:
     """Takes all lanes' positions from their files."""
     lanes = [directory.lane(number) for number in directory.lane_numbers()]
-    ends = recover_lanes(lanes, facts.segment_bytes, channel, report, queue_file_bytes=_queue_file_bytes(facts))
+    ends = recover_lanes(
+        lanes, facts.segment_bytes, channel, report, queue_file_bytes=_queue_file_bytes(facts), store_id=facts.id
+    )
     for number, end in ends.items():
         _set_lane(control, number, end)
 
@@ -324,7 +326,7 @@ def _recover(
     """Takes a lane's positions from its files. `known_end`: see `recover_lane`."""
     end = recover_lane(
         directory.lane(number), facts.segment_bytes, channel, report,
-        queue_file_bytes=_queue_file_bytes(facts), known_end=known_end,
+        queue_file_bytes=_queue_file_bytes(facts), known_end=known_end, store_id=facts.id,
     )  # fmt: skip
     _set_lane(control, number, end)
 

@@ -4,8 +4,13 @@
 it counts. It is written only after the data below `flushed_where` and the consume queues below `dispatched_where` were
 synced, so what it says is true for ever; that it may be old only makes the scan after a crash longer.
 
-    0                    8          16           24        32           40      48        56        64        72
-    │ magic "CLPOS\\0\\0\\2" │ sequence │ generation │ flushed │ dispatched │ first │ last time │ drained │ entries │ CRC-32 │
+    0                    8          16           24        32           40      48          56        64
+    │ magic "CLPOS\\0\\0\\3" │ sequence │ generation │ flushed │ dispatched │ first │ last time │ drained │ entries │
+    72     80         96
+    │ lane │ store id │ CRC-32 │
+
+The slot says whose it is, so that a file that came from another lane or store is none. A slot of the version before ends
+with its CRC-32 at 72: it is read all the same.
 """
 
 from __future__ import annotations
@@ -20,11 +25,15 @@ from zlib_ng.zlib_ng import crc32
 
 from commitlog.errors import DamagedFile
 from commitlog.file_channel import FileChannel
+from commitlog.store_directory import LaneDirectory
 
 SLOT_BYTES = 4096
-_MAGIC = b"CLPOS\0\0\x02"
+_MAGIC, _MAGIC_BEFORE = b"CLPOS\0\0\x03", b"CLPOS\0\0\x02"
 _SLOT = struct.Struct("<8s7Qq")
+_OWNER = struct.Struct("<Q16s")
 _CRC = struct.Struct("<I")
+_Owner = tuple[int, bytes]
+"""Number of the lane, id of the store."""
 _NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENOTDIR)
 
 
@@ -46,11 +55,17 @@ class Positions:
 
 
 class PositionsFile:
-    """The `positions` file of a lane. It is opened anew for each call, so that a copy in a dead process keeps nothing."""
+    """The `positions` file of a lane. It is opened anew for each call, so that a copy in a dead process keeps nothing.
 
-    def __init__(self, path: Path, channel: FileChannel) -> None:
-        self._path, self._channel = path, channel
+    `store_id`: 32 hex digits, as in `store.json`; "" where it is not known: then a slot of any store counts, and what is
+    written counts for any. `findings` has a line for each slot of another lane or store that the last `load` passed over.
+    """
+
+    def __init__(self, lane: LaneDirectory, store_id: str, channel: FileChannel) -> None:
+        self._path, self._channel = lane.positions_file, channel
+        self._lane, self._store = lane.number, bytes.fromhex(store_id)
         self._sequence = -1
+        self.findings: list[str] = []
 
     def load(self) -> Positions | None:
         """The newest slot that is whole and possible; None where there is none. Raises DamagedFile for what is no file.
@@ -58,33 +73,49 @@ class PositionsFile:
         That is no record that was lost: a start could not write one there either.
         """
         try:
-            newest = max(self._slots(), default=None, key=lambda found: found[0])
+            slots = self._slots()
         except OSError as error:
             if error.errno in _NO_FILE:
                 raise DamagedFile(f"{self._path}: {error.strerror}; move it away, then start the store") from error
             raise
+        self.findings = [
+            f"{self._path}: belongs to lane {owner[0]} of store {owner[1].hex()}, not here; passed over"
+            for _, owner, _ in slots
+            if owner and not self._is_ours(owner)
+        ]
+        ours = [(sequence, positions) for sequence, owner, positions in slots if self._is_ours(owner)]
+        newest = max(ours, default=None, key=lambda found: found[0])
         return newest[1] if newest else None
 
-    def _slots(self) -> list[tuple[int, Positions]]:
+    def _is_ours(self, owner: _Owner | None) -> bool:
+        return owner is None or (owner[0] == self._lane and (not self._store or owner[1] in (self._store, bytes(16))))
+
+    def _slots(self) -> list[tuple[int, _Owner | None, Positions]]:
+        """Sequence, owner and positions of each slot that is whole and possible; one of the version before has no owner."""
         try:
             data = self._channel.read_file(self._path, 2 * SLOT_BYTES)
         except FileNotFoundError:
             return []
         found = []
-        for start in range(0, len(data) - _SLOT.size - _CRC.size + 1, SLOT_BYTES):
-            body = data[start : start + _SLOT.size]
-            magic, sequence, generation, flushed, dispatched, first, timestamp, drained, entries = _SLOT.unpack(body)
-            (crc,) = _CRC.unpack_from(data, start + _SLOT.size)
+        for start in range(0, len(data), SLOT_BYTES):
+            slot = data[start : start + SLOT_BYTES]
+            has_owner = slot.startswith(_MAGIC)
+            end = _SLOT.size + has_owner * _OWNER.size
+            if len(slot) < end + _CRC.size or not (has_owner or slot.startswith(_MAGIC_BEFORE)):
+                continue
+            _, sequence, generation, flushed, dispatched, first, timestamp, drained, entries = _SLOT.unpack_from(slot)
+            (crc,) = _CRC.unpack_from(slot, end)
             possible = first <= dispatched <= flushed < 1 << 63 and drained in (0, 1)
-            if magic == _MAGIC and crc == crc32(body) and possible:
+            if crc == crc32(slot[:end]) and possible:
+                owner: _Owner | None = _OWNER.unpack_from(slot, _SLOT.size) if has_owner else None
                 positions = Positions(generation, flushed, dispatched, first, timestamp, bool(drained), entries)
-                found.append((sequence, positions))
+                found.append((sequence, owner, positions))
         return found
 
     def store(self, positions: Positions) -> None:
         """Writes the older slot and syncs it. Raises OSError."""
         if self._sequence < 0:
-            self._sequence = max((sequence for sequence, _ in self._slots()), default=0)
+            self._sequence = max((sequence for sequence, _, _ in self._slots()), default=0)
         sequence = self._sequence + 1
         body = _SLOT.pack(
             _MAGIC,
@@ -96,7 +127,7 @@ class PositionsFile:
             positions.last_store_timestamp,
             positions.drained,
             positions.entries,
-        )
+        ) + _OWNER.pack(self._lane, self._store)
         slot = (body + _CRC.pack(crc32(body))).ljust(SLOT_BYTES, b"\0")
         is_new = sequence == 1
         with self._channel.opened(self._path, write=True, create=True) as fd:

@@ -56,7 +56,7 @@ def find_roots(path: str | os.PathLike[str], channel: FileChannel = DISK) -> tup
         )
     number = _number_of(path)
     if number is not None:
-        return [_lane_root(LaneDirectory(path, number), 0, channel)], []
+        return _lane_roots([LaneDirectory(path, number)], 0, "", channel)
     return [LogRoot(path, None, guess_segment_bytes(path / "commitlog", channel) or 1 << 30)], []
 
 
@@ -71,27 +71,34 @@ def _roots_of_store(directory: StoreDirectory) -> tuple[list[LogRoot], list[str]
     try:
         view = StoreView(directory.path, channel)
     except (StoreDamaged, StoreNotFound) as error:
-        return [_lane_root(lane, 0, channel) for lane in lanes], [str(error)]
+        roots, findings = _lane_roots(lanes, 0, "", channel)
+        return roots, [str(error), *findings]
     try:
-        roots = []
-        for lane in lanes:
-            root = _lane_root(lane, view.segment_bytes, channel)
-            if view.live:
-                limits = view.limits(lane.number)
-                root = LogRoot(
-                    lane.path, lane.number, view.segment_bytes, limits.flushed, limits.dispatched, limits.flushed
-                )
-            roots.append(root)
-        return roots, []
+        if not view.live:
+            return _lane_roots(lanes, view.segment_bytes, view.store_id, channel)
+        return [_live_root(lane, view) for lane in lanes], []
     finally:
         view.close()
 
 
-def _lane_root(lane: LaneDirectory, segment_bytes: int, channel: FileChannel) -> LogRoot:
-    positions = PositionsFile(lane.positions_file, channel).load()
-    size = segment_bytes or guess_segment_bytes(lane.commitlog, channel) or 1 << 30
-    if positions is None:
-        return LogRoot(lane.path, lane.number, size)
-    return LogRoot(
-        lane.path, lane.number, size, None, positions.dispatched_where, positions.flushed_where, positions.first_where
-    )
+def _live_root(lane: LaneDirectory, view: StoreView) -> LogRoot:
+    limits = view.limits(lane.number)
+    return LogRoot(lane.path, lane.number, view.segment_bytes, limits.flushed, limits.dispatched, limits.flushed)
+
+
+def _lane_roots(
+    lanes: list[LaneDirectory], segment_bytes: int, store_id: str, channel: FileChannel
+) -> tuple[list[LogRoot], list[str]]:
+    """Lanes of a store that does not run, and what is wrong with their `positions`."""
+    roots, findings = [], []
+    for lane in lanes:
+        file = PositionsFile(lane, store_id, channel)
+        known = file.load()
+        findings += file.findings
+        size = segment_bytes or guess_segment_bytes(lane.commitlog, channel) or 1 << 30
+        if known is None:
+            roots.append(LogRoot(lane.path, lane.number, size))
+        else:
+            end = known.flushed_where
+            roots.append(LogRoot(lane.path, lane.number, size, None, known.dispatched_where, end, known.first_where))
+    return roots, findings

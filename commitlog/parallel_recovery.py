@@ -33,7 +33,13 @@ _Recover = Callable[[LaneDirectory, Report], LaneEnd]
 
 
 def recover_lanes(
-    lanes: Sequence[LaneDirectory], segment_bytes: int, channel: FileChannel, report: Report, *, queue_file_bytes: int
+    lanes: Sequence[LaneDirectory],
+    segment_bytes: int,
+    channel: FileChannel,
+    report: Report,
+    *,
+    queue_file_bytes: int,
+    store_id: str = "",
 ) -> dict[int, LaneEnd]:
     """`recover_lane` for several: number → what it made sure of. Raises what that raises, for the first lane that failed;
     none is begun after it, and those at work are waited for."""
@@ -43,7 +49,7 @@ def recover_lanes(
         (large if _log_bytes(lane, segment_bytes, channel) >= WORTH_BYTES else small).append(lane)
 
     def recover(lane: LaneDirectory, report: Report) -> LaneEnd:
-        return recover_lane(lane, segment_bytes, channel, report, queue_file_bytes=queue_file_bytes)
+        return recover_lane(lane, segment_bytes, channel, report, queue_file_bytes=queue_file_bytes, store_id=store_id)
 
     children = min(len(large), len(os.sched_getaffinity(0)), _CHILDREN_MOST)
     if children < 2:

@@ -70,11 +70,13 @@ def recover_lane(
     *,
     queue_file_bytes: int = FILE_BYTES,
     known_end: int = 0,
+    store_id: str = "",
 ) -> LaneEnd:
     """Makes the lane ready to be appended to. `report` gets progress and each finding, one line each.
 
     `queue_file_bytes` is the configured size of a consume queue's files; where other files are there, theirs counts.
     `known_end`: the log is known to reach so far (a log offset), so what is bad below is damage and no torn tail.
+    `store_id`: whose `positions` count; see PositionsFile.
 
     Called before anybody appends or reads as live. Raises RecoveryError where the lane is in use or can't be opened
     without losing data, DiskError where the disk refuses.
@@ -82,7 +84,7 @@ def recover_lane(
     try:
         _prepare_directories(lane, channel)
         with _locked(lane, channel):
-            recovery = _Recovery(lane, segment_bytes, channel, report, queue_file_bytes)
+            recovery = _Recovery(lane, segment_bytes, channel, report, queue_file_bytes, store_id)
             try:
                 return recovery.run(known_end)
             finally:
@@ -128,12 +130,18 @@ class _Walked:
 
 class _Recovery:
     def __init__(
-        self, lane: LaneDirectory, segment_bytes: int, channel: FileChannel, report: Report, queue_file_bytes: int
+        self,
+        lane: LaneDirectory,
+        segment_bytes: int,
+        channel: FileChannel,
+        report: Report,
+        queue_file_bytes: int,
+        store_id: str,
     ) -> None:
         self.lane, self.size, self.channel, self.report = lane, segment_bytes, channel, report
         self.quarantine = Quarantine(lane, segment_bytes, channel)
         self.queues = QueueRepair(lane, channel, queue_file_bytes)
-        self.positions = PositionsFile(lane.positions_file, channel)
+        self.positions = PositionsFile(lane, store_id, channel)
         self.findings: list[str] = []
         self.stopped_properly = not lane.abort_file.exists()
         self.last_report_ns = SYSTEM_CLOCK.monotonic_ns()
@@ -240,9 +248,12 @@ class _Recovery:
 
     def _recorded(self) -> Positions | None:
         try:
-            return self.positions.load()
+            found = self.positions.load()
         except DamagedFile as error:
             raise RecoveryError(str(error)) from error
+        for finding in self.positions.findings:
+            self._find(finding)
+        return found
 
     def _note_long_walk(self, segments: MappedFileQueue) -> None:
         if segments.end - segments.first > self.size:

@@ -175,7 +175,7 @@ class StoreView:
             flushed = words[base + Lane.FLUSHED]
             committed = words[base + Lane.COMMITTED]
             return LaneLimits(lane, words[base + Lane.FIRST], dispatched, flushed, committed)
-        found = PositionsFile(self.directory.lane(lane).positions_file, self.channel).load()
+        found = PositionsFile(self.directory.lane(lane), self.facts.id, self.channel).load()
         if found is None:
             return LaneLimits(lane, 0, 0, 0, 0, stopped_properly=False)
         flushed = found.flushed_where

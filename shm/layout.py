@@ -43,6 +43,8 @@ SAMPLES, SAMPLE_WORDS = 121, 3
 """Throughput is noted every five seconds, for ten minutes: monotonic ns, messages, bytes."""
 DIRECT_WINDOW = 8
 """At most so many unflushed segments of a lane may be written directly."""
+ENTRY_COUNTS = 3
+"""One each for `dispatched` and `dispatch_synced`, and one that is being written."""
 HISTOGRAM_BUCKETS = 192
 
 STAGES = ("committer", "flusher", "allocator", "dispatcher")
@@ -149,6 +151,8 @@ class Lane:
     # line 11, dispatcher
     DISPATCHER_FAULT = 88
     DISPATCHED_RECORDS = 89
+    ENTRIES_AT = 90  # what the lane's consume queues end at, added up, at this log offset and below: ENTRIES; three of each
+    ENTRIES = 93
     # line 12, lessee: segment S is written to its file by the lessee where word S mod 8 is S + 1
     DIRECT = 96
     # lines 13 and 14, lessee: how many puts took how long, RocketMQ's buckets; the first is not counted (statistics.py)
@@ -184,7 +188,7 @@ _WRITERS: dict[type, dict[str, tuple[str, int]]] = {
         "committer": ("COMMITTED REWRITTEN COMMITTER_FAULT COMMITS", LANE_ROW_WORDS),
         "flusher": ("FLUSHED OPENED REWRITE_WANTED FLUSHER_FAULT SYNCS", LANE_ROW_WORDS),
         "dispatcher": (
-            "DISPATCHED DISPATCH_SYNCED DISPATCHED_TIMESTAMP DISPATCHER_FAULT DISPATCHED_RECORDS",
+            "DISPATCHED DISPATCH_SYNCED DISPATCHED_TIMESTAMP DISPATCHER_FAULT DISPATCHED_RECORDS ENTRIES_AT ENTRIES",
             LANE_ROW_WORDS,
         ),
         "allocator": ("ALLOCATED ALLOCATOR_FAULT FIRST LOW_WATER LOCKED_BYTES", LANE_ROW_WORDS),
@@ -196,6 +200,8 @@ _WIDTHS = {
     "DATA_END": MAX_SLOTS,
     "DIRECT": DIRECT_WINDOW,
     "PUT_TIMES": PUT_TIME_BUCKETS,
+    "ENTRIES_AT": ENTRY_COUNTS,
+    "ENTRIES": ENTRY_COUNTS,
     "SAMPLES": SAMPLES * SAMPLE_WORDS,
 }
 _ALONE = ("WROTE", "COMMITTED", "FLUSHED", "SLEEP")

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from shm.layout import (
     CONTROL_BYTES,
+    ENTRY_COUNTS,
     LANE_ROW_WORDS,
     LANE_ROWS,
     LANES_AT,
@@ -31,6 +32,7 @@ from shm.layout import (
     STAGES,
     STAGES_AT,
     Header,
+    Lane,
 )
 from shm.region import Region, RegionError
 
@@ -122,6 +124,41 @@ class ControlRegion:
         self.region.close()
 
 
+def counted_entries(words: memoryview, base: int, where: int) -> int:
+    """What the ends of a lane's consume queues add up to, each behind its last entry below a log offset; −1 where nobody
+    counted. `base`: index of the lane's first word. Safe beside a running dispatcher."""
+    if where == 0:
+        return 0
+    for place in range(ENTRY_COUNTS):
+        at = base + Lane.ENTRIES_AT + place
+        if words[at] == where:
+            entries = words[base + Lane.ENTRIES + place]
+            if words[at] == where:  # else it was replaced meanwhile
+                return entries
+    return -1
+
+
+def count_entries(words: memoryview, base: int, where: int, entries: int) -> None:
+    """Says what they add up to at a log offset, before `dispatched` or `dispatch_synced` is that. The counts of the present
+    two stay, so that whoever is killed anywhere leaves them. For the dispatcher, or who recovers."""
+    kept = {words[base + Lane.DISPATCHED], words[base + Lane.DISPATCH_SYNCED]}
+    for place in range(ENTRY_COUNTS):
+        at = base + Lane.ENTRIES_AT + place
+        if words[at] not in kept or words[at] == where:
+            break
+        kept.discard(words[at])
+    words[at] = _NOWHERE
+    words[base + Lane.ENTRIES + place] = entries
+    words[at] = where
+
+
+def forget_entries(words: memoryview, base: int) -> None:
+    """Nobody has counted: the log is another one now."""
+    for place in range(ENTRY_COUNTS):
+        words[base + Lane.ENTRIES_AT + place] = _NOWHERE
+
+
+_NOWHERE = (1 << 64) - 1
 _IDENTITY = (Header.STORE_ID_HIGH, Header.STORE_ID_LOW, Header.STORE_DEVICE, Header.STORE_INODE)
 
 

@@ -32,7 +32,7 @@ def close_store(
     kept = []
     for number in directory.lane_numbers():
         try:
-            reason = _close_lane(directory.lane(number), control, channel)
+            reason = _close_lane(directory.lane(number), facts, control, channel)
         except OSError as error:
             reason = (
                 f"lane {number}: all of it is flushed, and its files can't be closed: {error}; the next start does it"
@@ -49,7 +49,7 @@ def close_store(
     return StopReport(drained=not kept, kept=kept)
 
 
-def _close_lane(lane: LaneDirectory, control: ControlRegion, channel: FileChannel) -> str | None:
+def _close_lane(lane: LaneDirectory, facts: StoreFacts, control: ControlRegion, channel: FileChannel) -> str | None:
     """Why the lane's buffers must stay, or None."""
     words, base = control.words, control.lane_base(lane.number)
     with channel.opened(lane.lock_file, write=True, create=True) as fd:
@@ -67,7 +67,7 @@ def _close_lane(lane: LaneDirectory, control: ControlRegion, channel: FileChanne
         if clear_unpublished(lane, words, base, channel):
             _sync_segment(lane, wrote - wrote % words[base + Lane.SEGMENT_SIZE], channel)
         timestamp = words[base + Lane.DISPATCHED_TIMESTAMP]
-        PositionsFile(lane.positions_file, channel).store(
+        PositionsFile(lane, facts.id, channel).store(
             Positions(
                 generation=control.generation,
                 flushed_where=flushed,

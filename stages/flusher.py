@@ -249,7 +249,7 @@ class FlushRealTimeService(ServiceThread):
             timestamp = words[base + Lane.DISPATCHED_TIMESTAMP]
             try:
                 if lane not in self._positions:
-                    self._positions[lane] = PositionsFile(directory.positions_file, self.channel)
+                    self._positions[lane] = PositionsFile(directory, self.facts.id, self.channel)
                 self._positions[lane].store(
                     Positions(
                         generation=self.control.generation,

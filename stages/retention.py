@@ -79,7 +79,7 @@ class Retention:
     ) -> None:
         self.directory, self.config, self.control, self.clock = directory, config, control, clock
         self.channel: FileChannel = directory.channel
-        self._size = facts.segment_bytes
+        self._size, self._store_id = facts.segment_bytes, facts.id
         self._words = control.words
         self._needs = ReaderNeeds(directory, facts.id)
         self._ages = SegmentAges(directory, facts.segment_bytes)
@@ -251,7 +251,7 @@ class Retention:
 
     def _unlink_in(self, lane: int, first: int) -> None:
         place = self.directory.lane(lane)
-        positions = PositionsFile(place.positions_file, self.channel).load()
+        positions = PositionsFile(place, self._store_id, self.channel).load()
         below = min(first, positions.first_where if positions else 0)
         names = [name for name in self.channel.list(place.commitlog) if is_segment_name(name)]
         old = [name for name in names if int(name) + self._size <= below]

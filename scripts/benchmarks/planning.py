@@ -75,7 +75,7 @@ def stopped_store(path: Path, segments: int) -> Path:
         queue.place(range(len(entries)), offsets, sizes, [0] * len(entries))
         queue.close()
         end = segments * SEGMENT_BYTES
-        PositionsFile(lane.positions_file, DISK).store(Positions(1, end, end, 0, 0, True, len(entries)))
+        PositionsFile(lane, "", DISK).store(Positions(1, end, end, 0, 0, True, len(entries)))
     return path
 
 

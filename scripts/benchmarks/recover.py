@@ -125,7 +125,7 @@ class StoppedLane:
 
     def __init__(self, lane: LaneDirectory, segment_bytes: int) -> None:
         self._lane, self._segment_bytes = lane, segment_bytes
-        last = PositionsFile(lane.positions_file, DISK).load()
+        last = PositionsFile(lane, "", DISK).load()
         assert last
         self._last, self.bytes = last, last.flushed_where
         self.files = [lane.segment(int(name)) for name in DISK.list(lane.commitlog)]
@@ -135,7 +135,7 @@ class StoppedLane:
         self._lane.positions_file.unlink(missing_ok=True)
         if not lost:
             unclean = replace(self._last, dispatched_where=0, drained=False, entries=-1)
-            PositionsFile(self._lane.positions_file, DISK).store(unclean)
+            PositionsFile(self._lane, "", DISK).store(unclean)
 
     def scan(self, lost: bool) -> Sample:
         self.forget(lost)

@@ -90,7 +90,7 @@ class MadeLane:
             self.directory.abort_file.unlink(missing_ok=True)
         else:
             self.directory.abort_file.touch()
-        PositionsFile(self.directory.positions_file, DISK).store(
+        PositionsFile(self.directory, "", DISK).store(
             Positions(1, flushed, dispatched, first, 1_000_000, drained, entries)
         )
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from pathlib import Path
 
 import pytest
 
 from commitlog.checkpoint import SLOT_BYTES, Positions, PositionsFile, StoreCheckpoint
 from commitlog.file_channel import DISK, FileChannel
+from commitlog.store_directory import LaneDirectory
+
+STORE = "0123456789abcdef" * 2
+
+
+def lane_of(path: Path, number: int = 5) -> LaneDirectory:
+    return LaneDirectory(path.parent, number)
 
 
 def positions(number: int, drained: bool = False) -> Positions:
@@ -20,13 +29,13 @@ def path(tmp_path: Path) -> Path:
 
 
 def store(path: Path, *numbers: int) -> None:
-    file = PositionsFile(path, DISK)
+    file = PositionsFile(lane_of(path), STORE, DISK)
     for number in numbers:
         file.store(positions(number))
 
 
 def load(path: Path) -> Positions | None:
-    return PositionsFile(path, DISK).load()
+    return PositionsFile(lane_of(path), STORE, DISK).load()
 
 
 def test_nothing(path: Path) -> None:
@@ -49,7 +58,7 @@ def test_goes_on_in_another_process(path: Path) -> None:
 
 
 def test_drained(path: Path) -> None:
-    PositionsFile(path, DISK).store(positions(1, drained=True))
+    PositionsFile(lane_of(path), STORE, DISK).store(positions(1, drained=True))
     assert load(path) == positions(1, drained=True)
 
 
@@ -67,7 +76,7 @@ def test_torn_at_every_byte(path: Path, numbers: tuple[int, ...]) -> None:
     before = path.read_bytes()
     store(path, 9)
     after, start = path.read_bytes(), newest_slot(path)
-    for at in range(80):
+    for at in range(104):
         torn = before[:start] + after[start : start + at] + before[start + at :]
         path.write_bytes(torn)
         assert load(path) in (positions(numbers[-1]), positions(9))
@@ -79,7 +88,7 @@ def test_torn_at_every_byte(path: Path, numbers: tuple[int, ...]) -> None:
 def test_every_byte_flipped(path: Path, mask: int) -> None:
     store(path, 1, 2)
     good, start = path.read_bytes(), newest_slot(path)
-    for at in range(start, start + 68):
+    for at in range(start, start + 100):
         data = bytearray(good)
         data[at] ^= mask
         path.write_bytes(data)
@@ -99,7 +108,7 @@ def test_rubbish(path: Path, data: bytes) -> None:
 def test_impossible_positions(path: Path, bad: Positions) -> None:
     """A CRC says that something was written, not that it can be: dispatched beyond flushed, first beyond dispatched."""
     store(path, 1)
-    PositionsFile(path, DISK).store(bad)
+    PositionsFile(lane_of(path), STORE, DISK).store(bad)
     assert load(path) == positions(1)
 
 
@@ -115,7 +124,7 @@ def test_a_failed_write_costs_nothing(path: Path) -> None:
             super().fdatasync(fd)
 
     channel = Failing()
-    file = PositionsFile(path, channel)
+    file = PositionsFile(lane_of(path), STORE, channel)
     file.store(positions(1))
     file.store(positions(2))
     channel.fails = True
@@ -126,6 +135,44 @@ def test_a_failed_write_costs_nothing(path: Path) -> None:
     assert newest_slot(path) == (3 % 2) * SLOT_BYTES
     path.write_bytes(data[: newest_slot(path)] + bytes(SLOT_BYTES) + data[newest_slot(path) + SLOT_BYTES :])
     assert load(path) == positions(2)
+
+
+def slot_of_the_version_before(sequence: int, number: int) -> bytes:
+    """As yesterday's package wrote it: 72 bytes and their CRC, and nobody's name."""
+    fields = (sequence, 7, number * 100, number * 90, number * 10, 1_700_000_000_000 + number, 0)
+    body = b"CLPOS\0\0\x02" + struct.pack("<7Qq", *fields, -1)
+    return (body + struct.pack("<I", zlib.crc32(body))).ljust(SLOT_BYTES, b"\0")
+
+
+def test_yesterdays_slots_are_read_and_replaced(path: Path) -> None:
+    path.write_bytes(slot_of_the_version_before(4, 40) + slot_of_the_version_before(3, 30))
+    assert load(path) == positions(40)
+    store(path, 50)
+    assert load(path) == positions(50)
+    assert path.read_bytes()[:SLOT_BYTES] == slot_of_the_version_before(4, 40)
+
+
+def test_those_of_another_lane_or_store_are_passed_over(path: Path) -> None:
+    """With a line that says so; what is written next counts, whatever numbers the others have."""
+    for lane, name in ((5, "f" * 32), (6, STORE)):
+        path.unlink(missing_ok=True)
+        foreign = PositionsFile(lane_of(path, lane), name, DISK)
+        for number in (1, 2, 3):
+            foreign.store(positions(number))
+        file = PositionsFile(lane_of(path), STORE, DISK)
+        assert file.load() is None
+        assert len(file.findings) == 2
+        assert file.findings[0] == f"{path}: belongs to lane {lane} of store {name}, not here; passed over"
+        file.store(positions(9))
+        assert load(path) == positions(9)
+        file.store(positions(10))
+        assert (file.load(), file.findings) == (positions(10), [])
+
+
+def test_who_does_not_know_the_store_goes_by_the_lane(path: Path) -> None:
+    store(path, 1)
+    assert PositionsFile(lane_of(path), "", DISK).load() == positions(1)
+    assert PositionsFile(lane_of(path, 6), "", DISK).load() is None
 
 
 def test_rocketmqs_checkpoint(tmp_path: Path) -> None:

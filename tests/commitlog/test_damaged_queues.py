@@ -207,7 +207,7 @@ def test_queues_that_a_walk_does_not_go_on_from(lane: HandMadeLane) -> None:
     dispatched = lane.end
     lane.append("even", b"more")
     positions = Positions(1, lane.end, dispatched, 0, 0, drained=True)
-    PositionsFile(lane.store.directory.lane(0).positions_file, DISK).store(positions)
+    PositionsFile(lane.store.directory.lane(0), lane.store.id, DISK).store(positions)
     overwrite(lane, "even", true_ranges(lane)["even"][1] - 2, bytes(ENTRY))
     with pytest.warns(ReadingWarning, match="ends before offset"):
         assert ranges(lane) == true_ranges(lane)
@@ -254,7 +254,7 @@ def test_a_store_that_was_killed_may_have_more(lane: HandMadeLane, more: int) ->
     """No pool, and positions of a running store: who reads is told, but only if there is something."""
     cut = lane.records[-more].physical_offset if more else lane.end
     positions = Positions(1, cut, cut, 0, 0, drained=False)
-    PositionsFile(lane.store.directory.lane(0).positions_file, DISK).store(positions)
+    PositionsFile(lane.store.directory.lane(0), lane.store.id, DISK).store(positions)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         assert read(lane) == expected(lane)[: len(lane.records) - more]

@@ -13,6 +13,7 @@ from commitlog.file_channel import DISK, FileChannel
 from commitlog.lane import try_lease
 from commitlog.log_root import find_roots
 from commitlog.log_scan import Gap
+from commitlog.verify import verify_store
 from commitlog.view import StoreView, attach_control
 from tests.waiting import wait_until
 
@@ -132,3 +133,25 @@ def test_a_lane_is_marked_durably_before_anything_is_appended(lost: bool, tmp_pa
         with store.producer() as producer:
             assert (path / "lanes/0/abort").exists()
             producer.send("orders", b"x")
+
+
+def test_positions_of_another_lane_are_not_believed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Swapped between two lanes that differ in length: said by whoever looks, and nothing of either is lost."""
+    path = tmp_path / "store"
+    with commitlog.Store.open(path, CONFIG) as store, store.producer() as long, store.producer() as short:
+        for number in range(SENT):
+            long.send("orders", b"%d" % number)
+        short.send("orders", b"x")
+    one, other = (path / "lanes" / name / "positions" for name in "01")
+    mine, its = one.read_bytes(), other.read_bytes()
+    one.write_bytes(its)
+    other.write_bytes(mine)
+    assert "belongs to lane 1" in verify_store(path).findings[0]
+    with pytest.warns(commitlog.errors.ReadingWarning, match="commitlog run"), commitlog.Reader(path) as reader:
+        assert list(reader) == []
+    with commitlog.Store.open(path, CONFIG):
+        assert "belongs to lane 1" in caplog.text
+        assert "belongs to lane 0" in caplog.text
+    with commitlog.Reader(path) as reader:
+        assert len(list(reader)) == SENT + 1
+    assert verify_store(path).good

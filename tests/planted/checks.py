@@ -264,7 +264,7 @@ def positions_say_what_is_durable(build: Build, path: Path) -> None:
         bench.turn("allocator", "flusher", "committer")
         bench.clock.step(2)
         bench.stages["flusher"].on_wait_end()
-        positions = PositionsFile(bench.supervisor.directory.lane(0).positions_file, DISK).load()
+        positions = PositionsFile(bench.supervisor.directory.lane(0), "", DISK).load()
         assert positions is not None
         assert bench.lane(Lane.COMMITTED) > bench.lane(Lane.FLUSHED)
         assert positions.flushed_where <= bench.lane(Lane.FLUSHED), "says flushed of what is only committed"
@@ -329,7 +329,7 @@ def a_retired_segment_stays_until_positions_say_so(build: Build, path: Path) -> 
             bench.settle()
         for stage in ("dispatcher", "flusher"):
             bench.stages[stage].on_wait_end()
-        recorded = PositionsFile(bench.supervisor.directory.lane(0).positions_file, DISK).load()
+        recorded = PositionsFile(bench.supervisor.directory.lane(0), "", DISK).load()
         bench.stages["allocator"].on_wait_end()
         assert bench.lane(Lane.FIRST) > 0
         first = recorded.first_where if recorded else 0

@@ -85,10 +85,12 @@ class HandMadeLane:
         done = self.records[: self.dispatched]
         where = done[-1].physical_offset + done[-1].total_size if done else 0
         limit = self.end if flushed is None else flushed
-        path = self.store.directory.lane(self.number).positions_file
-        path.parent.mkdir(parents=True, exist_ok=True)
+        lane = self.store.directory.lane(self.number)
+        lane.path.mkdir(parents=True, exist_ok=True)
         entries = sum(not record.sys_flag & 4 for record in done) if where <= limit else -1
-        PositionsFile(path, DISK).store(Positions(1, limit, max(min(where, limit), first), first, 0, True, entries))
+        PositionsFile(lane, self.store.id, DISK).store(
+            Positions(1, limit, max(min(where, limit), first), first, 0, True, entries)
+        )
 
     def forget_before(self, segment: int) -> None:
         """Retention: the segments below the one of this number are gone."""

@@ -62,11 +62,11 @@ def harm(store: HandMadeStore, numbers: list[int], where: int) -> None:
 def recover(store: HandMadeStore, *, queues: str) -> None:
     """A start after a crash, which looks through all of the log."""
     lane = store.directory.lane(3)
-    PositionsFile(lane.positions_file, DISK).store(Positions(2, store.lane(3).end, 0, 0, 0, False))
+    PositionsFile(lane, store.id, DISK).store(Positions(2, store.lane(3).end, 0, 0, 0, False))
     if queues == "built anew":
         shutil.rmtree(lane.consumequeue)
     end = recover_lane(lane, store.segment_bytes, DISK, lambda line: None, queue_file_bytes=20_000)
-    PositionsFile(lane.positions_file, DISK).store(Positions(3, end.end, end.end, 0, 0, True))
+    PositionsFile(lane, store.id, DISK).store(Positions(3, end.end, end.end, 0, 0, True))
 
 
 BODY, SIZE, PLACE = 90, 2, 30

@@ -80,7 +80,7 @@ class Case:
             words = (Lane.FLUSHED, Lane.DISPATCH_SYNCED, Lane.FIRST)
             flushed, dispatched, first = (self.store.get(number, word) for word in words)
             positions = Positions(1, flushed, dispatched, first, FIRST_MS, False)
-            PositionsFile(place.positions_file, DISK).store(positions)
+            PositionsFile(place, "", DISK).store(positions)
 
     def turn(self, retention: Retention) -> None:
         """All that the allocator and the flusher do until nothing more goes."""
