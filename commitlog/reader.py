@@ -9,8 +9,9 @@ A RocketMQ store root is read queue by queue, as far as its consume queues go, a
 from __future__ import annotations
 
 import heapq
+import inspect
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -21,7 +22,15 @@ import numpy as np
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.consume_queue import is_light
-from commitlog.errors import CorruptRecord, DamagedFile, DataLoss, OptionError, UnknownTopic
+from commitlog.errors import (
+    CommitLogError,
+    CorruptRecord,
+    DamagedFile,
+    DataLoss,
+    OptionError,
+    ReaderError,
+    UnknownTopic,
+)
 from commitlog.log_walk import RecentSegments, walk
 from commitlog.message import Message
 from commitlog.queue_bounds import record_of_entry
@@ -36,6 +45,8 @@ _ENTRIES_AT_ONCE = 1_000
 _SEGMENTS_KEPT = 8
 """Mapped segments of a RocketMQ's log: its queues are not all at the same place."""
 _WAIT_SECONDS_LEAST, _WAIT_SECONDS_MOST = 0.001, 0.02
+_NOTHING_YET = Message("", -1, -1, None, b"", None, {}, -1, -1, -1, "")
+"""Given out inside instead of a message where there is none at the moment. It sorts before every message."""
 
 
 class Reader:
@@ -65,25 +76,35 @@ class Reader:
         self.follow = follow
         self._clock = clock
         self._start = parse_start(start).at(clock)
+        self._cursors: dict[tuple[int, str], _LaneCursor | _QueueCursor] = {}
+        self._given = 0
+        self._given_at_rest, self._rest_seconds, self._is_at_end = -1, 0.0, False
+        self._closed, self._failure = False, ""
+        self._last_statistics: ReaderStatistics | None = None
+        self._messages = self._read()
         self._view = open_view(path)
-        if self._view.one_log and (follow or isolation != "flushed"):
-            option = "follow=True" if follow else f"isolation={isolation!r}"
+        self._index = TopicIndex(self._view, isolation)
+        try:
+            self._begin(isolation)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, isolation: str) -> None:
+        """Looks at the store for the first time."""
+        path = self._view.path
+        if self._view.one_log and (self.follow or isolation != "flushed"):
+            option = "follow=True" if self.follow else f"isolation={isolation!r}"
             raise OptionError(
                 f"{path}: {option} needs a store of ours, and this is a RocketMQ store root: leave it out"
             )
-        self._index = TopicIndex(self._view, isolation)
-        self._cursors: dict[tuple[int, str], _LaneCursor | _QueueCursor] = {}
-        self._closed = False
-        self._given = 0
         self._index.refresh()
-        if self.topics and not follow:
+        if self.topics and not self.follow:
             missing = self.topics - set(self._index.topics())
             if missing:
                 there = ", ".join(self._index.topics()) or "none"
-                self.close()
                 raise UnknownTopic(f"{path}: no topic {', '.join(sorted(missing))}; there are: {there}")
         self._open_cursors(self._start)
-        self._messages = self._read()
 
     def _open_cursors(self, start: Start) -> None:
         """A cursor a lane, or a queue of a RocketMQ's, where there is none yet."""
@@ -98,44 +119,110 @@ class Reader:
                 if wanted and known.first < known.end:
                     self._cursors[lane, topic] = _QueueCursor(index, topic, segments, start)
 
+    # ---- messages ------------------------------------------------------------------------------------------------
+
     def __iter__(self) -> Iterator[Message]:
         return self
 
     def __next__(self) -> Message:
-        message = next(self._messages)
+        while (message := self._take()) is None:
+            if self._is_at_end:
+                self._clock.sleep(self._rest())
+        return message
+
+    def _take(self) -> Message | None:
+        """The next message; None where there is none at the moment. Raises StopIteration at the end and after `close`."""
+        try:
+            message = next(self._messages)
+        except StopIteration:
+            if self._failure and not self._closed:
+                raise ReaderError(f"this reader ended with {self._failure}: make another to go on") from None
+            raise
+        except BaseException as error:
+            self._note_error(error)
+            raise
+        if self._closed:  # meanwhile, by another thread or a signal handler
+            self.close()
+            raise StopIteration
+        if message is _NOTHING_YET:
+            return None
         self._given += 1
         return message
 
-    def _read(self) -> Iterator[Message]:
+    def _read(self) -> Generator[Message, None, None]:
+        """All messages in their order, and _NOTHING_YET where it came to the end or walked for long without finding any."""
         order = attrgetter("physical_offset" if self._view.one_log else "timestamp")
-        pause = _WAIT_SECONDS_LEAST
         while True:
-            given = False
-            for message in heapq.merge(*(cursor.read() for cursor in self._cursors.values()), key=order):
-                given = True
-                yield message
+            given_before = self._given
+            yield from heapq.merge(*(cursor.read() for cursor in list(self._cursors.values())), key=order)
             if not self.follow:
                 return
-            pause = _WAIT_SECONDS_LEAST if given else min(pause * 2, _WAIT_SECONDS_MOST)
-            if not given:
-                self._clock.sleep(pause)
+            if self._given == given_before:
+                self._is_at_end = True
+                yield _NOTHING_YET
+                self._is_at_end = False
             self._index.refresh()
             self._open_cursors(EARLIEST)  # a lane that is new since the start: all of it is
 
+    def _rest(self) -> float:
+        """How long to wait before the next look (s): longer each time, until something comes."""
+        fresh = self._given != self._given_at_rest
+        self._given_at_rest = self._given
+        self._rest_seconds = _WAIT_SECONDS_LEAST if fresh else min(self._rest_seconds * 2, _WAIT_SECONDS_MOST)
+        return self._rest_seconds
+
+    def _note_error(self, error: BaseException) -> None:
+        """What `next` raised. Raises ReaderError where this call is inside another one's."""
+        if isinstance(error, ValueError) and inspect.getgeneratorstate(self._messages) == inspect.GEN_RUNNING:
+            raise ReaderError(
+                "this reader is inside `next` already, and serves one thread at a time: give each a reader of its own"
+            ) from error
+        self._failure = f"{type(error).__name__}: {error}"
+        if self._closed:
+            self.close()
+
+    # ---- the end -------------------------------------------------------------------------------------------------
+
     def statistics(self) -> ReaderStatistics:
-        """What it has given out so far, and what lies before it."""
+        """What it has given out so far, and what lies before it; of a closed reader, what that was at its end."""
+        try:
+            return self._last_statistics or self._statistics()
+        except ValueError:  # closed meanwhile: the shared memory is released
+            if self._last_statistics is None:
+                raise
+            return self._last_statistics
+
+    def _note_last_statistics(self) -> None:
+        try:
+            self._last_statistics = self._statistics()
+        except (CommitLogError, OSError):  # the store is gone, or damaged: to close a reader of it is no error
+            self._last_statistics = ReaderStatistics(self._given, {}, {})
+
+    def _statistics(self) -> ReaderStatistics:
         positions: dict[int, int] = {}
         behind: dict[int, int] = {}
-        for (lane, _), cursor in self._cursors.items():
+        for (lane, _), cursor in list(self._cursors.items()):
             positions[lane] = min(cursor.where, positions.get(lane, cursor.where))
             behind[lane] = max(cursor.end() - cursor.where, behind.get(lane, 0))
         return ReaderStatistics(self._given, positions, behind)
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._cursors.clear()
-            self._view.close()
+        """Ends the iteration, for good and from anywhere: the loop's body, a signal handler, another thread.
+
+        `next` raises StopIteration then, also one that waits. What was read ahead is not given out. Files and memory are
+        free when this returns; or as soon as the `next` that is being interrupted, or runs in another thread, has come to
+        its end, which is at once. To call it again does no harm.
+        """
+        self._closed = True
+        try:
+            self._messages.close()
+        except ValueError:  # somebody is inside: he sees that it is closed when he comes out, and calls this
+            return
+        if self._last_statistics is None:
+            self._note_last_statistics()
+        self._cursors.clear()
+        self._index.lanes.clear()  # they hold mapped segments
+        self._view.close()
 
     def __enter__(self) -> Reader:
         return self
@@ -206,8 +293,11 @@ class _LaneCursor:
                     wanted &= table.topic_index != number
                 elif first := self._from.get(topic):
                     wanted &= (table.topic_index != number) | (table.queue_offsets >= first)
+            rows = np.flatnonzero(wanted).tolist()
+            if not rows:
+                yield _NOTHING_YET
             buffer = self._open(table.base_offset)
-            for row in np.flatnonzero(wanted).tolist():
+            for row in rows:
                 position = int(table.positions[row])
                 yield Message.of(decode(buffer, position, physical_offset=table.base_offset + position))
             self.where = step.next_where

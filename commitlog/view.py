@@ -184,9 +184,9 @@ class StoreView:
         )
 
     def close(self) -> None:
-        if self.control is not None:
-            self.control.close()
-            self.control = None
+        control, self.control = self.control, None  # a reader may be closed by two threads
+        if control is not None:
+            control.close()
 
 
 class RocketMQView:
