@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
+from numbers import Real
+
+from commitlog.errors import IllegalArgument
 
 LONG_AGO_NS = -(1 << 62)
 """Stands for "never yet" where the monotonic time of the last time is kept. It lies before every time that `monotonic_ns`
@@ -31,3 +35,16 @@ class Clock:
 
 
 SYSTEM_CLOCK = Clock()
+
+
+def limit_ns(timeout: object) -> float:
+    """A limit in seconds as nanoseconds; None and infinity are no limit. Raises IllegalArgument for what is no time."""
+    if timeout is None:
+        return math.inf
+    try:
+        seconds = float(timeout) if isinstance(timeout, Real) else math.nan
+    except OverflowError:  # a whole number of more digits than a float has
+        seconds = math.inf
+    if not seconds >= 0:
+        raise IllegalArgument(f"a timeout is seconds from 0 on, or None for no limit, not {timeout!r:.80}")
+    return seconds * 1e9

@@ -10,19 +10,29 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from commitlog.status import AppendMessageStatus, PutMessageStatus
+
+if TYPE_CHECKING:
+    from commitlog.receipt import Receipt
 
 
 class CommitLogError(Exception):
     """Base of every error here.
 
     Attributes: `status`, the PutMessageStatus of a message that `send` or `wait` raised it for; `append_status`, what the
-    append itself came to (AppendMessageStatus).
+    append itself came to (AppendMessageStatus); `receipt`, that of a message which `send` or `send_batch` had accepted
+    before it raised this: wait on with it, to send the message again would double it. None where nothing was accepted.
     """
 
     status = PutMessageStatus.UNKNOWN_ERROR
     append_status = AppendMessageStatus.UNKNOWN_ERROR
+    receipt: Receipt | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For another process, where no producer is that a receipt could ask: it stays here."""
+        return type(self), self.args, {**vars(self), "receipt": None}
 
 
 # ---- the store -------------------------------------------------------------------------------------------------
@@ -84,6 +94,13 @@ class NeighbourMismatch(CommitLogError):
     """The `shm` or `stages` package that was imported is not this package's own neighbour."""
 
 
+class IllegalArgument(CommitLogError, TypeError, ValueError):
+    """A call was given an argument of a wrong type or value. Nothing was done.
+
+    Python's own errors for that are among its bases, so that whoever catches them catches this.
+    """
+
+
 class ConfigError(CommitLogError):
     """A configuration file or value is wrong: names key, value, file and what is allowed."""
 
@@ -120,7 +137,10 @@ class ConcurrentUse(ProducerError):
 
 
 class WaitTimeout(ProducerError):
-    """`flush()` did not come through in time. Nothing is lost: the messages are in the log and not yet flushed."""
+    """A `wait`, a `flush`, or a `send` in a store with SYNC_FLUSH did not come through in time.
+
+    Nothing is lost: the messages are in the log and may still become flushed, so to send them again would double them.
+    """
 
     status = PutMessageStatus.FLUSH_DISK_TIMEOUT
     append_status = AppendMessageStatus.PUT_OK
@@ -141,6 +161,10 @@ class IllegalTopic(RecordError):
 
 class IllegalProperty(RecordError):
     """A key, tag or property that can't be stored."""
+
+
+class IllegalMessage(RecordError, IllegalArgument):
+    """A body that is no bytes, or a number that a record has no place for."""
 
 
 class MessageTooLarge(RecordError):

@@ -129,8 +129,9 @@ class Producer:
         with SYNC_FLUSH from waiting for this message; `flag` and `born_timestamp` (ms) go into the record as they are.
         Raises IllegalTopic, IllegalProperty, MessageTooLarge, PropertiesTooLarge, NoBufferAvailable (back-pressure),
         StoreStopped, ProducerClosed, ForkedProducer, ConcurrentUse: nothing was appended then. In a store with SYNC_FLUSH
-        also what `Receipt.wait` raises: then the message *is* in the log, and sending it again would double it. PoolUnlinked:
-        the store stops because its memory was removed, and this message may have come too late to reach the disk.
+        also what `Receipt.wait` raises, with the receipt as `error.receipt`: then the message *is* in the log, and sending it
+        again would double it. PoolUnlinked without a receipt: the store stops because its memory was removed, and this
+        message has come too late to reach the disk.
         """
         token = None
         try:
@@ -173,7 +174,7 @@ class Producer:
         if words[self._sleep_at] != self._seen:
             self._attend(end)
         if self._sync and wait:
-            self._progress.wait_put(end)
+            return self._progress.wait_put(Receipt((self._progress, topic, offset, where, end)))
         return Receipt((self._progress, topic, offset, where, end))
 
     def _tick(self) -> None:
@@ -223,9 +224,8 @@ class Producer:
             raise
         if words[self._sleep_at] != self._seen:
             self._attend(end)
-        if self._sync and wait:
-            self._progress.wait_put(end)
-        return BatchReceipt((self._progress, topic, offset, where, end, places))
+        receipt = BatchReceipt((self._progress, topic, offset, where, end, places))
+        return self._progress.wait_put(receipt) if self._sync and wait else receipt
 
     def _batch_size(self, topic: bytes, bodies: Bodies, properties: bytes) -> int:
         """Bytes of a batch. Raises MessageTooLarge for one that no segment holds, or a message over the limit."""
@@ -286,8 +286,8 @@ class Producer:
     # ---- acknowledgements ----------------------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
-        """Returns when everything sent so far is flushed. Raises WaitTimeout after `timeout` seconds (default: none),
-        and what `Receipt.wait` raises; whatever it raises, the messages stay in the log."""
+        """Returns when everything sent so far is flushed; raises what `Receipt.wait` does, WaitTimeout after `timeout`
+        seconds (None: never). Whatever it raises, the messages stay in the log."""
         self._progress.flush(timeout)
 
     def statistics(self) -> LaneStatistics:

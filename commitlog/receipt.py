@@ -19,7 +19,7 @@ def _field(index: int) -> Any:
 
 
 class Receipt(tuple[Any, ...]):
-    """An accepted message. `await receipt` waits until it is flushed.
+    """An accepted message. `await receipt` waits until it is flushed, as `wait` does.
 
     Attributes: `topic`; `offset`, its queue offset (its number in topic and lane); `physical_offset`, bytes of the
     lane's log; `end`, where its record ends. It stays valid after the producer is closed.
@@ -51,23 +51,27 @@ class Receipt(tuple[Any, ...]):
         return self[0].reached(level, self[4])  # type: ignore[no-any-return]  # looked at often: no properties
 
     def wait(self, level: Level = "flushed", timeout: float | None = None) -> PutMessageStatus:
-        """Waits until the message has reached the level, at most `timeout` seconds (default: sync_flush_timeout_ms).
+        """Waits until the message has reached the level, at most `timeout` seconds; None: as long as it takes.
 
-        Returns PUT_OK, or FLUSH_DISK_TIMEOUT: the message is in the log and may still become flushed, so sending it
-        again would double it. Raises DiskFull, DiskInputOutput, … while the disk refuses, StoreStopped or
-        StoreNotRunning when nobody is left to flush it.
+        Returns PUT_OK or raises: WaitTimeout (`error.status` is FLUSH_DISK_TIMEOUT: the message is in the log and may still
+        become flushed, so sending it again would double it), DiskFull, DiskInputOutput, … while the disk refuses,
+        StoreStopped or StoreNotRunning when nobody is left to flush it, IllegalArgument.
         """
         return self._progress.wait(level, self.end, timeout)
 
     def add_callback(
         self, callback: Callable[[PutMessageStatus], object], level: Level = "flushed", timeout: float | None = None
     ) -> None:
-        """Calls `callback(status)` once, from another thread: PUT_OK, FLUSH_DISK_TIMEOUT, or SERVICE_NOT_AVAILABLE when
-        the stages are gone. Thousands may be outstanding; each costs a place in a queue."""
+        """Calls `callback(status)` once, from another thread: PUT_OK, FLUSH_DISK_TIMEOUT after `timeout` seconds (None:
+        never), or SERVICE_NOT_AVAILABLE when the stages are gone. While the disk refuses it goes on waiting.
+
+        Thousands may be outstanding; each costs a place in a queue. Raises IllegalArgument, ForkedProducer.
+        """
         self._progress.call_back(level, self.end, callback, timeout)
 
     def __await__(self) -> Generator[Any, None, PutMessageStatus]:
-        return self._progress.wait_async("flushed", self.end, None).__await__()
+        """What `wait()` returns and raises, for asyncio; `asyncio.timeout` limits it."""
+        return self._progress.wait_async("flushed", self.end).__await__()
 
     @property
     def status(self) -> PutMessageStatus:

@@ -15,7 +15,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from commitlog.clock import LONG_AGO_NS
-from commitlog.errors import CommitLogError, DiskError, IngestError, NoBufferAvailable, RecordError, StoreStopped
+from commitlog.errors import (
+    CommitLogError,
+    DiskError,
+    IngestError,
+    NoBufferAvailable,
+    RecordError,
+    StoreStopped,
+    WaitTimeout,
+)
 from commitlog.ingest.link import Link, Message
 
 WARM_UP = "warm-up"
@@ -131,9 +139,11 @@ class Sender:
             own = {**properties, **identity, "sequence": str(self.sequence)}
             try:
                 receipt = send(topic, body, key=key, properties=own)
-            except (NoBufferAvailable, DiskError) as error:
-                self._wait_for_room(error)
-                return count
+            except (NoBufferAvailable, DiskError, WaitTimeout) as error:
+                if error.receipt is None:
+                    self._wait_for_room(error)
+                    return count
+                receipt = error.receipt  # it is in the log: what a flush did not do in time, the next one may do
             except RecordError as error:
                 where = properties.get("source", "this machine")
                 raise IngestError(f"message {self.sequence + 1} of {where}: {error}") from error

@@ -57,7 +57,7 @@ def test_back_pressure_may_be_an_error_at_once(tmp_path: Path, monkeypatch: pyte
 
 
 def test_who_waits_for_stages_that_are_gone_is_told(tmp_path: Path) -> None:
-    """All killed at once: callbacks and asyncio get SERVICE_NOT_AVAILABLE, `wait` raises StoreNotRunning; nobody waits on."""
+    """All killed at once: callbacks get SERVICE_NOT_AVAILABLE, `wait`, `flush` and `await` raise; nobody waits on."""
     store = commitlog.Store.open(tmp_path / "store", SMALL)
     producer = commitlog.Producer(store.path)
     locks = (store.path / "lock", *(store.path / "locks").iterdir())
@@ -66,15 +66,17 @@ def test_who_waits_for_stages_that_are_gone_is_told(tmp_path: Path) -> None:
         os.kill(pid, signal.SIGSTOP)
     answers: list[PutMessageStatus] = []
     for number in range(100):
-        producer.send("t", b"%d" % number).add_callback(answers.append, timeout=600)
+        producer.send("t", b"%d" % number).add_callback(answers.append)
     receipt = producer.send("t", b"")
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: len(answers) == 100, "all callbacks")
     assert set(answers) == {PutMessageStatus.SERVICE_NOT_AVAILABLE}
-    assert asyncio.run(awaited(receipt)) is PutMessageStatus.SERVICE_NOT_AVAILABLE
     with pytest.raises(errors.StoreNotRunning):
-        receipt.wait(timeout=600)
+        asyncio.run(awaited(receipt))
+    for wait in (receipt.wait, producer.flush):
+        with pytest.raises(errors.StoreNotRunning):
+            wait()
     producer.close()
     with pytest.raises(errors.StageFailed):
         store.close()

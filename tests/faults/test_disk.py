@@ -76,7 +76,7 @@ class Sender:
 
     def heals(self, receipt: commitlog.Receipt) -> None:
         self.faults.clear()
-        with contextlib.suppress(errors.DiskError):  # the fault is still posted until the next try
+        with contextlib.suppress(errors.DiskError, errors.WaitTimeout):  # the fault is still posted until the next try
             receipt.wait("flushed", timeout=1)
         wait_until(lambda: receipt.done("flushed"), "the lane to heal")
         self.looks_durable()
