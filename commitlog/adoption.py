@@ -156,6 +156,7 @@ def _adopt(
             Lane.DISPATCHER_FAULT,
             Lane.BLOCKED,
             Lane.FLUSH_REQUESTED,
+            Lane.FIRST_RECORDED,
         ):
             words[base + word] = 0
         if not words[base + Lane.BUFFERS] & 1:

@@ -66,6 +66,7 @@ class PositionsFile:
         self._lane, self._store = lane.number, bytes.fromhex(store_id)
         self._sequence = -1
         self.findings: list[str] = []
+        self._is_named = False
 
     def load(self) -> Positions | None:
         """The newest slot that is whole and possible; None where there is none. Raises DamagedFile for what is no file.
@@ -129,12 +130,12 @@ class PositionsFile:
             positions.entries,
         ) + _OWNER.pack(self._lane, self._store)
         slot = (body + _CRC.pack(crc32(body))).ljust(SLOT_BYTES, b"\0")
-        is_new = sequence == 1
         with self._channel.opened(self._path, write=True, create=True) as fd:
             self._channel.pwrite(fd, slot, sequence % 2 * SLOT_BYTES)
             self._channel.fdatasync(fd)
-        if is_new:
+        if not self._is_named:  # whoever made the file may have been killed before its name was durable
             self._channel.sync_directory(self._path.parent)
+            self._is_named = True
         self._sequence = sequence
 
 

@@ -54,11 +54,20 @@ class _FileGone(Exception):
 class ConsumeQueue:
     """One queue. Reading needs no write access and sees what other processes place.
 
-    `file_bytes` holds for a queue that has no file yet; else its first file says it. Raises DamagedFile for a file whose
+    `directory` is `consumequeue/<topic>/<queue id>` of a lane. Writing makes these three where they are missing, and nothing
+    above them: the lane's own directory has to be there.
+    `file_bytes` holds for a queue that has no file yet; else its first file says it. `named`: directories whose entries are
+    known to be durable; the queues of a lane may share it. Raises DamagedFile for a file whose
     size is no queue's; OSError as the system gives it.
     """
 
-    def __init__(self, directory: Path, file_bytes: int = FILE_BYTES, channel: FileChannel = DISK) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        file_bytes: int = FILE_BYTES,
+        channel: FileChannel = DISK,
+        named: set[Path] | None = None,
+    ) -> None:
         self.directory, self.channel = directory, channel
         self._default_bytes = file_bytes
         self._known_bytes = 0
@@ -66,7 +75,7 @@ class ConsumeQueue:
         self._files: dict[int, int] = {}
         self._writable: set[int] = set()
         self._dirty: set[int] = set()
-        self._new_names = False
+        self._named = set() if named is None else named
 
     # ---- files ---------------------------------------------------------------------------------------------------
 
@@ -142,7 +151,8 @@ class ConsumeQueue:
             return self._files[start]
         path, wanted = self.directory / segment_name(start), self.file_bytes
         if create:
-            self.channel.create_directory(self.directory)
+            made = self.channel.make_directory(self.directory, below=self.directory.parents[2])
+            self._named.difference_update(made, (directory.parent for directory in made))
         fd = self.channel.open(path, write=True, create=create)
         size = self.channel.size(fd)
         if size not in (0, wanted):
@@ -150,7 +160,7 @@ class ConsumeQueue:
             raise DamagedFile(f"{path}: {size:,} bytes, this queue's files have {wanted:,}")
         if size == 0:
             self.channel.truncate(fd, wanted)
-            self._new_names = True
+            self._named.discard(self.directory)
         if start in self._files:
             self.channel.close(self._files[start])
         self._files[start] = fd
@@ -183,16 +193,25 @@ class ConsumeQueue:
             self._dirty.add(start)
 
     def sync(self) -> None:
-        """Makes everything placed durable. Raises OSError: place it again then, the kernel may have dropped it."""
+        """Makes everything placed durable. Raises OSError: place it again then, the kernel may have dropped it.
+
+        Also the names of new files, and the first time those of the queue and its topic: whoever made them may have been
+        killed before he had synced them.
+        """
         for start in sorted(self._dirty):
             self.channel.fdatasync(self._files[start])
-        if self._new_names:
-            self.channel.sync_directory(self.directory)
-            self._new_names = False
+        if self._dirty:
+            self._sync_names()
         self._dirty.clear()
         for start in sorted(self._writable)[:-1]:  # full: whoever deletes it gets its space back only when it is closed
             self.channel.close(self._files.pop(start))
             self._writable.discard(start)
+
+    def _sync_names(self) -> None:
+        for directory in (self.directory, *self.directory.parents[:3]):
+            if directory not in self._named:
+                self.channel.sync_directory(directory)
+                self._named.add(directory)
 
     def is_removed(self) -> bool:
         """Whether a file that is written to has no name any more."""

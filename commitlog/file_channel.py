@@ -13,7 +13,7 @@ import mmap
 import os
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -144,20 +144,32 @@ class FileChannel:
         except FileNotFoundError:
             return []
 
-    def create_directory(self, path: str | Path) -> None:
-        """Makes the directory (0700) with its missing parents, each synced into the first ancestor that was there."""
+    def create_directory(self, path: str | Path, *, below: Path | None = None) -> None:
+        """Makes the directory (0700) with its missing parents; the names that it made are durable then.
+
+        `below`: a directory above it that has to be there (FileNotFoundError). What belongs to a running store is made below
+        the store's own directory only: else a store that was moved away would begin again at its old path.
+        """
+        for directory in self.make_directory(path, below=below):
+            self.sync_directory(directory.parent)
+
+    def make_directory(self, path: str | Path, *, below: Path | None = None) -> Sequence[Path]:
+        """`create_directory` without the sync of any name. Returns the directories that it made, top first."""
         path = Path(path)
         missing = []
         while not path.is_dir():
+            if path == below:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
             missing.append(path)
             path = path.parent
-        for directory in reversed(missing):
+        missing.reverse()
+        for directory in missing:
             try:
                 os.mkdir(directory, 0o700)
             except FileExistsError:
                 if not directory.is_dir():
                     raise
-            self.sync_directory(directory.parent)
+        return missing
 
     def read_file(self, path: str | Path, limit: int = 1 << 20) -> bytes:
         """The whole of a small file, at most `limit` bytes."""

@@ -73,6 +73,7 @@ class QueueRepair:
         self._ends: dict[str, int] = {}
         self._sound: dict[str, int] = {}
         self._seen: set[str] = set()
+        self._named: set[Path] = set()
         self._file_bytes = self._usual_file_bytes(file_bytes)
 
     # ---- what is there -------------------------------------------------------------------------------------------
@@ -353,7 +354,8 @@ class QueueRepair:
             if len(self._open) >= _OPEN_MOST:
                 self._sync_all()
                 self.close()
-            queue = self._open[topic] = ConsumeQueue(self.lane.queue(topic), self._file_bytes, self.channel)
+            directory = self.lane.queue(topic)
+            queue = self._open[topic] = ConsumeQueue(directory, self._file_bytes, self.channel, self._named)
         return queue
 
     def _sync_all(self) -> None:

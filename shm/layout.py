@@ -136,7 +136,7 @@ class Lane:
     # line 8, allocator
     ALLOCATED = 64  # segment files exist up to here
     ALLOCATOR_FAULT = 65  # errno, 0 when healthy
-    FIRST = 66  # the log's first offset kept; grows when retention unlinks a segment
+    FIRST = 66  # the log's first offset kept; grows when retention retires a segment
     LOW_WATER = 67  # how many times no buffer was free for long
     LOCKED_BYTES = 68  # of the lane's buffers, locked into memory
     # line 9, flusher
@@ -144,6 +144,8 @@ class Lane:
     REWRITE_WANTED = 73  # a sequence: raised when [flushed, committed] has to be written again
     FLUSHER_FAULT = 74
     SYNCS = 75
+    # FIRST as `positions` has it durably; 0 until this start has written it. Retention unlinks what lies below.
+    FIRST_RECORDED = 76
     # line 10, committer
     REWRITTEN = 80  # the last REWRITE_WANTED that was carried out
     COMMITTER_FAULT = 81
@@ -151,7 +153,8 @@ class Lane:
     # line 11, dispatcher
     DISPATCHER_FAULT = 88
     DISPATCHED_RECORDS = 89
-    ENTRIES_AT = 90  # what the lane's consume queues end at, added up, at this log offset and below: ENTRIES; three of each
+    # What the ends of the lane's consume queues add up to (ENTRIES) at a log offset (ENTRIES_AT); three pairs.
+    ENTRIES_AT = 90
     ENTRIES = 93
     # line 12, lessee: segment S is written to its file by the lessee where word S mod 8 is S + 1
     DIRECT = 96
@@ -186,7 +189,7 @@ _WRITERS: dict[type, dict[str, tuple[str, int]]] = {
             LANE_ROW_WORDS,
         ),
         "committer": ("COMMITTED REWRITTEN COMMITTER_FAULT COMMITS", LANE_ROW_WORDS),
-        "flusher": ("FLUSHED OPENED REWRITE_WANTED FLUSHER_FAULT SYNCS", LANE_ROW_WORDS),
+        "flusher": ("FLUSHED OPENED REWRITE_WANTED FLUSHER_FAULT SYNCS FIRST_RECORDED", LANE_ROW_WORDS),
         "dispatcher": (
             "DISPATCHED DISPATCH_SYNCED DISPATCHED_TIMESTAMP DISPATCHER_FAULT DISPATCHED_RECORDS ENTRIES_AT ENTRIES",
             LANE_ROW_WORDS,

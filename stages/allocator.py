@@ -43,6 +43,7 @@ class AllocateMappedFileService(ServiceThread):
         self._ahead = config.segments_ahead
         self._idle_ns = config.lane_idle_ms * 1_000_000
         self._idle_since: dict[int, int] = {}
+        self._named: set[int] = set()  # lanes whose directories are durably there
         self._turns: dict[int, int] = {}  # lane → when it was served last: among equals they take turns
         self._retention = Retention(self.directory, self.facts, self.config.retention, self.control, clock)
         self._retention_ns = self.config.retention.interval_ms * 1_000_000
@@ -128,6 +129,10 @@ class AllocateMappedFileService(ServiceThread):
 
     def _make(self, lane: int, start: int, size: int) -> None:
         directory = self.directory.lane(lane)
+        if lane not in self._named:  # a producer makes them, and may be killed before he has synced their names
+            for parent in (self.directory.path, self.directory.lanes_directory, directory.path):
+                self.channel.sync_directory(parent)
+            self._named.add(lane)
         target = directory.segment(start)
         if target.exists():  # made by an allocator that was killed before it could say so
             with self.channel.opened(target) as fd:

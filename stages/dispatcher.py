@@ -34,6 +34,8 @@ class LaneDispatch:
 
     queues: dict[str, ConsumeQueue] = field(default_factory=dict)
     segment: MappedFile | None = None
+    named: set[Path] = field(default_factory=set)
+    """Directories of the queues whose entries are durable."""
 
 
 class ReputMessageService(ServiceThread):
@@ -120,7 +122,7 @@ class ReputMessageService(ServiceThread):
             queue = state.queues.get(topic)
             if queue is None:
                 queue = state.queues[topic] = ConsumeQueue(
-                    self.directory.lane(lane).queue(topic), file_bytes=self._queue_bytes, channel=self.channel
+                    self.directory.lane(lane).queue(topic), self._queue_bytes, self.channel, state.named
                 )
             queue.place(
                 table.queue_offsets[rows], table.physical_offsets[rows], table.sizes[rows], table.tags_codes[rows]
@@ -141,6 +143,7 @@ class ReputMessageService(ServiceThread):
         for queue in state.queues.values():
             queue.close()
         state.queues.clear()
+        state.named.clear()
 
     def _sync(self) -> None:
         """Makes the consume queues durable, then says so."""

@@ -260,6 +260,7 @@ class FlushRealTimeService(ServiceThread):
                         drained=False,
                     )
                 )
+                words[base + Lane.FIRST_RECORDED] = first
                 StoreCheckpoint(timestamp, timestamp, 0).save(directory.checkpoint_file, self.channel)
             except OSError as error:
                 log.warning("lane %d: positions not written: %s; a restart after a reboot scans more", lane, error)

@@ -5,19 +5,20 @@ Never the last one with data in it, never one that is not flushed and indexed; a
 for the disk's sake, which is reported.
 
 It goes in two steps. It is *retired*: the lane's `first` is raised, so that readers look elsewhere. Once the lane's
-`positions` file says so too, it is *unlinked*, and the consume queue files wholly below with it. So a recovery never
-misses a file that it was told of, and whoever is killed in between leaves files that the next turn unlinks.
+`positions` file says so too, durably (the flusher stores FIRST_RECORDED then), it is *unlinked*, and the consume queue files
+wholly below with it. So a recovery never misses a file that it was told of, also after a power cut, and whoever is killed in
+between leaves files that the next turn unlinks.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from commitlog.checkpoint import PositionsFile
 from commitlog.clock import Clock
 from commitlog.config import RetentionConfig
 from commitlog.consume_queue import unlink_below
@@ -79,7 +80,7 @@ class Retention:
     ) -> None:
         self.directory, self.config, self.control, self.clock = directory, config, control, clock
         self.channel: FileChannel = directory.channel
-        self._size, self._store_id = facts.segment_bytes, facts.id
+        self._size = facts.segment_bytes
         self._words = control.words
         self._needs = ReaderNeeds(directory, facts.id)
         self._ages = SegmentAges(directory, facts.segment_bytes)
@@ -238,28 +239,33 @@ class Retention:
             log.info("%s is deleted for %s", path, reason)
 
     def unlink_retired(self) -> None:
-        """Unlinks what lies below each lane's first offset, as far as `positions` has it."""
+        """Unlinks what lies below each lane's first offset, as far as `positions` has it durably."""
         for lane in self.directory.lane_numbers():
             if lane >= LANE_ROWS:
                 continue
-            first = self._words[self.control.lane_base(lane) + Lane.FIRST]
-            if first > self._unlinked.get(lane, 0):
+            base = self.control.lane_base(lane)
+            first = self._words[base + Lane.FIRST]
+            below = min(first, self._words[base + Lane.FIRST_RECORDED])
+            if below > self._unlinked.get(lane, 0):
                 try:
-                    self._unlink_in(lane, first)
-                except (OSError, CommitLogError) as error:
+                    self._unlink_in(lane, below)
+                    self._unlinked[lane] = below
+                except OSError as error:
                     log.warning("lane %d: old segments can't be deleted: %s", lane, error)
+            if below:  # 0: this start has not recorded anything yet
+                self._retired[lane] = first - self._unlinked.get(lane, 0)
 
-    def _unlink_in(self, lane: int, first: int) -> None:
+    def _unlink_in(self, lane: int, below: int) -> None:
         place = self.directory.lane(lane)
-        positions = PositionsFile(place, self._store_id, self.channel).load()
-        below = min(first, positions.first_where if positions else 0)
         names = [name for name in self.channel.list(place.commitlog) if is_segment_name(name)]
         old = [name for name in names if int(name) + self._size <= below]
         for name in old:
-            self.channel.unlink(place.commitlog / name)
+            with contextlib.suppress(FileNotFoundError):  # somebody else was quicker
+                self.channel.unlink(place.commitlog / name)
         if old:
             self.channel.sync_directory(place.commitlog)
         for topic in self.channel.list(place.consumequeue):
-            unlink_below(place.queue(topic), below, self.channel)
-        self._unlinked[lane] = below
-        self._retired[lane] = first - below
+            try:
+                unlink_below(place.queue(topic), below, self.channel)
+            except (OSError, CommitLogError) as error:  # the other queues' files go all the same
+                log.warning("lane %d, topic %s: old consume queue files can't be deleted: %s", lane, topic, error)

@@ -104,7 +104,7 @@ def test_any_order(queue: ConsumeQueue) -> None:
 
 
 def test_one_write_for_a_row_within_a_file(directory: Path) -> None:
-    """And one sync for each file, the directory's with the first."""
+    """And one sync for each file; of the directories, up to the lane's, with the first."""
     channel = Recording()
     queue = ConsumeQueue(directory, FILE, channel)
     fill(queue, 0, 25)
@@ -115,7 +115,7 @@ def test_one_write_for_a_row_within_a_file(directory: Path) -> None:
     ]
     channel.calls.clear()
     queue.sync()
-    assert channel.names() == ["fdatasync"] * 3 + ["sync_directory"]
+    assert channel.names() == ["fdatasync"] * 3 + ["sync_directory"] * 4
     channel.calls.clear()
     queue.sync()
     fill(queue, 25, 26)

@@ -81,11 +81,12 @@ class Plain(FileChannel):
         super().close(fd)
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
+@contextmanager
+def log_at(path: Path, channel: type[Plain] = Plain) -> Iterator[Log]:
+    """A log of which KEPT segments are kept."""
     with bench(
-        tmp_path / "store",
-        channel=Plain,
+        path,
+        channel=channel,
         retention={"max_bytes": KEPT * SEGMENT_BYTES, "interval_ms": 10},
         flusher={"positions_interval_ms": 10},
         allocator={"segments_ahead": 1},
@@ -93,6 +94,12 @@ def log(tmp_path: Path) -> Iterator[Log]:
         log = Log(made)
         yield log
         del log.producer  # pytest keeps the log for longer, and a producer keeps its pool mapped
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with log_at(tmp_path / "store") as made:
+        yield made
 
 
 @contextmanager

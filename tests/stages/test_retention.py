@@ -81,6 +81,7 @@ class Case:
             flushed, dispatched, first = (self.store.get(number, word) for word in words)
             positions = Positions(1, flushed, dispatched, first, FIRST_MS, False)
             PositionsFile(place, "", DISK).store(positions)
+            self.store.set(number, FIRST_RECORDED=first)
 
     def turn(self, retention: Retention) -> None:
         """All that the allocator and the flusher do until nothing more goes."""
@@ -350,6 +351,35 @@ def test_names_go_after_positions_say_so(case: Case) -> None:
     lane_0 = [name for name in case.disk.diary if name.startswith("0/") or "/0/" in name]
     assert lane_0[0] == f"0/commitlog/{0:020d}"
     assert lane_0[-1].startswith("old/0/")
+
+
+def test_what_counts_is_what_the_flusher_says_is_durable(case: Case) -> None:
+    """The bytes of the file may be in the page cache only, or of an earlier start."""
+    at_age(case, 10**9)
+    retention = case.retention()
+    while retention.look():
+        pass
+    case.record_positions()
+    case.store.set(0, FIRST_RECORDED=0)
+    retention.unlink_retired()
+    assert case.kept(0)[0] == 0
+    assert case.kept(3) == [case.last(3)]
+    case.record_positions()
+    retention.unlink_retired()
+    assert case.kept(0) == [case.last(0)]
+
+
+def test_a_damaged_queue_keeps_only_its_own_files(case: Case, caplog: pytest.LogCaptureFixture) -> None:
+    """The segments go, and the other topics' queue files; it is said once, not at every turn."""
+    at_age(case, 10**9)
+    queues = case.store.directory.lane(0)
+    (queues.queue("new") / "00000000000000000000").write_bytes(b"no queue")
+    retention = case.retention()
+    case.turn(retention)
+    case.turn(retention)
+    assert case.kept(0) == [case.last(0)]
+    assert [int(path.name) for path in queues.queue("old").iterdir()] == [2 * QUEUE_FILE]
+    assert caplog.text.count("lane 0, topic new: old consume queue files can't be deleted") == 1
 
 
 def test_a_killed_allocators_leftovers_go_at_the_next_start(case: Case) -> None:
