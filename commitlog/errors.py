@@ -70,6 +70,12 @@ class StoreStopped(CommitLogError):
     status = PutMessageStatus.SERVICE_NOT_AVAILABLE
 
 
+class StoreMoved(CommitLogError):
+    """The store's directory was renamed, removed or replaced while the store ran. What was accepted is in its pool."""
+
+    status = PutMessageStatus.SERVICE_NOT_AVAILABLE
+
+
 class StageFailed(CommitLogError):
     """A stage process did not start, or was given up after too many restarts."""
 
@@ -289,6 +295,14 @@ FAULT_BY_ERRNO: dict[int, type[DiskError]] = {
     errno.ENOENT: PoolUnlinked,
     errno.EILSEQ: LaneDamaged,
 }
+
+
+def store_moved(path: Path, pool: Path) -> StoreMoved:
+    """The named error of a running store whose path leads to another directory, or to none."""
+    return StoreMoved(
+        f"{path} was renamed, removed or replaced while its store ran, so the store stops: what was accepted is in the pool "
+        f"{pool}; move the directory back, or start the store at its new place"
+    )
 
 
 def refusal(error: OSError, path: Path) -> CommitLogError:

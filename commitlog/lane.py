@@ -15,7 +15,7 @@ from pathlib import Path
 from commitlog.clock import Clock
 from commitlog.consume_queue import ConsumeQueue
 from commitlog.direct_segment import clear_unpublished
-from commitlog.errors import NotEnoughSharedMemory, RecoveryError, StoreNotRunning
+from commitlog.errors import NotEnoughSharedMemory, RecoveryError, StoreNotRunning, store_moved
 from commitlog.file_channel import FileChannel
 from commitlog.scan import MAX_BYTES, Stop, scan
 from commitlog.store_directory import LaneDirectory, StoreDirectory, StoreFacts
@@ -56,7 +56,7 @@ def try_lease(
         if not has_buffers and free_bytes(control.region.path.parent) < lane_bytes:
             continue
         for part in (lane.commitlog, lane.consumequeue, lane.tmp):
-            channel.create_directory(part)
+            channel.create_directory(part, below=directory.path)
         fd = channel.open(lane.lock_file, write=True, create=True)
         if not channel.try_lock(fd):
             channel.close(fd)
@@ -188,12 +188,17 @@ class Lease:
         return LogEnd(next_offsets, timestamp)
 
     def queue_end(self, topic: str, entries: int) -> int:
-        """The next queue offset of a topic whose records are all dispatched."""
+        """The next queue offset of a topic whose records are all dispatched. Raises StoreMoved: where there is no queue it
+        is 0, and there is none where the store's path leads elsewhere."""
         queue = ConsumeQueue(self.directory.queue(topic), file_bytes=entries * 20, channel=self.channel)
         try:
-            return queue.end()
+            end = queue.end()
         finally:
             queue.close()
+        store = self.directory.path.parents[1]
+        if not self._control.is_at(store):
+            raise store_moved(store, self._control.region.path.parent)
+        return end
 
     def is_unlinked(self) -> bool:
         """Whether the lane's buffers, or all of the pool, were removed: no other process will find what is in them."""

@@ -67,12 +67,12 @@ class Quarantine:
         with contextlib.suppress(FileNotFoundError):
             if self.channel.read_file(path) == data:
                 return
-        self.channel.create_directory(self.path)
+        self.channel.create_directory(self.path, below=self.lane.path)
         self.channel.replace_file(path, data)
 
     def keep_surplus(self, start: int, length: int) -> None:
         """Copies what a segment file has beyond a segment's size; the caller cuts it off then."""
-        self.channel.create_directory(self.path)
+        self.channel.create_directory(self.path, below=self.lane.path)
         self._copy(start, start + self.segment_bytes, start + length, "surplus")
 
     # ---- cuts ----------------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class Quarantine:
 
         `later` are the starts of segment files that are to leave the log.
         """
-        self.channel.create_directory(self.path)
+        self.channel.create_directory(self.path, below=self.lane.path)
         copy, crc = "", 0
         if dirty_end > end:
             copy, crc = self._copy(end - end % self.segment_bytes, end, dirty_end, "torn")

@@ -233,7 +233,7 @@ class QueueRepair:
         """Says durably that queues are being built, gives files their size, empties what makes no sense."""
         mark = self.lane.quarantine / _MARK
         if not mark.exists():
-            self.channel.create_directory(self.lane.quarantine)
+            self.channel.create_directory(self.lane.quarantine, below=self.lane.path)
             self.channel.replace_file(mark, b"{}\n")
         self.close()
         self._ends.clear()

@@ -90,7 +90,7 @@ class RegisteredReaders:
 
     def save(self, reader: RegisteredReader) -> None:
         """Registers a reader or moves it, durably: whoever looks sees the old position or the new. Raises OSError."""
-        self.channel.create_directory(self.directory.readers_directory)
+        self.channel.create_directory(self.directory.readers_directory, below=self.directory.path)
         self.channel.replace_file(self._path(reader.name, "json"), orjson.dumps(_to_json(reader)) + b"\n")
 
     def remove(self, name: str) -> None:
@@ -140,7 +140,7 @@ class RegisteredReaders:
 
     def _open_lock(self, path: Path) -> int:
         try:
-            self.channel.create_directory(path.parent)
+            self.channel.create_directory(path.parent, below=self.directory.path)
             return self.channel.open(path, write=True, create=True)
         except OSError as error:
             raise ReaderError(

@@ -96,6 +96,19 @@ class ControlRegion:
         identity = tuple(self.words[index] for index in _IDENTITY)
         return identity == _identity(store_id, store_path) and 0 <= self.generation - generation <= 1 and generation > 0
 
+    def is_at(self, store_path: Path) -> bool:
+        """Whether the directory at that path is still the pool's store: it may have been renamed, removed or replaced since.
+
+        Where the system does not say, it is: whoever opens something there hears why.
+        """
+        try:
+            facts = os.stat(store_path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+        return (facts.st_dev, facts.st_ino) == (self.words[Header.STORE_DEVICE], self.words[Header.STORE_INODE])
+
     @property
     def generation(self) -> int:
         return self.words[Header.GENERATION]

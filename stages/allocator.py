@@ -185,7 +185,10 @@ class AllocateMappedFileService(ServiceThread):
 
     def _give_back(self, lane: int) -> None:
         """Removes a lane's buffers, under the lane's lock: a producer can't be leasing it meanwhile."""
-        with self.channel.opened(self.directory.lane(lane).lock_file, write=True) as fd:
+        with (
+            contextlib.suppress(FileNotFoundError),  # a lane whose lock somebody has removed keeps its buffers
+            self.channel.opened(self.directory.lane(lane).lock_file, write=True) as fd,
+        ):
             if self.channel.try_lock(fd) and self._is_drained(lane):
                 self.words[self.control.lane_base(lane) + Lane.BUFFERS] += 1
                 remove_buffers(self.pool, lane)

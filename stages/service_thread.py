@@ -27,7 +27,7 @@ import zmq
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import Config
-from commitlog.errors import CommitLogError, StageFailed
+from commitlog.errors import CommitLogError, StageFailed, store_moved
 from commitlog.file_channel import DISK, FileChannel
 from commitlog.log_lines import log_to
 from commitlog.store_directory import StoreDirectory
@@ -177,9 +177,11 @@ class ServiceThread(ABC):
                 self.wait_for_running(self.interval_ms, seen)
                 seen = None if self._rung else self.news()
             self.beat()
+            self._check_place()
             self.on_wait_end()
         words[base + Stage.SLEEP] += 2  # a producer that sends on looks up, and learns that the store is closing
         self._drain()
+        self._check_place()
         self.on_stop()
         self._close()
 
@@ -301,6 +303,7 @@ class ServiceThread(ABC):
         deadline = self.clock.monotonic_ns() + self.config.supervisor.stop_timeout_ms * 1_000_000
         idle_rounds = 0
         while self.left() and idle_rounds < DRAIN_ROUNDS:
+            self._check_place()
             seen = self.news()
             if not self._round():
                 idle_rounds += 1
@@ -316,6 +319,13 @@ class ServiceThread(ABC):
             )
         else:
             log.info("%s drained", self.name)
+
+    def _check_place(self) -> None:
+        """Leaves at once, as if it were killed, where the store's path leads to another directory, or to none: the pool has
+        all that is not flushed, and the next start of the store goes on with it. Raises StoreMoved."""
+        if not self.control.is_at(self.directory.path):
+            self._close()
+            raise store_moved(self.directory.path, self.pool)
 
     def _is_orphan(self) -> bool:
         """Whether the supervisor is dead: it holds the store's lock for its whole life."""

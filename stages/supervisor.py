@@ -8,6 +8,7 @@ stage takes its own lock again when it starts, so that there is never a second o
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -33,6 +34,7 @@ from commitlog.errors import (
     CommitLogError,
     PoolUnlinked,
     StageFailed,
+    StoreMoved,
     StoreNotFound,
     StoreRefused,
     StoreRunning,
@@ -42,10 +44,10 @@ from commitlog.file_channel import DISK, FileChannel
 from commitlog.log_lines import log_to, to_json
 from commitlog.store_directory import StoreDirectory, StoreFacts, new_store_id
 from shm.layout import STAGES, Header, Lane, Stage
-from shm.pool import buffers_path
 from shm.positions import ControlRegion
 from shm.statistics import take_sample
 from stages.closing import StopReport, close_store
+from stages.store_watch import StoreWatch
 
 _STDIN, _STDOUT = 0, 1
 _POLL_MS = 200
@@ -101,12 +103,16 @@ class Supervisor:
         try:
             facts = self.directory.load()  # again, now that nobody else can change it
         except StoreNotFound:
+            with contextlib.suppress(
+                PermissionError
+            ):  # then it is somebody else's, and so was the making of our directory
+                self.channel.sync_directory(self.directory.path.parent)
             self.directory.save(facts)
-            self.channel.create_directory(self.directory.lanes_directory)
+        self.channel.create_directory(self.directory.lanes_directory, below=self.directory.path)
         facts = replace(facts, config=self.config.to_json())
         self.control, facts = open_pool(self.directory, facts, self.channel, self._warn)
         self.directory.save(facts)
-        self.facts = facts
+        self.facts, self.store_watch = facts, StoreWatch(self.directory, self.control)
         self.control.words[Header.SUPERVISOR_PID] = os.getpid()
         self._beat()
         self._mark_lanes_dirty()
@@ -150,8 +156,9 @@ class Supervisor:
     def _take_locks(self) -> None:
         """The store's lock, then all stage locks; waits a little for orphans that still drain. Raises StoreRunning."""
         try:
-            self.channel.create_directory(self.directory.path / "locks")
-            self.channel.create_directory(self.directory.logs_directory)
+            self.channel.create_directory(self.directory.path)
+            for part in (self.directory.path / "locks", self.directory.logs_directory):
+                self.channel.create_directory(part, below=self.directory.path)
         except OSError as error:
             raise StoreRefused(
                 f"{self.directory.path}: no directory can be made here ({error.strerror}); choose a path on a file system "
@@ -189,7 +196,7 @@ class Supervisor:
     # ---- stages --------------------------------------------------------------------------------------------------
 
     def _launch(self, name: str, before: StageProcess | None = None) -> StageProcess:
-        self.channel.create_directory(self.directory.logs_directory)
+        self.channel.create_directory(self.directory.logs_directory, below=self.directory.path)
         log_path = self.directory.logs_directory / f"{name}.log"
         fd = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -239,7 +246,7 @@ class Supervisor:
     # ---- watch ---------------------------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Restarts what dies until the owner asks to stop, goes away, or a stage is given up."""
+        """Restarts what dies until the owner asks to stop or goes away. Raises StageFailed, PoolUnlinked, StoreMoved."""
         poller = select.poll()
         poller.register(_STDIN, select.POLLIN)
         for stage in self.stages.values():
@@ -249,7 +256,7 @@ class Supervisor:
             self._beat()
             if _STDIN in events:  # "stop", or the owner is gone
                 return
-            self._check_pool()
+            self.store_watch.check()
             for stage in list(self.stages.values()):
                 if stage.pidfd in events:
                     poller.unregister(stage.pidfd)
@@ -315,29 +322,6 @@ class Supervisor:
             self._warn(f"the {stage.name} (pid {stage.process.pid}) gave no sign for {age // 10**9} s; it is killed")
             stage.process.kill()
 
-    def _check_pool(self) -> None:
-        """Memory that was unlinked is still mapped by the stages: they drain it, and the store stops."""
-        assert self.control is not None
-        pool = self.control.region.path.parent
-        gone = pool if self.control.region.is_unlinked() else self._unlinked_buffers(pool)
-        if gone:
-            raise PoolUnlinked(
-                f"the pool {gone} was removed under the running store (systemd's RemoveIPC at "
-                f"logout, or a cleaner of /dev/shm): what was accepted is written to disk, then the store stops"
-            )
-
-    def _unlinked_buffers(self, pool: Path) -> Path | None:
-        """A lane's buffers that have no name any more: another committer would not find them. None where all have."""
-        assert self.control is not None
-        lanes = self.control.lane_table()
-        sequences, slots = lanes[:, Lane.BUFFERS], lanes[:, Lane.SLOTS]
-        for lane in np.flatnonzero(slots).tolist():
-            sequence, path = int(sequences[lane]), buffers_path(pool, lane)
-            is_missing = sequence & 1 and slots[lane] and not path.exists()
-            if is_missing and int(sequences[lane]) == sequence:  # not given back meanwhile
-                return path
-        return None
-
     def _beat(self) -> None:
         assert self.control is not None
         now = self.control.words[Header.SUPERVISOR_HEARTBEAT] = self.clock.monotonic_ns()
@@ -346,16 +330,23 @@ class Supervisor:
     # ---- stop ----------------------------------------------------------------------------------------------------
 
     def stop(self) -> StopReport:
-        """Producers are told, the stages drain in order, the last positions are written, then the pool goes."""
+        """Producers are told, the stages drain in order, the last positions are written, then the pool goes. It stays, and
+        nothing is written, where the store's path leads elsewhere."""
         if self.control is None or self.facts is None:
             return StopReport(drained=True, kept=[])
         self.stopping = True  # from here on a SIGTERM hurries
         self.control.words[Header.CLOSING] = 1
         for name in _STOP_ORDER:
             self._stop_stage(self.stages[name])
-        if self._can_drain_more() and not (self.hurry or self._late):
-            self._drain_again()
-        report = close_store(self.directory, self.facts, self.control, self.channel)
+        try:
+            self.store_watch.check_place()
+            if self._can_drain_more() and not (self.hurry or self._late):
+                self._drain_again()
+                self.store_watch.check_place()
+            report = close_store(self.directory, self.facts, self.control, self.channel)
+        except StoreMoved as error:
+            tell_error(error)
+            report = StopReport(drained=False, kept=[str(error)])
         self.control.words[Header.SUPERVISOR_PID] = 0
         self.control.close()
         return report
@@ -434,6 +425,12 @@ def tell(message: dict[str, Any]) -> None:
         log.info("the owner is gone: %s", message)
 
 
+def tell_error(error: CommitLogError) -> None:
+    """By its name, to the owner and into the log."""
+    log.error(str(error))
+    tell({"error": type(error).__name__, "message": str(error)})
+
+
 def _read_request() -> dict[str, Any]:
     line = b""
     while not line.endswith(b"\n"):
@@ -460,9 +457,8 @@ def run(supervisor: Supervisor) -> int:
     code = 0
     try:
         supervisor.watch()
-    except (StageFailed, PoolUnlinked) as error:
-        log.error(str(error))
-        tell({"error": type(error).__name__, "message": str(error)})
+    except (StageFailed, PoolUnlinked, StoreMoved) as error:
+        tell_error(error)
         code = 1
     report = supervisor.stop()
     log.info("stopped: %s", report)

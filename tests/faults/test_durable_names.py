@@ -58,8 +58,8 @@ def files(log: Log, part: str) -> list[str]:
 
 
 def house_keeping(log: Log, *names: str) -> None:
-    log.bench.clock.step(1)
     for name in names or ("flusher", "allocator") * 3:
+        log.bench.clock.step(1)
         log.bench.stages[name].on_wait_end()
 
 
@@ -156,7 +156,7 @@ def test_a_dispatcher_syncs_the_names_that_its_predecessor_made(log: Log) -> Non
     killed_at_a_sync_of_a_directory(lambda: (made.stages["dispatcher"].work(), made.stages["dispatcher"].on_wait_end()))
     made.crash("dispatcher")
     queues = log.path / "lanes/0/consumequeue"
-    assert list(queues.glob("new/0/*"))
+    assert (queues / "new").is_dir()
     dispatcher = made.start("dispatcher")
     dispatcher.work()
     dispatcher._sync()

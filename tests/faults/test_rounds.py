@@ -241,5 +241,5 @@ def test_a_lane_given_back_while_the_supervisor_looks_is_not_missed(
             return lanes
 
         monkeypatch.setattr(np, "flatnonzero", find_and_give_back)
-        made.supervisor._check_pool()
+        made.supervisor.store_watch.check()
         assert np.flatnonzero is find
