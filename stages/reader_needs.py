@@ -1,4 +1,8 @@
-"""What registered readers still need of each lane, as an offset of its log: retention keeps it."""
+"""What registered readers still need of each lane, as an offset of its log: retention keeps it.
+
+A reader's file may have been written by anybody. Nothing in it can stop this stage: no pattern is matched here, no path
+is made of what it says, and whatever is wrong with one keeps everything for that reader, with a word in the log.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,9 @@ from commitlog.store_directory import StoreDirectory
 
 log = logging.getLogger(__name__)
 
+_UNKNOWN = "?"
+"""Stands for the readers' names where they can't be listed."""
+
 
 class ReaderNeeds:
     """`refresh` reads where the readers are; then `holder` says who keeps a part of a lane."""
@@ -20,23 +27,24 @@ class ReaderNeeds:
         self.readers = RegisteredReaders(directory)
         self._needs: dict[int, list[tuple[int, str]]] = {}
         self._complaints: set[str] = set()
+        self._loaded: dict[str, tuple[tuple[int, int, int], RegisteredReader | str]] = {}
+        """Name → its file's stamp, and what was in it; or what is wrong with it."""
 
     def refresh(self) -> None:
         """Reads all registered readers and finds the place of each one's next message in the consume queues."""
         self._needs = {}
-        complaints = set()
-        for name in self.readers.names():
-            try:
-                reader = self.readers.load(name)
-                if reader.store_id == self.store_id:
-                    self._note(reader)
-                else:
-                    complaints.add(f"reader {name} belongs to another store; nothing is kept for it")
-            except FileNotFoundError:
-                continue  # removed meanwhile
-            except (OSError, CommitLogError) as error:
-                complaints.add(f"reader {name}: where it is can't be read, so everything is kept for it: {error}")
-                self._keep_all(name)
+        complaints: set[str] = set()
+        try:
+            names = self.readers.names()
+        except OSError as error:
+            complaints.add(f"registered readers can't be listed, so everything is kept: {error}")
+            self._keep_all(_UNKNOWN)
+            names = []
+        self._loaded = {name: known for name, known in self._loaded.items() if name in names}
+        for name in names:
+            complaint = self._look_at(name)
+            if complaint:
+                complaints.add(complaint)
         for complaint in complaints - self._complaints:
             log.warning("%s", complaint)
         self._complaints = complaints
@@ -45,15 +53,47 @@ class ReaderNeeds:
         """The name of a reader that needs something below `end` (bytes of the lane's log)."""
         return next((name for where, name in self._needs.get(lane, ()) if where < end), None)
 
+    def _look_at(self, name: str) -> str:
+        """Notes what a reader needs; what there is to complain of, or nothing."""
+        try:
+            reader = self._load(name)
+        except FileNotFoundError:
+            return ""  # removed meanwhile
+        except OSError as error:
+            reader = str(error)
+        if isinstance(reader, RegisteredReader):
+            if reader.store_id != self.store_id:
+                return f"reader {name} belongs to another store; nothing is kept for it"
+            try:
+                self._note(reader)
+                return ""
+            except (OSError, CommitLogError) as error:
+                reader = str(error)
+        self._keep_all(name)
+        return f"reader {name}: where it is can't be read, so everything is kept for it: {reader}"
+
+    def _load(self, name: str) -> RegisteredReader | str:
+        """The reader, or what is wrong with its file. One that has not changed is not read again: it may be large.
+
+        Raises OSError.
+        """
+        stamp = self.readers.stamp(name)
+        known = self._loaded.get(name)
+        if known is None or known[0] != stamp:
+            try:
+                found: RegisteredReader | str = self.readers.load(name)
+            except CommitLogError as error:
+                found = str(error)
+            known = self._loaded[name] = stamp, found
+        return known[1]
+
     def _keep_all(self, name: str) -> None:
         for lane in self.directory.lane_numbers():
             self._needs.setdefault(lane, []).append((0, name))
 
     def _note(self, reader: RegisteredReader) -> None:
         for lane in self.directory.lane_numbers():
-            topics = set(reader.offsets)
-            if reader.pattern is not None:  # topics that it has not seen yet
-                topics.update(self.directory.channel.list(self.directory.lane(lane).consumequeue))
+            topics = self.directory.channel.list(self.directory.lane(lane).consumequeue)
             wheres = [self._place(reader, topic, lane) for topic in topics]
             needed = [where for where in wheres if where is not None]
             if needed:

@@ -63,7 +63,7 @@ def summary(state: ReaderState) -> str:
     """How far a reader is, in one line."""
     if state.lag is None:
         return f"{state.name}: its position can't be read"
-    running = ", its query is running" if state.running else ""
+    running = ", in use" if state.running else ""
     return f"{state.name}: {state.behind:,} messages behind, moved {_time(state.still_ms)} ago{running}"
 
 

@@ -4,16 +4,20 @@ Spark says what is done in one place only: the `start` that it passes to `latest
 left out for the last one.) So that is the position. It is written about once a second at most, from within that call,
 which an idle query gets all the time; what a killed process did not write is too low a position, and that only keeps
 more than is needed.
+
+A pattern is matched here and nowhere else: all topics that are there are written, those that match with their offsets, the
+others as passed over.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from dataclasses import replace
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import ReaderError
-from commitlog.registered_readers import RegisteredReader, RegisteredReaders
+from commitlog.registered_readers import SPARK, RegisteredReader, RegisteredReaders
 from commitlog.spark.offsets import Offsets
 from commitlog.spark.options import Subscription
 from commitlog.store_directory import StoreDirectory
@@ -32,14 +36,44 @@ class Registration:
         self.readers = RegisteredReaders(StoreDirectory(path), clock)
         self.name, self.subscription, self.clock = name, subscription, clock
         self._held = self.readers.hold(name)
-        self._position: tuple[str, Offsets] | None = None
-        self._written: tuple[str, Offsets] | None = None
+        self._position: RegisteredReader | None = None
+        self._written: RegisteredReader | None = None
         self._written_ns = 0
         self._complaint = ""
+        try:
+            self._check_kind()
+        except ReaderError:
+            self.readers.let_go(self._held)
+            raise
 
-    def move(self, store_id: str, done: Offsets) -> None:
-        """Everything before these offsets is read. Raises ReaderError where the first position can't be written."""
-        self._position = store_id, self._needs(done)
+    def _check_kind(self) -> None:
+        """Raises ReaderError for a name whose position is no query's: it would be lost. What can't be read is replaced."""
+        try:
+            kind = self.readers.load(self.name).kind
+        except (OSError, ReaderError):
+            return
+        if kind != SPARK:
+            raise ReaderError(
+                f"reader {self.name} is one of Python's (commitlog.Reader), whose position this query would replace: choose "
+                f"another name, or drop that one with `commitlog readers {self.readers.directory.path} --remove {self.name}`"
+            )
+
+    def move(self, store_id: str, done: Offsets, present: list[str]) -> None:
+        """Everything before these offsets is read; `present` are the topics that the store has.
+
+        Raises ReaderError where the first position can't be written.
+        """
+        chosen = self.subscription
+        passed_over = frozenset(present) - set(chosen.chosen(present)) if chosen.pattern is not None else frozenset()
+        self._position = RegisteredReader(
+            self.name,
+            store_id,
+            self._needs(done, present),
+            moved_ms=0,
+            pattern=chosen.pattern,
+            all_lanes=chosen.assigned is None,
+            passed_over=passed_over,
+        )
         self.write()
 
     def write(self, *, now: bool = False) -> None:
@@ -48,25 +82,20 @@ class Registration:
             return
         if not now and self._written and self.clock.monotonic_ns() - self._written_ns < WRITE_EVERY_NS:
             return
-        store_id, offsets = self._position
         self._written_ns = self.clock.monotonic_ns()
-        chosen = self.subscription
-        reader = RegisteredReader(
-            self.name, store_id, offsets, self.clock.wall_ms(), chosen.pattern, all_lanes=chosen.assigned is None
-        )
         try:
-            self.readers.save(reader)
+            self.readers.save(replace(self._position, moved_ms=self.clock.wall_ms()))
         except OSError as error:
             self._complain(error)
             return
         self._written, self._complaint = self._position, ""
 
-    def _needs(self, done: Offsets) -> Offsets:
+    def _needs(self, done: Offsets, present: list[str]) -> Offsets:
         """The position in what is subscribed to: also topics, and assigned lanes, that have no message yet."""
         assigned = self.subscription.assigned
         if assigned is not None:
             return {topic: {n: done.get(topic, {}).get(n, 0) for n in lanes} for topic, lanes in assigned.items()}
-        return {topic: dict(done.get(topic, {})) for topic in self.subscription.chosen(list(done))}
+        return {topic: dict(done.get(topic, {})) for topic in self.subscription.chosen(sorted({*done, *present}))}
 
     def _complain(self, error: OSError) -> None:
         """A first position must be written; that a later one can't be loses nothing, so the query goes on."""

@@ -192,7 +192,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         offset = StreamOffset.from_json(start)
         offset.check_store(resolver.index.view.store_id, self.options.path)
         if self._registration is not None:
-            self._registration.move(offset.store, offset.ends)
+            self._registration.move(offset.store, offset.ends, resolver.index.topics())
         queues = resolver.queues()
         ends = self._reachable(offset, queues)
         backlog = {key: max(end - self._begin(offset, key, queues[key]), 0) for key, end in ends.items()}

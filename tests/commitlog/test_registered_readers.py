@@ -13,7 +13,8 @@ from commitlog import registered_readers
 from commitlog.cli.app import app
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import ReaderError, ReaderInUse
-from commitlog.registered_readers import RegisteredReader, RegisteredReaders
+from commitlog.lane_choice import LaneChoice
+from commitlog.registered_readers import PYTHON, RegisteredReader, RegisteredReaders
 from commitlog.topic_index import TopicIndex
 from commitlog.view import StoreView
 from tests.children import without_privileges
@@ -50,13 +51,16 @@ def lag(store: HandMadeStore, name: str) -> dict[str, dict[int, int]]:
 def test_what_is_saved_is_loaded(store: HandMadeStore) -> None:
     readers = RegisteredReaders(store.directory)
     saved = [
-        RegisteredReader("a", store.id, {"orders": {0: 42, 10: 7}, "none yet": {}}, 17),
+        RegisteredReader("a", store.id, {"orders": {0: 42, 10: 7}, "none-yet": {}}, 17),
         RegisteredReader("b.c", store.id, {"orders": {1: 3}}, 17, pattern="ord.*"),
         RegisteredReader("_d-1", store.id, {"orders": {1: 3}}, 17, all_lanes=False),
+        RegisteredReader("e", store.id, {"orders": {1: 3}}, 17, pattern="ord.*", passed_over=frozenset({"other"})),
+        RegisteredReader("f", store.id, {}, 17, kind=PYTHON, all_topics=True, lanes=LaneChoice(frozenset({0, 2}))),
+        RegisteredReader("g", store.id, {}, 17, kind=PYTHON, lanes=LaneChoice(member=(1, 3))),
     ]
     for reader in saved:
         readers.save(reader)
-    assert readers.names() == ["_d-1", "a", "b.c"]
+    assert readers.names() == ["_d-1", "a", "b.c", "e", "f", "g"]
     assert [readers.load(reader.name) for reader in saved] == saved
 
 
@@ -76,9 +80,24 @@ def test_names_are_names_of_files(store: HandMadeStore, name: str) -> None:
             {"offsets": {"orders": {0: 100, 1: 100}}, "pattern": "o.*"},
             {"orders": {0: 0, 1: 0}, "other": {0: 100, 1: 100}},
         ),
+        ({"offsets": {"orders": {0: 9}}, "pattern": "(", "passed_over": {"other"}}, {"orders": {0: 91, 1: 100}}),
         ({"offsets": {"new": {}}}, {}),
+        (
+            {"offsets": {"orders": {0: 42}}, "all_topics": True, "lanes": LaneChoice(frozenset({0}))},
+            {"orders": {0: 58}, "other": {0: 100}},
+        ),
+        ({"offsets": {"orders": {}}, "lanes": LaneChoice(member=(3, 4))}, {}),
     ],
-    ids=["all", "a lane it has not seen", "assigned lanes", "a topic that matches", "a topic that is not there"],
+    ids=[
+        "all",
+        "a lane it has not seen",
+        "assigned lanes",
+        "a topic that may match",
+        "a topic that does not",
+        "a topic that is not there",
+        "all topics of a lane",
+        "another member's lanes",
+    ],
 )
 def test_lag(store: HandMadeStore, reads: dict[str, object], expected: dict[str, dict[int, int]]) -> None:
     register(store, "billing", reads.pop("offsets"), **reads)  # type: ignore[arg-type]
@@ -101,7 +120,7 @@ def test_a_name_is_held_by_one(store: HandMadeStore, monkeypatch: pytest.MonkeyP
     assert readers.is_held("billing")
     with pytest.raises(ReaderInUse, match=rf"reader billing .* process {os.getpid()}: "):
         readers.hold("billing")
-    with pytest.raises(ReaderInUse, match="stop that query"):
+    with pytest.raises(ReaderInUse, match="stop that reader"):
         readers.remove("billing")
     other = readers.hold("shipping")
     readers.let_go(held)
@@ -126,7 +145,7 @@ POSITION = b'{"name":"billing","store":"s","moved_ms":1,"offsets":%s}'
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{}", b'{"offsets": 5}', POSITION % b'{"a":{"0":-1}}', POSITION % b'{},"pattern":"("'],
+    [b"", b"{}", b'{"offsets": 5}', POSITION % b'{"a":{"0":-1}}', POSITION % b'{},"pattern":5'],
 )
 def test_a_damaged_position_is_named(store: HandMadeStore, content: bytes) -> None:
     store.directory.readers_directory.mkdir()
@@ -159,7 +178,7 @@ def test_stat_shows_lag_and_warns_of_one_that_stands_still(store: HandMadeStore)
     assert "reader fresh: 58 messages behind" in output
     assert "reader done: 0 messages behind" in output
     assert [line for line in output.splitlines() if "WARNING" in line] == [
-        "WARNING: reader stale has not moved for 25 hours and keeps what it has not read: start its query, or "
+        "WARNING: reader stale has not moved for 25 hours and keeps what it has not read: start it again, or "
         f"`commitlog readers {store.path} --remove stale`"
     ]
     facts = orjson.loads(call("stat", store.path, "--json").output)

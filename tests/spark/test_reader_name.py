@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from commitlog import registered_readers
 from commitlog.errors import OptionError, ReaderError, ReaderInUse
 from commitlog.file_channel import FileChannel
-from commitlog.registered_readers import RegisteredReaders
+from commitlog.registered_readers import PYTHON, RegisteredReader, RegisteredReaders
 from commitlog.spark import registration
 from commitlog.spark.source import CommitLogDataSource, StreamReader
 from stages.reader_needs import ReaderNeeds
@@ -166,6 +166,39 @@ def test_what_is_to_come_is_needed_too(store: HandMadeStore, options: dict[str, 
     assert reader.all_lanes == ("assign" not in options)
     assert reader.pattern == options.get("subscribePattern")
     of.stop()
+
+
+def test_topics_that_do_not_match_are_written_as_passed_over(store: HandMadeStore, at_once: None) -> None:
+    """Retention matches no patterns: it keeps what the query has said nothing about. A topic that comes later is noted at the
+    next look."""
+    of = stream(store, subscribe=None, subscribePattern="or.*")
+    start = of.initialOffset()
+    of.latestOffset(start, ALL)
+    assert RegisteredReaders(store.directory).load("billing").passed_over == {"other"}
+    store.lane(0).append("ordinary", b"x")
+    store.lane(0).append("others", b"x")
+    store.publish()
+    needs = ReaderNeeds(store.directory, store.id)
+    needs.refresh()
+    assert needs.holder(0, store.lane(0).end) == "billing"
+    of.latestOffset(of.latestOffset(start, ALL), ALL)
+    reader = RegisteredReaders(store.directory).load("billing")
+    assert reader.passed_over == {"other", "others"}
+    assert reader.offsets == {"orders": {0: 100, 1: 100}, "ordinary": {0: 1}}
+    needs.refresh()
+    assert needs.holder(0, store.lane(0).end) is None
+    of.stop()
+
+
+def test_a_name_of_pythons_is_no_querys(store: HandMadeStore) -> None:
+    """The query would overwrite the only place where that reader's position is. The name is free again."""
+    readers = RegisteredReaders(store.directory)
+    readers.save(RegisteredReader("billing", store.id, {"orders": {0: 42}}, 1, kind=PYTHON))
+    of = stream(store)
+    with pytest.raises(ReaderError, match=r"reader billing is one of Python's .* choose another name"):
+        of.initialOffset()
+    assert position(store) == {"orders": {0: 42}}
+    assert not readers.is_held("billing")
 
 
 def test_a_second_live_query_of_the_name_fails(store: HandMadeStore) -> None:
