@@ -8,10 +8,11 @@ A RocketMQ store root is read queue by queue, as far as its consume queues go, a
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import inspect
 import os
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -31,12 +32,14 @@ from commitlog.errors import (
     ReaderError,
     UnknownTopic,
 )
+from commitlog.lane_choice import LaneChoice
 from commitlog.log_walk import RecentSegments, walk
 from commitlog.message import Message
 from commitlog.queue_bounds import record_of_entry
+from commitlog.reader_position import ReaderPosition, check_named, check_options, read_queues
 from commitlog.record import decode
 from commitlog.scan import Source
-from commitlog.start import EARLIEST, Start, parse_start, resolve
+from commitlog.start import Offsets, QueueStarts, parse_starts, resolve
 from commitlog.statistics import ReaderStatistics
 from commitlog.topic_index import LaneIndex, TopicIndex
 from commitlog.view import open_view
@@ -45,20 +48,44 @@ _ENTRIES_AT_ONCE = 1_000
 _SEGMENTS_KEPT = 8
 """Mapped segments of a RocketMQ's log: its queues are not all at the same place."""
 _WAIT_SECONDS_LEAST, _WAIT_SECONDS_MOST = 0.001, 0.02
+_MESSAGES_IN_A_ROW = 64
+"""After so many an `async for` lets others run."""
 _NOTHING_YET = Message("", -1, -1, None, b"", None, {}, -1, -1, -1, "")
 """Given out inside instead of a message where there is none at the moment. It sorts before every message."""
 
 
 class Reader:
-    """An iterator over messages: `for message in Reader("data/events", topic="orders"): …`.
+    """An iterator over messages: `for message in Reader("data/events", topic="orders"): …`, or `async for`.
 
     `topic`: a name, several, or None for all. `isolation`: "flushed" (survives power loss) or "committed". `start`:
-    earliest, latest, "last 100" (of each topic and lane), "10 minutes ago", an ISO time, or an offset for every lane.
-    `follow`: go on waiting for more at the end instead of stopping there. Raises StoreNotFound, BadStart, UnknownTopic
-    (a following reader waits for the topic instead), OffsetOutOfRange, CorruptRecord, DamagedFile.
+    earliest, latest, "last 100" (of each topic and lane), "10 minutes ago", an ISO time, an offset for every lane, or
+    offsets for single ones, `{"orders": {0: 42, 1: 7}}` (−1 latest, −2 earliest; the others begin at the earliest).
+    `follow`: go on waiting for more at the end instead of stopping there.
 
-    `path` may also be a RocketMQ store root, of which `partition` is the queue id; it can't be followed and has no
-    `isolation` (OptionError). Light queues (`%LMQ%…`) are read where they are named.
+    `lanes`: only these, such as `{0, 2}`. `members=(i, n)`: only lanes whose number modulo n is i, so that n readers
+    share the work; a lane that is new while they follow belongs to one of them.
+
+    `name`: the store keeps the reader's position under it, and the next reader of the name goes on there; `start` says where
+    the first one begins. Whoever splits lanes gives each member a name of its own. One process at a time has a name, and
+    retention keeps what it has not committed. `commit` says what is done, or `auto_commit_seconds` so often: then a message
+    counts once the next one is asked for. What was given out and not committed comes again: at least once.
+
+        with Reader("data/events", topic="orders", name="billing", follow=True) as reader:
+            for message in reader:
+                bill(message)
+                reader.commit(message)
+
+    `fail_on_data_loss=False`: where messages were deleted that a named reader had not read, it goes on with a
+    ReadingWarning that counts them, instead of the error.
+
+    Raises StoreNotFound, BadStart, UnknownTopic (a following reader waits for the topic instead), OffsetOutOfRange,
+    OptionError, ReaderInUse, ReaderError (the name's position is a Spark query's, of another store, or can't be read or
+    written), DataLoss, CorruptRecord, DamagedFile.
+
+    `path` may also be a RocketMQ store root, of which `partition` is the queue id; it can't be followed, and has neither
+    `isolation` nor names (OptionError). Light queues (`%LMQ%…`) are read where they are named.
+
+    One thread at a time reads; `close`, `commit` and `statistics` may be called from others.
     """
 
     def __init__(
@@ -66,16 +93,25 @@ class Reader:
         path: str | os.PathLike[str],
         topic: str | Collection[str] | None = None,
         isolation: Literal["flushed", "committed"] = "flushed",
-        start: str | int = "earliest",
+        start: str | int | Mapping[str, Mapping[int, int]] = "earliest",
         follow: bool = False,
         clock: Clock = SYSTEM_CLOCK,
+        *,
+        lanes: Collection[int] | None = None,
+        members: tuple[int, int] | None = None,
+        name: str | None = None,
+        auto_commit_seconds: float | None = None,
+        fail_on_data_loss: bool = True,
     ) -> None:
         if isolation not in ("flushed", "committed"):
             raise ValueError(f"isolation is 'flushed' or 'committed', not {isolation!r}")
         self.topics = None if topic is None else {topic} if isinstance(topic, str) else set(topic)
         self.follow = follow
         self._clock = clock
-        self._start = parse_start(start).at(clock)
+        self._starts = parse_starts(start, clock)
+        self._lanes = LaneChoice.of(lanes, members)
+        self._fail_on_data_loss = fail_on_data_loss
+        self._position: ReaderPosition | None = None
         self._cursors: dict[tuple[int, str], _LaneCursor | _QueueCursor] = {}
         self._given = 0
         self._given_at_rest, self._rest_seconds, self._is_at_end = -1, 0.0, False
@@ -85,6 +121,9 @@ class Reader:
         self._view = open_view(path)
         self._index = TopicIndex(self._view, isolation)
         try:
+            check_options(name, auto_commit_seconds, isolation, one_log=self._view.one_log)
+            if name is not None:
+                self._position = ReaderPosition(self._view, name, self.topics, self._lanes, auto_commit_seconds, clock)
             self._begin(isolation)
         except BaseException:
             self.close()
@@ -104,20 +143,27 @@ class Reader:
             if missing:
                 there = ", ".join(self._index.topics()) or "none"
                 raise UnknownTopic(f"{path}: no topic {', '.join(sorted(missing))}; there are: {there}")
-        self._open_cursors(self._start)
+        starts = self._starts
+        if self._position is not None:
+            starts = self._position.begin(self._index, starts, fail_on_data_loss=self._fail_on_data_loss)
+        else:
+            check_named(starts, read_queues(self._index, self.topics))
+        self._open_cursors(starts)
 
-    def _open_cursors(self, start: Start) -> None:
+    def _open_cursors(self, starts: QueueStarts) -> None:
         """A cursor a lane, or a queue of a RocketMQ's, where there is none yet."""
         segments = RecentSegments(self._view.lane(0), self._view.segment_bytes, self._view.channel, keep=_SEGMENTS_KEPT)
         for lane, index in self._index.lanes.items():
+            if lane not in self._lanes:
+                continue
             if not self._view.one_log:
                 if (lane, "") not in self._cursors:
-                    self._cursors[lane, ""] = _LaneCursor(index, self.topics, start)
+                    self._cursors[lane, ""] = _LaneCursor(index, self.topics, starts)
                 continue
             for topic, known in index.queues.items():
                 wanted = topic in self.topics if self.topics is not None else not is_light(topic)
                 if wanted and known.first < known.end:
-                    self._cursors[lane, topic] = _QueueCursor(index, topic, segments, start)
+                    self._cursors[lane, topic] = _QueueCursor(index, topic, segments, starts)
 
     # ---- messages ------------------------------------------------------------------------------------------------
 
@@ -130,13 +176,55 @@ class Reader:
                 self._clock.sleep(self._rest())
         return message
 
+    def poll(self, timeout: float | None = 0.0) -> Message | None:
+        """The next message, or None where none came within `timeout` seconds (None: without a limit), at the end, and after
+        `close` (`closed` tells). For loops that do other things too.
+
+        A reader that walks through much of other topics may answer None although there is something behind it.
+        Raises OptionError for a timeout that is none, and what `next` raises.
+        """
+        deadline = self._clock.monotonic_ns() + _nanoseconds(timeout)
+        while True:
+            try:
+                message = self._take()
+            except StopIteration:
+                return None
+            if message is not None:
+                return message
+            left = (deadline - self._clock.monotonic_ns()) / 1e9
+            if left <= 0:
+                return None
+            if self._is_at_end:
+                self._clock.sleep(min(self._rest(), left))
+
+    def __aiter__(self) -> Reader:
+        return self
+
+    async def __anext__(self) -> Message:
+        """The next message, without blocking the event loop while there is none.
+
+        It reads in the loop's thread, in steps of some milliseconds at most, and sleeps on the loop in between. A thread of
+        its own would cost more than most messages do; and one that is cancelled would have taken a message that nobody gets:
+        here a message is never in hand where a cancellation can come.
+        """
+        if self._given % _MESSAGES_IN_A_ROW == 0:
+            await asyncio.sleep(0)  # others want to run too, also while there is always a message
+        while True:
+            try:
+                message = self._take()
+            except StopIteration:
+                raise StopAsyncIteration from None
+            if message is not None:
+                return message
+            await asyncio.sleep(self._rest() if self._is_at_end else 0)
+
     def _take(self) -> Message | None:
         """The next message; None where there is none at the moment. Raises StopIteration at the end and after `close`."""
         try:
             message = next(self._messages)
         except StopIteration:
-            if self._failure and not self._closed:
-                raise ReaderError(f"this reader ended with {self._failure}: make another to go on") from None
+            if not self._closed:
+                self._note_end()
             raise
         except BaseException as error:
             self._note_error(error)
@@ -145,8 +233,12 @@ class Reader:
             self.close()
             raise StopIteration
         if message is _NOTHING_YET:
+            if self._position is not None:
+                self._position.waits()
             return None
         self._given += 1
+        if self._position is not None:
+            self._position.given(message)
         return message
 
     def _read(self) -> Generator[Message, None, None]:
@@ -162,7 +254,7 @@ class Reader:
                 yield _NOTHING_YET
                 self._is_at_end = False
             self._index.refresh()
-            self._open_cursors(EARLIEST)  # a lane that is new since the start: all of it is
+            self._open_cursors(QueueStarts())  # a lane that is new since the start: all of it is
 
     def _rest(self) -> float:
         """How long to wait before the next look (s): longer each time, until something comes."""
@@ -170,6 +262,13 @@ class Reader:
         self._given_at_rest = self._given
         self._rest_seconds = _WAIT_SECONDS_LEAST if fresh else min(self._rest_seconds * 2, _WAIT_SECONDS_MOST)
         return self._rest_seconds
+
+    def _note_end(self) -> None:
+        """There is no message any more. Raises ReaderError where that is for an error, which was raised before."""
+        if self._failure:
+            raise ReaderError(f"this reader ended with {self._failure}: make another to go on") from None
+        if self._position is not None:
+            self._position.ended()
 
     def _note_error(self, error: BaseException) -> None:
         """What `next` raised. Raises ReaderError where this call is inside another one's."""
@@ -180,6 +279,34 @@ class Reader:
         self._failure = f"{type(error).__name__}: {error}"
         if self._closed:
             self.close()
+
+    # ---- the position of a named reader --------------------------------------------------------------------------
+
+    def commit(self, message: Message | None = None) -> None:
+        """Stores, durably, that all messages given out so far are done; or those of one topic and lane, up to `message` and
+        with it. A position never goes back. It takes as long as a sync of the disk.
+
+        Raises ReaderError: no name, closed, in a forked child, not this reader's message, or it can't be written.
+        """
+        self._named().commit(message)
+
+    def position(self) -> Offsets:
+        """The next queue offset that is given out, of each topic and lane: `{"orders": {0: 43}}`.
+
+        Raises ReaderError: no name.
+        """
+        return self._named().position()
+
+    def committed(self) -> Offsets:
+        """The queue offsets at which a reader of the name would begin now. Raises ReaderError: no name."""
+        return self._named().committed()
+
+    def _named(self) -> ReaderPosition:
+        if self._position is None:
+            raise ReaderError(
+                "this reader has no name, and so no position: make it with one, Reader(…, name='billing')"
+            )
+        return self._position
 
     # ---- the end -------------------------------------------------------------------------------------------------
 
@@ -206,12 +333,18 @@ class Reader:
             behind[lane] = max(cursor.end() - cursor.where, behind.get(lane, 0))
         return ReaderStatistics(self._given, positions, behind)
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
     def close(self) -> None:
         """Ends the iteration, for good and from anywhere: the loop's body, a signal handler, another thread.
 
         `next` raises StopIteration then, also one that waits. What was read ahead is not given out. Files and memory are
         free when this returns; or as soon as the `next` that is being interrupted, or runs in another thread, has come to
-        its end, which is at once. To call it again does no harm.
+        its end, which is at once. To call it again does no harm. With `auto_commit_seconds` what is done is committed: the
+        message given out last is not, unless the reader was asked for another.
         """
         self._closed = True
         try:
@@ -223,6 +356,8 @@ class Reader:
         self._cursors.clear()
         self._index.lanes.clear()  # they hold mapped segments
         self._view.close()
+        if self._position is not None:
+            self._position.close()
 
     def __enter__(self) -> Reader:
         return self
@@ -233,22 +368,33 @@ class Reader:
         self.close()
 
 
+def _nanoseconds(timeout: float | None) -> int:
+    """Of a time to wait, s. Raises OptionError."""
+    if timeout is None:
+        return 1 << 62
+    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not timeout >= 0:
+        raise OptionError(f"timeout: {timeout!r} is not allowed; give seconds, from 0 on, or None for no limit")
+    return int(min(timeout, 1e9) * 1e9)
+
+
 class _LaneCursor:
     """Where a reader is in one lane: an offset of the log, and from which queue offset on each topic counts."""
 
-    def __init__(self, index: LaneIndex, topics: set[str] | None, start: Start) -> None:
+    def __init__(self, index: LaneIndex, topics: set[str] | None, starts: QueueStarts) -> None:
         self._index, self._topics = index, topics
         self._segments = RecentSegments(index.directory, index.view.segment_bytes, index.view.channel)
         self._from: dict[str, int] = {}
         self.where = index.limit
-        if start == EARLIEST and topics is None:
+        if starts.is_everything and topics is None:
             self.where = max(index.first, 0)  # all there is: no consume queue is asked
             return
         for topic, known in index.queues.items():
             if topics is not None and topic not in topics:
                 continue
             where = f"{topic}, lane {index.lane}"
-            offset = resolve(start, known.first, known.end, partial(index.find_by_time, topic), where=where)
+            offset = resolve(
+                starts.of(topic, index.lane), known.first, known.end, partial(index.find_by_time, topic), where=where
+            )
             self._from[topic] = offset
             if offset < known.end:
                 self.where = min(self.where, self._place(topic, offset))
@@ -306,12 +452,14 @@ class _LaneCursor:
 class _QueueCursor:
     """Where a reader is in one queue of a RocketMQ store root: `where` is the place of its next record in the log."""
 
-    def __init__(self, index: LaneIndex, topic: str, segments: RecentSegments, start: Start) -> None:
+    def __init__(self, index: LaneIndex, topic: str, segments: RecentSegments, starts: QueueStarts) -> None:
         self._index, self._topic, self._segments = index, topic, segments
         self._queue = index.named(topic)
         known = index.queues[topic]
         where = f"{topic}, queue {index.lane}"
-        self._next = resolve(start, known.first, known.end, partial(index.find_by_time, topic), where=where)
+        self._next = resolve(
+            starts.of(topic, index.lane), known.first, known.end, partial(index.find_by_time, topic), where=where
+        )
         self._stop = known.end
         first, last = (index.record(topic, offset) for offset in (min(self._next, known.end - 1), known.end - 1))
         self._end = last.physical_offset + last.total_size

@@ -157,9 +157,7 @@ class RegisteredReaders:
     def remove(self, name: str) -> None:
         """Forgets a reader: nothing is kept for it any more. Raises ReaderError where there is none, ReaderInUse."""
         path = self._path(name, "json")
-        if name not in self.names():
-            there = ", ".join(self.names())
-            raise ReaderError(f"{self.directory.path}: no reader {name!r}; there are {there or 'none'}")
+        self.check_is_registered(name)
         held = self.hold(name)
         try:
             self.channel.unlink(path)
@@ -167,6 +165,12 @@ class RegisteredReaders:
             self.channel.sync_directory(self.directory.readers_directory)
         finally:
             self.let_go(held)
+
+    def check_is_registered(self, name: str) -> None:
+        """Raises ReaderError where there is no such reader, and says which there are."""
+        names = self.names()
+        if name not in names:
+            raise ReaderError(f"{self.directory.path}: no reader {name!r}; there are {', '.join(names) or 'none'}")
 
     # ---- holding a name ------------------------------------------------------------------------------------------
 

@@ -2,21 +2,24 @@
 
     earliest | latest | last 100 | 10 minutes ago | 2026-03-01T12:00:00+01:00 | 42
 
-`last N` counts in each topic and lane; a plain number is a queue offset for every lane (not for Spark, whose
-language for that is Kafka's JSON). A time means the first message stored at or after it; where there is none, the end.
+`last N` counts in each topic and lane; a plain number is a queue offset for every lane (not for Spark). A time means
+the first message stored at or after it; where there is none, the end. Offsets for single queues are Kafka's JSON,
+`{"orders": {"0": 42, "1": -2}}`, or the same as a mapping: −1 is the latest, −2 the earliest.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import BadStart, OffsetOutOfRange
+from commitlog.properties import check_topic
 
 ALLOWED = "earliest, latest, 'last 100', '10 minutes ago', an ISO time such as 2026-03-01T12:00:00"
 
@@ -34,6 +37,13 @@ _LAST = re.compile(r"last\s+(\d{1,18})", re.IGNORECASE)
 _AGO = re.compile(r"(\d{1,12}(?:\.\d{1,3})?)\s*([a-z]+)\s+ago", re.IGNORECASE)
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}.*")
 
+LATEST_OFFSET, EARLIEST_OFFSET = -1, -2
+"""In offsets by queue, as Kafka has them."""
+_NUMBER_END = 1 << 62
+
+Offsets = dict[str, dict[int, int]]
+"""topic → lane → queue offset."""
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
@@ -48,6 +58,63 @@ class Start:
 
 
 EARLIEST, LATEST = Start("earliest"), Start("latest")
+
+
+@dataclass(frozen=True)
+class QueueStarts:
+    """Where to begin in each queue: at its number in `offsets` where it has one, else as `other` says."""
+
+    other: Start = EARLIEST
+    offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+
+    def of(self, topic: str, lane: int) -> Start:
+        """The start of one queue."""
+        number = self.offsets.get(topic, {}).get(lane)
+        if number is None:
+            return self.other
+        return {LATEST_OFFSET: LATEST, EARLIEST_OFFSET: EARLIEST}.get(number) or Start("offset", number)
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether all queues begin at their first message."""
+        return self.other == EARLIEST and not self.offsets
+
+
+def parse_starts(start: str | int | Mapping[str, Mapping[int, int]], clock: Clock = SYSTEM_CLOCK) -> QueueStarts:
+    """Reads a start for all queues, or offsets for single ones (a mapping, or JSON): the other queues begin at the earliest.
+
+    `ago` is taken from now. Raises BadStart.
+    """
+    if isinstance(start, str) and start.lstrip().startswith("{"):
+        try:
+            start = json.loads(start)
+        except (ValueError, RecursionError) as error:
+            raise BadStart(f"{str(start)[:200]!r} is no JSON ({error}); {_SHAPE}") from None
+    if isinstance(start, Mapping):
+        return QueueStarts(EARLIEST, offsets_by_queue(start))
+    return QueueStarts(parse_start(start).at(clock))
+
+
+_SHAPE = 'give offsets such as {"orders": {"0": 42, "1": -2}} (−1 latest, −2 earliest)'
+
+
+def offsets_by_queue(value: Mapping[str, object], smallest: int = EARLIEST_OFFSET) -> Offsets:
+    """Numbers for single queues, checked: topic → lane (a number, or its digits) → a number from `smallest` on.
+
+    Raises BadStart, IllegalTopic.
+    """
+    found: Offsets = {}
+    for topic, lanes in value.items():
+        check_topic(topic)
+        if not isinstance(lanes, Mapping):
+            raise BadStart(f"start of topic {topic}: {str(lanes)[:80]} is no mapping; {_SHAPE}")
+        queue = found[topic] = {}
+        for lane, number in lanes.items():
+            is_lane = re.fullmatch(r"[0-9]{1,9}", str(lane)) and not isinstance(lane, bool)
+            if not is_lane or type(number) is not int or not smallest <= number < _NUMBER_END:
+                raise BadStart(f"start of topic {topic}: {str(lane)[:40]}: {str(number)[:40]} is no offset; {_SHAPE}")
+            queue[int(lane)] = number
+    return found
 
 
 def parse_start(text: str | int, *, offsets: bool = True) -> Start:

@@ -1,4 +1,4 @@
-"""`commitlog readers STORE`: readers that are registered by name, where they are, and the way to drop one."""
+"""`commitlog readers STORE`: readers that are registered by name, where they are, and the way to move or drop one."""
 
 from __future__ import annotations
 
@@ -17,9 +17,20 @@ _STEPS = ((172_800_000, 86_400_000, "days"), (7_200_000, 3_600_000, "hours"), (1
 def readers(
     store: Annotated[Path, typer.Argument(help="Directory of the store.")],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    remove: Annotated[str | None, typer.Option("--remove", help="Drop this reader: nothing is kept for it.")] = None,
+    remove: Annotated[
+        str | None, typer.Option("--remove", metavar="NAME", help="Drop this reader: nothing is kept for it.")
+    ] = None,
+    seek: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            "--seek",
+            metavar="NAME TO",
+            help="Move a reader of Python's that does not run: to earliest, latest, 'last 100', '10 minutes ago', an ISO "
+            'time, or offsets such as \'{"orders": {"0": 42}}\', of which queues that are not named stay.',
+        ),
+    ] = None,
 ) -> None:
-    """List the store's registered readers (Spark's option readerName), or drop one."""
+    """List the store's registered readers (`Reader(name=…)`, Spark's option readerName), or move or drop one."""
     from commitlog.registered_readers import RegisteredReaders
     from commitlog.store_directory import StoreDirectory
 
@@ -28,6 +39,9 @@ def readers(
         directory.load()
         RegisteredReaders(directory).remove(remove)
         typer.echo(f"removed reader {remove}: nothing is kept for it any more")
+        return
+    if seek is not None:
+        _seek(store, *seek)
         return
     states = _states(store)
     if json:
@@ -38,6 +52,22 @@ def readers(
         return
     for line in _lines(states):
         typer.echo(line)
+
+
+def _seek(store: Path, name: str, to: str) -> None:
+    from commitlog.reader_position import seek
+    from commitlog.topic_index import TopicIndex
+    from commitlog.view import StoreView
+
+    view = StoreView(store)
+    try:
+        index = TopicIndex(view)
+        index.refresh()
+        reader = seek(index, name, to)
+        behind = sum(sum(lanes.values()) for lanes in reader.lag(index).values())
+    finally:
+        view.close()
+    typer.echo(f"moved reader {name}: {behind:,} messages are before it now")
 
 
 def _states(store: Path) -> list[ReaderState]:
@@ -76,7 +106,7 @@ def _time(ms: int) -> str:
 
 def _lines(states: list[ReaderState]) -> Iterator[str]:
     if not states:
-        yield "no registered readers; a Spark stream with option readerName is one"
+        yield "no registered readers; a Reader with a name is one, and a Spark stream with option readerName"
     for state in states:
         yield summary(state)
         for topic, lanes in (state.lag or {}).items():

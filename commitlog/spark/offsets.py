@@ -17,9 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from commitlog.errors import DataLoss, OptionError
-
-Offsets = dict[str, dict[int, int]]
-"""topic → lane → queue offset."""
+from commitlog.start import Offsets
 
 STORE_KEY, FROM_KEY = "@store", "@from"
 

@@ -17,7 +17,16 @@ from commitlog.errors import BadStart, IllegalTopic, OptionError, ReaderError
 from commitlog.properties import check_topic
 from commitlog.registered_readers import check_name
 from commitlog.spark.columns import ALL_COLUMNS, KAFKA_COLUMNS
-from commitlog.start import EARLIEST, LATEST, Start, parse_start
+from commitlog.start import (
+    EARLIEST,
+    EARLIEST_OFFSET,
+    LATEST,
+    LATEST_OFFSET,
+    Offsets,
+    Start,
+    offsets_by_queue,
+    parse_start,
+)
 
 _READ_OPTIONS = """
     path subscribe subscribePattern assign startingOffsets endingOffsets startingTimestamp endingTimestamp
@@ -36,18 +45,12 @@ _WHOSE = (
     (QUERY_OPTIONS, "a query (df.writeStream)"),
 )
 
-LATEST_OFFSET, EARLIEST_OFFSET = -1, -2
-"""In JSON offsets, as Kafka has them."""
-
 _KAFKA = {
     "kafka.bootstrap.servers": "give the store's directory as option path",
     "kafka.isolation.level": "use option isolation (flushed or committed)",
     "kafka.group.id": "a query's position is kept in its checkpoint; option readerName also keeps it in the store",
 }
 _DELAY_MS = {"ms": 1, "": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-Offsets = dict[str, dict[int, int]]
-"""topic → lane → number."""
 
 
 @dataclass(frozen=True)
@@ -318,16 +321,13 @@ def _start_or_json(values: Mapping[str, str], option: str, default: Start) -> Bo
 def _by_queue(values: Mapping[str, str], option: str, smallest: int) -> Offsets:
     example = '{"orders": {"0": 42, "1": -2}}' if smallest < 0 else '{"orders": {"0": 1700000000000}}'
     shape = f"give JSON such as {example}" + (" (−1 latest, −2 earliest)" if smallest < 0 else " (ms since 1970)")
-    found: Offsets = {}
-    for topic, lanes in _json(option, values[option], shape).items():
-        if not isinstance(lanes, dict):
-            raise bad(option, values[option], shape)
-        queue = found[topic_name(option, topic)] = {}
-        for lane, number in lanes.items():
-            if not re.fullmatch(r"\d{1,9}", lane) or type(number) is not int or not smallest <= number < 1 << 62:
-                raise bad(option, values[option], shape)
-            queue[int(lane)] = number
-    return found
+    parsed = _json(option, values[option], shape)
+    for topic in parsed:
+        topic_name(option, topic)
+    try:
+        return offsets_by_queue(parsed, smallest)
+    except BadStart:
+        raise bad(option, values[option], shape) from None
 
 
 def _json(option: str, text: str, shape: str) -> dict[str, Any]:

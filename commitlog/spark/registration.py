@@ -18,8 +18,8 @@ from dataclasses import replace
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import ReaderError
 from commitlog.registered_readers import SPARK, RegisteredReader, RegisteredReaders
-from commitlog.spark.offsets import Offsets
 from commitlog.spark.options import Subscription
+from commitlog.start import Offsets
 from commitlog.store_directory import StoreDirectory
 
 WRITE_EVERY_NS = 1_000_000_000

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from commitlog.errors import DataLoss, OffsetOutOfRange, UnknownTopic
-from commitlog.spark.options import EARLIEST_OFFSET, LATEST_OFFSET, Bound, SourceOptions
+from commitlog.spark.options import Bound, SourceOptions
 from commitlog.spark.planning import Slice, Work, plan
 from commitlog.spark.reading import Task
-from commitlog.start import Start, resolve
+from commitlog.start import EARLIEST_OFFSET, LATEST_OFFSET, Start, resolve
 from commitlog.topic_index import QueueRange, TopicIndex
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import CommitLogError, OffsetOutOfRange, OptionError
 from commitlog.spark.columns import check_schema, schema_of
 from commitlog.spark.daemon import improve_this_worker
-from commitlog.spark.offsets import Offsets, StreamOffset
+from commitlog.spark.offsets import StreamOffset
 from commitlog.spark.options import (
     QUERY_OPTIONS,
     SINK_SPELLING,
@@ -45,7 +45,7 @@ from commitlog.spark.reading import Task, read_task
 from commitlog.spark.registration import Registration
 from commitlog.spark.resolving import QueueKey, Resolver, beyond_end, data_loss, gone
 from commitlog.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
-from commitlog.start import EARLIEST, LATEST
+from commitlog.start import EARLIEST, LATEST, Offsets
 from commitlog.topic_index import QueueRange, TopicIndex
 from commitlog.view import StoreView, is_rocketmq_root, open_view
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 import orjson
@@ -12,13 +13,14 @@ from typer.testing import CliRunner, Result
 from commitlog import registered_readers
 from commitlog.cli.app import app
 from commitlog.clock import SYSTEM_CLOCK
-from commitlog.errors import ReaderError, ReaderInUse
+from commitlog.errors import BadStart, OffsetOutOfRange, ReaderError, ReaderInUse
 from commitlog.lane_choice import LaneChoice
+from commitlog.reader import Reader
 from commitlog.registered_readers import PYTHON, RegisteredReader, RegisteredReaders
 from commitlog.topic_index import TopicIndex
 from commitlog.view import StoreView
 from tests.children import without_privileges
-from tests.spark.hand_made import HandMadeStore, small_store
+from tests.spark.hand_made import BEGIN_MS, HandMadeStore, small_store
 
 DAY_MS = 86_400_000
 
@@ -202,6 +204,86 @@ def test_readers_lists_and_removes(store: HandMadeStore) -> None:
     wrong = call("readers", store.path, "--remove", "biling")
     assert isinstance(wrong.exception, ReaderError)
     assert "no reader 'biling'; there are shipping" in str(wrong.exception)
+
+
+@pytest.fixture
+def named(store: HandMadeStore) -> HandMadeStore:
+    """With a reader of Python's, `billing`, that has read 10 messages of `orders`, 5 in each lane."""
+    with Reader(store.path, topic="orders", name="billing") as reader:
+        for message in reader:
+            if message.offset == 4:
+                reader.commit(message)
+    return store
+
+
+def test_readers_of_python_are_shown(named: HandMadeStore) -> None:
+    """Their lag, whether somebody reads under the name, and of which kind they are."""
+    assert "billing: 190 messages behind" in call("readers", named.path).output
+    assert "reader billing: 190 messages behind" in call("stat", named.path).output
+    with Reader(named.path, topic="orders", name="billing"):
+        assert " ago, in use" in call("readers", named.path).output.splitlines()[0]
+        (state,) = orjson.loads(call("readers", named.path, "--json").output)["readers"]
+    assert (state["kind"], state["running"], state["behind"]) == ("python", True, 190)
+
+
+@pytest.mark.parametrize(
+    ("to", "offsets"),
+    [
+        ("earliest", {0: 0, 1: 0}),
+        ("latest", {0: 100, 1: 100}),
+        ("last 10", {0: 90, 1: 90}),
+        ("42", {0: 42, 1: 42}),
+        ("1 hour ago", {0: 100, 1: 100}),
+        (datetime.fromtimestamp((BEGIN_MS + 20_000) / 1000, UTC).isoformat(), {0: 10, 1: 10}),
+        ('{"orders": {"1": 42}}', {0: 5, 1: 42}),
+        ('{"orders": {"0": -1, "1": -2}}', {0: 100, 1: 0}),
+    ],
+)
+def test_seek_moves_a_reader(named: HandMadeStore, to: str, offsets: dict[int, int]) -> None:
+    """To a time, an end, offsets: forward and back. The next reader of the name begins there."""
+    said = call("readers", named.path, "--seek", "billing", to)
+    assert said.output == f"moved reader billing: {200 - sum(offsets.values())} messages are before it now\n"
+    moved = RegisteredReaders(named.directory).load("billing")
+    assert (moved.offsets, moved.kind) == ({"orders": offsets}, PYTHON)
+    with Reader(named.path, topic="orders", name="billing") as reader:
+        assert reader.position() == {"orders": offsets}
+        assert len(list(reader)) == 200 - sum(offsets.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "to", "error", "text"),
+    [
+        ("biling", "earliest", ReaderError, "no reader 'biling'; there are billing"),
+        ("billing", "whenever", BadStart, "is no start"),
+        ("billing", "101", OffsetOutOfRange, "outside"),
+        ("billing", '{"orders": {"0": 101}}', OffsetOutOfRange, "outside"),
+        ("billing", '{"orders": {"5": 1}}', OffsetOutOfRange, "no messages, or is not read"),
+        ("billing", '{"other": {"0": 1}}', OffsetOutOfRange, "no messages, or is not read"),
+        ("billing", '{"orders": 1}', BadStart, "no mapping"),
+        ("billing", "{", BadStart, "no JSON"),
+    ],
+)
+def test_a_seek_that_can_not_be(named: HandMadeStore, name: str, to: str, error: type[Exception], text: str) -> None:
+    """Nothing is moved."""
+    said = call("readers", named.path, "--seek", name, to)
+    assert isinstance(said.exception, error)
+    assert text in str(said.exception)
+    assert RegisteredReaders(named.directory).load("billing").offsets == {"orders": {0: 5, 1: 5}}
+    assert not RegisteredReaders(named.directory).is_held("billing")
+
+
+def test_who_may_not_be_moved(named: HandMadeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that runs; a Spark query, which goes by its checkpoint; one of another store."""
+    monkeypatch.setattr(registered_readers, "PATIENCE_SECONDS", 0.05)
+    with Reader(named.path, topic="orders", name="billing"):
+        assert isinstance(call("readers", named.path, "--seek", "billing", "earliest").exception, ReaderInUse)
+    register(named, "query", {"orders": {0: 42}})
+    refused = call("readers", named.path, "--seek", "query", "earliest").exception
+    assert isinstance(refused, ReaderError)
+    assert "is a Spark query's, which goes by its checkpoint" in str(refused)
+    stranger = RegisteredReader("old", "f" * 32, {"orders": {}}, 5, kind=PYTHON)
+    RegisteredReaders(named.directory).save(stranger)
+    assert "another store" in str(call("readers", named.path, "--seek", "old", "earliest").exception)
 
 
 def test_a_reader_of_another_store_is_shown_as_such(store: HandMadeStore) -> None:
