@@ -92,7 +92,7 @@ class LogScan:
             if base not in segments:
                 missing = "the segment file is missing" if segments.after(base) else ""
                 table = None
-                gap = self._gap(where, missing)
+                gap = self.gap(where, missing)
             else:
                 table = self._scan(base, where - base)
                 if len(table):
@@ -106,7 +106,7 @@ class LogScan:
                     where = base + segments.size
                     continue
                 reason = "zeros where a record should be" if table.stop is Stop.ZERO else table.reason
-                gap = self._gap(where, reason)
+                gap = self.gap(where, reason)
             yield gap
             if gap.last:
                 return
@@ -169,12 +169,15 @@ class LogScan:
 
     # ---- gaps ----------------------------------------------------------------------------------------------------
 
-    def _gap(self, where: int, reason: str) -> Gap:
-        """The gap that begins at `where`: it ends where the log proves itself again, or with its last file."""
+    def gap(self, where: int, reason: str, *, passes_file: bool = False) -> Gap:
+        """The gap that begins at `where`: it ends where the log proves itself again, or with its last file.
+
+        `passes_file`: not before the next file, because what is in this one can't be had.
+        """
         segments, size = self.segments, self.segments.size
         base = where - where % size
         claimed, dirty = where, False
-        if base in segments:
+        if base in segments and not passes_file:
             claimed = self._claimed_end(base, where - base)
             used = segments.last_nonzero(base, where - base)
             dirty = used > where - base

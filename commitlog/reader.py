@@ -4,6 +4,9 @@ Each lane is walked in its order; lanes are merged by store timestamp. A followi
 waits for a quiet lane. Nothing beyond the limit (flushed, or committed where asked for) is ever given out.
 
 A RocketMQ store root is read queue by queue, as far as its consume queues go, and merged by the places in its log.
+
+Damage hides nothing but itself: what is good before it, and in other lanes, is given out before its error is raised, and with
+`ignore_corrupt` what is behind it too.
 """
 
 from __future__ import annotations
@@ -13,13 +16,9 @@ import heapq
 import inspect
 import os
 from collections.abc import Collection, Generator, Iterator, Mapping
-from dataclasses import replace
-from functools import partial
 from operator import attrgetter
 from types import TracebackType
 from typing import Literal
-
-import numpy as np
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.consume_queue import is_light
@@ -27,31 +26,26 @@ from commitlog.errors import (
     CommitLogError,
     CorruptRecord,
     DamagedFile,
-    DataLoss,
     OptionError,
     ReaderError,
     UnknownTopic,
 )
 from commitlog.lane_choice import LaneChoice
-from commitlog.log_walk import RecentSegments, walk
+from commitlog.left_out import with_way_out
+from commitlog.log_walk import RecentSegments
 from commitlog.message import Message
-from commitlog.queue_bounds import record_of_entry
+from commitlog.reader_cursors import NOTHING_YET, LaneCursor, QueueCursor
 from commitlog.reader_position import ReaderPosition, check_named, check_options, read_queues
-from commitlog.record import decode
-from commitlog.scan import Source
-from commitlog.start import Offsets, QueueStarts, parse_starts, resolve
+from commitlog.start import Offsets, QueueStarts, parse_starts
 from commitlog.statistics import ReaderStatistics
-from commitlog.topic_index import LaneIndex, TopicIndex
+from commitlog.topic_index import TopicIndex
 from commitlog.view import open_view
 
-_ENTRIES_AT_ONCE = 1_000
 _SEGMENTS_KEPT = 8
 """Mapped segments of a RocketMQ's log: its queues are not all at the same place."""
 _WAIT_SECONDS_LEAST, _WAIT_SECONDS_MOST = 0.001, 0.02
 _MESSAGES_IN_A_ROW = 64
 """After so many an `async for` lets others run."""
-_NOTHING_YET = Message("", -1, -1, None, b"", None, {}, -1, -1, -1, "")
-"""Given out inside instead of a message where there is none at the moment. It sorts before every message."""
 
 
 class Reader:
@@ -78,6 +72,9 @@ class Reader:
     `fail_on_data_loss=False`: where messages were deleted that a named reader had not read, it goes on with a
     ReadingWarning that counts them, instead of the error.
 
+    `ignore_corrupt`: go on behind records that are damaged, and count them in a ReadingWarning. Without it they are an error,
+    raised when all that is good before it and in other lanes was given out; asked again, the reader looks there again.
+
     Raises StoreNotFound, BadStart, UnknownTopic (a following reader waits for the topic instead), OffsetOutOfRange,
     OptionError, ReaderInUse, ReaderError (the name's position is a Spark query's, of another store, or can't be read or
     written), DataLoss, CorruptRecord, DamagedFile.
@@ -102,17 +99,18 @@ class Reader:
         name: str | None = None,
         auto_commit_seconds: float | None = None,
         fail_on_data_loss: bool = True,
+        ignore_corrupt: bool = False,
     ) -> None:
         if isolation not in ("flushed", "committed"):
             raise ValueError(f"isolation is 'flushed' or 'committed', not {isolation!r}")
         self.topics = None if topic is None else {topic} if isinstance(topic, str) else set(topic)
-        self.follow = follow
+        self.follow, self.ignore_corrupt = follow, ignore_corrupt
         self._clock = clock
         self._starts = parse_starts(start, clock)
         self._lanes = LaneChoice.of(lanes, members)
         self._fail_on_data_loss = fail_on_data_loss
         self._position: ReaderPosition | None = None
-        self._cursors: dict[tuple[int, str], _LaneCursor | _QueueCursor] = {}
+        self._cursors: dict[tuple[int, str], LaneCursor | QueueCursor] = {}
         self._given = 0
         self._given_at_rest, self._rest_seconds, self._is_at_end = -1, 0.0, False
         self._closed, self._failure = False, ""
@@ -158,12 +156,12 @@ class Reader:
                 continue
             if not self._view.one_log:
                 if (lane, "") not in self._cursors:
-                    self._cursors[lane, ""] = _LaneCursor(index, self.topics, starts)
+                    self._cursors[lane, ""] = LaneCursor(index, self.topics, starts, self.ignore_corrupt)
                 continue
             for topic, known in index.queues.items():
                 wanted = topic in self.topics if self.topics is not None else not is_light(topic)
                 if wanted and known.first < known.end:
-                    self._cursors[lane, topic] = _QueueCursor(index, topic, segments, starts)
+                    self._cursors[lane, topic] = QueueCursor(index, topic, segments, starts, self.ignore_corrupt)
 
     # ---- messages ------------------------------------------------------------------------------------------------
 
@@ -232,7 +230,7 @@ class Reader:
         if self._closed:  # meanwhile, by another thread or a signal handler
             self.close()
             raise StopIteration
-        if message is _NOTHING_YET:
+        if message is NOTHING_YET:
             if self._position is not None:
                 self._position.waits()
             return None
@@ -241,17 +239,25 @@ class Reader:
             self._position.given(message)
         return message
 
-    def _read(self) -> Generator[Message, None, None]:
-        """All messages in their order, and _NOTHING_YET where it came to the end or walked for long without finding any."""
+    def _read(self, *, again: bool = False) -> Generator[Message, None, None]:
+        """All messages in their order, and NOTHING_YET where it came to the end or walked for long without finding any.
+
+        `again`: after damage, by when there may be more, or what was damaged may be healed.
+        """
+        if again:
+            self._index.refresh()
         order = attrgetter("physical_offset" if self._view.one_log else "timestamp")
         while True:
             given_before = self._given
             yield from heapq.merge(*(cursor.read() for cursor in list(self._cursors.values())), key=order)
+            for cursor in self._cursors.values():
+                if cursor.damage is not None:
+                    raise with_way_out(cursor.damage)
             if not self.follow:
                 return
             if self._given == given_before:
                 self._is_at_end = True
-                yield _NOTHING_YET
+                yield NOTHING_YET
                 self._is_at_end = False
             self._index.refresh()
             self._open_cursors(QueueStarts())  # a lane that is new since the start: all of it is
@@ -276,9 +282,12 @@ class Reader:
             raise ReaderError(
                 "this reader is inside `next` already, and serves one thread at a time: give each a reader of its own"
             ) from error
-        self._failure = f"{type(error).__name__}: {error}"
         if self._closed:
             self.close()
+        elif isinstance(error, CorruptRecord | DamagedFile):
+            self._messages = self._read(again=True)
+        else:
+            self._failure = f"{type(error).__name__}: {error}"
 
     # ---- the position of a named reader --------------------------------------------------------------------------
 
@@ -375,118 +384,3 @@ def _nanoseconds(timeout: float | None) -> int:
     if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not timeout >= 0:
         raise OptionError(f"timeout: {timeout!r} is not allowed; give seconds, from 0 on, or None for no limit")
     return int(min(timeout, 1e9) * 1e9)
-
-
-class _LaneCursor:
-    """Where a reader is in one lane: an offset of the log, and from which queue offset on each topic counts."""
-
-    def __init__(self, index: LaneIndex, topics: set[str] | None, starts: QueueStarts) -> None:
-        self._index, self._topics = index, topics
-        self._segments = RecentSegments(index.directory, index.view.segment_bytes, index.view.channel)
-        self._from: dict[str, int] = {}
-        self.where = index.limit
-        if starts.is_everything and topics is None:
-            self.where = max(index.first, 0)  # all there is: no consume queue is asked
-            return
-        for topic, known in index.queues.items():
-            if topics is not None and topic not in topics:
-                continue
-            where = f"{topic}, lane {index.lane}"
-            offset = resolve(
-                starts.of(topic, index.lane), known.first, known.end, partial(index.find_by_time, topic), where=where
-            )
-            self._from[topic] = offset
-            if offset < known.end:
-                self.where = min(self.where, self._place(topic, offset))
-
-    def _place(self, topic: str, offset: int) -> int:
-        """Where a walk may begin that is to meet this record; where its entry can't be believed, at the log's first."""
-        known = self._index.queues[topic]
-        if offset >= known.indexed:
-            return max(known.walk_from(offset), 0)
-        try:
-            return self._index.record(topic, offset).physical_offset
-        except (CorruptRecord, DamagedFile):
-            return max(self._index.first, 0)
-
-    def end(self) -> int:
-        """How far the lane may be read now, bytes of its log."""
-        limits = self._index.view.limits(self._index.lane)
-        return limits.committed if self._index.isolation == "committed" else limits.flushed
-
-    def _open(self, base: int) -> Source:
-        """The bytes of a segment. Raises DataLoss where retention was quicker than this reader, DamagedFile."""
-        try:
-            return self._segments.open(base)
-        except FileNotFoundError as error:
-            first = self._index.view.limits(self._index.lane).first
-            if first <= base:
-                path = self._index.directory.segment(base)
-                raise DamagedFile(f"{path}: missing, `commitlog verify` says more") from error
-            raise DataLoss(
-                f"lane {self._index.lane}: the log below {first:,} was deleted for its age or size, and this reader had come "
-                f"to {self.where:,} only: start it again, or raise retention.reserved_hours or retention.max_bytes"
-            ) from error
-
-    def read(self) -> Iterator[Message]:
-        """The wanted messages from here to the lane's limit, in the log's order."""
-        size = self._index.view.segment_bytes
-        for step in walk(self._open, self._index.lane, size, self.where, self._index.limit):
-            table = step.table
-            wanted = table.in_queue.copy()
-            for number, topic in enumerate(table.topics):
-                if self._topics is not None and topic not in self._topics:
-                    wanted &= table.topic_index != number
-                elif first := self._from.get(topic):
-                    wanted &= (table.topic_index != number) | (table.queue_offsets >= first)
-            rows = np.flatnonzero(wanted).tolist()
-            if not rows:
-                yield _NOTHING_YET
-            buffer = self._open(table.base_offset)
-            for row in rows:
-                position = int(table.positions[row])
-                yield Message.of(decode(buffer, position, physical_offset=table.base_offset + position))
-            self.where = step.next_where
-
-
-class _QueueCursor:
-    """Where a reader is in one queue of a RocketMQ store root: `where` is the place of its next record in the log."""
-
-    def __init__(self, index: LaneIndex, topic: str, segments: RecentSegments, starts: QueueStarts) -> None:
-        self._index, self._topic, self._segments = index, topic, segments
-        self._queue = index.named(topic)
-        known = index.queues[topic]
-        where = f"{topic}, queue {index.lane}"
-        self._next = resolve(
-            starts.of(topic, index.lane), known.first, known.end, partial(index.find_by_time, topic), where=where
-        )
-        self._stop = known.end
-        first, last = (index.record(topic, offset) for offset in (min(self._next, known.end - 1), known.end - 1))
-        self._end = last.physical_offset + last.total_size
-        self.where = first.physical_offset if self._next < known.end else self._end
-
-    def end(self) -> int:
-        """Where the queue's last record ends in the log."""
-        return self._end
-
-    def read(self) -> Iterator[Message]:
-        """The messages from here to the queue's end."""
-        while self._next < self._stop:
-            for where, size, _ in self._entries():
-                message = Message.of(record_of_entry(self._segments, self._queue, self._next, where, size))
-                if not self._queue.offset_is_stored:
-                    message = replace(message, topic=self._topic, partition=self._index.lane, offset=self._next)
-                yield message
-                self.where = where + size
-                self._next += 1
-
-    def _entries(self) -> list[tuple[int, int, int]]:
-        queue = self._index.queue(self._topic)
-        try:
-            entries: list[tuple[int, int, int]]
-            entries = queue.entries(self._next, min(_ENTRIES_AT_ONCE, self._stop - self._next)).tolist()
-        finally:
-            queue.close()
-        if not entries:
-            raise DamagedFile(f"{queue.directory}: the file with entry {self._next:,} is gone")
-        return entries

@@ -10,27 +10,34 @@ name records of that topic, lane and queue offset, the ends of all topics must a
 was stopped, and the walk must go on where they end. If anything is wrong the lane is walked from its first record, with
 a ReadingWarning. A damaged entry between the ends meets those who read the record it names: each checks what it gets.
 
+The log may be damaged too. A hole in it (log_holes.py) hides nothing but what was in it: the walk goes on behind it, and who
+reads the records meets it.
+
 An object lives as long as its reader and remembers how far it has walked, so that asking again costs next to nothing
 while nothing has moved. It is not for threads.
 """
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK
-from commitlog.consume_queue import ConsumeQueue, is_light
+from commitlog.consume_queue import ENTRY_BYTES, ConsumeQueue, is_light
 from commitlog.errors import CorruptRecord, DamagedFile, ReadingWarning
-from commitlog.log_walk import RecentSegments, Step, walk
+from commitlog.foreign_bounds import foreign_bounds
+from commitlog.log_holes import Hole, LogHoles, walk_past
+from commitlog.log_walk import RecentSegments, Step
 from commitlog.mapped_file_queue import MappedFileQueue
 from commitlog.quarantine import is_noted
 from commitlog.queue_bounds import NamedQueue, QueueBounds, record_of_entry
-from commitlog.record import Record
+from commitlog.record import RECORD_BYTES_MIN, Record
 from commitlog.scan import Source
 from commitlog.view import LaneLimits, LogView
 
@@ -76,13 +83,16 @@ class LaneIndex:
         self._walked_to = -1
         self._indexed_to = 0
         self._trusts_queues = True
+        self._hole_end = 0  # of the last hole that was walked past
+        self._met: set[str] = set()  # topics of which the walk has shown that their consume queues reach up to it
+        self.holes = LogHoles(self.directory, view.segment_bytes, view.channel)
         self._segments = RecentSegments(self.directory, view.segment_bytes, view.channel, keep=_SEGMENTS_KEPT)
 
     def _limit_of(self, limits: LaneLimits) -> int:
         return limits.committed if self.isolation == "committed" else limits.flushed
 
     def refresh(self) -> bool:
-        """Looks how far the lane is now; whether anything moved. Raises CorruptRecord, DamagedFile, OSError.
+        """Looks how far the lane is now; whether anything moved. Raises DamagedFile, OSError.
 
         Where retention deletes what is being looked at, it looks again at what is left.
         """
@@ -109,13 +119,14 @@ class LaneIndex:
 
     def _forget(self) -> None:
         self.queues.clear()
+        self._met.clear()
         self.limit, self.first, self._walked_to, self._indexed_to = 0, -1, -1, 0
 
     def _distrust(self, reason: str) -> None:
         """From now on all is found by walking the log, which needs no consume queue."""
         warnings.warn(
             f"lane {self.lane}: {reason}: the consume queues are passed over and the whole log is walked, which is slow; "
-            f"`commitlog run` on {self.view.path} repairs them",
+            f"`commitlog run` on {self.view.path} builds them anew",
             ReadingWarning,
             stacklevel=2,
         )
@@ -129,7 +140,7 @@ class LaneIndex:
             or limits.dispatched - self._walked_to > WALK_RATHER_BYTES * len(self.queues)
         ):
             self._read_queues(limits)
-            self._walked_to = max(self._walked_to, limits.dispatched, limits.first)
+            self._walked_to = max(self._walked_to, self._proving_from(limits), limits.first)
             self._indexed_to = limits.dispatched
             limit = max(limit, self._limit_of(self.view.limits(self.lane)))
         elif limits.first > self.first:
@@ -139,12 +150,32 @@ class LaneIndex:
                 self.queues.clear()
                 self._walked_to = limits.first
         self.first = max(self.first, limits.first)
-        for step in self._walk(self._walked_to, limit):
-            self._note(step)
+        for piece in self._walk(self._walked_to, limit):
+            if isinstance(piece, Step):
+                self._note(piece)
+            elif not piece.is_open:  # else what comes next may close it
+                self._hole_end = self._walked_to = piece.end
         self.limit = limit
 
-    def _walk(self, start: int, limit: int) -> Iterator[Step]:
-        return walk(self._open, self.lane, self.view.segment_bytes, start, limit)
+    def _proving_from(self, limits: LaneLimits) -> int:
+        """From where a walk also proves the consume queues. A store that nobody stopped may be a copy that was made while it
+        ran, with queues older than its `positions`: there the last segment below `dispatched` is walked as well."""
+        if self.view.live or self.view.one_log or limits.stopped_properly:
+            return limits.dispatched
+        return max(limits.dispatched - 1, 0) // self.view.segment_bytes * self.view.segment_bytes
+
+    def _walk(self, start: int, limit: int) -> Iterator[Step | Hole]:
+        return self.walk(self._open, start, limit)
+
+    def walk(self, open_segment: Callable[[int], Source], start: int, limit: int) -> Iterator[Step | Hole]:
+        """The lane's records in [start, limit), and the holes between them."""
+        ends_whole = not self.view.live and self.view.limits(self.lane).stopped_properly and limit == self.limit_now()
+        size = self.view.segment_bytes
+        return walk_past(open_segment, self.lane, size, start, limit, self.holes, ends_whole=ends_whole)
+
+    def limit_now(self) -> int:
+        """How far the lane may be read now, bytes of its log."""
+        return self._limit_of(self.view.limits(self.lane))
 
     def _open(self, base: int) -> Source:
         try:
@@ -160,6 +191,14 @@ class LaneIndex:
         """Opens the topic's consume queue; the caller closes it."""
         return ConsumeQueue(self.directory.queue(topic), channel=self.view.channel)
 
+    def next_file(self, topic: str, offset: int, end: int) -> int:
+        """The first queue offset behind `offset`, before `end`, that a file of the consume queue begins with; else `end`."""
+        queue = self.queue(topic)
+        try:
+            return min((at for start in queue.starts() if offset < (at := start // ENTRY_BYTES) < end), default=end)
+        finally:
+            queue.close()
+
     def named(self, topic: str) -> NamedQueue:
         """What the records of the topic's consume queue have in common."""
         return NamedQueue(topic, self.lane, offset_is_stored=not (self.view.one_log and is_light(topic)))
@@ -168,6 +207,7 @@ class LaneIndex:
         return self.view.channel.list(self.directory.consumequeue)
 
     def _read_queues(self, limits: LaneLimits) -> None:
+        self._met.clear()
         total = 0
         for topic in self._topics_on_disk():
             first, end = self._bounds(topic, limits)
@@ -207,10 +247,9 @@ class LaneIndex:
         """
         queue = self.queue(topic)
         try:
-            bounds = QueueBounds(queue, limits.first, limits.dispatched)
-            first, end = bounds.find()
             if self.view.one_log:
-                end = self._proven_end(topic, queue, first, end, limits, bounds.goes_on(end))
+                return foreign_bounds(queue, limits, partial(self._record_of, topic, queue))
+            first, end = QueueBounds(queue, limits.first, limits.dispatched).find()
             for offset in {first, end - 1} if first < end else ():
                 self._check_entry(topic, queue, offset)
         except (DamagedFile, CorruptRecord, OSError, OverflowError, ValueError) as error:
@@ -226,34 +265,22 @@ class LaneIndex:
             entry = queue.entries(offset, 1)
             if not len(entry):
                 raise
-            where = int(entry["physical_offset"][0])
+            where, size = int(entry["physical_offset"][0]), int(entry["size"][0])
             deleted_since = where < self.view.limits(self.lane).first
-            if not deleted_since and not is_noted(self.directory, where):
+            if not deleted_since and not is_noted(self.directory, where) and not self._is_in_hole(where, size):
                 raise
 
-    def _proven_end(
-        self, topic: str, queue: ConsumeQueue, first: int, end: int, limits: LaneLimits, goes_on: bool
-    ) -> int:
-        """Where a queue of RocketMQ's ends. The last entries of one that was killed may name what never reached the disk."""
-        if limits.stopped_properly:
-            if goes_on:
-                raise DamagedFile(f"{queue.directory}: entry {end} names no place in the log")
-            return end
-        good = end
-        while good > first:
-            try:
-                self._record_of(topic, queue, good - 1, check_crc=True)
+    def _is_in_hole(self, where: int, size: int) -> bool:
+        """Whether the log is damaged where an entry leads, so that nothing speaks against the entry."""
+        if self.view.one_log or where < 0 or size < RECORD_BYTES_MIN:
+            return False
+        base = where - where % self.view.segment_bytes
+        for piece in self._walk(base, self.limit_now()):
+            if isinstance(piece, Hole) and piece.start <= where and where + size <= piece.end:
+                return True
+            if (piece.end if isinstance(piece, Hole) else piece.next_where) > where:
                 break
-            except CorruptRecord:
-                good -= 1
-        if good < end or goes_on:
-            warnings.warn(
-                f"{queue.directory}: the entries from {good:,} on name no good records, as a RocketMQ that was killed "
-                f"leaves them; they are passed over",
-                ReadingWarning,
-                stacklevel=2,
-            )
-        return good
+        return False
 
     def record(self, topic: str, offset: int) -> Record:
         """The record of a queue offset below `indexed`. Raises CorruptRecord for an entry of another record, DamagedFile."""
@@ -296,14 +323,22 @@ class LaneIndex:
             end = int(table.queue_offsets[rows[-1]]) + 1
             where = table.base_offset + int(table.positions[rows[0]])
             known = self.queues.get(topic)
-            if self._trusts_queues and first > (known.end if known else 0):
+            is_after_hole = self._hole_end > 0 and topic in self._met  # what is missing was in it
+            if self._trusts_queues and first > (known.end if known else 0) and not is_after_hole:
                 raise _DoubtfulQueue(
                     f"topic {topic}: the consume queue ends before offset {first:,}, the next in the log"
                 )
             if known is None:
-                known = self.queues[topic] = QueueRange(first, end, 0)
+                begin = (
+                    0 if self._hole_end and self.first <= 0 else first
+                )  # nothing was deleted: the hole has the others
+                known = self.queues[topic] = QueueRange(begin, end, 0)
+                if begin < first:
+                    known.marks.append((begin, max(self.first, 0)))
             known.end = max(known.end, end)
-            if not known.marks or where - known.marks[-1][1] >= MARK_BYTES:
+            self._met.add(topic)
+            marked = known.marks[-1][1] if known.marks else -1
+            if marked < 0 or where - marked >= MARK_BYTES or marked < self._hole_end:
                 known.marks.append((first, where))
         self._walked_to = step.next_where
 
@@ -320,13 +355,21 @@ class LaneIndex:
             )
         except (DamagedFile, CorruptRecord):
             if self.view.one_log:
-                raise
+                return self._find_by_looking(topic, queue, known, timestamp_ms)
             return self._find_by_walking(topic, self.first, timestamp_ms)
         finally:
             queue.close()
         if found < indexed:
             return found
         return self._find_by_walking(topic, known.walk_from(indexed), timestamp_ms)
+
+    def _find_by_looking(self, topic: str, queue: ConsumeQueue, known: QueueRange, timestamp_ms: int) -> int | None:
+        """The same by a look at each record of a queue, where a damaged one is in the way of a search."""
+        for offset in range(known.first, known.end):
+            with contextlib.suppress(CorruptRecord, DamagedFile):
+                if self._record_of(topic, queue, offset).store_timestamp >= timestamp_ms:
+                    return offset
+        return None
 
     def _find_by_walking(self, topic: str, start: int, timestamp_ms: int) -> int | None:
         while start >= 0:
@@ -338,6 +381,8 @@ class LaneIndex:
 
     def _first_behind(self, topic: str, start: int, timestamp_ms: int) -> int | None:
         for step in self._walk(start, self.limit):
+            if isinstance(step, Hole):
+                continue
             table = step.table
             if topic not in table.topics:
                 continue
@@ -366,7 +411,7 @@ class TopicIndex:
         self._warned = False
 
     def refresh(self) -> bool:
-        """Looks at the store again; whether anything moved. Raises CorruptRecord, DamagedFile, CommitLogError."""
+        """Looks at the store again; whether anything moved. Raises DamagedFile, CommitLogError."""
         self.view.refresh()
         if not self.view.live:
             now = SYSTEM_CLOCK.monotonic_ns()
@@ -391,7 +436,7 @@ class TopicIndex:
             self._warned = True
             warnings.warn(
                 f"{self.view.path} was not stopped properly: lane {', '.join(lanes)} has more than its `positions` say, "
-                f"which is not read; `commitlog run` on the store recovers it",
+                f"which is not read; `commitlog run` on the store takes in what is whole of it",
                 ReadingWarning,
                 stacklevel=3,
             )

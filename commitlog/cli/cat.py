@@ -37,20 +37,26 @@ def cat(
         Format, typer.Option("--format", help="Bodies a line each, or one JSON object a message.")
     ] = Format.value,
     isolation: Annotated[Isolation, typer.Option(help="How far to read.")] = Isolation.flushed,
+    skip_corrupt: Annotated[
+        bool, typer.Option("--skip-corrupt", help="Go on behind damaged records, and count them at the end.")
+    ] = False,
 ) -> None:
     """Print the messages of STORE."""
+    from commitlog.errors import CommitLogError
     from commitlog.reader import Reader
 
     out = sys.stdout.buffer
     try:
-        with Reader(store, topic or None, isolation.value, start, follow) as reader:
+        with Reader(store, topic or None, isolation.value, start, follow, ignore_corrupt=skip_corrupt) as reader:
             for message in reader:
                 out.write(_as_json(message) if form is Format.json else message.value + b"\n")
                 if follow:
                     out.flush()
         out.flush()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, CommitLogError) as error:  # what was good before it comes first
         out.flush()
+        if isinstance(error, CommitLogError):
+            raise
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

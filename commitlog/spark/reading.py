@@ -17,9 +17,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from commitlog.byte_ranges import Ints
-from commitlog.consume_queue import ConsumeQueue, is_light
+from commitlog.consume_queue import ENTRY_BYTES, ConsumeQueue, is_light
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss, StoreNotFound
-from commitlog.log_walk import walk
+from commitlog.log_holes import Hole, LogHoles, walk_past
+from commitlog.scan import Source
 from commitlog.spark.damage import Damage, look_at
 from commitlog.spark.decoding import Decoder, Places, Queue, cut
 from commitlog.spark.planning import Slice
@@ -30,6 +31,7 @@ from commitlog.view import is_rocketmq_root
 ENTRIES_MAX = 200_000
 """Consume queue entries looked at in one step."""
 
+_WAY_OUT = "Option ignoreCorruptRecords=true leaves such records out and counts them; `commitlog verify` lists all"
 _NONE = np.empty(0, np.int64)
 _settled = False
 
@@ -127,6 +129,7 @@ class SliceReader:
         self.lost = 0
         """Rows that retention took before they were read."""
         self._first_lost = -1
+        self._walks = False  # what an entry led to and was damaged, the walk may find
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """All rows of the slice, in order. Raises DataLoss, CorruptRecord, DamagedFile, MissingCodec."""
@@ -180,7 +183,11 @@ class SliceReader:
                 if len(empty):
                     where, sizes = where[: empty[0]], sizes[: empty[0]]
                 if not len(where):
-                    return
+                    if not self.task.one_log or not len(entries):
+                        return
+                    file, at = str(queue.directory), self.next * ENTRY_BYTES
+                    self._leave_out(range(self.next, self.next + 1), "its consume queue entry is empty", file, at)
+                    continue
                 yield from self._by_segment(where, sizes, schema)
         finally:
             queue.close()
@@ -209,20 +216,48 @@ class SliceReader:
 
     def _walked(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows that have no entry yet, found by walking the log."""
-        piece = self.slice
-        steps = walk(lambda base: self.segment(base).map, piece.lane, self.segment_bytes, self.walk_from, piece.limit)
-        for step in steps:
+        piece, self._walks = self.slice, True
+        holes = LogHoles(self.lane, self.segment_bytes)
+        hole: Hole | None = None
+        for step in walk_past(self._open, piece.lane, self.segment_bytes, self.walk_from, piece.limit, holes):
+            if isinstance(step, Hole):
+                hole = hole or step
+                continue
             table = step.table
             if piece.topic not in table.topics:
                 continue
-            wanted = (table.topic_index == table.topics.index(piece.topic)) & table.in_queue
-            wanted &= (table.queue_offsets >= self.next) & (table.queue_offsets < piece.end)
+            wanted = (
+                (table.topic_index == table.topics.index(piece.topic))
+                & table.in_queue
+                & (table.queue_offsets >= self.next)
+            )
             rows = np.flatnonzero(wanted)
+            if len(rows):
+                first = min(int(table.queue_offsets[rows[0]]), piece.end)
+                if first > self.next:  # else none of its rows were in a hole
+                    self._leave_out_hole(hole, first)
+                hole = None
+                rows = rows[table.queue_offsets[rows] < piece.end]
             if len(rows):
                 places = Places(table.positions[rows], table.sizes[rows], self.next)
                 yield from self._decoded(self.segment(table.base_offset), places, _NONE, schema)
             if self.next >= piece.end:
                 return
+        if hole is not None:
+            self._leave_out_hole(hole, piece.end)
+
+    def _open(self, base: int) -> Source:
+        return self.segment(base).map
+
+    def _leave_out_hole(self, hole: Hole | None, upto: int) -> None:
+        """The rows before `upto` have been in a hole of the log."""
+        if hole is None:
+            self._leave_out(range(self.next, upto), "the log does not have it", str(self.lane.commitlog), -1)
+            return
+        error = hole.error
+        reason, file = (error.reason, error.file) if isinstance(error, CorruptRecord) else (str(error), None)
+        path = file or str(self.lane.segment(hole.start - hole.start % self.segment_bytes))
+        self._leave_out(range(self.next, upto), reason, path, hole.start)
 
     # ---- giving them out -----------------------------------------------------------------------------------------
 
@@ -233,9 +268,9 @@ class SliceReader:
             for piece in cut(run):
                 try:
                     batch = Decoder(segment, self.queue, piece).batch(schema)
-                except CorruptRecord:
+                except CorruptRecord as error:
                     if not self.task.ignore_corrupt:
-                        raise
+                        raise CorruptRecord(f"{error.reason}. {_WAY_OUT}", error.offset, error.file) from None
                     wrong = look_at(segment, self.queue, piece, np.arange(len(piece.at)))
                     if not wrong:
                         raise
@@ -260,12 +295,11 @@ class SliceReader:
             yield places.cut(begin, len(places.at))
 
     def _leave_out(self, offsets: range, reason: str, file: str, where: int) -> None:
-        """Raises CorruptRecord, or counts the rows where ignoreCorruptRecords says so."""
-        if not self.task.ignore_corrupt:
+        """Raises CorruptRecord, or counts the rows where ignoreCorruptRecords says so and the log has no better ones."""
+        if not self.task.ignore_corrupt or (self.walk_from >= 0 and not self._walks):
             count = f" and {len(offsets) - 1} more" if len(offsets) > 1 else ""
             raise CorruptRecord(
-                f"{self._name()}, offset {offsets.start}{count}: {reason}. Option ignoreCorruptRecords=true leaves such "
-                "records out and counts them; `commitlog verify` lists all",
+                f"{self._name()}, offset {offsets.start}{count}: {reason}. {_WAY_OUT}",
                 where,
                 file,
             )

@@ -7,15 +7,17 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
 import commitlog
+from commitlog.checkpoint import PositionsFile
 from commitlog.clock import Clock
 from commitlog.errors import ReaderError
-from commitlog.file_channel import FileChannel
+from commitlog.file_channel import DISK, FileChannel
 from commitlog.message import Message
 from commitlog.reader import Reader
 from tests.spark.hand_made import HandMadeStore, small_store
@@ -224,14 +226,37 @@ def test_two_threads_inside_one_reader_are_told(store: HandMadeStore) -> None:
 
 def test_an_error_stays_the_end(store: HandMadeStore) -> None:
     """A reader that failed says so again: its loop is not told that this was all."""
-    segments = sorted((store.path / "lanes/1/commitlog").iterdir())
+    lane = store.directory.lane(1)
+    segments = sorted(lane.commitlog.iterdir())
     with Reader(store.path) as reader:
         first = next(reader)
-        segments[2].unlink()
-        with pytest.raises(commitlog.errors.DamagedFile):
+        positions = PositionsFile(lane, "", DISK)
+        recorded = positions.load()
+        assert recorded is not None
+        positions.store(replace(recorded, first_where=int(segments[3].name)))
+        for segment in segments[:3]:
+            segment.unlink()
+        with pytest.raises(commitlog.errors.DataLoss):
             bounded(reader)
-        with pytest.raises(ReaderError, match="ended with DamagedFile"):
+        with pytest.raises(ReaderError, match="ended with DataLoss"):
             next(reader)
+    assert first.offset == 0
+    with pytest.raises(StopIteration):
+        next(reader)
+
+
+def test_damage_is_said_again(store: HandMadeStore) -> None:
+    """And the reader looks there again, when it is asked again."""
+    segments = sorted((store.path / "lanes/1/commitlog").iterdir())
+    aside = store.path / "aside"
+    with Reader(store.path) as reader:
+        first = next(reader)
+        segments[2].rename(aside)
+        for _ in range(2):
+            with pytest.raises(commitlog.errors.DamagedFile):
+                bounded(reader)
+        aside.rename(segments[2])
+        assert bounded(reader)
     assert first.offset == 0
     with pytest.raises(StopIteration):
         next(reader)

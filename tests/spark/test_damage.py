@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from commitlog.checkpoint import Positions, PositionsFile
 from commitlog.consume_queue import ConsumeQueue
-from commitlog.errors import CorruptRecord, DataLoss
+from commitlog.errors import CorruptRecord, DataLoss, ReadingWarning
 from commitlog.file_channel import DISK
 from commitlog.recovery import recover_lane
 from commitlog.spark.damage import Damage
@@ -212,6 +213,37 @@ def test_rows_that_retention_takes_between_plan_and_task(
     expected = f"topic orders, lane 3: offset 0 was to be read and the first one kept is {kept[0]}; {kept[0]} messages"
     with pytest.raises(DataLoss, match=f"^{expected} were deleted .* Option failOnDataLoss=false goes on"):
         list(reader.read(tasks[0]))
+
+
+@pytest.mark.parametrize("dispatched", [0, 100, 200])
+@pytest.mark.parametrize("numbers", [range(121, 128), range(121, 200), range(3)], ids=str)
+def test_a_hole_in_a_store_that_was_killed(
+    store: HandMadeStore, dispatched: int, numbers: range, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Or in a copy of one that runs: the rows before it and behind it are there, indexed or not."""
+    lane = store.lane(3)
+    where = lane.records[dispatched].physical_offset if dispatched < 200 else lane.end
+    PositionsFile(store.directory.lane(3), "", DISK).store(Positions(1, lane.end, where, 0, 0, False))
+    for record in (lane.records[number] for number in numbers):
+        base = record.physical_offset - record.physical_offset % 4096
+        with store.directory.lane(3).segment(base).open("r+b") as file:
+            file.seek(record.physical_offset - base)
+            file.write(bytes(record.total_size))
+    gone = {lane.records[number].queue_offset for number in numbers if number % 5}
+    good = [row for row in store.rows("orders") if row[1] not in gone]
+    first = min(gone)
+    bounds = {"endingOffsets": f'{{"orders": {{"3": {first}}}}}'}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReadingWarning)
+        assert rows(store, ignoreCorruptRecords=True) == good
+        assert (
+            f"{len(gone)} corrupt records" in caplog.text
+        ) or numbers.stop == 200  # nobody may know of the last ones
+        if first:
+            assert rows(store, **bounds) == good[:first]
+        if dispatched == 200 or numbers.stop < 200:
+            with pytest.raises(CorruptRecord, match=f"offset {first}.*ignoreCorruptRecords=true"):
+                rows(store)
 
 
 def test_in_a_session(spark: SparkSession, store: HandMadeStore) -> None:
