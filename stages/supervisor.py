@@ -47,6 +47,7 @@ from shm.layout import STAGES, Header, Lane, Stage
 from shm.positions import ControlRegion
 from shm.statistics import take_sample
 from stages.closing import StopReport, close_store
+from stages.patience import Heartbeats, Patience
 from stages.store_watch import StoreWatch
 
 _STDIN, _STDOUT = 0, 1
@@ -72,7 +73,6 @@ class StageProcess:
     process: subprocess.Popen[bytes]
     pidfd: int
     rounds: int  # of its name's stages before it
-    launched: int  # monotonic ns
     deaths: list[int] = field(default_factory=list)  # monotonic ns, within the window
     stillborn: int = 0  # how many in a row died before they could work
     start_at: int = 0  # monotonic ns, while it waits to be started again; 0 while it runs
@@ -88,6 +88,7 @@ class Supervisor:
         self.stopping = self.hurry = self._late = False
         self._locks: dict[str, int] = {}
         self.control: ControlRegion | None = None
+        self.heartbeats: Heartbeats | None = None
         self.facts: StoreFacts | None = None
 
     # ---- start ---------------------------------------------------------------------------------------------------
@@ -112,7 +113,8 @@ class Supervisor:
         facts = replace(facts, config=self.config.to_json())
         self.control, facts = open_pool(self.directory, facts, self.channel, self._warn)
         self.directory.save(facts)
-        self.facts, self.store_watch = facts, StoreWatch(self.directory, self.control)
+        self.facts, self.heartbeats = facts, Heartbeats(self.control, self.clock)
+        self.store_watch = StoreWatch(self.directory, self.control)
         self.control.words[Header.SUPERVISOR_PID] = os.getpid()
         self._beat()
         self._mark_lanes_dirty()
@@ -209,7 +211,7 @@ class Supervisor:
             )
         finally:
             os.close(fd)
-        stage = StageProcess(name, process, os.pidfd_open(process.pid), self._rounds(name), self.clock.monotonic_ns())
+        stage = StageProcess(name, process, os.pidfd_open(process.pid), self._rounds(name))
         if before is not None:
             stage.deaths, stage.stillborn = before.deaths, before.stillborn
         return stage
@@ -224,12 +226,12 @@ class Supervisor:
 
     def _wait_until_up(self) -> None:
         """Waits until every stage turns its rounds. Raises StageFailed with the last line of its log."""
-        deadline = self.clock.monotonic_ns() + int(_STAGE_START_SECONDS * 1e9)
+        patience = Patience(self.clock, int(_STAGE_START_SECONDS * 1e9))
         assert self.control is not None
         for stage in self.stages.values():
             at = self.control.stage_base(stage.name) + Stage.PID
             while self.control.words[at] != stage.process.pid:
-                if stage.process.poll() is not None or self.clock.monotonic_ns() > deadline:
+                if stage.process.poll() is not None or patience.is_over():
                     raise StageFailed(f"the {stage.name} did not start: {self._last_words(stage.name)}")
                 self.clock.sleep(0.005)
 
@@ -308,18 +310,12 @@ class Supervisor:
         self._warn(f"the {stage.name} (pid {stage.process.pid}) died with {code}; it is started again {when}")
 
     def _check_heartbeat(self, stage: StageProcess) -> None:
-        """A stage whose heart stands still for long is killed; its lock tells when it is really gone. One that has just been
-        launched has the time of a start for its first beat."""
-        assert self.control is not None
-        words, base = self.control.words, self.control.stage_base(stage.name)
-        beat, limit_ms = stage.launched, self.config.supervisor.hung_after_ms
-        if words[base + Stage.PID] == stage.process.pid:
-            beat = max(words[base + Stage.HEARTBEAT], beat)
-        else:
-            limit_ms = max(limit_ms, int(_STAGE_START_SECONDS * 1000))
-        age = self.clock.monotonic_ns() - beat
-        if age > limit_ms * 1_000_000:
-            self._warn(f"the {stage.name} (pid {stage.process.pid}) gave no sign for {age // 10**9} s; it is killed")
+        """A stage whose heart stands still for long while this process runs is killed; its lock tells when it is gone."""
+        assert self.heartbeats is not None
+        limit_ns, pid = self.config.supervisor.hung_after_ms * 1_000_000, stage.process.pid
+        silent_ns = self.heartbeats.silent_for(stage.name, pid, limit_ns, int(_STAGE_START_SECONDS * 1e9))
+        if silent_ns:
+            self._warn(f"the {stage.name} (pid {pid}) gave no sign for {silent_ns // 10**9} s; it is killed")
             stage.process.kill()
 
     def _beat(self) -> None:
@@ -356,9 +352,9 @@ class Supervisor:
             return
         if stage.process.stdin:
             stage.process.stdin.close()
-        deadline = self.clock.monotonic_ns() + self.config.supervisor.stop_timeout_ms * 1_000_000
+        patience = Patience(self.clock, self.config.supervisor.stop_timeout_ms * 1_000_000)
         while stage.process.poll() is None:
-            if self.clock.monotonic_ns() > deadline or self.hurry:
+            if patience.is_over() or self.hurry:
                 self._late = True
                 self._warn(f"the {stage.name} did not drain in time; it is killed, its data stays in the pool")
                 stage.process.kill()

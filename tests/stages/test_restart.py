@@ -14,7 +14,9 @@ import pytest
 
 import commitlog
 from commitlog import errors
-from shm.layout import STAGES, Lane
+from commitlog.clock import SYSTEM_CLOCK
+from shm.layout import STAGES, Header, Lane, Stage
+from stages.patience import Heartbeats
 from stages.supervisor import StageProcess
 from tests.crash.scene import is_running, pid_of
 from tests.fake_clock import SetClock
@@ -100,17 +102,71 @@ def test_a_stage_that_hangs_before_its_first_sign_is_killed(tmp_path: Path) -> N
     ):
         supervisor, pidfd = made.supervisor, os.pidfd_open(process.pid)
         supervisor.clock = clock = SetClock()
-        stage = StageProcess("committer", process, pidfd, 0, clock.monotonic_ns())
-        clock.pass_seconds(15)
-        made.stages["committer"].beat()
-        supervisor._check_heartbeat(stage)
+        supervisor.heartbeats = Heartbeats(made.control, clock)
+        stage = StageProcess("committer", process, pidfd, 0)
+
+        def rounds(seconds: int) -> None:
+            for _ in range(seconds * 5):
+                supervisor._check_heartbeat(stage)
+                clock.pass_seconds(0.2)
+                made.stages["committer"].beat()
+
+        rounds(15)
         assert not supervisor.warnings
-        clock.pass_seconds(15)
-        made.stages["committer"].beat()
-        supervisor._check_heartbeat(stage)
+        rounds(6)
         assert process.wait(60) == -signal.SIGKILL
-        assert "gave no sign for 30 s" in supervisor.warnings[0]
+        assert "gave no sign for 20 s" in supervisor.warnings[0]
         os.close(pidfd)
+
+
+def test_time_in_which_nobody_ran_is_nobodys_silence(tmp_path: Path) -> None:
+    """However long the machine stood still, and however often; who is silent while others run is killed."""
+    with (
+        bench(tmp_path / "store", supervisor={"hung_after_ms": 1000}) as made,
+        subprocess.Popen(["sleep", "600"]) as process,
+    ):
+        supervisor, pidfd, clock = made.supervisor, os.pidfd_open(process.pid), SetClock()
+        supervisor.heartbeats = Heartbeats(made.control, clock)
+        stage = StageProcess("committer", process, pidfd, 0)
+        base = made.control.stage_base("committer")
+        made.words[base + Stage.PID] = process.pid
+        for _ in range(10):
+            made.stages["committer"].beat()
+            supervisor._check_heartbeat(stage)
+            clock.pass_seconds(3600)
+            supervisor._check_heartbeat(stage)
+        assert not supervisor.warnings
+        for _ in range(10):
+            clock.pass_seconds(0.2)
+            supervisor._check_heartbeat(stage)
+        assert process.wait(60) == -signal.SIGKILL
+        assert "gave no sign for 1 s" in supervisor.warnings[0]
+        os.close(pidfd)
+
+
+def test_a_store_that_stood_still_goes_on(tmp_path: Path) -> None:
+    """Supervisor and stages are stopped for longer than a stage may hang, and go on as the same processes."""
+    config = {**SMALL, "supervisor": {"hung_after_ms": 5000}}
+    with commitlog.Store.open(tmp_path / "store", config) as store, store.producer() as producer:
+        words = producer._words
+        producer.send("t", b"before").wait("flushed")
+        pids = {name: pid_of(store.path, name) for name in ("", *STAGES)}
+        for pid in pids.values():
+            os.kill(pid, signal.SIGSTOP)
+        until = SYSTEM_CLOCK.monotonic_ns() + 7_000_000_000
+        wait_until(lambda: SYSTEM_CLOCK.monotonic_ns() > until, "seven seconds")
+        os.kill(pids.pop(""), signal.SIGCONT)  # which looks before anybody else may run
+        wait_until(lambda: words[Header.SUPERVISOR_HEARTBEAT] > until, "the supervisor to look")
+        for pid in pids.values():
+            os.kill(pid, signal.SIGCONT)
+        rounds = {name: rounds_of(store, name) for name in STAGES}
+        producer.send("t", b"after").wait("flushed")
+        wait_until(lambda: all(rounds_of(store, name) > rounds[name] for name in STAGES), "all to go on")
+        assert {name: pid_of(store.path, name) for name in STAGES} == pids
+        assert "gave no sign" not in log_of(store)
+        os.kill(pids["committer"], signal.SIGSTOP)
+        wait_until(lambda: pid_of(store.path, "committer") not in (0, pids["committer"]), "another committer")
+        assert "gave no sign" in log_of(store)
 
 
 def test_a_stage_that_can_not_be_started_now_is_started_later(tmp_path: Path) -> None:
