@@ -39,8 +39,10 @@ class LineHandler(logging.StreamHandler[TextIO]):
             super().handleError(record)
 
 
-def log_to(stream: TextIO, level: int = logging.INFO, line: str = "%(asctime)s %(levelname)s %(message)s") -> None:
+def log_to(
+    target: TextIO | LineHandler, level: int = logging.INFO, line: str = "%(asctime)s %(levelname)s %(message)s"
+) -> None:
     """Sends this process's log there, and nowhere else."""
-    handler = LineHandler(stream)
+    handler = target if isinstance(target, LineHandler) else LineHandler(target)
     handler.setFormatter(LineFormatter(line))
     logging.basicConfig(handlers=[handler], level=level, force=True)

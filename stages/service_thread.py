@@ -29,12 +29,12 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import Config
 from commitlog.errors import CommitLogError, StageFailed, store_moved
 from commitlog.file_channel import DISK, FileChannel
-from commitlog.log_lines import log_to
 from commitlog.store_directory import StoreDirectory
 from commitlog.view import attach_control
 from commitlog.wire import WakeupReceiver, WakeupSender
 from shm.layout import STAGES, Header, Lane, Stage
 from shm.statistics import record_duration
+from stages.log_files import log_to_own_output
 
 DRAIN_ROUNDS = 10
 _DRAIN_ROUND_MS = 200
@@ -351,8 +351,8 @@ class ServiceThread(ABC):
 def main(service: type[ServiceThread]) -> None:
     """Entry of a stage process: `python -P -m stages.<name> STORE`. Its output goes to the store's log of the stage."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    log_to(sys.stderr)
     assert service.name in STAGES
+    log_to_own_output(StoreDirectory(sys.argv[1]).logs_directory / f"{service.name}.log")
     try:
         stage = service(Path(sys.argv[1]))
         signal.signal(signal.SIGTERM, stage.request_stop)

@@ -41,12 +41,13 @@ from commitlog.errors import (
     refusal,
 )
 from commitlog.file_channel import DISK, FileChannel
-from commitlog.log_lines import log_to, to_json
+from commitlog.log_lines import to_json
 from commitlog.store_directory import StoreDirectory, StoreFacts, new_store_id
 from shm.layout import STAGES, Header, Lane, Stage
 from shm.positions import ControlRegion
 from shm.statistics import take_sample
 from stages.closing import StopReport, close_store
+from stages.log_files import last_lines, log_to_file, open_log
 from stages.patience import Heartbeats, Patience
 from stages.store_watch import StoreWatch
 
@@ -200,7 +201,7 @@ class Supervisor:
     def _launch(self, name: str, before: StageProcess | None = None) -> StageProcess:
         self.channel.create_directory(self.directory.logs_directory, below=self.directory.path)
         log_path = self.directory.logs_directory / f"{name}.log"
-        fd = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = open_log(log_path)
         try:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", self.entry_point(name), str(self.directory.path)],
@@ -238,9 +239,7 @@ class Supervisor:
     def _last_words(self, name: str) -> str:
         path = self.directory.logs_directory / f"{name}.log"
         try:
-            with self.channel.opened(path) as fd:
-                size = self.channel.size(fd)
-                lines = self.channel.pread(fd, 4096, max(size - 4096, 0)).decode(errors="replace").strip().splitlines()
+            lines = last_lines(path, channel=self.channel)
         except OSError as error:
             return f"its log can't be read: {error}"
         return f"{lines[-1] if lines else 'it said nothing'} (see {path})"
@@ -442,7 +441,7 @@ def run(supervisor: Supervisor) -> int:
     """The supervisor's whole life; returns the exit code."""
     log_file = supervisor.directory.logs_directory / "supervisor.log"
     try:
-        supervisor.start(on_locked=lambda: _log_to(log_file))
+        supervisor.start(on_locked=lambda: log_to_file(log_file))
     except (CommitLogError, OSError) as error:
         supervisor.kill_stages()
         named = error if isinstance(error, CommitLogError) else refusal(error, supervisor.directory.path)
@@ -460,11 +459,6 @@ def run(supervisor: Supervisor) -> int:
     log.info("stopped: %s", report)
     tell({"stopped": True, "drained": report.drained, "kept": report.kept})
     return code
-
-
-def _log_to(path: Path) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    log_to(os.fdopen(fd, "a", encoding="utf-8"))
 
 
 def _allow_descriptors() -> None:

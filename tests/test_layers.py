@@ -43,7 +43,8 @@ EXCEPTIONS = {
     "shm/pool.py": ({"unlink"}, "a pool file, in shared memory"),
     "shm/positions.py": ({"unlink", "os.link", "os.unlink"}, "the control file, in shared memory"),
     "stages/service_thread.py": ({"os.write"}, "the pipe that wakes it"),
-    "stages/supervisor.py": ({"os.open", "os.write"}, "the stages' log files; the pipe to the owner"),
+    "stages/log_files.py": ({"os.open"}, "logs, which are appended to"),
+    "stages/supervisor.py": ({"os.write"}, "the pipe to the owner"),
 }
 
 OS_CALLS = re.compile(
