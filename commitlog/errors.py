@@ -264,11 +264,11 @@ class OffsetOutOfRange(ReaderError):
 
 
 class OptionError(ReaderError):
-    """An option of the Spark source or sink is unknown or has a bad value, or a reader's can't be had at this path."""
+    """An option of the Spark source or sink, or of a Reader, is unknown, has a bad value, or can't be had at this path."""
 
 
 class ReaderInUse(ReaderError):
-    """Another process reads under the same registered name."""
+    """Another process, or another reader in this one, has the registered name."""
 
 
 class DataLoss(ReaderError):

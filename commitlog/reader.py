@@ -69,8 +69,9 @@ class Reader:
                 bill(message)
                 reader.commit(message)
 
-    `fail_on_data_loss=False`: where messages were deleted that a named reader had not read, it goes on with a
-    ReadingWarning that counts them, instead of the error.
+    `fail_on_data_loss=False`: where messages were deleted that a named reader had not read when it was stopped, the next
+    one goes on with a ReadingWarning that counts them, instead of the error. (One that is overtaken while it reads gets
+    DataLoss in any case: make it again.)
 
     `ignore_corrupt`: go on behind records that are damaged, and count them in a ReadingWarning. Without it they are an error,
     raised when all that is good before it and in other lanes was given out; asked again, the reader looks there again.
@@ -119,7 +120,7 @@ class Reader:
         self._view = open_view(path)
         self._index = TopicIndex(self._view, isolation)
         try:
-            check_options(name, auto_commit_seconds, isolation, one_log=self._view.one_log)
+            check_options(name, self.topics, auto_commit_seconds, isolation, one_log=self._view.one_log)
             if name is not None:
                 self._position = ReaderPosition(self._view, name, self.topics, self._lanes, auto_commit_seconds, clock)
             self._begin(isolation)
@@ -201,9 +202,10 @@ class Reader:
     async def __anext__(self) -> Message:
         """The next message, without blocking the event loop while there is none.
 
-        It reads in the loop's thread, in steps of some milliseconds at most, and sleeps on the loop in between. A thread of
-        its own would cost more than most messages do; and one that is cancelled would have taken a message that nobody gets:
-        here a message is never in hand where a cancellation can come.
+        It reads in the loop's thread, a few MiB of each lane at a time, and sleeps on the loop in between. A thread of its
+        own would cost more than most messages do; and one whose task is cancelled would have taken a message that nobody
+        gets: here no message is in hand where a cancellation can come. `commit` waits for the disk, so rather
+        `await asyncio.to_thread(reader.commit)`.
         """
         if self._given % _MESSAGES_IN_A_ROW == 0:
             await asyncio.sleep(0)  # others want to run too, also while there is always a message

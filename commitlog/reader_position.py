@@ -29,8 +29,9 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import DataLoss, OffsetOutOfRange, OptionError, ReaderError, ReadingWarning
 from commitlog.lane_choice import ALL_LANES, LaneChoice
 from commitlog.message import Message
+from commitlog.properties import check_topic
 from commitlog.registered_readers import PYTHON, RegisteredReader, RegisteredReaders, check_name
-from commitlog.start import EARLIEST, Offsets, QueueStarts, parse_starts, resolve
+from commitlog.start import EARLIEST, EARLIEST_OFFSET, Offsets, QueueStarts, parse_starts, resolve
 from commitlog.store_directory import StoreDirectory
 from commitlog.topic_index import QueueRange, TopicIndex
 from commitlog.view import LogView
@@ -54,7 +55,7 @@ class ReaderPosition:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.name, self.topics, self.lanes, self.clock = name, topics, lanes, clock
-        self._store_id = view.store_id
+        self._view, self._store_id = view, view.store_id
         self._every_ns = None if auto_commit_seconds is None else int(auto_commit_seconds * 1e9)
         self._readers = RegisteredReaders(StoreDirectory(view.path, view.channel), clock)
         self._done: Places = {}
@@ -243,8 +244,8 @@ class ReaderPosition:
         try:
             self._write(self._done.copy())
             self._complaint = ""
-        except OSError as error:
-            text = str(self._unwritable(error))
+        except (OSError, ReaderError) as error:
+            text = str(self._unwritable(error) if isinstance(error, OSError) else error)
             if text != self._complaint:
                 log.warning("%s; until then more is kept and comes again", text)
                 self._complaint = text
@@ -255,6 +256,10 @@ class ReaderPosition:
         wanted = self._committed | {key: max(to, self._committed.get(key, 0)) for key, to in places.items()}
         if wanted == self._committed:
             return
+        if self._view.store_id != self._store_id:
+            raise ReaderError(
+                f"reader {self.name}: {self._view.path} is another store now than when it began: make a reader of that one"
+            )
         self._is_writing = True
         try:
             self._readers.save(self._registered(wanted))
@@ -304,8 +309,15 @@ def _let_go(readers: RegisteredReaders, held: int, pid: int) -> None:
         readers.let_go(held)
 
 
-def check_options(name: str | None, auto_commit_seconds: float | None, isolation: str, *, one_log: bool) -> None:
-    """Whether a reader can have these together. Raises OptionError, ReaderError (not a name)."""
+def check_options(
+    name: str | None,
+    topics: Collection[str] | None,
+    auto_commit_seconds: float | None,
+    isolation: str,
+    *,
+    one_log: bool,
+) -> None:
+    """Whether a reader can have these together. Raises OptionError, ReaderError (not a name), IllegalTopic."""
     if auto_commit_seconds is not None:
         is_number = isinstance(auto_commit_seconds, int | float) and not isinstance(auto_commit_seconds, bool)
         if not is_number or not math.isfinite(auto_commit_seconds) or auto_commit_seconds < 0:
@@ -317,6 +329,8 @@ def check_options(name: str | None, auto_commit_seconds: float | None, isolation
     if name is None:
         return
     check_name(name)
+    for topic in topics or ():
+        check_topic(topic)
     if one_log:
         raise OptionError(f"name={name!r}: a RocketMQ store root is only read, and keeps no position: leave it out")
     if isolation != "flushed":
@@ -357,8 +371,8 @@ def seek(index: TopicIndex, name: str, to: str, clock: Clock = SYSTEM_CLOCK) -> 
         queues = {(topic, lane): queue for topic, lane, queue in _queues(index, None, reader.lanes)}
         queues = {key: queue for key, queue in queues.items() if reader.offset(*key) is not None}
         named = {(topic, lane) for topic, lanes in starts.offsets.items() for lane in lanes}
-        check_named(starts, set(queues))
-        for topic, lane in (named & queues.keys()) if starts.offsets else queues:
+        check_named(starts, set(queues), least=EARLIEST_OFFSET)
+        for topic, lane in named or queues:
             offsets.setdefault(topic, {})[lane] = _resolved(index, starts, topic, lane, queues[topic, lane])
         moved = replace(reader, offsets=offsets, moved_ms=clock.wall_ms())
         readers.save(moved)
@@ -367,11 +381,11 @@ def seek(index: TopicIndex, name: str, to: str, clock: Clock = SYSTEM_CLOCK) -> 
         readers.let_go(held)
 
 
-def check_named(starts: QueueStarts, present: Collection[tuple[str, int]]) -> None:
-    """Raises OffsetOutOfRange for an offset above 0 of a queue that is not among those that are read and there."""
+def check_named(starts: QueueStarts, present: Collection[tuple[str, int]], least: int = 1) -> None:
+    """Raises OffsetOutOfRange for an offset, from `least` on, of a queue that is not among those that are read and there."""
     for topic, lanes in starts.offsets.items():
         for lane, number in lanes.items():
-            if number > 0 and (topic, lane) not in present:
+            if number >= least and (topic, lane) not in present:
                 raise OffsetOutOfRange(
                     f"offset {number:,} of topic {topic}, lane {lane}: it has no messages, or is not read: give offsets of "
                     "queues that are (`commitlog stat` shows them)"

@@ -54,7 +54,7 @@ OFFSET_END = (1 << 63) // ENTRY_BYTES
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _FILE_BYTES_MAX = 4 << 20
 """Room for 300,000 queues."""
-_PATTERN_LENGTH_MAX = 10_000
+PATTERN_LENGTH_MAX = 10_000
 _TIME_MS_END = 1 << 62
 _UNBELIEVABLE = (
     ValueError,
@@ -163,6 +163,8 @@ class RegisteredReaders:
             self.channel.unlink(path)
             self.channel.unlink(self._path(name, "lock"))
             self.channel.sync_directory(self.directory.readers_directory)
+        except OSError as error:
+            raise ReaderError(f"{path}: can't be removed ({error.strerror}): remove it by hand") from error
         finally:
             self.let_go(held)
 
@@ -300,7 +302,7 @@ def _to_json(reader: RegisteredReader) -> dict[str, Any]:
 def _from_json(name: str, values: dict[str, Any]) -> RegisteredReader:
     """Raises one of _UNBELIEVABLE. Nothing is taken for what it is not: True is no number, "1" neither."""
     pattern = values.get("pattern")
-    if pattern is not None and len(_is(str, pattern)) > _PATTERN_LENGTH_MAX:
+    if pattern is not None and len(_is(str, pattern)) > PATTERN_LENGTH_MAX:
         raise ValueError("a pattern that long")
     passed_over = frozenset(_is(list, values.get("passed_over", [])))
     for topic in passed_over:

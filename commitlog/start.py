@@ -91,7 +91,10 @@ def parse_starts(start: str | int | Mapping[str, Mapping[int, int]], clock: Cloc
         except (ValueError, RecursionError) as error:
             raise BadStart(f"{str(start)[:200]!r} is no JSON ({error}); {_SHAPE}") from None
     if isinstance(start, Mapping):
-        return QueueStarts(EARLIEST, offsets_by_queue(start))
+        offsets = offsets_by_queue(start)
+        if not any(offsets.values()):
+            raise BadStart(f"{str(start)[:80]} names no queue; {_SHAPE}")
+        return QueueStarts(EARLIEST, offsets)
     return QueueStarts(parse_start(start).at(clock))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from commitlog.errors import BadStart, IllegalTopic, OptionError, ReaderError
 from commitlog.properties import check_topic
-from commitlog.registered_readers import check_name
+from commitlog.registered_readers import PATTERN_LENGTH_MAX, check_name
 from commitlog.spark.columns import ALL_COLUMNS, KAFKA_COLUMNS
 from commitlog.start import (
     EARLIEST,
@@ -248,11 +248,7 @@ def _subscription(values: Mapping[str, str]) -> Subscription:
             raise bad("subscribe", values["subscribe"], "give topics separated by commas")
         return Subscription(topics=tuple(topic_name("subscribe", topic) for topic in topics))
     if "subscribePattern" in values:
-        try:
-            re.compile(values["subscribePattern"])
-        except re.error as error:
-            raise bad("subscribePattern", values["subscribePattern"], f"give a regular expression ({error})") from None
-        return Subscription(pattern=values["subscribePattern"])
+        return Subscription(pattern=_pattern(values["subscribePattern"]))
     if "assign" in values:
         shape = 'give JSON such as {"orders": [0, 1]}'
         parsed = _json("assign", values["assign"], shape)
@@ -261,6 +257,16 @@ def _subscription(values: Mapping[str, str]) -> Subscription:
                 raise bad("assign", values["assign"], shape)
         return Subscription(assigned={topic_name("assign", topic): tuple(lanes) for topic, lanes in parsed.items()})
     return Subscription()
+
+
+def _pattern(text: str) -> str:
+    if len(text) > PATTERN_LENGTH_MAX:
+        raise bad("subscribePattern", text, f"give at most {PATTERN_LENGTH_MAX:,} letters")
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError, MemoryError) as error:
+        raise bad("subscribePattern", text, f"give a regular expression ({error})") from None
+    return text
 
 
 def topic_name(option: str, topic: str) -> str:

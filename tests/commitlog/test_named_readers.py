@@ -32,6 +32,7 @@ from commitlog.file_channel import FileChannel
 from commitlog.message import Message
 from commitlog.reader import Reader
 from commitlog.registered_readers import RegisteredReader, RegisteredReaders
+from commitlog.store_directory import StoreFacts, new_store_id
 from stages.reader_needs import ReaderNeeds
 from tests.children import in_child
 from tests.fake_clock import SetClock
@@ -575,6 +576,25 @@ def test_no_store_no_name(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+def test_topics_are_topics(store: HandMadeStore) -> None:
+    """What can be none would make a position that nobody can read."""
+    for topic in ("a/b", "..", 5):
+        with pytest.raises(commitlog.errors.IllegalTopic):
+            billing(store, topic=topic if isinstance(topic, str) else {topic}, follow=True)
+    assert RegisteredReaders(store.directory).names() == []
+
+
+def test_another_store_at_the_path_of_a_running_reader(store: HandMadeStore) -> None:
+    """Offsets of one are not written as places in the other."""
+    with billing(store, follow=True) as reader:
+        list(islice(reader, 200))
+        store.directory.save(StoreFacts(new_store_id(), store.segment_bytes))
+        assert reader.poll() is None
+        with pytest.raises(ReaderError, match="is another store now"):
+            reader.commit()
+    assert stored(store).offsets == {"orders": {0: 0, 1: 0}}
+
+
 def test_a_rocketmq_root_keeps_no_position(store: HandMadeStore) -> None:
     root = store.path / "lanes/0"
     with pytest.raises(OptionError, match="a RocketMQ store root is only read"):
@@ -609,6 +629,8 @@ def test_starts_by_queue(store: HandMadeStore) -> None:
         ({"orders": [1]}, BadStart),
         ({"a/b": {0: 1}}, commitlog.errors.IllegalTopic),
         ("{", BadStart),
+        ({}, BadStart),
+        ({"orders": {}}, BadStart),
     ],
     ids=str,
 )

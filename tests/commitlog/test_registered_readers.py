@@ -261,6 +261,8 @@ def test_seek_moves_a_reader(named: HandMadeStore, to: str, offsets: dict[int, i
         ("billing", '{"other": {"0": 1}}', OffsetOutOfRange, "no messages, or is not read"),
         ("billing", '{"orders": 1}', BadStart, "no mapping"),
         ("billing", "{", BadStart, "no JSON"),
+        ("billing", "{}", BadStart, "names no queue"),
+        ("billing", '{"other": {"0": -1}}', OffsetOutOfRange, "no messages, or is not read"),
     ],
 )
 def test_a_seek_that_can_not_be(named: HandMadeStore, name: str, to: str, error: type[Exception], text: str) -> None:

@@ -167,6 +167,19 @@ def test_what_is_no_file(store: HandMadeStore, make: Callable[[Path], None], cap
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, make_link], ids=["a pipe", "a directory", "a link"])
+def test_what_is_no_file_can_be_removed(store: HandMadeStore, make: Callable[[Path], None]) -> None:
+    """A directory by hand, which is said."""
+    make(bad_file(store))
+    readers = RegisteredReaders(store.directory)
+    if make is os.mkdir:
+        with pytest.raises(ReaderError, match="remove it by hand"):
+            readers.remove("bad")
+    else:
+        readers.remove("bad")
+        assert readers.names() == ["good"]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, make_link], ids=["a pipe", "a directory", "a link"])
 def test_a_lock_that_is_no_file(store: HandMadeStore, make: Callable[[Path], None]) -> None:
     """Commands say what is there, and the name can't be had."""
     readers = RegisteredReaders(store.directory)
