@@ -139,7 +139,7 @@ class ForkedProducer(ProducerError):
 
 
 class ConcurrentUse(ProducerError):
-    """Two threads are inside one producer. Give each thread a producer (a lane) of its own."""
+    """A call of a producer inside a call of the same one, by a signal handler or a finalizer. Nothing was done."""
 
 
 class WaitTimeout(ProducerError):

@@ -4,17 +4,19 @@ A producer leases a lane and is the only writer of its log, so it knows queue of
 append. It encodes a record in its final bytes, copies it into the lane's write buffer, and publishes it by storing
 `wrote`. RocketMQ's DefaultAppendMessageCallback, with the lane in place of the put-message lock.
 
-**Interrupts and threads.** A call takes the producer's one token first and puts it back last. One that finds none is beside
-or inside another, and raises ConcurrentUse before it has stored anything. A call that was interrupted (KeyboardInterrupt
-can hit between any two steps) or has failed puts back the token `False`: then the next one re-reads `wrote` and learns what
-was published from the buffer itself. Token and local variable are exchanged in one statement that calls nothing: CPython
-neither switches threads nor raises an interrupt in it.
+**Threads and interrupts.** A call takes the producer's one token first and puts it back last. One that finds none is beside
+another thread's, and waits until that has put it back; or it is inside a call of its own thread (by a signal handler, a
+finalizer), as the stack shows: then it raises ConcurrentUse before it has stored anything. A call that was interrupted
+(KeyboardInterrupt can hit between any two steps) or has failed puts back the token `False`: then the next one re-reads
+`wrote` and learns what was published from the buffer itself. Token and local variable are exchanged in one statement that
+calls nothing: CPython neither switches threads nor raises an interrupt in it. So who is alone pays for no lock.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import sys
 import weakref
 from collections.abc import Mapping, Sequence
 from time import time_ns
@@ -33,6 +35,7 @@ from commitlog.properties import check_topic, encode_properties
 from commitlog.receipt import BatchReceipt, Receipt
 from commitlog.record import BLANK_BYTES, MAGIC_BLANK, Host, RecordEncoder, decode
 from commitlog.statistics import LaneStatistics, lane_statistics
+from commitlog.turns import Turns, is_inside
 from commitlog.write_place import WritePlace
 from shm.layout import Lane
 
@@ -62,7 +65,7 @@ class _Gone(dict[str, _Topic]):
 
 
 class Producer:
-    """Leases a lane of a running store and appends to it. For one thread at a time.
+    """Leases a lane of a running store and appends to it. Threads may share it: they come one after the other.
 
     Attributes: `lane`, its number; `store_host`, the host in its message ids; `message_bytes_max`, the largest record.
     Raises StoreNotFound, StoreNotRunning, StoreStopped, NoFreeLane, NotEnoughSharedMemory, DiskError.
@@ -71,7 +74,7 @@ class Producer:
     __slots__ = (
         "__weakref__", "_attachment", "_closed", "_config", "_encoder", "_known_offsets", "_lease", "_messages",
         "_messages_at", "_next_tick", "_place", "_progress", "_seen", "_sleep_at", "_sync", "_timestamp", "_token", "_topics",
-        "_words", "_wrote", "_wrote_at", "lane", "message_bytes_max", "store_host",
+        "_turns", "_words", "_wrote", "_wrote_at", "lane", "message_bytes_max", "store_host",
     )  # fmt: skip
 
     def __init__(self, path: str | os.PathLike[str], clock: Clock = SYSTEM_CLOCK) -> None:
@@ -106,7 +109,7 @@ class Producer:
         self._wrote, self._messages = words[self._wrote_at], words[self._messages_at]
         self._timestamp, self._next_tick = end.store_timestamp, 0  # ms; ns
         self._sync = self._progress.sync
-        self._closed = False
+        self._closed, self._turns = False, Turns(clock)
         self._token: bool | None = True
         _PRODUCERS.add(self)
 
@@ -137,7 +140,11 @@ class Producer:
         try:
             token, self._token = self._token, None
             if not token:
-                self._enter_again(token)
+                while token is None:
+                    self._wait_outside()
+                    token, self._token = self._token, None
+                if not token:
+                    self._learn_published()
             state = self._topics.get(topic) or self._open_topic(topic)
             if type(body) is not bytes:
                 body = _as_bytes(body)
@@ -169,7 +176,7 @@ class Producer:
             self._token, token = True, None
         except BaseException:
             if token is not None:
-                self._token = False
+                self._token, token = False, None
             raise
         if words[self._sleep_at] != self._seen:
             self._attend(end)
@@ -201,7 +208,11 @@ class Producer:
         try:
             token, self._token = self._token, None
             if not token:
-                self._enter_again(token)
+                while token is None:
+                    self._wait_outside()
+                    token, self._token = self._token, None
+                if not token:
+                    self._learn_published()
             made = Bodies.of(bodies)
             state = self._topics.get(topic) or self._open_topic(topic)
             encoded = encode_properties(key, tags, properties, wait, append_crc=self._encoder.append_crc)
@@ -220,7 +231,7 @@ class Producer:
             self._token, token = True, None
         except BaseException:
             if token is not None:
-                self._token = False
+                self._token, token = False, None
             raise
         if words[self._sleep_at] != self._seen:
             self._attend(end)
@@ -257,13 +268,26 @@ class Producer:
         state = self._topics[topic] = _Topic(encoded, next_offset, encode, overhead)
         return state
 
-    def _enter_again(self, token: bool | None) -> None:
-        """Raises ConcurrentUse where another call is running. Else the last one was interrupted or has failed: what was
-        published is in the log, and nothing else is."""
+    def _wait_outside(self) -> None:
+        """Another call has the token: returns when it is back, and may be gone again. Raises ConcurrentUse where that call is
+        one of this thread's own, which goes on only after this one."""
+        if is_inside(self, _TAKING_TOKENS, sys._getframe(1)):
+            raise ConcurrentUse(
+                f"lane {self.lane}: this thread is inside a call of this producer further up (in a signal handler or a "
+                f"finalizer?): do it when that has returned, or with a producer of its own"
+            )
+        self._turns.wait(lambda: self._token is not None, self._ask)
+        if self._token is None and sys.is_finalizing():  # whoever has it may be a thread that is stopped for good
+            raise ConcurrentUse(f"lane {self.lane}: the program ends while another thread is inside this producer")
+
+    def _ask(self) -> None:
+        """Whoever sends next looks up."""
+        self._seen = -1
+
+    def _learn_published(self) -> None:
+        """The last call was interrupted or has failed: what it has published is in the log, and nothing else is."""
         if self._closed:
             return  # the topics say why
-        if token is None:
-            raise self._concurrent_use()
         place, published = self._place, self._words[self._wrote_at]
         where = self._wrote
         while where < published:
@@ -278,11 +302,6 @@ class Producer:
         self._wrote = published
         place.leave()
 
-    def _concurrent_use(self) -> ConcurrentUse:
-        return ConcurrentUse(
-            f"lane {self.lane}: another thread, or this one further up, is inside this producer; give each thread its own"
-        )
-
     # ---- acknowledgements ----------------------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
@@ -295,41 +314,53 @@ class Producer:
         return lane_statistics(self._attachment.control, self.lane)
 
     def _attend(self, end: int) -> None:
-        """The committer went to sleep, or the store is closing: rings, or makes the next send find out.
+        """The committer went to sleep, another thread has waited for its turn, or the store is closing: rings, gives way, or
+        makes the next send find out.
 
         What was accepted meanwhile stays in the pool for the next start; in one that was removed it would be lost without a
         word. Raises PoolUnlinked then.
         """
-        self._seen = self._words[self._sleep_at]
+        seen = self._words[self._sleep_at]
         self._attachment.wake("committer")
-        if self._attachment.closing:
-            self._place.leave()
-            if self._lease.is_unlinked():
-                self._progress.wait_for_the_last(end)
+        if not self._attachment.closing:
+            self._seen = seen
+            self._turns.give_way()
+            return
+        self._seen = -1  # for other threads' messages that are on their way
+        token = None
+        try:
+            token, self._token = self._token, None
+        finally:
+            if token is not None:  # else whoever has it comes here next
+                self._token = False
+        if self._lease.is_unlinked():
+            self._progress.wait_for_the_last(end)
 
     # ---- life ----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Gives the lane back. What was sent is drained by the stages; `flush` before waits for it."""
-        if self._closed:
-            return
+        """Gives the lane back. What was sent is drained by the stages; `flush` before waits for it. Another thread's call
+        comes to its end first. Raises ConcurrentUse inside a call."""
         gone = _Gone(ProducerClosed(f"lane {self.lane}: this producer was closed"))
         token = None
         try:
             token, self._token = self._token, None
-            if token is None:
-                raise self._concurrent_use()
+            while token is None:
+                self._wait_outside()
+                token, self._token = self._token, None
+            if self._closed:
+                return
             self._topics = gone
             self._closed = True
         finally:
             if token is not None:
-                self._token = False
+                self._token, token = False, None
         self._place.close()
         self._lease.release()
         self._attachment.close_sockets()
 
     def _die_after_fork(self) -> None:
-        self._closed = True
+        self._closed, self._token = True, False  # a thread that was inside is the parent's
         self._topics = _Gone(
             ForkedProducer(f"lane {self.lane}: this producer belongs to the parent process; make one in the child")
         )
@@ -350,6 +381,9 @@ class Producer:
     def __repr__(self) -> str:
         return f"Producer({str(self._attachment.directory.path)!r}, lane={self.lane})"
 
+
+_TAKING_TOKENS = frozenset(call.__code__ for call in (Producer.send, Producer.send_batch, Producer.close))
+"""Calls with a local variable `token`, which is not None as long as they have it."""
 
 _PRODUCERS: weakref.WeakSet[Producer] = weakref.WeakSet()
 

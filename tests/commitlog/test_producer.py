@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -180,58 +178,6 @@ def test_a_forked_child_can_neither_use_a_producer_nor_keep_its_lane(store: comm
         os.waitpid(child, 0)
         os.close(reading)
         os.close(writing)
-
-
-class _Cycle:
-    """Garbage that only the collector finds, and that lets another thread run when it is found."""
-
-    def __init__(self) -> None:
-        self.me = self
-
-    def __del__(self) -> None:
-        time.sleep(0)
-
-
-@pytest.fixture(params=[700, 50, 3])
-def collecting_often(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The garbage collector runs after so many new objects, and threads are switched as often as can be."""
-    threshold, switching = gc.get_threshold(), sys.getswitchinterval()
-    gc.set_threshold(request.param)
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(switching)
-    gc.set_threshold(*threshold)
-
-
-@pytest.mark.usefixtures("collecting_often")
-def test_threads_in_one_producer_raise_or_append_whole_messages(store: commitlog.Store) -> None:
-    """Every message that was accepted is there once; whoever came at the wrong time got ConcurrentUse. Nobody hangs."""
-    producer = store.producer()
-    accepted: list[bytes] = []
-    refused: list[errors.ConcurrentUse] = []
-    broken: list[Exception] = []
-
-    def work(name: str) -> None:
-        for number in range(2000):
-            body = f"{name} {number}".encode()
-            _Cycle()
-            try:
-                producer.send("t", body)
-                accepted.append(body)
-            except errors.ConcurrentUse as error:
-                refused.append(error)
-            except Exception as error:  # shown below
-                broken.append(error)
-
-    threads = [threading.Thread(target=work, args=(name,)) for name in "abc"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    producer.flush()
-    assert Counter(message.value for message in read(store)) == Counter(accepted)
-    assert not broken
-    assert len(accepted) + len(refused) == 6000
 
 
 def test_a_call_inside_a_call_is_refused(store: commitlog.Store) -> None:
