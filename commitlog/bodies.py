@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commitlog.byte_ranges import Ints, crcs_of_rows
-from commitlog.errors import RecordError
+from commitlog.errors import IllegalMessage, RecordError
 from commitlog.record import CRC_MASK, crc32
 
 _ARROW_OFFSETS = {"binary": np.int32, "large_binary": np.int64}
@@ -33,7 +33,7 @@ class Bodies:
         """From a sequence of bytes, a numpy array of shape (count, bytes) and dtype uint8, or an Arrow binary array
         (binary, large_binary, fixed_size_binary; chunked or not; pyarrow itself is not imported).
 
-        Raises TypeError for anything else, and RecordError for an Arrow array that holds nulls.
+        Raises IllegalMessage for anything else, and RecordError for an Arrow array that holds nulls.
         """
         if isinstance(bodies, Bodies):
             return bodies
@@ -42,7 +42,9 @@ class Bodies:
         if hasattr(bodies, "null_count") and hasattr(bodies, "type"):
             return cls._of_arrow(bodies)
         if isinstance(bodies, str | bytes | bytearray | memoryview | dict) or not isinstance(bodies, Sequence):
-            raise TypeError(f"a batch is a sequence of bytes, not {type(bodies).__name__}; one body goes to send()")
+            raise IllegalMessage(
+                f"a batch is a sequence of bytes, not {type(bodies).__name__}; one body goes to send()"
+            )
         return cls._of_sequence(bodies)
 
     @classmethod
@@ -66,7 +68,7 @@ class Bodies:
     @classmethod
     def _of_matrix(cls, array: npt.NDArray[Any]) -> Bodies:
         if array.ndim != 2 or array.dtype != np.uint8:
-            raise TypeError(
+            raise IllegalMessage(
                 f"a numpy batch is of shape (count, bytes) and dtype uint8, not {array.shape} and {array.dtype}: "
                 f"use .view(numpy.uint8).reshape(count, -1)"
             )
@@ -88,7 +90,7 @@ class Bodies:
             flat = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
             return cls._of_matrix(flat[skip * size : (skip + count) * size].reshape(count, size))
         if kind not in _ARROW_OFFSETS:
-            raise TypeError(f"an Arrow batch is a binary array, not {kind}; use .cast('binary')")
+            raise IllegalMessage(f"an Arrow batch is a binary array, not {kind}; use .cast('binary')")
         if not count:
             return cls(0, 0, 0)
         _, offsets, data = array.buffers()
@@ -140,7 +142,7 @@ class Bodies:
             except TypeError:
                 _refuse(self._sequence)
             if len(joined) != (stop - start) * self.size:
-                raise TypeError("a body is of bytes: a memoryview must be of format 'B'")
+                raise IllegalMessage("a body is of bytes: a memoryview must be of format 'B'")
             part = np.frombuffer(joined, np.uint8)
         return part.view(f"V{self.size}").ravel()
 
@@ -163,5 +165,5 @@ def _refuse(bodies: Sequence[Any]) -> NoReturn:
             hint = (
                 "; use .encode()" if isinstance(body, str) else "; use orjson.dumps()" if isinstance(body, dict) else ""
             )
-            raise TypeError(f"body {index} of the batch is {type(body).__name__}, not bytes{hint}")
-    raise TypeError("a body of the batch is not contiguous bytes")
+            raise IllegalMessage(f"body {index} of the batch is {type(body).__name__}, not bytes{hint}")
+    raise IllegalMessage("a body of the batch is not contiguous bytes")

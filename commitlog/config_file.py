@@ -14,6 +14,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from commitlog.config import Config, Interval, RetentionConfig
 from commitlog.errors import ConfigError
+from commitlog.log_lines import printable
 
 for _section in (Config, *(section.default_factory for section in dataclasses.fields(Config))):
     _section.__pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[union-attr]
@@ -30,10 +31,14 @@ def load_config(source: str | Path | Mapping[str, Any] | Config | None) -> Confi
         return source
     if isinstance(source, Mapping):
         return _validated(dict(source), "config")
+    if not isinstance(source, str | Path):
+        raise ConfigError(
+            f"config is a TOML file's path, a dictionary of sections or a Config, not {type(source).__name__}"
+        )
     try:
         text = Path(source).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{source}: can't be read: {error}") from error
+    except (OSError, ValueError) as error:  # a ValueError: the text is no UTF-8, or the path can't be one
+        raise ConfigError(f"{printable(str(source))}: can't be read: {error}") from error
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -43,7 +48,11 @@ def load_config(source: str | Path | Mapping[str, Any] | Config | None) -> Confi
 
 def _validated(values: dict[str, Any], where: str) -> Config:
     try:
-        config = _ADAPTER.validate_json(orjson.dumps(values))  # JSON: strict, and still dataclasses from objects
+        text = orjson.dumps(values)
+    except TypeError as error:
+        raise ConfigError(f"{where}: {error}; names are strings, values strings, whole numbers and booleans") from error
+    try:
+        config = _ADAPTER.validate_json(text)  # JSON: strict, and still dataclasses from objects
     except ValidationError as error:
         raise ConfigError("; ".join(_describe(problem, where) for problem in error.errors())) from error
     size = config.store.segment_bytes

@@ -11,7 +11,7 @@ from commitlog.errors import StoreDamaged, StoreNotFound, StoreRefused
 from commitlog.file_channel import DISK, FileChannel
 from commitlog.log_scan import LogScan
 from commitlog.mapped_file_queue import MappedFileQueue, guess_segment_bytes
-from commitlog.store_directory import STORE_FILE, LaneDirectory, StoreDirectory
+from commitlog.store_directory import STORE_FILE, LaneDirectory, StoreDirectory, checked_path
 from commitlog.view import StoreView
 
 
@@ -42,7 +42,7 @@ def find_roots(path: str | os.PathLike[str], channel: FileChannel = DISK) -> tup
 
     Raises StoreNotFound where there is none, StoreTooNew, StoreRefused.
     """
-    path = Path(path).absolute()
+    path = checked_path(path)
     directory = StoreDirectory(path, channel)
     try:
         is_store = (path / STORE_FILE).exists() or directory.lanes_directory.is_dir()

@@ -19,6 +19,7 @@ import os
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
+from operator import index
 from time import time_ns
 from types import TracebackType
 from typing import Any, NoReturn
@@ -28,7 +29,7 @@ from commitlog.batch import batch_size, encode_batch
 from commitlog.bodies import Bodies
 from commitlog.bound_encoder import BoundEncoder, bind
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.errors import ConcurrentUse, ForkedProducer, MessageTooLarge, ProducerClosed, disk_error
+from commitlog.errors import ConcurrentUse, ForkedProducer, IllegalMessage, MessageTooLarge, ProducerClosed, disk_error
 from commitlog.lane import Lease
 from commitlog.progress import LaneProgress
 from commitlog.properties import check_topic, encode_properties
@@ -42,6 +43,7 @@ from shm.layout import Lane
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 STORE_ADDRESS = "127.0.0.1"
 STORE_PORT = 10911
+_FLAG_MAX, _TIMESTAMP_MAX = (1 << 31) - 1, (1 << 63) - 1
 
 
 class _Topic:
@@ -130,11 +132,11 @@ class Producer:
 
         `key` and `tags` become RocketMQ's KEYS and TAGS, `properties` are the user's own; `wait=False` keeps a store
         with SYNC_FLUSH from waiting for this message; `flag` and `born_timestamp` (ms) go into the record as they are.
-        Raises IllegalTopic, IllegalProperty, MessageTooLarge, PropertiesTooLarge, NoBufferAvailable (back-pressure),
-        StoreStopped, ProducerClosed, ForkedProducer, ConcurrentUse: nothing was appended then. In a store with SYNC_FLUSH
-        also what `Receipt.wait` raises, with the receipt as `error.receipt`: then the message *is* in the log, and sending it
-        again would double it. PoolUnlinked without a receipt: the store stops because its memory was removed, and this
-        message has come too late to reach the disk.
+        Raises IllegalTopic, IllegalProperty, IllegalMessage, MessageTooLarge, PropertiesTooLarge, NoBufferAvailable
+        (back-pressure), StoreStopped, ProducerClosed, ForkedProducer, ConcurrentUse: nothing was appended then. In a store
+        with SYNC_FLUSH also what `Receipt.wait` raises, with the receipt as `error.receipt`: then the message *is* in the
+        log, and sending it again would double it. PoolUnlinked without a receipt: the store stops because its memory was
+        removed, and this message has come too late to reach the disk.
         """
         token = None
         try:
@@ -167,6 +169,7 @@ class Producer:
                 place.append(state.encode(body, encoded, offset, where, now))
             else:
                 born = now if born_timestamp is None else born_timestamp
+                _check_numbers(flag, born)
                 place.append(self._encoder.encode(state.encoded, body, encoded, offset, where, born, now, flag))
             words = self._words
             words[self._wrote_at] = end  # publishes the record: accepted
@@ -174,9 +177,11 @@ class Producer:
             state.next_offset = offset + 1
             self._wrote = end  # last: who is interrupted before finds the record between the two
             self._token, token = True, None
-        except BaseException:
+        except BaseException as error:
             if token is not None:
                 self._token, token = False, None
+            if type(error) is TypeError:
+                check_topic(topic)  # one that can't be looked up
             raise
         if words[self._sleep_at] != self._seen:
             self._attend(end)
@@ -229,9 +234,11 @@ class Producer:
             state.next_offset = offset + made.count
             self._wrote = end
             self._token, token = True, None
-        except BaseException:
+        except BaseException as error:
             if token is not None:
                 self._token, token = False, None
+            if type(error) is TypeError:
+                check_topic(topic)  # one that can't be looked up
             raise
         if words[self._sleep_at] != self._seen:
             self._attend(end)
@@ -397,10 +404,23 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
+def _check_numbers(flag: int, born_timestamp: int) -> None:
+    """Raises IllegalMessage for numbers that a record has no place for, or that readers would take for others."""
+    try:
+        fits = 0 <= index(flag) <= _FLAG_MAX and 0 <= index(born_timestamp) <= _TIMESTAMP_MAX
+    except TypeError:
+        fits = False
+    if not fits:
+        raise IllegalMessage(
+            f"flag and born_timestamp are whole numbers from 0 to {_FLAG_MAX} and of milliseconds since 1970, not "
+            f"{flag!r:.40} and {born_timestamp!r:.40}"
+        )
+
+
 def _as_bytes(body: Any) -> bytes:
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body)
     hint = (
         "body.encode()" if isinstance(body, str) else "orjson.dumps(body)" if isinstance(body, dict | list) else "bytes"
     )
-    raise TypeError(f"a body is bytes, not {type(body).__name__}: send {hint}")
+    raise IllegalMessage(f"a body is bytes, not {type(body).__name__}: send {hint}")

@@ -65,7 +65,7 @@ def check_topic(topic: str) -> bytes:
 def _check_pair(name: object, value: object, what: str) -> None:
     if not isinstance(name, str) or not isinstance(value, str):
         kinds = f"{type(name).__name__} and {type(value).__name__}"
-        raise IllegalProperty(f"{what}: name and value are both str, not {kinds}")
+        raise IllegalProperty(f"{what}: name and value are both str, not {kinds}; use str() or .decode()")
     if not name or not value:
         raise IllegalProperty(f"{what}: readers drop an empty name or value; leave it out")
     if "\x01" in name or "\x02" in name or "\x01" in value or "\x02" in value:
@@ -86,16 +86,22 @@ def encode_properties(
     of RocketMQ's own names, PropertiesTooLarge above 32,767 bytes (with the CRC, where `append_crc`).
     """
     text = ""
-    if keys:
+    if keys is not None and keys != "":
         _check_pair("KEYS", keys, "key")
         text = f"KEYS\x01{keys}\x02"
-    if tags:
+    if tags is not None and tags != "":
         _check_pair("TAGS", tags, "tags")
         text += f"TAGS\x01{tags}\x02"
     if not wait:
         text += "WAIT\x01false\x02"
     if properties:
-        for name, value in properties.items():
+        try:
+            pairs = properties.items()
+        except AttributeError:
+            raise IllegalProperty(
+                f"properties are a mapping of str to str, not {type(properties).__name__}; make one with dict()"
+            ) from None
+        for name, value in pairs:
             what = f"property {name!r}"
             _check_pair(name, value, what)
             if name in RESERVED_NAMES or name.startswith(RESERVED_PREFIX):

@@ -26,6 +26,7 @@ from commitlog.errors import (
     CommitLogError,
     CorruptRecord,
     DamagedFile,
+    IllegalArgument,
     OptionError,
     ReaderError,
     UnknownTopic,
@@ -103,7 +104,7 @@ class Reader:
         ignore_corrupt: bool = False,
     ) -> None:
         if isolation not in ("flushed", "committed"):
-            raise ValueError(f"isolation is 'flushed' or 'committed', not {isolation!r}")
+            raise IllegalArgument(f"isolation is 'flushed' or 'committed', not {isolation!r}")
         self.topics = None if topic is None else {topic} if isinstance(topic, str) else set(topic)
         self.follow, self.ignore_corrupt = follow, ignore_corrupt
         self._clock = clock

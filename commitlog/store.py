@@ -21,7 +21,7 @@ import orjson
 import commitlog.errors as errors
 from commitlog.config import Config
 from commitlog.config_file import load_config
-from commitlog.errors import CommitLogError, StageFailed
+from commitlog.errors import CommitLogError, IllegalArgument, StageFailed, StoreRefused
 from commitlog.producer import Producer
 from commitlog.statistics import StoreStatistics, store_statistics
 from commitlog.store_directory import StoreDirectory
@@ -48,7 +48,10 @@ class Store:
     leave by themselves. Attributes: `path`, `segment_bytes`.
     """
 
-    def __init__(self, path: Path, process: subprocess.Popen[bytes], ready: Mapping[str, Any], config: Config) -> None:
+    def __init__(self, path: object = "…", *_: object, **__: object) -> None:
+        raise IllegalArgument(f"a store is opened, not made like this: commitlog.Store.open({path!r:.80})")
+
+    def _begin(self, path: Path, process: subprocess.Popen[bytes], ready: Mapping[str, Any], config: Config) -> None:
         self.path = path
         self._drain_seconds = 4 * config.supervisor.stop_timeout_ms / 1000  # a stage after the other
         self.segment_bytes: int = ready["segment_bytes"]
@@ -71,6 +74,10 @@ class Store:
         """
         directory = StoreDirectory(path)
         settings = load_config(config)
+        try:
+            request = orjson.dumps({"path": str(directory.path), "config": settings.to_json()}) + b"\n"
+        except TypeError:  # it tells the stages in JSON
+            raise StoreRefused(f"{str(directory.path)!a}: a store's path is UTF-8; choose another one") from None
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "stages.supervisor"],
             stdin=subprocess.PIPE,
@@ -81,9 +88,8 @@ class Store:
         )
         assert process.stdin is not None
         assert process.stdout is not None
-        request = {"path": str(directory.path), "config": settings.to_json()}
         try:
-            process.stdin.write(orjson.dumps(request) + b"\n")
+            process.stdin.write(request)
             process.stdin.flush()
             ready = _await_ready(process)
         except BaseException:
@@ -91,7 +97,9 @@ class Store:
             process.wait()
             process.stdout.close()
             raise
-        return cls(directory.path, process, ready, settings)
+        store = cls.__new__(cls)
+        store._begin(directory.path, process, ready, settings)
+        return store
 
     def _listen(self) -> None:
         """What the supervisor says while it runs: warnings are passed on, the end is kept for `close`."""

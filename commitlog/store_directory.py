@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from commitlog.errors import StoreDamaged, StoreNotFound, StoreRefused, StoreTooNew
+from commitlog.errors import IllegalArgument, StoreDamaged, StoreNotFound, StoreRefused, StoreTooNew
 from commitlog.file_channel import DISK, FileChannel
 from shm.layout import LANE_ROWS
 
@@ -90,11 +90,26 @@ def new_store_id() -> str:
     return os.urandom(16).hex()
 
 
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """A path as a user gives it. Raises IllegalArgument for what is none, StoreRefused for what no file can be called."""
+    try:
+        name = os.fsencode(path)
+    except TypeError:
+        raise IllegalArgument(f"a path is a str or a pathlib.Path, not {type(path).__name__}") from None
+    except UnicodeEncodeError:
+        raise StoreRefused(
+            f"{str(path)!a}: half a surrogate pair is no character of a path; check where it comes from"
+        ) from None
+    if b"\0" in name:
+        raise StoreRefused(f"{str(path)!a}: a path has no NUL in it; check where it comes from")
+    return Path(os.fsdecode(name)).absolute()
+
+
 class StoreDirectory:
-    """Paths and small files of one store; holds nothing open."""
+    """Paths and small files of one store; holds nothing open. Raises IllegalArgument, StoreRefused."""
 
     def __init__(self, path: str | os.PathLike[str], channel: FileChannel = DISK) -> None:
-        self.path = Path(path).absolute()
+        self.path = checked_path(path)
         self.channel = channel
         self.file = self.path / STORE_FILE
         self.lock_file = self.path / "lock"

@@ -16,7 +16,15 @@ from commitlog.consume_queue import queue_directories
 from commitlog.errors import StoreNotFound
 from commitlog.file_channel import DISK, FileChannel
 from commitlog.mapped_file_queue import MappedFileQueue, guess_segment_bytes
-from commitlog.store_directory import STORE_FILE, LaneDirectory, PoolPlace, StoreDirectory, StoreFacts, boot_id
+from commitlog.store_directory import (
+    STORE_FILE,
+    LaneDirectory,
+    PoolPlace,
+    StoreDirectory,
+    StoreFacts,
+    boot_id,
+    checked_path,
+)
 from shm.layout import LANE_ROWS, Lane
 from shm.positions import ControlRegion
 from shm.region import RegionError, private_directory
@@ -87,7 +95,8 @@ def open_view(path: str | os.PathLike[str], channel: FileChannel = DISK) -> LogV
 def is_rocketmq_root(path: str | os.PathLike[str]) -> bool:
     """Whether a path is a directory with `commitlog/` in it and no `store.json`."""
     try:
-        return (Path(path) / "commitlog").is_dir() and not (Path(path) / STORE_FILE).exists()
+        root = checked_path(path)
+        return (root / "commitlog").is_dir() and not (root / STORE_FILE).exists()
     except OSError:  # not ours to look into: StoreView says so
         return False
 
@@ -200,7 +209,7 @@ class RocketMQView:
     live, one_log, store_id = False, True, ""
 
     def __init__(self, path: str | os.PathLike[str], channel: FileChannel = DISK) -> None:
-        self.path, self.channel = Path(path).absolute(), channel
+        self.path, self.channel = checked_path(path), channel
         if not is_rocketmq_root(self.path):
             raise StoreNotFound(f"{self.path}: no RocketMQ store root: there is no commitlog/, or a {STORE_FILE}")
         self.segment_bytes = guess_segment_bytes(self.path / "commitlog", channel) or 1 << 30
