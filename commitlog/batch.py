@@ -1,8 +1,8 @@
 """Many records at once: encoded by numpy into the write buffer, and (from scan.py) decoded into columns.
 
 A batch is RocketMQ's batch put: whole records one after the other, consecutive queue offsets, one store
-timestamp, never across segments. Where all bodies are of one size, every record is a copy of the first with
-five fields replaced, column by column; else heads are made by numpy and joined with bodies and tails.
+timestamp, never across segments. Where all bodies are of one size and all properties the same, every record is a copy of
+the first with five fields replaced, column by column; else heads are made by numpy and joined with bodies and tails.
 """
 
 from __future__ import annotations
@@ -27,17 +27,32 @@ _CRC_COLUMNS = [("crc_name", "S9"), ("crc_low", "S5"), ("crc_high", "S5"), ("crc
 assert np.dtype(_CRC_COLUMNS).itemsize == CRC_PROPERTY_BYTES
 
 
-def batch_size(encoder: RecordEncoder, topic: bytes, bodies: Bodies | Sequence[bytes], properties: bytes) -> int:
+def batch_size(
+    encoder: RecordEncoder, topic: bytes, bodies: Bodies | Sequence[bytes], properties: bytes | Sequence[bytes]
+) -> int:
     """Bytes that `encode_batch` will write for the same arguments. Raises what Bodies.of and the encoder do."""
     made = Bodies.of(bodies)
-    return made.total_bytes + made.count * encoder.size(topic, b"", properties)
+    if isinstance(properties, bytes):
+        return made.total_bytes + made.count * encoder.size(topic, b"", properties)
+    return made.total_bytes + made.count * encoder.size(topic, b"", b"") + sum(map(len, properties))
+
+
+def largest_record(encoder: RecordEncoder, topic: bytes, bodies: Bodies, properties: bytes | Sequence[bytes]) -> int:
+    """Bytes of the largest record that `encode_batch` will write, or of one with an empty body where it writes none."""
+    if isinstance(properties, bytes):
+        return encoder.size(topic, b"", properties) + bodies.largest
+    return encoder.size(topic, b"", b"") + int((bodies.sizes + _lengths(properties)).max(initial=0))
+
+
+def _lengths(items: Sequence[bytes]) -> Ints:
+    return np.fromiter(map(len, items), np.int64, len(items))
 
 
 def encode_batch(
     encoder: RecordEncoder,
     topic: bytes,
     bodies: Bodies | Sequence[bytes] | npt.NDArray[np.uint8] | Any,
-    properties: bytes,
+    properties: bytes | Sequence[bytes],
     first_queue_offset: int,
     physical_offset: int,
     born_timestamp: int,
@@ -47,34 +62,39 @@ def encode_batch(
     """Writes one record for each body to the start of `out`; returns their physical offsets, int64.
 
     `bodies` is what Bodies.of takes. `out` is writable and holds `batch_size` bytes at least (ValueError if
-    not); nothing beyond them is touched. Every record has the same topic and properties, consecutive queue
-    offsets, and the physical offset of its place, of which the first is `physical_offset`. Timestamps are
-    ms. Raises what Bodies.of and RecordEncoder.encode do; then what is in `out` is of no use.
+    not); nothing beyond them is touched. Every record has the same topic, the same properties or, where they are a
+    sequence as long as the bodies, those of its own; consecutive queue offsets, and the physical offset of its place,
+    of which the first is `physical_offset`. Timestamps are ms. Raises what Bodies.of and RecordEncoder.encode do; then
+    what is in `out` is of no use.
     """
     made = Bodies.of(bodies)
-    overhead = encoder.size(topic, b"", properties)
-    total = made.total_bytes + made.count * overhead
+    total = batch_size(encoder, topic, made, properties)
     if len(out) < total:
         raise ValueError(f"a batch of {total:,} bytes does not fit into {len(out):,}")
     if made.count == 0:
         return np.empty(0, np.int64)
     # the first record as the encoder makes it: what is in all of them need not be written here a second time
+    same, tails = (
+        (properties, None) if isinstance(properties, bytes) else (properties[0], encoder.tails(topic, properties))
+    )
     first = encoder.encode(
-        topic, made.first(), properties, first_queue_offset, physical_offset, born_timestamp, store_timestamp
+        topic, made.first(), same, first_queue_offset, physical_offset, born_timestamp, store_timestamp
     )
     writer = _Writer(encoder, first, len(made.first()), first_queue_offset, physical_offset)
     step = max(_BLOCK_BYTES * made.count // total, 1)
-    if made.size is not None:
+    if tails is None and made.size is not None:
         offsets = physical_offset + np.arange(made.count) * len(first)
         for start in range(0, made.count, step):
             writer.write_equal(made, start, min(start + step, made.count), out)
     else:
-        sizes = made.sizes + overhead
+        overhead = encoder.size(topic, b"", same)
+        sizes = made.sizes + (overhead if tails is None else _lengths(tails) + (overhead - len(tails[0])))
         ends = physical_offset + np.cumsum(sizes)
         offsets = ends - sizes
         for start in range(0, made.count, step):
             stop = min(start + step, made.count)
-            writer.write_mixed(made, start, stop, sizes[start:stop], offsets[start:stop], out)
+            part = [writer.tail] * (stop - start) if tails is None else tails[start:stop]
+            writer.write_mixed(made, start, stop, sizes[start:stop], offsets[start:stop], part, out)
     return offsets
 
 
@@ -124,8 +144,10 @@ class _Writer:
             rows["crc_low"] = digits[crcs % 100_000]
             rows["crc_high"] = digits[crcs // 100_000]
 
-    def write_mixed(self, bodies: Bodies, start: int, stop: int, sizes: Ints, offsets: Ints, out: memoryview) -> None:
-        """Records [start, stop) of a batch of bodies of different sizes."""
+    def write_mixed(
+        self, bodies: Bodies, start: int, stop: int, sizes: Ints, offsets: Ints, tails: list[bytes], out: memoryview
+    ) -> None:
+        """Records [start, stop) of a batch of bodies of different sizes, or of different tails."""
         count = stop - start
         heads = np.empty(count, self.head.dtype)
         heads[:] = self.head
@@ -136,12 +158,12 @@ class _Writer:
         columns["physical_offset"] = offsets
         columns["body_bytes"] = bodies.sizes[start:stop]
         pieces = 4 if self.append_crc else 3
-        parts: list[bytes] = [self.tail] * (count * pieces)
+        parts: list[bytes] = [b""] * (count * pieces)
         parts[0::pieces] = head_items = heads.tolist()
         parts[1::pieces] = items = bodies.items(start, stop)
+        parts[2::pieces] = tails
         if self.append_crc:
             running = map(crc32, items, map(crc32, head_items))
-            tails = [self.tail] * count
             crcs = np.fromiter(map(crc32, tails, running), np.uint32, count) & np.uint32(CRC_MASK)
             parts[3::pieces] = _crc_properties(crcs)
         at = int(offsets[0]) - self.physical_offset

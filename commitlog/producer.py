@@ -25,14 +25,14 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from commitlog.attachment import Attachment
-from commitlog.batch import batch_size, encode_batch
+from commitlog.batch import batch_size, encode_batch, largest_record
 from commitlog.bodies import Bodies
 from commitlog.bound_encoder import BoundEncoder, bind
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import ConcurrentUse, ForkedProducer, IllegalMessage, MessageTooLarge, ProducerClosed, disk_error
 from commitlog.lane import Lease
 from commitlog.progress import LaneProgress
-from commitlog.properties import check_topic, encode_properties
+from commitlog.properties import check_topic, encode_keyed_properties, encode_properties
 from commitlog.receipt import BatchReceipt, Receipt
 from commitlog.record import BLANK_BYTES, MAGIC_BLANK, Host, RecordEncoder, decode
 from commitlog.statistics import LaneStatistics, lane_statistics
@@ -202,12 +202,14 @@ class Producer:
         tags: str | None = None,
         properties: Mapping[str, str] | None = None,
         wait: bool = True,
+        keys: Sequence[str | None] | None = None,
     ) -> BatchReceipt:
         """Appends a message for each body, all or none: consecutive queue offsets, one store timestamp, one segment.
 
         `bodies`: bytes objects, a 2-D numpy array of uint8 (a body a row), or a pyarrow binary array. Key, tags and
-        properties are those of every message. Raises what `send` does; MessageTooLarge also for a batch that
-        no segment holds.
+        properties are those of every message; `keys`, in place of `key`, has one for each, or None. Raises what `send`
+        does; MessageTooLarge also for a batch that no segment holds, IllegalMessage also for keys that are not as many
+        as the bodies.
         """
         token = None
         try:
@@ -220,7 +222,13 @@ class Producer:
                     self._learn_published()
             made = Bodies.of(bodies)
             state = self._topics.get(topic) or self._open_topic(topic)
-            encoded = encode_properties(key, tags, properties, wait, append_crc=self._encoder.append_crc)
+            append_crc = self._encoder.append_crc
+            encoded: bytes | list[bytes]
+            if keys is None:
+                encoded = encode_properties(key, tags, properties, wait, append_crc=append_crc)
+            else:
+                _check_keys(keys, key, made.count)
+                encoded = encode_keyed_properties(keys, tags, properties, wait, append_crc=append_crc)
             size = self._batch_size(state.encoded, made, encoded)
             place, where, offset, words = self._place, self._wrote, state.next_offset, self._words
             if where + size > place.limit:
@@ -245,10 +253,10 @@ class Producer:
         receipt = BatchReceipt((self._progress, topic, offset, where, end, places))
         return self._progress.wait_put(receipt) if self._sync and wait else receipt
 
-    def _batch_size(self, topic: bytes, bodies: Bodies, properties: bytes) -> int:
+    def _batch_size(self, topic: bytes, bodies: Bodies, properties: bytes | list[bytes]) -> int:
         """Bytes of a batch. Raises MessageTooLarge for one that no segment holds, or a message over the limit."""
         size = batch_size(self._encoder, topic, bodies, properties)
-        largest = self._encoder.size(topic, b"", properties) + (bodies.largest if bodies.count else 0)
+        largest = largest_record(self._encoder, topic, bodies, properties)
         if largest > self.message_bytes_max:
             raise self._too_large(largest)
         segment_bytes = self._place.segment_bytes
@@ -415,6 +423,18 @@ def _check_numbers(flag: int, born_timestamp: int) -> None:
             f"flag and born_timestamp are whole numbers from 0 to {_FLAG_MAX} and of milliseconds since 1970, not "
             f"{flag!r:.40} and {born_timestamp!r:.40}"
         )
+
+
+def _check_keys(keys: object, key: str | None, count: int) -> None:
+    """Raises IllegalMessage for keys that are not those of a batch of so many bodies."""
+    if not isinstance(keys, Sequence) or isinstance(keys, str | bytes | bytearray | memoryview):
+        raise IllegalMessage(
+            f"keys are a list of str or None, one for each body, not {type(keys).__name__}; see also key="
+        )
+    if key is not None:
+        raise IllegalMessage("key and keys are both given; key is for all messages of a batch, keys has one for each")
+    if len(keys) != count:
+        raise IllegalMessage(f"{len(keys):,} keys for {count:,} bodies; give one for each, None for one without")
 
 
 def _as_bytes(body: Any) -> bytes:

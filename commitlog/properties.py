@@ -7,8 +7,9 @@ names that RocketMQ gives a meaning of its own are those of its MessageConst.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from types import NoneType
 
 import numpy as np
 
@@ -115,6 +116,35 @@ def encode_properties(
     if len(encoded) > most:
         raise PropertiesTooLarge(f"properties of {len(encoded):,} bytes; at most {most:,} fit into a record")
     return encoded
+
+
+def encode_keyed_properties(
+    keys: Sequence[str | None],
+    tags: str | None,
+    properties: Mapping[str, str] | None,
+    wait: bool = True,
+    *,
+    append_crc: bool = True,
+) -> list[bytes]:
+    """The property string of each of many messages, which differ in their keys only. Raises what `encode_properties` does,
+    for the first key that can't be stored."""
+    same = encode_properties(None, tags, properties, wait, append_crc=append_crc)
+    most = PROPERTIES_BYTES_MAX - (CRC_PROPERTY_BYTES if append_crc else 0)
+    try:
+        text = "".join(filter(None, keys))
+        if {*map(type, keys)} <= {str, NoneType} and "\x01" not in text and "\x02" not in text:
+            made = [f"KEYS\x01{key}\x02".encode() + same if key else same for key in keys]
+            if max(map(len, made), default=0) <= most:
+                return made
+    except (TypeError, UnicodeEncodeError):
+        pass
+    made = []
+    for number, key in enumerate(keys):
+        try:
+            made.append(encode_properties(key, tags, properties, wait, append_crc=append_crc))
+        except (IllegalProperty, PropertiesTooLarge) as error:
+            raise type(error)(f"key {number} of the batch: {error}") from None
+    return made
 
 
 def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:

@@ -47,6 +47,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -243,6 +244,15 @@ class RecordEncoder:
         if properties != self._properties or topic != self._topic:
             self._learn(topic, properties)
         return self._overhead + len(body)
+
+    def tails(self, topic: bytes, properties: Sequence[bytes]) -> list[bytes]:
+        """TOPICLEN to PROPS, without the CRC property, of records of one topic. Raises IllegalTopic.
+
+        The properties are such as `encode_properties` makes: none is too long, and each ends with its separator.
+        """
+        self._learn(topic, b"")
+        part, crc_bytes = self._topic_part, self._crc_bytes
+        return [part + _pack_i16(len(own) + crc_bytes) + own for own in properties]
 
     def encode(
         self,
