@@ -31,6 +31,8 @@ from commitlog.bound_encoder import BoundEncoder, bind
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import ConcurrentUse, ForkedProducer, IllegalMessage, MessageTooLarge, ProducerClosed, disk_error
 from commitlog.lane import Lease
+from commitlog.last_record import last_record
+from commitlog.message import Message
 from commitlog.progress import LaneProgress
 from commitlog.properties import check_topic, encode_keyed_properties, encode_properties
 from commitlog.receipt import BatchReceipt, Receipt
@@ -253,6 +255,33 @@ class Producer:
         receipt = BatchReceipt((self._progress, topic, offset, where, end, places))
         return self._progress.wait_put(receipt) if self._sync and wait else receipt
 
+    def last(self, topic: str) -> Message | None:
+        """The last accepted message of a topic in this producer's lane, wherever it is by now and whoever sent it; None
+        where there was none yet, or retention has deleted it.
+
+        For who numbers messages and goes on after a crash. Each lane has its own last one. Raises IllegalTopic, DiskError,
+        CorruptRecord, DamagedFile, ProducerClosed, ForkedProducer, ConcurrentUse.
+        """
+        token = None
+        try:
+            token, self._token = self._token, None
+            if not token:
+                while token is None:
+                    self._wait_outside()
+                    token, self._token = self._token, None
+                if not token:
+                    self._learn_published()
+            check_topic(topic)
+            end = (self._topics.get(topic) or self._open_topic(topic)).next_offset
+            entries = self._config.dispatcher.queue_file_entries
+            record = last_record(self._lease, topic, end - 1, entries) if end else None
+            self._token, token = True, None
+        except BaseException:
+            if token is not None:
+                self._token, token = False, None
+            raise
+        return None if record is None else Message.of(record)
+
     def _batch_size(self, topic: bytes, bodies: Bodies, properties: bytes | list[bytes]) -> int:
         """Bytes of a batch. Raises MessageTooLarge for one that no segment holds, or a message over the limit."""
         size = batch_size(self._encoder, topic, bodies, properties)
@@ -397,7 +426,9 @@ class Producer:
         return f"Producer({str(self._attachment.directory.path)!r}, lane={self.lane})"
 
 
-_TAKING_TOKENS = frozenset(call.__code__ for call in (Producer.send, Producer.send_batch, Producer.close))
+_TAKING_TOKENS = frozenset(
+    call.__code__ for call in (Producer.send, Producer.send_batch, Producer.last, Producer.close)
+)
 """Calls with a local variable `token`, which is not None as long as they have it."""
 
 _PRODUCERS: weakref.WeakSet[Producer] = weakref.WeakSet()

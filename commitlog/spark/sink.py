@@ -4,8 +4,8 @@ At least once: a task that fails, or whose worker is killed, leaves in the log w
 all of it again. Columns are the Kafka sink's: value, key, topic, headers; others are not looked at, but for `partition`,
 which nobody can choose here: a lane is its producer's own.
 
-Rows come as Arrow batches. Where no row of a batch has a key or headers, a topic's values go through `send_batch`
-without a Python loop; else they go one by one, in their order.
+Rows come as Arrow batches. Where no row of a batch has headers, a topic's values and keys go through `send_batch`; else they
+go one by one, in their order.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ _TYPES = {
     "partition": ("int",),
 }
 _RECORD_BYTES_MAX = 512  # a record with the longest topic and no properties takes less besides its body
+_UTF8_BYTES_MAX = 4  # of one character
 _SHOWN_CHARACTERS = 80
 _LEASE_PAUSE_SECONDS = 0.05
 
@@ -186,9 +187,10 @@ class _Rows:
         keys = _keys(columns.get("key"))
         headers = _headers(columns.get("headers")) if self._options.headers else None
         try:
-            if keys is None and headers is None:
+            if headers is None:
                 for topic, rows in self._by_topic(columns):
-                    self._send_values(topic, values if rows is None else values.take(rows))
+                    own = keys if keys is None or rows is None else [keys[row] for row in rows.to_pylist()]
+                    self._send_values(topic, values if rows is None else values.take(rows), own)
             else:
                 self._send_rows(columns, values, keys, headers)
         except MessageTooLarge as error:
@@ -221,23 +223,31 @@ class _Rows:
         for name, (start, end) in zip(names, pairwise(bounds.tolist()), strict=True):
             yield name, fixed(order[start:end], pa.int64())
 
-    def _send_values(self, topic: str, values: pa.Array) -> None:
+    def _send_values(self, topic: str, values: pa.Array, keys: list[str | None] | None) -> None:
         """In batches that a segment holds with room to spare."""
         most = self._producer.message_bytes_max
-        total = np.cumsum(_sizes(values) + _RECORD_BYTES_MAX)
+        sizes = _sizes(values) + _RECORD_BYTES_MAX
+        if keys is not None:
+            sizes += np.fromiter((_UTF8_BYTES_MAX * len(key) if key else 0 for key in keys), np.int64, len(keys))
+        total = np.cumsum(sizes)
         start, count = 0, len(values)
         while start < count:
             before = int(total[start - 1]) if start else 0
             end = max(int(np.searchsorted(total, before + most, side="right")), start + 1)
-            self._producer.send_batch(topic, values.slice(start, end - start))
+            part = None if keys is None else keys[start:end]
+            try:
+                self._producer.send_batch(topic, values.slice(start, end - start), keys=part)
+            except (IllegalProperty, PropertiesTooLarge):
+                _refuse_key(part or [])
+                raise
             start = end
 
     def _send_rows(
-        self, columns: Mapping[str, pa.Array], values: pa.Array, keys: list[str | None] | None, headers: Any
+        self, columns: Mapping[str, pa.Array], values: pa.Array, keys: list[str | None] | None, headers: list[Any]
     ) -> None:
         names, which = self._topics(columns)
         topics = repeat(names[0]) if which is None else map(names.__getitem__, which.tolist())
-        rows = zip(topics, values.to_pylist(), keys or repeat(None), headers or repeat(None), strict=False)
+        rows = zip(topics, values.to_pylist(), keys or repeat(None), headers, strict=False)
         send = self._producer.send
         for topic, value, key, pairs in rows:
             try:
@@ -307,6 +317,15 @@ def _text(data: bytes, column: str) -> str:
         raise IllegalProperty(
             f"column {column}: {_shown(data)} is no UTF-8, which keys and headers must be; use hex() or base64()"
         ) from None
+
+
+def _refuse_key(keys: list[str | None]) -> None:
+    """Names the first key that can't be stored."""
+    for key in keys:
+        try:
+            encode_properties(key, None, None)
+        except (IllegalProperty, PropertiesTooLarge) as error:
+            raise type(error)(f"column key: {_shown(key)}: {error}") from None
 
 
 def _culprit(key: str | None, pairs: Mapping[str, str] | None) -> str:
