@@ -20,7 +20,7 @@ from operator import attrgetter
 from types import TracebackType
 from typing import Literal
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.clock import SYSTEM_CLOCK, Clock, limit_ns
 from commitlog.consume_queue import is_light
 from commitlog.errors import (
     CommitLogError,
@@ -181,9 +181,9 @@ class Reader:
         `close` (`closed` tells). For loops that do other things too.
 
         A reader that walks through much of other topics may answer None although there is something behind it.
-        Raises OptionError for a timeout that is none, and what `next` raises.
+        Raises IllegalArgument for a timeout that is none, and what `next` raises.
         """
-        deadline = self._clock.monotonic_ns() + _nanoseconds(timeout)
+        deadline = self._clock.monotonic_ns() + limit_ns(timeout)
         while True:
             try:
                 message = self._take()
@@ -378,12 +378,3 @@ class Reader:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _nanoseconds(timeout: float | None) -> int:
-    """Of a time to wait, s. Raises OptionError."""
-    if timeout is None:
-        return 1 << 62
-    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not timeout >= 0:
-        raise OptionError(f"timeout: {timeout!r} is not allowed; give seconds, from 0 on, or None for no limit")
-    return int(min(timeout, 1e9) * 1e9)

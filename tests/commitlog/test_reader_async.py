@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import commitlog
-from commitlog.errors import OptionError
+from commitlog.errors import IllegalArgument
 from commitlog.message import Message
 from commitlog.reader import Reader
 from tests.fake_clock import SetClock
@@ -79,7 +79,7 @@ def test_poll_and_next_may_take_turns(store: HandMadeStore) -> None:
 @pytest.mark.parametrize("timeout", [-1, "1", float("nan"), True, [1]])
 def test_a_timeout_that_is_none(store: HandMadeStore, timeout: Any) -> None:
     with Reader(store.path) as reader:
-        with pytest.raises(OptionError, match="timeout"):
+        with pytest.raises(IllegalArgument, match="timeout"):
             reader.poll(timeout)
         assert len(list(reader)) == THERE
 
