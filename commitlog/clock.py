@@ -42,7 +42,7 @@ def limit_ns(timeout: object) -> float:
     if timeout is None:
         return math.inf
     try:
-        seconds = float(timeout) if isinstance(timeout, Real) else math.nan
+        seconds = math.nan if isinstance(timeout, bool) or not isinstance(timeout, Real) else float(timeout)
     except OverflowError:  # a whole number of more digits than a float has
         seconds = math.inf
     if not seconds >= 0:
