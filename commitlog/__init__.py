@@ -49,6 +49,7 @@ _HOMES = {
     "StopReport": "commitlog.store",
     "Store": "commitlog.store",
     "errors": "commitlog.errors",
+    "logging": "commitlog.logging",
     "spark": "commitlog.spark",
 }
 

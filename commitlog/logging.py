@@ -1,0 +1,125 @@
+"""A handler that sends what a program logs through the standard library's `logging` to a store.
+
+    import logging, commitlog.logging
+
+    logging.getLogger().addHandler(commitlog.logging.Handler("data/events", topic="logs"))
+
+or, in a configuration of `logging.config.dictConfig`: `{"class": "commitlog.logging.Handler", "path": "data/events"}`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+
+from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK
+from commitlog.errors import (
+    CommitLogError,
+    ConcurrentUse,
+    ForkedProducer,
+    ProducerClosed,
+    RecordError,
+    StoreNotRunning,
+    StoreStopped,
+)
+from commitlog.log_lines import printable
+from commitlog.producer import Producer
+from commitlog.properties import check_topic
+from commitlog.store_directory import checked_path
+
+FLUSH_SECONDS = 5.0
+"""How long `flush` waits at most; `logging.shutdown` calls it when the program ends."""
+_RETRY_NS = 5_000_000_000
+
+
+class Handler(logging.Handler):
+    """Appends a message a record: the formatter's text is its body, the logger's name its key, the level its tags, and the
+    time of the record its born timestamp.
+
+    The producer is made at the first record, in each process: a forked child leases a lane of its own when it logs, and
+    its parent's goes on. An error never gets into the program, it goes to `handleError`, as with every handler. While the
+    store does not run, or does not accept, records are dropped, and a new try is made every five seconds; `dropped` counts
+    them. What commitlog itself logs while a record is being sent is left out.
+
+    Attributes: `path`, the store's; `topic`; `dropped`, how many records are not in the log. Raises IllegalTopic,
+    IllegalArgument, StoreRefused.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], topic: str = "logs", level: int | str = logging.NOTSET) -> None:
+        super().__init__(level)
+        check_topic(topic)
+        self.path, self.topic = checked_path(path), topic
+        self.dropped = 0
+        self._producer: Producer | None = None
+        self._retry_at = LONG_AGO_NS
+        self._inside: int | None = None  # the thread that sends
+        self._closed = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Sends a record. The handler's lock is held: one thread at a time."""
+        thread = threading.get_ident()
+        if self._inside == thread and record.name.partition(".")[0] == "commitlog":
+            return
+        if self._closed or SYSTEM_CLOCK.monotonic_ns() < self._retry_at:
+            self.dropped += 1
+            return
+        outer = self._inside
+        try:
+            if outer == thread:
+                raise ConcurrentUse("a signal handler or a finalizer logs while this thread sends a record: not sent")
+            self._inside = thread
+            self._send(record)
+        except Exception as error:
+            if not isinstance(error, CommitLogError) or error.receipt is None:
+                self.dropped += 1
+            if isinstance(error, CommitLogError) and not isinstance(error, RecordError | ConcurrentUse):
+                self._retry_at = SYSTEM_CLOCK.monotonic_ns() + _RETRY_NS
+            self.handleError(record)
+        finally:
+            self._inside = thread if outer == thread else None
+
+    def _send(self, record: logging.LogRecord) -> None:
+        body = self.format(record).encode(errors="backslashreplace")
+        key, tags, born = printable(record.name), printable(record.levelname), int(record.created * 1000)
+        if self._producer is not None:
+            try:
+                self._producer.send(self.topic, body, key, tags, born_timestamp=born)
+                return
+            except (ForkedProducer, ProducerClosed, StoreNotRunning, StoreStopped) as error:
+                if error.receipt is not None:
+                    raise
+                self._let_go()  # its store may run again, and a child has a lane of its own
+        self._producer = Producer(self.path)
+        self._producer.send(self.topic, body, key, tags, born_timestamp=born)
+
+    def _let_go(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close()
+
+    def flush(self) -> None:
+        """Waits until everything sent is flushed, `FLUSH_SECONDS` at most; an error goes to `handleError`."""
+        producer = self._producer
+        try:
+            if producer is not None:
+                producer.flush(FLUSH_SECONDS)
+        except ForkedProducer:
+            pass  # the parent's: this process has sent nothing
+        except Exception:
+            self.handleError(self._about(f"records for {self.path} are not flushed"))
+
+    def close(self) -> None:
+        """Gives the lane back. What is logged later is dropped."""
+        self._closed = True
+        try:
+            self._let_go()
+        except Exception:
+            self.handleError(self._about(f"the producer of {self.path} is not closed"))
+        super().close()
+
+    def _about(self, text: str) -> logging.LogRecord:
+        return logging.LogRecord(__name__, logging.ERROR, __file__, 0, text, None, None)
+
+    def __repr__(self) -> str:
+        return f"<Handler {str(self.path)!r} {self.topic} ({logging.getLevelName(self.level)})>"
