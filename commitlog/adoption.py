@@ -7,6 +7,7 @@ the store is left alone and named; no old buffer is ever written over newer data
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,10 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
+from commitlog.adopted_log import AdoptedLog
+from commitlog.adopted_queues import check_queues
 from commitlog.config import Config
 from commitlog.consume_queue import ENTRY_BYTES
 from commitlog.direct_segment import check_whole
-from commitlog.errors import CorruptRecord, NotEnoughSharedMemory, PoolNotAdopted, UnsafePath
+from commitlog.errors import CorruptRecord, NotEnoughSharedMemory, PoolNotAdopted, UnsafePath, disk_error
 from commitlog.file_channel import FileChannel
 from commitlog.parallel_recovery import recover_lanes
 from commitlog.record import BLANK_BYTES
@@ -27,7 +30,7 @@ from commitlog.stray_pools import name_store, remove_pool
 from commitlog.view import attach_control
 from shm.layout import LANE_ROWS, Header, Lane
 from shm.pool import WriteBuffers, free_bytes, is_direct
-from shm.positions import ControlRegion
+from shm.positions import ControlRegion, count_entries, forget_entries
 from shm.region import RegionError, RegionFull, base_directory, private_directory
 
 Report = Callable[[str], None]
@@ -162,12 +165,12 @@ def _adopt(
         if not words[base + Lane.BUFFERS] & 1:
             if number in on_disk:
                 _check_end(control, directory.lane(number), facts.segment_bytes, channel)
+                _check_files(control, directory.lane(number), facts, channel, report)
+            elif words[base + Lane.FLUSHED] > words[base + Lane.FIRST]:
+                raise _no_directory(control, number, directory)
             continue
         if number not in on_disk:
-            raise PoolNotAdopted(
-                f"lane {number} has buffers in {control.region.path.parent} and no directory under {directory.path}: "
-                f"put the directory back, or remove the pool to give its messages up"
-            )
+            raise _no_directory(control, number, directory)
         pool = Path(facts.pool.directory if facts.pool else "")
         try:
             _check_buffers(control, directory.lane(number), pool, channel)
@@ -188,6 +191,28 @@ def _adopt(
             report(f"lane {number}: messages that were accepted are lost: {error}; what is whole is kept")
             _write_out(control, directory.lane(number), pool, channel)
             _recover(control, number, directory, facts, channel, report, known_end=words[base + Lane.WROTE])
+            continue
+        _check_files(control, directory.lane(number), facts, channel, report)
+
+
+def _no_directory(control: ControlRegion, number: int, directory: StoreDirectory) -> PoolNotAdopted:
+    return PoolNotAdopted(
+        f"lane {number} is in {control.region.path.parent} and has no directory under {directory.path}: put the directory "
+        f"back, or remove the pool to give its messages up"
+    )
+
+
+def _check_files(
+    control: ControlRegion, lane: LaneDirectory, facts: StoreFacts, channel: FileChannel, report: Report
+) -> None:
+    """What was flushed and indexed must be there; what memory or the log still knows of it is put right. Raises
+    PoolNotAdopted, RecoveryError, DiskError."""
+    size = control.words[control.lane_base(lane.number) + Lane.SEGMENT_SIZE] or facts.segment_bytes
+    try:
+        AdoptedLog(control, lane, size, facts.id, channel, report).check()
+    except OSError as error:
+        raise disk_error(error.errno or errno.EIO, f"checking the files of {lane.path}") from error
+    check_queues(control, lane, size, _queue_file_bytes(facts), channel, report)
 
 
 def _check_direct(control: ControlRegion, lane: LaneDirectory, channel: FileChannel) -> None:
@@ -338,6 +363,9 @@ def _set_lane(control: ControlRegion, number: int, end: LaneEnd) -> None:
     for word in (Lane.WROTE, Lane.COMMITTED, Lane.FLUSHED):
         words[base + word] = end.end
     words[base + Lane.DISPATCHED] = words[base + Lane.DISPATCH_SYNCED] = end.dispatched
+    forget_entries(words, base)
+    if end.entries >= 0:
+        count_entries(words, base, end.dispatched, end.entries)
     words[base + Lane.DISPATCHED_TIMESTAMP] = end.last_store_timestamp
     words[base + Lane.FIRST] = end.first
     words[base + Lane.ALLOCATED] = end.allocated

@@ -42,7 +42,7 @@ class Positions:
     """Positions of a lane, bytes of its log; `last_store_timestamp` in ms; `drained`: the store was closed properly.
 
     `entries` is what its consume queues must add up to: the queue offset behind the last entry below
-    `dispatched_where`, summed over the topics. −1 where nobody counted, as while a store runs.
+    `dispatched_where`, summed over the topics. −1 where nobody counted.
     """
 
     generation: int

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from commitlog.errors import DamagedFile
 from commitlog.file_channel import DISK, FileChannel
-from commitlog.store_directory import LaneDirectory, is_segment_name, segment_name
+from commitlog.store_directory import is_segment_name, segment_name
 
 ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 ENTRY_BYTES = 20
@@ -318,20 +318,6 @@ def _is_directory(path: Path) -> bool:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except FileNotFoundError:
         return False  # it has gone since it was listed
-
-
-def total_of_ends(lane: LaneDirectory, channel: FileChannel) -> int:
-    """The ends of all topics' queues of a lane, added up; −1 where one of them can't be read."""
-    total = 0
-    for topic in channel.list(lane.consumequeue):
-        queue = ConsumeQueue(lane.queue(topic), channel=channel)
-        try:
-            total += queue.end()
-        except (DamagedFile, OSError):
-            return -1
-        finally:
-            queue.close()
-    return total
 
 
 def unlink_below(directory: Path, first_where: int, channel: FileChannel) -> None:

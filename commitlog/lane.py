@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commitlog.clock import Clock
-from commitlog.consume_queue import ConsumeQueue
 from commitlog.direct_segment import clear_unpublished
 from commitlog.errors import NotEnoughSharedMemory, RecoveryError, StoreNotRunning, store_moved
 from commitlog.file_channel import FileChannel
+from commitlog.indexed_offsets import IndexedOffsets
 from commitlog.scan import MAX_BYTES, Stop, scan
 from commitlog.store_directory import LaneDirectory, StoreDirectory, StoreFacts
 from shm.layout import Lane
 from shm.pool import WriteBuffers, free_bytes
-from shm.positions import ControlRegion
+from shm.positions import ControlRegion, counted_entries
 from shm.region import RegionFull
 
 ROCKETMQ_LOCK_TEXT = b"lock"
@@ -146,11 +146,11 @@ class Lease:
         clear_unpublished(self.directory, self.words, self.base, self.channel)
 
     def log_end(self) -> LogEnd:
-        """Walks [dispatch_synced, wrote), which the consume queues may not have, or lose; all of the log where there is no
-        consume queue at all: somebody may have removed them. Raises RecoveryError, OSError."""
+        """Walks [dispatch_synced, wrote), which the consume queues may not have, or lose. Raises RecoveryError, OSError."""
         words, base = self.words, self.base
         while True:
             first = words[base + Lane.FIRST]
+            self._indexed = self._look_at_index()
             try:
                 return self._walk_to_end()
             except FileNotFoundError:
@@ -160,9 +160,8 @@ class Lease:
     def _walk_to_end(self) -> LogEnd:
         words, base = self.words, self.base
         timestamp = words[base + Lane.DISPATCHED_TIMESTAMP]
-        is_indexed = bool(self.channel.list(self.directory.consumequeue))
-        where, wrote = words[base + (Lane.DISPATCH_SYNCED if is_indexed else Lane.FIRST)], words[base + Lane.WROTE]
-        size = words[base + Lane.SEGMENT_SIZE]
+        size, wrote = words[base + Lane.SEGMENT_SIZE], words[base + Lane.WROTE]
+        where = self._indexed.synced
         next_offsets: dict[str, int] = {}
         while where < wrote:
             start = where - where % size
@@ -187,14 +186,20 @@ class Lease:
                 )
         return LogEnd(next_offsets, timestamp)
 
-    def queue_end(self, topic: str, entries: int) -> int:
-        """The next queue offset of a topic whose records are all dispatched. Raises StoreMoved: where there is no queue it
-        is 0, and there is none where the store's path leads elsewhere."""
-        queue = ConsumeQueue(self.directory.queue(topic), file_bytes=entries * 20, channel=self.channel)
-        try:
-            end = queue.end()
-        finally:
-            queue.close()
+    def _look_at_index(self) -> IndexedOffsets:
+        """What is dispatched now."""
+        words, base = self.words, self.base
+        while True:
+            synced = words[base + Lane.DISPATCH_SYNCED]
+            counted = counted_entries(words, base, synced)
+            if counted >= 0 or words[base + Lane.DISPATCH_SYNCED] == synced:  # else the dispatcher went on meanwhile
+                size = words[base + Lane.SEGMENT_SIZE]
+                return IndexedOffsets(self.directory, size, synced, counted, self.channel)
+
+    def queue_end(self, topic: str) -> int:
+        """The next queue offset of a topic that `log_end` has not met: all its records were dispatched then. Raises
+        StoreMoved: where the store's path leads elsewhere there is no queue, and the offset would be 0."""
+        end = self._indexed.next_offset(topic, self.words[self.base + Lane.FIRST])
         store = self.directory.path.parents[1]
         if not self._control.is_at(store):
             raise store_moved(store, self._control.region.path.parent)

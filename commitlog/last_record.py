@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from commitlog.consume_queue import ENTRY_BYTES, ConsumeQueue
+from commitlog.consume_queue import ConsumeQueue
 from commitlog.errors import CorruptRecord, DamagedFile, disk_error
 from commitlog.lane import Lease
 from commitlog.record import RECORD_BYTES_MIN, Record, decode
@@ -20,15 +20,14 @@ from shm.layout import Lane
 from shm.pool import is_direct
 
 
-def last_record(lease: Lease, topic: str, queue_offset: int, file_entries: int) -> Record | None:
+def last_record(lease: Lease, topic: str, queue_offset: int) -> Record | None:
     """The record of a topic with the queue offset that its last one has; None where retention has deleted it.
 
-    For the lessee, while it appends nothing. `file_entries`: entries of a consume queue file. Raises CorruptRecord,
-    DamagedFile, DiskError.
+    For the lessee, while it appends nothing. Raises CorruptRecord, DamagedFile, DiskError.
     """
     first = lease.words[lease.base + Lane.FIRST]
     try:
-        place = _indexed(lease, topic, queue_offset, file_entries)
+        place = _indexed(lease, topic, queue_offset)
         if place is not None:
             where, size = place
             if where < first:
@@ -50,10 +49,9 @@ def last_record(lease: Lease, topic: str, queue_offset: int, file_entries: int) 
     return None
 
 
-def _indexed(lease: Lease, topic: str, queue_offset: int, file_entries: int) -> tuple[int, int] | None:
+def _indexed(lease: Lease, topic: str, queue_offset: int) -> tuple[int, int] | None:
     """Where the consume queue says that a record is, and its size; None where it has no entry that could be right."""
-    directory = lease.directory.queue(topic)
-    queue = ConsumeQueue(directory, file_bytes=file_entries * ENTRY_BYTES, channel=lease.channel)
+    queue = ConsumeQueue(lease.directory.queue(topic), channel=lease.channel)
     try:
         entries = queue.entries(queue_offset, 1)
     except (DamagedFile, FileNotFoundError):

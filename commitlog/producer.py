@@ -76,7 +76,7 @@ class Producer:
     """
 
     __slots__ = (
-        "__weakref__", "_attachment", "_closed", "_config", "_encoder", "_known_offsets", "_lease", "_messages",
+        "__weakref__", "_attachment", "_closed", "_encoder", "_known_offsets", "_lease", "_messages",
         "_messages_at", "_next_tick", "_place", "_progress", "_seen", "_sleep_at", "_sync", "_timestamp", "_token", "_topics",
         "_turns", "_words", "_wrote", "_wrote_at", "lane", "message_bytes_max", "store_host",
     )  # fmt: skip
@@ -100,7 +100,6 @@ class Producer:
         lease, config = self._lease, attachment.config
         self.lane = lease.lane
         self.store_host = Host.of(STORE_ADDRESS, STORE_PORT + lease.lane)
-        self._config = config
         self._progress = LaneProgress(attachment, lease.lane, lease.base, self.store_host, clock)
         self._place = WritePlace(attachment, lease, self._progress, clock)
         self.message_bytes_max = min(MESSAGE_BYTES_MAX, self._place.segment_bytes // 4)
@@ -273,8 +272,7 @@ class Producer:
                     self._learn_published()
             check_topic(topic)
             end = (self._topics.get(topic) or self._open_topic(topic)).next_offset
-            entries = self._config.dispatcher.queue_file_entries
-            record = last_record(self._lease, topic, end - 1, entries) if end else None
+            record = last_record(self._lease, topic, end - 1) if end else None
             self._token, token = True, None
         except BaseException:
             if token is not None:
@@ -307,7 +305,7 @@ class Producer:
         encoded = check_topic(topic)
         next_offset = self._known_offsets.get(topic)
         if next_offset is None:
-            next_offset = self._lease.queue_end(topic, self._config.dispatcher.queue_file_entries)
+            next_offset = self._lease.queue_end(topic)
         encode, overhead = bind(self._encoder, encoded)
         state = self._topics[topic] = _Topic(encoded, next_offset, encode, overhead)
         return state

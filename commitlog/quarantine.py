@@ -59,16 +59,18 @@ class Quarantine:
 
     # ---- notes ---------------------------------------------------------------------------------------------------
 
-    def note_corruption(self, file: str, offset: int, end: int, reason: str) -> None:
-        """Notes a damaged range; the bytes stay where they are. The same note is written once."""
+    def note_corruption(self, file: str, offset: int, end: int, reason: str) -> str:
+        """Notes a damaged range; the bytes stay where they are. The same note is written once. Returns the line to report."""
+        said = f"corruption: {file} at offset {offset}: {reason}; {end - offset:,} bytes hold no record"
         note = {"file": file, "offset": offset, "bytes": end - offset, "reason": reason}
         data = _to_json(note)
         path = _corruption_note(self.lane, offset)
         with contextlib.suppress(FileNotFoundError):
             if self.channel.read_file(path) == data:
-                return
+                return said
         self.channel.create_directory(self.path, below=self.lane.path)
         self.channel.replace_file(path, data)
+        return said
 
     def keep_surplus(self, start: int, length: int) -> None:
         """Copies what a segment file has beyond a segment's size; the caller cuts it off then."""
@@ -166,8 +168,17 @@ class Quarantine:
 
 
 def is_noted(lane: LaneDirectory, offset: int) -> bool:
-    """Whether a recovery noted that the log is damaged from this offset on; consume queues have entries that name it."""
-    return _corruption_note(lane, offset).exists()
+    """Whether a recovery noted that the log is damaged at this offset; consume queues have entries that name it."""
+    if _corruption_note(lane, offset).exists():
+        return True
+    for note in lane.quarantine.glob("corrupt-*.json"):
+        try:
+            known = orjson.loads(note.read_bytes())
+            if known["offset"] <= offset < known["offset"] + known["bytes"]:
+                return True
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # it says nothing, then
+    return False
 
 
 def _corruption_note(lane: LaneDirectory, offset: int) -> Path:

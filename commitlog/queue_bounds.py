@@ -13,8 +13,11 @@ from dataclasses import dataclass
 
 from commitlog.consume_queue import ENTRY_BYTES, PRE_FILL_SIZE, ConsumeQueue
 from commitlog.errors import CorruptRecord, DamagedFile
+from commitlog.file_channel import FileChannel
 from commitlog.log_walk import RecentSegments
+from commitlog.quarantine import is_noted
 from commitlog.record import RECORD_BYTES_MIN, Record, decode
+from commitlog.store_directory import LaneDirectory
 
 _BESIDE = 2
 """Entries looked at on either side of a probe."""
@@ -60,6 +63,19 @@ def record_of_entry(
         )
         raise CorruptRecord(reason, where, file)
     return found
+
+
+def check_entry(queue: ConsumeQueue, named: NamedQueue, offset: int, segments: RecentSegments) -> None:
+    """Checks that an entry names its record, or a place that recovery noted as damaged. Raises CorruptRecord, DamagedFile."""
+    entry = queue.entries(offset, 1)
+    if not len(entry) or not entry["size"][0]:
+        raise DamagedFile(f"{queue.directory}: there is no entry {offset}")
+    where, size = int(entry["physical_offset"][0]), int(entry["size"][0])
+    try:
+        record_of_entry(segments, named, offset, where, size)
+    except (CorruptRecord, DamagedFile):
+        if not is_noted(segments.directory, where):
+            raise
 
 
 class QueueBounds:
@@ -142,3 +158,18 @@ class QueueBounds:
 
     def _damaged(self, offset: int) -> DamagedFile:
         return DamagedFile(f"{self.queue.directory}: entry {offset} does not fit those beside it")
+
+
+def total_of_ends(lane: LaneDirectory, first_where: int, end_where: int, channel: FileChannel) -> int:
+    """What the ends of all topics' queues of a lane add up to, each behind its last entry below `end_where`; −1 where one of
+    them can't be read."""
+    total = 0
+    for topic in channel.list(lane.consumequeue):
+        queue = ConsumeQueue(lane.queue(topic), channel=channel)
+        try:
+            total += QueueBounds(queue, first_where, end_where).find()[1]
+        except (DamagedFile, OSError):
+            return -1
+        finally:
+            queue.close()
+    return total

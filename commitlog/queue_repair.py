@@ -13,7 +13,7 @@ import itertools
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,10 +67,12 @@ class QueueRepair:
     def __init__(self, lane: LaneDirectory, channel: FileChannel, file_bytes: int = FILE_BYTES) -> None:
         self.lane, self.channel = lane, channel
         self.findings: list[str] = []
-        self.gap: Gap | None = None
-        """The last damaged range that was met: what lost queue offsets are said to be in."""
+        self.gaps: list[Gap] = []
+        """Damaged ranges of the log that were met: the last one is what lost queue offsets are said to be in."""
+        self._built_from: int | None = None
         self._open: dict[str, ConsumeQueue] = {}
         self._ends: dict[str, int] = {}
+        self._placed: dict[str, int] = {}
         self._sound: dict[str, int] = {}
         self._seen: set[str] = set()
         self._named: set[Path] = set()
@@ -164,7 +166,7 @@ class QueueRepair:
 
         `counted`: what their ends have to add up to, at least; −1 where nobody counted, as before a kill.
         """
-        if (self.lane.quarantine / _MARK).exists():
+        if self.is_unfinished:
             return False
         for directory in self._directories():
             try:
@@ -229,19 +231,37 @@ class QueueRepair:
 
     # ---- placing -------------------------------------------------------------------------------------------------
 
-    def begin_rebuild(self) -> None:
-        """Says durably that queues are being built, gives files their size, empties what makes no sense."""
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether building them was begun, and killed."""
+        return (self.lane.quarantine / _MARK).exists()
+
+    def begin_rebuild(self, first: int) -> None:
+        """Says durably that queues are being built from log offset `first` on, gives files their size, empties what makes
+        no sense."""
+        self._built_from = first
         mark = self.lane.quarantine / _MARK
         if not mark.exists():
             self.channel.create_directory(self.lane.quarantine, below=self.lane.path)
             self.channel.replace_file(mark, b"{}\n")
         self.close()
         self._ends.clear()
+        self._set_strangers_aside()
         for directory in self._directories():
             self._fit_files(directory)
             state = self._state(directory)
             if state.junk:
                 self._zero_from(directory, state.sound)
+
+    def _set_strangers_aside(self) -> None:
+        """What has a queue's name and is no directory."""
+        for topic in self.channel.list(self.lane.consumequeue):
+            queue = self.lane.queue(topic)
+            for path in (queue.parent, queue):
+                if os.path.lexists(path) and not stat.S_ISDIR(os.lstat(path).st_mode):
+                    self.channel.rename(path, self.lane.quarantine / f"queue-{topic}-{path.name}")
+                    self.channel.sync_directory(path.parent)
+                    break
 
     def _fit_files(self, directory: Path) -> None:
         for start, size in self._files_to_fit(directory):
@@ -275,8 +295,8 @@ class QueueRepair:
             possible = (offsets >= 0) & (offsets < _OFFSET_END)
             rows, offsets = rows[possible], offsets[possible]
             queue = self._queue(topic)
-            if topic not in self._ends:
-                self._ends[topic] = self._state(queue.directory).sound
+            if topic not in self._ends and len(offsets):
+                self._ends[topic] = self._fit_before(queue, int(offsets[0]))
             for begin, end in runs(offsets):
                 first = int(offsets[begin])
                 if first > self._ends[topic]:
@@ -284,17 +304,58 @@ class QueueRepair:
                 some = rows[begin:end]
                 queue.place(offsets[begin:end], table.physical_offsets[some], table.sizes[some], table.tags_codes[some])
                 self._ends[topic] = max(self._ends[topic], int(offsets[end - 1]) + 1)
+                self._placed[topic] = int(offsets[end - 1]) + 1
+
+    def _fit_before(self, queue: ConsumeQueue, first: int) -> int:
+        """Where the queue ends that the entry of a topic's first record, of queue offset `first`, is to be placed in.
+
+        When all is built anew, what comes before has to name deleted records, or damage; else it was another topic's, or some
+        of it is missing, and it is filled as RocketMQ does.
+        """
+        state = self._state(queue.directory)
+        if self._built_from is None or first == 0:
+            return state.sound
+        begin, known = self._begin_of_file(queue, first), min(state.sound, first)
+        start = max(begin, state.first)
+        is_ours = state.first <= known and self._first_foreign(queue.directory, start, known, self._built_from) >= known
+        if is_ours and (known == first or self._may_be_in_gap(first - known)):
+            return state.sound
+        self._unlink_files(queue.directory, lambda start: start < begin * ENTRY_BYTES)  # else a hole would follow them
+        self._fill_as_deleted(queue, begin, first)
+        return first
+
+    @staticmethod
+    def _begin_of_file(queue: ConsumeQueue, offset: int) -> int:
+        return offset - offset % (queue.file_bytes // ENTRY_BYTES)
+
+    def _may_be_in_gap(self, count: int) -> bool:
+        """Whether the damaged range that was met last has room for so many records."""
+        return bool(self.gaps) and count * RECORD_BYTES_MIN <= self.gaps[-1].end - self.gaps[-1].start
 
     def _fill(self, queue: ConsumeQueue, end: int, first: int) -> None:
         """Entries for the queue offsets [end, first), whose records are not there."""
-        per_file = queue.file_bytes // ENTRY_BYTES
-        if self.gap is not None and (first - end) * RECORD_BYTES_MIN <= self.gap.end - self.gap.start:
-            where, size = self.gap.start, min(self.gap.end - self.gap.start, PRE_FILL_SIZE - 1)
-        else:  # deleted long ago: filled as RocketMQ does, from the start of the file
-            where, size, end = 0, PRE_FILL_SIZE, max(end, first - first % per_file)
-        for start in range(end, first, _FILL_BLOCK):
-            count = min(_FILL_BLOCK, first - start)
+        if self._may_be_in_gap(first - end):
+            gap = self.gaps[-1]
+            self._place_many(queue, end, first, gap.start, min(gap.end - gap.start, PRE_FILL_SIZE - 1))
+        else:
+            self._fill_as_deleted(queue, max(end, self._begin_of_file(queue, first)), first)
+
+    def _fill_as_deleted(self, queue: ConsumeQueue, begin: int, first: int) -> None:
+        """As RocketMQ does for records that were deleted long ago."""
+        self._place_many(queue, begin, first, 0, PRE_FILL_SIZE)
+
+    def _place_many(self, queue: ConsumeQueue, begin: int, end: int, where: int, size: int) -> None:
+        for start in range(begin, end, _FILL_BLOCK):
+            count = min(_FILL_BLOCK, end - start)
             queue.place(np.arange(start, start + count), np.full(count, where), np.full(count, size), np.zeros(count))
+
+    def _unlink_files(self, directory: Path, is_old: Callable[[int], bool]) -> None:
+        """Those of which the first byte's offset meets a condition."""
+        chosen = [start for start, _ in self._files(directory) if is_old(start)]
+        for start in chosen:
+            self.channel.unlink(directory / segment_name(start))
+        if chosen:
+            self.channel.sync_directory(directory)
 
     # ---- the end -------------------------------------------------------------------------------------------------
 
@@ -327,6 +388,42 @@ class QueueRepair:
                 else:
                     low = middle + 1
             return low
+        finally:
+            queue.close()
+
+    def trim(self) -> list[str]:
+        """After all of the log was placed: empties what comes behind a topic's last record, as where another topic's files
+        were put in its place. Entries of deleted records stay, and those that name damage. What was emptied, a line each."""
+        first, found = self._built_from, []
+        if first is None:
+            return []
+        for directory in self._directories():
+            topic = directory.parent.name
+            if directory != self.lane.queue(topic) or is_light(topic):
+                continue
+            with contextlib.suppress(DamagedFile):  # said by `cut`
+                state, end = self._state(directory), self._placed.get(topic, 0)
+                keep = self._first_foreign(directory, max(end, state.first), state.sound, first)
+                if keep < state.sound or state.junk:
+                    self._zero_from(directory, keep)
+                    if end:  # nothing deleted comes behind a record that is there
+                        self._unlink_files(directory, lambda start, keep=keep: start >= keep * ENTRY_BYTES)  # type: ignore[misc]
+                    found.append(f"consume queue: {directory}: entries from {keep} on named no records of its own")
+        return found
+
+    def _first_foreign(self, directory: Path, start: int, end: int, first: int) -> int:
+        """The first of the entries [start, end) that names neither a place below `first` nor one that is damaged."""
+        queue = ConsumeQueue(directory, self._file_bytes, self.channel)
+        try:
+            while start < end:
+                where = queue.entries(start, min(end - start, _FILL_BLOCK))["physical_offset"].astype(np.int64)
+                known = where < first
+                for gap in self.gaps:
+                    known |= (gap.start <= where) & (where < gap.end)
+                if not known.all():
+                    return start + int(known.argmin())
+                start += len(where)
+            return start
         finally:
             queue.close()
 

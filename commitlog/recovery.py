@@ -31,6 +31,7 @@ from commitlog.file_channel import FileChannel
 from commitlog.log_scan import Gap, LogScan
 from commitlog.mapped_file_queue import MappedFileQueue
 from commitlog.quarantine import Cut, Quarantine, write_again
+from commitlog.queue_bounds import total_of_ends
 from commitlog.queue_repair import QueueRepair
 from commitlog.record import BLANK_BYTES
 from commitlog.record_table import RecordTable
@@ -60,6 +61,8 @@ class LaneEnd:
     last_store_timestamp: int
     """ms, of the last record below `end`; 0 without records."""
     findings: tuple[str, ...]
+    entries: int = -1
+    """What the consume queues end at, added up, each behind its last entry below `dispatched`; −1 if they can't be read."""
 
 
 def recover_lane(
@@ -169,16 +172,18 @@ class _Recovery:
             kept_from = flushed - flushed % _PAGE_BYTES
             write_again(self.lane, self.size, kept_from, walked.end, self.channel, self._progress)
         self.channel.sync_directory(self.lane.commitlog)
-        for finding in self.queues.cut(walked.end):
+        for finding in (*self.queues.cut(walked.end), *self.queues.trim()):
             self._find(finding)
         self.queues.finish()
+        first = segments.first if segments.starts else walked.end
         return LaneEnd(
-            first=segments.first if segments.starts else walked.end,
+            first=first,
             end=walked.end,
             dispatched=dispatched,
             allocated=self._allocated(walked.end),
             last_store_timestamp=walked.last_store_timestamp,
             findings=tuple(self.findings),
+            entries=total_of_ends(self.lane, first, dispatched, self.channel),
         )
 
     def _find(self, finding: str) -> None:
@@ -299,7 +304,7 @@ class _Recovery:
                 return walked, min(dispatched, walked.end)
         for finding in self.queues.findings:
             self._find(finding)
-        self.queues.begin_rebuild()
+        self.queues.begin_rebuild(first)
         walked = self._walk_from(log, first, flushed, build=True)
         return walked, walked.end
 
@@ -308,12 +313,11 @@ class _Recovery:
         # from the start of its segment, which proves the place; of the one before, for the last record's time
         start = max((dispatched - 1) // self.size * self.size, log.segments.first)
         walked = _Walked(end=start, met_dispatched=dispatched == start)
-        self.queues.gap = None
+        self.queues.gaps = walked.corrupt  # what lost queue offsets are in
         for piece in log.pieces(start):
             if isinstance(piece, Gap):
                 if walked.torn is None:
                     self._judge(walked, piece, flushed, log.segments)
-                    self.queues.gap = walked.corrupt[-1] if walked.corrupt else None  # what lost queue offsets are in
                 walked.met_dispatched |= dispatched in (piece.start, piece.end)
             elif walked.torn is not None:
                 walked.records_after += len(piece)
@@ -355,10 +359,8 @@ class _Recovery:
     # ---- repairs -------------------------------------------------------------------------------------------------
 
     def _note_corruption(self, gap: Gap) -> None:
-        count = gap.end - gap.start
         reason = gap.reason or "the segment file is missing"
-        self.quarantine.note_corruption(gap.file, gap.start, gap.end, reason)
-        self._find(f"corruption: {gap.file} at offset {gap.start}: {reason}; {count:,} bytes hold no record")
+        self._find(self.quarantine.note_corruption(gap.file, gap.start, gap.end, reason))
 
     def _carry_out(self, cut: Cut) -> None:
         """Where it takes away what was recorded as flushed (a last record that seems to reach beyond), that is recorded

@@ -26,7 +26,7 @@ from commitlog.store_directory import (
     checked_path,
 )
 from shm.layout import LANE_ROWS, Lane
-from shm.positions import ControlRegion
+from shm.positions import ControlRegion, counted_entries
 from shm.region import RegionError, private_directory
 
 
@@ -183,7 +183,8 @@ class StoreView:
             dispatched = words[base + Lane.DISPATCHED]
             flushed = words[base + Lane.FLUSHED]
             committed = words[base + Lane.COMMITTED]
-            return LaneLimits(lane, words[base + Lane.FIRST], dispatched, flushed, committed)
+            entries = counted_entries(words, base, dispatched)
+            return LaneLimits(lane, words[base + Lane.FIRST], dispatched, flushed, committed, entries)
         found = PositionsFile(self.directory.lane(lane), self.facts.id, self.channel).load()
         if found is None:
             return LaneLimits(lane, 0, 0, 0, 0, stopped_properly=False)

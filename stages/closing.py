@@ -7,14 +7,14 @@ import errno
 from dataclasses import dataclass, replace
 
 from commitlog.checkpoint import Positions, PositionsFile, StoreCheckpoint
-from commitlog.consume_queue import total_of_ends
 from commitlog.direct_segment import clear_unpublished
 from commitlog.file_channel import FileChannel
+from commitlog.queue_bounds import total_of_ends
 from commitlog.store_directory import LaneDirectory, StoreDirectory, StoreFacts, is_segment_name
 from commitlog.stray_pools import remove_pool
 from shm.layout import Lane
 from shm.pool import remove_buffers
-from shm.positions import ControlRegion
+from shm.positions import ControlRegion, counted_entries
 
 
 @dataclass(frozen=True)
@@ -67,15 +67,17 @@ def _close_lane(lane: LaneDirectory, facts: StoreFacts, control: ControlRegion, 
         if clear_unpublished(lane, words, base, channel):
             _sync_segment(lane, wrote - wrote % words[base + Lane.SEGMENT_SIZE], channel)
         timestamp = words[base + Lane.DISPATCHED_TIMESTAMP]
+        first, dispatched = words[base + Lane.FIRST], words[base + Lane.DISPATCH_SYNCED]
+        entries = counted_entries(words, base, dispatched)
         PositionsFile(lane, facts.id, channel).store(
             Positions(
                 generation=control.generation,
                 flushed_where=flushed,
-                dispatched_where=words[base + Lane.DISPATCH_SYNCED],
-                first_where=words[base + Lane.FIRST],
+                dispatched_where=dispatched,
+                first_where=first,
                 last_store_timestamp=timestamp,
                 drained=True,
-                entries=total_of_ends(lane, channel) if words[base + Lane.DISPATCH_SYNCED] == flushed else -1,
+                entries=total_of_ends(lane, first, dispatched, channel) if entries < 0 else entries,
             )
         )
         StoreCheckpoint(timestamp, timestamp, 0).save(lane.checkpoint_file, channel)

@@ -19,8 +19,10 @@ from commitlog.consume_queue import ConsumeQueue
 from commitlog.errors import CommitLogError, CorruptRecord
 from commitlog.file_channel import DISK, FileChannel
 from commitlog.mapped_file import MappedFile
+from commitlog.queue_bounds import total_of_ends
 from commitlog.scan import RecordTable, Stop, scan
 from shm.layout import Lane
+from shm.positions import count_entries, counted_entries
 from stages.service_thread import ServiceThread, main
 
 _SLICE_BYTES = 16 << 20
@@ -30,8 +32,14 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class LaneDispatch:
-    """What the dispatcher keeps of a lane: its open queues and the segment that it reads."""
+    """What the dispatcher keeps of a lane: its open queues and the segment that it reads.
 
+    `entries`: what its queues end at, added up, at `dispatched`; −1 where nobody knows, and is counted anew from log offset
+    `count_from` on.
+    """
+
+    entries: int
+    count_from: int
     queues: dict[str, ConsumeQueue] = field(default_factory=dict)
     segment: MappedFile | None = None
     named: set[Path] = field(default_factory=set)
@@ -92,6 +100,9 @@ class ReputMessageService(ServiceThread):
         where, flushed = max(words[base + Lane.DISPATCHED], words[base + Lane.FIRST]), words[base + Lane.FLUSHED]
         size = words[base + Lane.SEGMENT_SIZE] or self.facts.segment_bytes
         start = where - where % size
+        state = self._state_of(lane)
+        if where != words[base + Lane.DISPATCHED]:
+            self._recall_count(lane, state, where)
         segment = self._segment(lane, start, size)
         end = min(flushed, start + size, where + _SLICE_BYTES)
         began = self.clock.monotonic_ns()
@@ -106,8 +117,24 @@ class ReputMessageService(ServiceThread):
             words[base + Lane.DISPATCHED_TIMESTAMP] = int(table.store_timestamps[-1])
             words[base + Lane.DISPATCHED_RECORDS] += len(table)
             self.acted(self.clock.monotonic_ns() - began)
+        if state.entries >= 0:
+            state.entries += int(table.in_queue.sum())
+            count_entries(words, base, done, state.entries)
         words[base + Lane.DISPATCHED] = done
         return done - where
+
+    def _state_of(self, lane: int) -> LaneDispatch:
+        state = self._state.get(lane)
+        if state is None:
+            state = self._state[lane] = LaneDispatch(-1, 0)
+            self._recall_count(lane, state, self.words[self.control.lane_base(lane) + Lane.DISPATCHED])
+        return state
+
+    def _recall_count(self, lane: int, state: LaneDispatch, where: int) -> None:
+        """Dispatch goes on from another place than the last one's end."""
+        base = self.control.lane_base(lane)
+        state.entries = counted_entries(self.words, base, where)
+        state.count_from = self.words[base + Lane.FLUSHED]
 
     def _place(self, lane: int, table: RecordTable) -> None:
         """One call a topic: the records of a table sorted by topic, in log order within each."""
@@ -139,7 +166,9 @@ class ReputMessageService(ServiceThread):
         """Somebody removed files of consume queues under the running store: all of the lane's are built anew."""
         log.warning("lane %d: consume queue files were removed; they are built anew from the log", lane)
         base = self.control.lane_base(lane)
-        self.words[base + Lane.DISPATCH_SYNCED] = self.words[base + Lane.DISPATCHED] = self.words[base + Lane.FIRST]
+        first = self.words[base + Lane.FIRST]
+        self.words[base + Lane.DISPATCH_SYNCED] = self.words[base + Lane.DISPATCHED] = first
+        self._recall_count(lane, state, first)
         for queue in state.queues.values():
             queue.close()
         state.queues.clear()
@@ -158,9 +187,20 @@ class ReputMessageService(ServiceThread):
                     queue.sync()
             except OSError as error:  # the kernel may have dropped what was not synced: place it again
                 self.set_fault(lane, error.errno or errno.EIO)
-                self.words[base + Lane.DISPATCHED] = self.words[base + Lane.DISPATCH_SYNCED]
+                synced = self.words[base + Lane.DISPATCHED] = self.words[base + Lane.DISPATCH_SYNCED]
+                self._recall_count(lane, state, synced)
                 continue
+            if state.entries < 0 and dispatched >= state.count_from:
+                self._count(lane, state, dispatched)
             self.words[base + Lane.DISPATCH_SYNCED] = dispatched
+
+    def _count(self, lane: int, state: LaneDispatch, dispatched: int) -> None:
+        """All queues were built anew: what they end at is known once all that was there has been placed again."""
+        base = self.control.lane_base(lane)
+        first = self.words[base + Lane.FIRST]
+        state.entries = total_of_ends(self.directory.lane(lane), first, dispatched, self.channel)
+        if state.entries >= 0:
+            count_entries(self.words, base, dispatched, state.entries)
 
     def on_stop(self) -> None:
         self._sync()
@@ -173,7 +213,7 @@ class ReputMessageService(ServiceThread):
 
     def _segment(self, lane: int, start: int, size: int) -> MappedFile:
         """The mapped segment that the lane's next record is in."""
-        state = self._state.setdefault(lane, LaneDispatch())
+        state = self._state[lane]
         if state.segment is None or state.segment.start != start:
             if state.segment is not None:
                 state.segment.shutdown()

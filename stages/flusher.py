@@ -23,6 +23,7 @@ from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.file_channel import DISK, FileChannel
 from commitlog.wire import NoticePublisher
 from shm.layout import Lane
+from shm.positions import counted_entries
 from stages.service_thread import ServiceThread, main
 
 PAGE_BYTES = 4096
@@ -258,6 +259,7 @@ class FlushRealTimeService(ServiceThread):
                         first_where=first,
                         last_store_timestamp=timestamp,
                         drained=False,
+                        entries=counted_entries(words, base, dispatched),
                     )
                 )
                 words[base + Lane.FIRST_RECORDED] = first

@@ -25,7 +25,7 @@ def test_a_new_lane_is_all_zeros(tmp_path: Path) -> None:
     """Its directories are made, nothing is found."""
     directory = LaneDirectory(tmp_path / "lanes" / "0", 0)
     directory.path.mkdir(parents=True)
-    assert recover_lane(directory, SEGMENT, DISK, pytest.fail) == LaneEnd(0, 0, 0, 0, 0, ())
+    assert recover_lane(directory, SEGMENT, DISK, pytest.fail) == LaneEnd(0, 0, 0, 0, 0, (), 0)
     assert directory.commitlog.is_dir()
     assert directory.consumequeue.is_dir()
     assert directory.tmp.is_dir()

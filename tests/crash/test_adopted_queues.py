@@ -1,0 +1,263 @@
+"""Consume queues that were damaged after everything was killed: the start that adopts the pool builds them anew.
+
+Then everything that was accepted is there once, and queue offsets go on where they were.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import commitlog
+from commitlog.consume_queue import ENTRY_BYTES
+from commitlog.errors import StageFailed
+from commitlog.verify import verify_store
+from commitlog.view import StoreView
+from shm.layout import STAGES, Lane
+from shm.positions import counted_entries
+from tests.crash.scene import kill, pid_of
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.leaves_pools
+
+CONFIG: dict[str, dict[str, Any]] = {
+    "store": {"segment_bytes": 1 << 16, "max_lanes": 2},
+    "flusher": {"positions_interval_ms": 50},
+    "dispatcher": {"queue_file_entries": 1000},
+    "retention": {"interval_ms": 50},
+}
+RETAINED: dict[str, dict[str, Any]] = {**CONFIG, "retention": {"interval_ms": 50, "max_bytes": 6 << 16}}
+TOPICS = ("orders", "payments", "rare")
+Sent = dict[tuple[int, str], int]
+
+
+def queues(path: Path, lane: int = 0) -> Path:
+    return path / "lanes" / str(lane) / "consumequeue"
+
+
+def files(path: Path, topic: str, lane: int = 0) -> list[Path]:
+    return sorted((queues(path, lane) / topic / str(lane)).iterdir())
+
+
+def fill(producers: list[commitlog.Producer], rounds: int) -> Sent:
+    """Sends to all topics of each lane, seldom to one of them; how many each has now."""
+    sent: Sent = {}
+    for producer in producers:
+        for number in range(rounds):
+            for topic in TOPICS:
+                if topic != "rare" or number % 100 == 7:
+                    receipt = producer.send(topic, b"%06d" % number * (5 + producer.lane))
+                    sent[producer.lane, topic] = receipt.offset + 1
+        producer.flush()
+    return sent
+
+
+def is_synced(store: commitlog.Store) -> bool:
+    """Whether the consume queues of all lanes are durable up to the end."""
+    view = StoreView(store.path)
+    try:
+        assert view.control is not None
+        rows = view.control.lane_table()
+        return bool((rows[:, Lane.DISPATCH_SYNCED] == rows[:, Lane.WROTE]).all())
+    finally:
+        del rows
+        view.close()
+
+
+def killed(
+    path: Path, config: dict[str, dict[str, Any]], unsynced: int = 0, rounds: int = 1300
+) -> tuple[Sent, list[commitlog.Producer]]:
+    """A store that was killed with all its queues durable, but for the last `unsynced` rounds; its producers still hold
+    their lanes."""
+    store = commitlog.Store.open(path, config)
+    producers = [commitlog.Producer(path), commitlog.Producer(path)]
+    sent = fill(producers, rounds)
+    wait_until(lambda: is_synced(store), "queues to be durable")
+    if config is RETAINED:
+        wait_until(lambda: not (path / f"lanes/0/commitlog/{0:020d}").exists(), "retention")
+    if unsynced:
+        os.kill(pid_of(path, "dispatcher"), signal.SIGSTOP)
+        sent |= fill(producers, unsynced)
+    for name in ("", *STAGES):
+        kill(pid_of(path, name))
+    with pytest.raises(StageFailed):
+        store.close()
+    return sent, producers
+
+
+def check(path: Path, config: dict[str, dict[str, Any]], sent: Sent) -> None:
+    """Opens it, goes on, stops it properly; reads and verifies all."""
+    with commitlog.Store.open(path, config) as store:
+        producers = {producer.lane: producer for producer in (store.producer(), store.producer())}
+        for (lane, topic), count in sent.items():
+            assert producers[lane].send(topic, b"one more").offset == count, (lane, topic)
+        for producer in producers.values():
+            producer.flush()
+        found: dict[tuple[int, str], list[int]] = {}
+        with commitlog.Reader(path) as reader:
+            for message in reader:
+                found.setdefault((message.partition, message.topic), []).append(message.offset)
+        for place, count in sent.items():
+            first = found[place][0]
+            assert found[place] == list(range(first, count + 1)), place
+            assert first == 0 or config is RETAINED
+    report = verify_store(path)
+    assert report.good, report
+    with commitlog.Reader(path) as reader:  # believes the queues: their ends add up
+        assert len(list(reader)) == sum(len(offsets) for offsets in found.values())
+
+
+def remove_topic(path: Path) -> None:
+    shutil.rmtree(queues(path) / "orders")
+
+
+def remove_rare_topic(path: Path) -> None:
+    shutil.rmtree(queues(path) / "rare")
+
+
+def remove_all(path: Path) -> None:
+    for lane in (0, 1):
+        shutil.rmtree(queues(path, lane))
+
+
+def remove_last_file(path: Path) -> None:
+    files(path, "orders")[-1].unlink()
+
+
+def empty_directory(path: Path) -> None:
+    for file in files(path, "orders"):
+        file.unlink()
+
+
+def truncate_to_nothing(path: Path) -> None:
+    for file in files(path, "payments"):
+        os.truncate(file, 0)
+
+
+def zero_all(path: Path) -> None:
+    for file in files(path, "orders"):
+        file.write_bytes(bytes(file.stat().st_size))
+
+
+def cut_a_file(path: Path) -> None:
+    os.truncate(files(path, "orders")[-1], 7 * ENTRY_BYTES + 3)
+
+
+def cut_between_entries(path: Path) -> None:
+    for file in files(path, "rare"):
+        os.truncate(file, 3 * ENTRY_BYTES)
+
+
+def zero_last_entries(path: Path) -> None:
+    file = files(path, "orders")[-1]
+    data = file.read_bytes()
+    used = len(data.rstrip(b"\0"))
+    file.write_bytes(data[: max(used - 5 * ENTRY_BYTES, 0) // ENTRY_BYTES * ENTRY_BYTES].ljust(len(data), b"\0"))
+
+
+def swap_with_another(path: Path) -> None:
+    ours, other = queues(path) / "orders" / "0", queues(path) / "rare" / "0"
+    ours.rename(queues(path) / "between")
+    other.rename(ours)
+    (queues(path) / "between").rename(other)
+
+
+def swap_with_another_lane(path: Path) -> None:
+    shutil.rmtree(queues(path) / "orders" / "0")
+    shutil.copytree(queues(path, 1) / "orders" / "1", queues(path) / "orders" / "0")
+
+
+def garbage(path: Path) -> None:
+    file = files(path, "orders")[-1]
+    file.write_bytes(os.urandom(file.stat().st_size))
+
+
+def file_for_directory(path: Path) -> None:
+    remove_topic(path)
+    (queues(path) / "orders").write_bytes(b"x")
+
+
+DAMAGES = [
+    remove_topic, remove_rare_topic, remove_all, remove_last_file, empty_directory, truncate_to_nothing, zero_all, cut_a_file,
+    cut_between_entries, zero_last_entries, swap_with_another, swap_with_another_lane, garbage, file_for_directory,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("config", [CONFIG, RETAINED], ids=["whole", "retained"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_queues_are_built_anew(
+    damage: Callable[[Path], None],
+    config: dict[str, dict[str, Any]],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whatever happened to them, with several topics and lanes, and when retention has taken the first segments."""
+    path = tmp_path / "store"
+    sent, producers = killed(path, config)
+    for producer in producers:
+        producer.close()
+    damage(path)
+    check(path, config, sent)
+    assert "they are built anew from the log" in caplog.text
+
+
+@pytest.mark.parametrize("damage", [None, remove_topic, swap_with_another, zero_last_entries])
+def test_entries_that_were_not_synced_are_no_damage(
+    damage: Callable[[Path], None] | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are placed again; nothing is said of a store that nobody touched."""
+    path = tmp_path / "store"
+    sent, producers = killed(path, CONFIG, unsynced=50)
+    for producer in producers:
+        producer.close()
+    if damage:
+        damage(path)
+    check(path, CONFIG, sent)
+    assert ("built anew" in caplog.text) is (damage is not None)
+
+
+def test_a_producer_that_holds_its_lane_goes_on(tmp_path: Path) -> None:
+    """It lives on over the death of everybody else, and its queues are built anew beside it."""
+    path = tmp_path / "store"
+    sent, producers = killed(path, CONFIG)
+    remove_all(path)
+    with commitlog.Store.open(path, CONFIG):
+        for producer in producers:
+            for topic in TOPICS:
+                assert producer.send(topic, b"more").offset == sent[producer.lane, topic]
+                sent[producer.lane, topic] += 1
+            producer.close()
+    check(path, CONFIG, sent)
+
+
+def test_a_pool_in_which_nobody_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As an older version leaves it: the queues are built anew once, and counted."""
+    path = tmp_path / "store"
+    sent, producers = killed(path, CONFIG)
+    for producer in producers:
+        producer.close()
+    forget_counts(path)
+    remove_rare_topic(path)
+    check(path, CONFIG, sent)
+    assert "nobody has counted" in caplog.text
+
+
+def forget_counts(path: Path) -> None:
+    from commitlog.view import attach_control
+
+    view = StoreView(path)
+    control = attach_control(view.directory, view.facts, writable=True)
+    assert control is not None
+    for lane in (0, 1):
+        base = control.lane_base(lane)
+        control.words[base + Lane.ENTRIES_AT], control.words[base + Lane.ENTRIES_AT + 1] = 0, 0
+        control.words[base + Lane.ENTRIES_AT + 2] = 0
+        assert counted_entries(control.words, base, control.words[base + Lane.DISPATCH_SYNCED]) == -1
+    control.close()
+    view.close()

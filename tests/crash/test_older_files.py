@@ -1,0 +1,170 @@
+"""Older files put back under a newer pool, segments removed or emptied: healed from memory, or refused by name."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import commitlog
+from commitlog.checkpoint import PositionsFile
+from commitlog.errors import PoolNotAdopted, StageFailed
+from commitlog.file_channel import DISK
+from commitlog.store_directory import StoreDirectory
+from commitlog.verify import verify_store
+from shm.layout import STAGES
+from tests.crash.scene import kill, pid_of
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.leaves_pools
+
+SEGMENT = 1 << 16
+CONFIG: dict[str, dict[str, Any]] = {
+    "store": {"segment_bytes": SEGMENT, "max_lanes": 2},
+    "flusher": {"positions_interval_ms": 50},
+}
+
+
+class Killed:
+    """A store that was killed when all of it was flushed, with a copy of its first lane made half-way."""
+
+    def __init__(self, directory: Path, segments: int, copied_at: float) -> None:
+        self.path, self.copy = directory / "store", directory / "copy"
+        store = commitlog.Store.open(self.path, CONFIG)
+        self.sent = 0
+        with commitlog.Producer(self.path) as producer:
+            self._send(store, producer, int(copied_at * SEGMENT))
+            shutil.copytree(self.path / "lanes/0", self.copy)
+            self._send(store, producer, segments * SEGMENT)
+        for name in ("", *STAGES):
+            kill(pid_of(self.path, name))
+        with pytest.raises(StageFailed):
+            store.close()
+        self.log = self.path / "lanes/0/commitlog"
+
+    def _send(self, store: commitlog.Store, producer: commitlog.Producer, until: int) -> None:
+        where = 0
+        while where < until:
+            where = producer.send("orders", b"%08d" % self.sent * 10).physical_offset
+            self.sent += 1
+        producer.flush()
+
+        def is_recorded() -> bool:
+            (lane,) = store.statistics().lanes
+            file = PositionsFile(StoreDirectory(self.path).lane(0), "", DISK)
+            known = file.load()
+            return known is not None and lane.dispatched == known.dispatched_where == known.flushed_where == lane.wrote
+
+        wait_until(is_recorded, "positions")
+
+    def segment(self, number: int) -> Path:
+        return self.log / f"{number * SEGMENT:020d}"
+
+    def put_back(self, name: str = "commitlog") -> None:
+        """Replaces what is there by what the copy has."""
+        target, source = self.path / "lanes/0" / name, self.copy / name
+        if source.is_dir():
+            shutil.rmtree(target)
+            shutil.copytree(source, target)
+        else:
+            shutil.copyfile(source, target)
+
+    def is_whole(self) -> None:
+        """Opens it, goes on, and finds everything once."""
+        with commitlog.Store.open(self.path, CONFIG) as store, store.producer() as producer:
+            assert producer.send("orders", b"more").offset == self.sent
+            producer.flush()
+            with commitlog.Reader(self.path) as reader:
+                assert [message.offset for message in reader] == list(range(self.sent + 1))
+        report = verify_store(self.path)
+        assert report.good, report
+
+
+def test_what_buffers_hold_is_written_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Older files of a log that is in the buffers as a whole: the bytes are in memory, so nothing is lost."""
+    case = Killed(tmp_path, 2, 0.5)
+    case.put_back()
+    case.is_whole()
+    assert caplog.text.count("written back from memory") == 3
+
+
+@pytest.mark.parametrize("how", ["missing", "empty", "zeros", "cut", "flipped"])
+@pytest.mark.parametrize("number", [-1, -2])
+def test_a_harmed_segment_is_written_back(
+    how: str, number: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last one, and the one before it; also where positions and queues were put back with it."""
+    case = Killed(tmp_path, 5, 0.5)
+    last = max(file for file in case.log.iterdir() if any(file.read_bytes()))
+    file = case.log / f"{int(last.name) + (number + 1) * SEGMENT:020d}"
+    data = file.read_bytes()
+    file.unlink()
+    if how != "missing":
+        flipped = data[:100] + bytes([data[100] ^ 8]) + data[101:]
+        file.write_bytes({"empty": b"", "zeros": bytes(SEGMENT), "cut": data[:999], "flipped": flipped}[how])
+    case.is_whole()
+    assert f"{file.name}: of what was flushed" in caplog.text
+
+
+@pytest.mark.parametrize("with_positions", [False, True])
+@pytest.mark.parametrize("copied_at", [0.5, 2.5, 3.5])
+def test_older_files_than_the_buffers_are_refused(copied_at: float, with_positions: bool, tmp_path: Path) -> None:
+    """By name; with the newer ones back in their place all is as it was."""
+    case = Killed(tmp_path, 6, copied_at)
+    newer = tmp_path / "newer"
+    shutil.copytree(case.path / "lanes/0", newer)
+    case.put_back()
+    if with_positions:
+        case.put_back("positions")
+        case.put_back("consumequeue")
+    with pytest.raises(PoolNotAdopted, match=r"these files are older than the pool .* put the newer files back"):
+        commitlog.Store.open(case.path, CONFIG)
+    case.copy = newer
+    case.put_back()
+    case.is_whole()
+
+
+def test_only_the_half_full_segment_is_older(tmp_path: Path) -> None:
+    """It lies right before what buffers hold, whose files are missing: they are healed, and it is looked through."""
+    case = Killed(tmp_path, 5, 2.5)
+    shutil.copyfile(case.copy / f"commitlog/{2 * SEGMENT:020d}", case.segment(2))
+    case.segment(3).unlink()
+    with pytest.raises(PoolNotAdopted, match=f"{2 * SEGMENT:020d} ends at offset .* older than the pool"):
+        commitlog.Store.open(case.path, CONFIG)
+
+
+@pytest.mark.parametrize("how", ["missing", "empty", "zeros", "cut"])
+def test_a_segment_that_no_buffer_holds_is_refused(how: str, tmp_path: Path) -> None:
+    """The store is left as it is, and says which file."""
+    case = Killed(tmp_path, 6, 0.5)
+    file = case.segment(1)
+    data = file.read_bytes()
+    file.unlink()
+    if how != "missing":
+        file.write_bytes({"empty": b"", "zeros": bytes(SEGMENT), "cut": data[:999]}[how])
+    with pytest.raises(PoolNotAdopted, match=f"{file.name} (is missing|is empty|has 999 bytes), and all below"):
+        commitlog.Store.open(case.path, CONFIG)
+    file.write_bytes(data)
+    case.is_whole()
+
+
+def test_segments_made_ahead_are_made_again(tmp_path: Path) -> None:
+    """They hold nothing."""
+    case = Killed(tmp_path, 2, 0.5)
+    ahead = [file for file in case.log.iterdir() if not any(file.read_bytes())]
+    assert ahead
+    for file in ahead:
+        file.unlink()
+    case.is_whole()
+
+
+def test_a_lane_without_its_directory_is_refused(tmp_path: Path) -> None:
+    """Whether it has buffers or not."""
+    case = Killed(tmp_path, 2, 0.5)
+    (case.path / "lanes/0").rename(tmp_path / "away")
+    with pytest.raises(PoolNotAdopted, match=r"lane 0 is in .* and has no directory"):
+        commitlog.Store.open(case.path, CONFIG)
+    (tmp_path / "away").rename(case.path / "lanes/0")
+    case.is_whole()
