@@ -150,8 +150,11 @@ class Config:
     def from_json(cls, values: Mapping[str, Mapping[str, Any]]) -> Config:
         """The values of a `store.json`, which were checked when they were written; unknown ones are skipped."""
         sections: dict[str, Any] = {}
-        for name, section in cls.__dataclass_fields__.items():
-            kind: Any = section.default_factory
+        for name, kind in SECTIONS.items():
             known = kind.__dataclass_fields__
             sections[name] = kind(**{key: value for key, value in values.get(name, {}).items() if key in known})
         return cls(**sections)
+
+
+SECTIONS: dict[str, Any] = {name: section.default_factory for name, section in Config.__dataclass_fields__.items()}
+"""Each section's class."""

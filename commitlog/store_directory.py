@@ -11,6 +11,7 @@ STORE/
 from __future__ import annotations
 
 import os
+import re
 import stat
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 
 import orjson
 
+from commitlog.config import SECTIONS
 from commitlog.errors import IllegalArgument, StoreDamaged, StoreNotFound, StoreRefused, StoreTooNew
 from commitlog.file_channel import DISK, FileChannel
 from shm.layout import LANE_ROWS
@@ -34,20 +36,44 @@ class PoolPlace:
     device: int
     boot_id: str
     uid: int
+    other: dict[str, Any] = field(default_factory=dict)
+    """Fields of a newer package, kept as they are."""
+
+    @classmethod
+    def from_json(cls, values: Any) -> PoolPlace:
+        """Raises ValueError."""
+        names = ("directory", "device", "boot_id", "uid")
+        if not isinstance(values, dict) or not values.keys() >= {*names}:
+            raise ValueError("pool")
+        pool = cls(**{name: values.pop(name) for name in names}, other=values)
+        if not (isinstance(pool.directory, str) and os.path.isabs(pool.directory) and isinstance(pool.boot_id, str)):
+            raise ValueError("pool.directory or pool.boot_id")
+        if not (_is_number(pool.device, 0) and _is_number(pool.uid, 0)):
+            raise ValueError("pool.device or pool.uid")
+        return pool
+
+    def to_json(self) -> dict[str, Any]:
+        values = asdict(self)
+        return {**values.pop("other"), **values}
 
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """The content of `store.json`. `config` is the configuration of the last start, resolved."""
+    """The content of `store.json`. `config` is the configuration of the last start, resolved; `other`, fields of a newer
+    package that writes the same format: they are kept as they are."""
 
     id: str
     segment_bytes: int
     generation: int = 0
     pool: PoolPlace | None = None
     config: dict[str, dict[str, Any]] = field(default_factory=dict)
+    other: dict[str, Any] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        return orjson.dumps({"format": FORMAT_VERSION, **asdict(self)}, option=orjson.OPT_INDENT_2) + b"\n"
+        values = asdict(self)
+        pool = self.pool.to_json() if self.pool else None
+        values = {"format": FORMAT_VERSION, **values.pop("other"), **values, "pool": pool}
+        return orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n"
 
     @classmethod
     def from_bytes(cls, data: bytes, file: Path) -> StoreFacts:
@@ -55,10 +81,13 @@ class StoreFacts:
         try:
             values = orjson.loads(data)
             version = values.pop("format")
-            if isinstance(version, int) and version > FORMAT_VERSION:
+            if not _is_number(version, 1):
+                raise ValueError("format")
+            if version > FORMAT_VERSION:
                 raise StoreTooNew(f"{file}: format {version}, this package knows {FORMAT_VERSION}: upgrade commitlog")
-            pool = values.pop("pool")
-            facts = cls(pool=PoolPlace(**pool) if pool else None, **values)
+            pool = values.pop("pool", None)
+            own = {name: values.pop(name) for name in ("id", "segment_bytes", "generation", "config") if name in values}
+            facts = cls(pool=None if pool is None else PoolPlace.from_json(pool), **own, other=values)
             facts._check()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreDamaged(
@@ -68,17 +97,27 @@ class StoreFacts:
         return facts
 
     def _check(self) -> None:
-        size, pool = self.segment_bytes, self.pool
-        if not (isinstance(self.id, str) and len(self.id) == 32 and int(self.id, 16) >= 0):
+        size = self.segment_bytes
+        if not (isinstance(self.id, str) and re.fullmatch("[0-9a-f]{32}", self.id)):
             raise ValueError("id")
-        if not (isinstance(size, int) and 1 << 12 <= size <= 1 << 30 and size & (size - 1) == 0):
+        if not (_is_number(size, 1 << 12) and size <= 1 << 30 and size & (size - 1) == 0):
             raise ValueError("segment_bytes")
-        if not (isinstance(self.generation, int) and 0 <= self.generation < 1 << 63):
+        if not (_is_number(self.generation, 0) and self.generation < 1 << 63):
             raise ValueError("generation")
-        if not isinstance(self.config, dict) or not all(isinstance(part, dict) for part in self.config.values()):
+        if not isinstance(self.config, dict):
             raise ValueError("config")
-        if pool and not (isinstance(pool.directory, str) and isinstance(pool.boot_id, str)):
-            raise ValueError("pool")
+        for name, kind in SECTIONS.items():
+            section = self.config.get(name, {})
+            if not isinstance(section, dict):
+                raise ValueError(f"config.{name}")
+            for key, default in asdict(kind()).items():
+                if type(section.get(key, default)) is not type(default):
+                    raise ValueError(f"config.{name}.{key}")
+
+
+def _is_number(value: object, least: int) -> bool:
+    """Whether it is a whole number from `least` on, and not true or 1.0, which Python takes for 1."""
+    return type(value) is int and value >= least
 
 
 def boot_id() -> str:
