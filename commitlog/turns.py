@@ -52,10 +52,8 @@ class Turns:
 
     def give_way(self) -> None:
         """For who does not have the token: sleeps until the first in the line has come in, two milliseconds at most."""
-        now = self._clock.monotonic_ns()
-        if not self._line or now < self._next_ns:
+        if not self._line or self._clock.monotonic_ns() < self._next_ns:
             return
-        self._next_ns = now + _TURN_NS
         with contextlib.suppress(
             IndexError, RuntimeError
         ):  # it has just left the line, or been called by another thread
