@@ -5,7 +5,8 @@
     receipt = producer.send("orders", b"...", key="42")
     receipt.wait("flushed")
 
-Everything a user touches is here, in `commitlog.errors` and in `commitlog.spark`; the rest may change any day.
+Everything a user touches is here, in `commitlog.errors`, `commitlog.logging` and `commitlog.spark`; the rest may change any
+day.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def load_config(source: str | Path | Mapping[str, Any] | Config | None) -> Confi
     if source is None:
         return Config()
     if isinstance(source, Config):
-        return source
+        return _validated(source.to_json(), "config")
     if isinstance(source, Mapping):
         return _validated(dict(source), "config")
     if not isinstance(source, str | Path):

@@ -27,6 +27,7 @@ from commitlog.errors import (
     CorruptRecord,
     DamagedFile,
     IllegalArgument,
+    IllegalTopic,
     OptionError,
     ReaderError,
     UnknownTopic,
@@ -105,7 +106,7 @@ class Reader:
     ) -> None:
         if isolation not in ("flushed", "committed"):
             raise IllegalArgument(f"isolation is 'flushed' or 'committed', not {isolation!r}")
-        self.topics = None if topic is None else {topic} if isinstance(topic, str) else set(topic)
+        self.topics = _topics(topic)
         self.follow, self.ignore_corrupt = follow, ignore_corrupt
         self._clock = clock
         self._starts = parse_starts(start, clock)
@@ -378,3 +379,16 @@ class Reader:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _topics(given: str | Collection[str] | None) -> set[str] | None:
+    """The topics that a user has named; None: all. Raises IllegalTopic."""
+    if given is None:
+        return None
+    try:
+        names = {given} if isinstance(given, str) else set(given)
+    except TypeError:  # nothing to go through, or things that are no names
+        names = {""}
+    if not all(isinstance(name, str) and name for name in names):
+        raise IllegalTopic(f"topic is a topic's name, several or None for all, not {given!r:.80}")
+    return names

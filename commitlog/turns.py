@@ -5,6 +5,9 @@ call lets go of the interpreter (a pwrite does), or is short beside the interpre
 the token whenever another one looks. So who has waited for a while stands in a line; and a thread that has put the token
 back and sees the line sleeps until the first of it has come in. That happens once in a while only, because to go from
 one thread to the next costs as much as many messages.
+
+Greenlets of one thread are not told from threads: they wait by `time.sleep` and a lock's `acquire`, which gevent has to have
+replaced.
 """
 
 from __future__ import annotations

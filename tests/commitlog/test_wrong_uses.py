@@ -15,12 +15,13 @@ import pytest
 
 import commitlog
 from commitlog import errors
+from commitlog.config import Config, StoreConfig
 from commitlog.config_file import load_config
 from commitlog.log_root import find_roots
 from tests.faults.bench import bench
 
-WRONG_TIMES: list[Any] = [math.nan, -1, -math.inf, "5", b"5", [5], 1j]
-NO_LIMITS: list[Any] = [math.inf, 10**400, 1e300, np.float32(1), True]
+WRONG_TIMES: list[Any] = [True, math.nan, -1, -math.inf, "5", b"5", [5], 1j]
+NO_LIMITS: list[Any] = [math.inf, 10**400, 1e300, np.float32(1)]
 
 Wrong = list[tuple[str, Callable[[], object], type[errors.CommitLogError]]]
 
@@ -170,6 +171,8 @@ def test_wrong_configurations(tmp_path: Path, subtests: pytest.Subtests) -> None
         b"x",
         "a\0b",
         "\ud800",
+        Config(store=5),  # type: ignore[arg-type]
+        Config(store=StoreConfig(max_lanes=0)),
     ]
     refused(subtests, [(f"{config!a}", lambda c=config: load_config(c), errors.ConfigError) for config in wrong])  # type: ignore[misc]
     with pytest.raises(errors.ConfigError):
@@ -182,5 +185,9 @@ def test_wrong_doors(tmp_path: Path) -> None:
     for call in (lambda: commitlog.Store("x"), lambda: commitlog.Store()):
         with pytest.raises(errors.IllegalArgument, match=r"Store\.open"):
             call()
+    reader: Any = commitlog.Reader
     with pytest.raises(errors.IllegalArgument, match="isolation"):
-        commitlog.Reader(tmp_path, isolation="x")  # type: ignore[arg-type]
+        reader(tmp_path, isolation="x")
+    for topic in (5, [5], [["t"]], b"t", [None], "", ["t", ""]):
+        with pytest.raises(errors.IllegalTopic, match="None for all"):
+            reader(tmp_path, topic=topic)
