@@ -143,3 +143,19 @@ def test_wrong_schemas(fields: list, message: str) -> None:
 def test_schema_and_columns() -> None:
     with pytest.raises(OptionError, match=r"either it or \.schema"):
         source(columns="value").reader(StructType([StructField("offset", LongType())]))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("(", "give a regular expression"),
+        ("a{4294967296}", "give a regular expression"),
+        ("(" * 4_000 + ")" * 4_000, "give a regular expression"),
+        ("a" * 20_000, "at most 10,000 letters"),
+    ],
+    ids=["open", "too many", "too deep", "too long"],
+)
+def test_a_pattern_that_is_none(pattern: str, text: str) -> None:
+    """Whatever Python's `re` raises for it; and none that a reader's file can't hold."""
+    with pytest.raises(OptionError, match=f"option subscribePattern: .* {text}"):
+        parse_options({"path": "x", "subscribePattern": pattern})
