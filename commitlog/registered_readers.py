@@ -189,6 +189,7 @@ class RegisteredReaders:
                 if self.channel.try_lock(fd) and self._is_at(fd, path):
                     self.channel.truncate(fd, 0)
                     self.channel.pwrite(fd, b"%d\n" % os.getpid(), 0)
+                    self._remove_leftovers(name)
                     return fd
             except OSError as error:
                 self.let_go(fd)
@@ -203,6 +204,13 @@ class RegisteredReaders:
                     "name of its own"
                 )
             self.clock.sleep(0.02)
+
+    def _remove_leftovers(self, name: str) -> None:
+        """Files that holders of the name were replacing the position with when they were killed."""
+        left = re.compile(rf"\.{re.escape(name)}\.json\.[0-9]+\.tmp")
+        for file in self.channel.list(self.directory.readers_directory):
+            if left.fullmatch(file):
+                self.channel.unlink(self.directory.readers_directory / file)
 
     def let_go(self, held: int) -> None:
         """Gives back what `hold` gave. In a forked child, which holds nothing, it does nothing."""

@@ -28,6 +28,7 @@ from tests.children import in_child
 from tests.commitlog.named import Places, billing, place, rest, stored
 from tests.fake_clock import SetClock
 from tests.spark.hand_made import HandMadeStore, small_store
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("look_each_time")
 
@@ -246,6 +247,7 @@ def test_a_forked_child_neither_holds_nor_commits(store: HandMadeStore) -> None:
         os.read(reading, 1)
         os._exit(0)
     reader.close()
+    wait_until(lambda: not RegisteredReaders(store.directory).is_held("billing"), "the child to close its copy")
     billing(store).close()
     for fd in (reading, writing):
         os.close(fd)
@@ -327,6 +329,16 @@ def test_a_signal_handler_inside_a_commit(store: HandMadeStore, monkeypatch: pyt
     assert "in the middle of a commit" in said[0]
     assert sum(stored(store).offsets["orders"].values()) == 9
     assert len(rest(store)) == 191
+
+
+def test_what_a_killed_commit_left_is_removed(store: HandMadeStore) -> None:
+    """By the next one of the name; another name's file in the making is not touched."""
+    readers = store.directory.readers_directory
+    billing(store).close()
+    for left in (".billing.json.4711.tmp", ".billing.json.5.json.4711.tmp"):
+        (readers / left).write_bytes(b"{")
+    billing(store).close()
+    assert sorted(os.listdir(readers)) == [".billing.json.5.json.4711.tmp", "billing.json", "billing.lock"]
 
 
 def test_commits_of_many_threads(store: HandMadeStore) -> None:
