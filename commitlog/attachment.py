@@ -15,7 +15,7 @@ from commitlog.clock import Clock
 from commitlog.config import Config
 from commitlog.errors import NoFreeLane, NotEnoughSharedMemory, StoreNotRunning, StoreStopped, disk_error
 from commitlog.file_channel import DISK, FileChannel
-from commitlog.lane import Lease, try_lease
+from commitlog.lane import Lease, is_stopped, try_lease
 from commitlog.store_directory import StoreDirectory
 from commitlog.view import attach_control
 from commitlog.wire import NoticeSubscriber, WakeupSender
@@ -90,8 +90,10 @@ class Attachment:
 
     def _damaged_lanes(self) -> str:
         numbers = range(self.config.store.max_lanes)
-        damaged = [n for n in numbers if self.words[self.control.lane_base(n) + Lane.COMMITTER_FAULT] == errno.EILSEQ]
-        return f"; lanes {damaged} are damaged by a failed sync, a new start of the store heals them" if damaged else ""
+        stopped = [n for n in numbers if is_stopped(self.words, self.control.lane_base(n))]
+        if not stopped:
+            return ""
+        return f"; lanes {stopped} are stopped by a failed sync or a removed file, a new start of the store heals them"
 
     @property
     def _slots(self) -> int:

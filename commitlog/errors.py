@@ -241,7 +241,7 @@ class LaneDamaged(DiskError):
 
 
 class PoolUnlinked(DiskError):
-    """Files of the pool, or segments, were removed under the running store (RemoveIPC at logout, or a cleaner)."""
+    """Files of the pool, or segments, were removed under the running store (RemoveIPC, a cleaner): stop it, put them back."""
 
 
 # ---- readers -----------------------------------------------------------------------------------------------------

@@ -40,17 +40,22 @@ class LogEnd:
     store_timestamp: int  # of the last record, ms; 0 where there is none
 
 
+def is_stopped(words: memoryview, base: int) -> bool:
+    """Whether a lane goes on only after a new start: it is damaged (LaneDamaged), or files were removed (PoolUnlinked)."""
+    return words[base + Lane.COMMITTER_FAULT] == errno.EILSEQ or words[base + Lane.FLUSHER_FAULT] == errno.ENOENT
+
+
 def try_lease(
     directory: StoreDirectory, control: ControlRegion, channel: FileChannel, max_lanes: int, lane_bytes: int
 ) -> Lease | None:
-    """Locks the first free lane: those that exist first, then a new one. None when all are leased, or damaged (LaneDamaged).
+    """Locks the first free lane: those that exist first, then a new one. None when all are leased, or stopped.
 
     `lane_bytes`: the shared memory that a lane without buffers takes; where there is less, such a lane is passed over.
     """
     existing = directory.lane_numbers()
     for number in [*existing, *(n for n in range(max_lanes) if n not in existing)][:max_lanes]:
         lane, base = directory.lane(number), control.lane_base(number)
-        if control.words[base + Lane.COMMITTER_FAULT] == errno.EILSEQ:
+        if is_stopped(control.words, base):
             continue
         has_buffers = control.words[base + Lane.BUFFERS] & 1
         if not has_buffers and free_bytes(control.region.path.parent) < lane_bytes:

@@ -56,6 +56,11 @@ def _close_lane(lane: LaneDirectory, facts: StoreFacts, control: ControlRegion, 
         if not channel.try_lock(fd):
             return f"lane {lane.number}: producer {words[base + Lane.LESSEE_PID]} still holds it"
         wrote, flushed = words[base + Lane.WROTE], words[base + Lane.FLUSHED]
+        if words[base + Lane.FLUSHER_FAULT] == errno.ENOENT:
+            return (
+                f"lane {lane.number}: segment files were removed under the running store; its buffers stay, with the bytes "
+                f"of the last ones: put the files back if you can, then start again"
+            )
         if wrote != flushed and words[base + Lane.COMMITTER_FAULT] == errno.EILSEQ:
             return (
                 f"lane {lane.number}: of {wrote - flushed} bytes that were accepted a failed sync lost some, and the file no "

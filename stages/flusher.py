@@ -4,6 +4,9 @@
 before they were written. After a failed sync, and at the flusher's own start, the range (flushed, committed] counts as
 lost by the kernel: the committer is asked to write it again from the buffers, and only a sync begun after that counts.
 
+A segment that somebody removes while it is open stops its lane by name: what is written to it nobody will find, so nothing
+more of it counts. Its bytes are still in the buffers, and stay there until the next start.
+
 One sync answers everybody who waits at or below it: a request is a position in shared memory (`flush_requested`), not a
 message, so thousands of them cost nothing.
 """
@@ -30,6 +33,9 @@ PAGE_BYTES = 4096
 _OVERLAPPING_SYNCS = 4
 _PROGRESS_EVERY, _PROGRESS_NS_MIN = 10, 10_000_000_000
 """Progress is logged every tenth thorough interval, but not more often than every ten seconds."""
+
+_LOOK_NS = 1_000_000_000
+"""So often it is looked whether open segments still have their names."""
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +76,8 @@ class FlushRealTimeService(ServiceThread):
         self._retry_ns = config.retry_ms * 1_000_000
         self._files: dict[int, dict[int, int]] = {}  # lane → segment start → descriptor
         self._unopened: set[int] = set()  # lanes of which a segment could not be opened
+        self._removed: set[int] = set()  # lanes of which a segment was removed while it was open
+        self._looked_ns = self.clock.monotonic_ns()
         self._last_flush: dict[int, int] = {}
         self._positions: dict[int, PositionsFile] = {}
         self._recorded: dict[int, tuple[int, int, int]] = {}
@@ -111,7 +119,29 @@ class FlushRealTimeService(ServiceThread):
     def on_wait_end(self) -> None:
         if self.clock.monotonic_ns() - self._recorded_ns >= self._positions_ns:
             self.record_positions()
+        if self.clock.monotonic_ns() - self._looked_ns >= _LOOK_NS:
+            self._look_for_removed()
         self._log_progress()
+
+    def _look_for_removed(self) -> None:
+        """At what no sync looks at now: the segments of idle lanes, and those made ahead."""
+        self._looked_ns = self.clock.monotonic_ns()
+        for lane, files in self._files.items():
+            for start, fd in files.items():
+                if lane not in self._removed and self.channel.is_unlinked(fd):
+                    self._stop_lane(lane, start)
+
+    def _stop_lane(self, lane: int, start: int) -> None:
+        """For good: a file that comes to the same name has not what the removed one had."""
+        self._removed.add(lane)
+        self.words[self.control.lane_base(lane) + Lane.OPENED] = 0  # the committer goes no further
+        log.error(
+            "lane %d: %s was removed under the running store: the lane stops; stop the store, put the file back if you can, "
+            "and start it again: what was accepted stays in the pool until then",
+            lane,
+            self.directory.lane(lane).segment(start),
+        )
+        self.set_fault(lane, errno.ENOENT)
 
     def _log_progress(self) -> None:
         """RocketMQ's printFlushProgress: now and then, while anything moves, how far the disk is behind memory."""
@@ -135,7 +165,7 @@ class FlushRealTimeService(ServiceThread):
         """Opens what the allocator has made, then syncs every lane that is due; syncs of several lanes overlap."""
         opened = False
         for lane in np.flatnonzero(self._allocated > self._opened).tolist():
-            opened = self._open_segments(lane) or opened
+            opened = (lane not in self._removed and self._open_segments(lane)) or opened
         if opened:
             self._committer.wake()
         now = self.clock.monotonic_ns()
@@ -154,7 +184,7 @@ class FlushRealTimeService(ServiceThread):
 
     def _is_due(self, lane: int, now: int) -> bool:
         words, base = self.words, self.control.lane_base(lane)
-        if self._not_before.get(lane, 0) > now:
+        if self._not_before.get(lane, 0) > now or lane in self._removed:
             return False
         if words[base + Lane.REWRITTEN] != words[base + Lane.REWRITE_WANTED]:
             self._committer.wake()
@@ -186,6 +216,8 @@ class FlushRealTimeService(ServiceThread):
         began = self.clock.monotonic_ns()
         try:
             self.channel.fdatasync(order.fd)
+            if self.channel.is_unlinked(order.fd):
+                return errno.ENOENT, self.clock.monotonic_ns() - began
         except OSError as error:
             return error.errno or errno.EIO, self.clock.monotonic_ns() - began
         return 0, self.clock.monotonic_ns() - began
@@ -194,6 +226,9 @@ class FlushRealTimeService(ServiceThread):
         """Publishes what a sync has made durable, or asks for it to be written again. By how much `flushed` moved."""
         words, base, lane = self.words, self.control.lane_base(order.lane), order.lane
         code, nanoseconds = result
+        if code == errno.ENOENT:
+            self._stop_lane(lane, order.start)
+            return 0
         self.set_fault(lane, code)
         if code:
             words[base + Lane.REWRITE_WANTED] += 1
