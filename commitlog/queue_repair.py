@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from commitlog.byte_ranges import Ints
 from commitlog.consume_queue import (
@@ -47,6 +48,7 @@ _PART_ENTRIES_LEAST, _PART_ENTRIES_MOST = 1 << 10, 1 << 16
 _SAMPLE_RECORDS = 16
 _FILL_BLOCK = 1 << 16
 _OFFSET_END = 1 << 56
+_SECTOR_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class QueueState:
     junk_low: int
     junk_high: int
     """The lowest and highest physical offset named by what comes after `sound`; −1 where nothing is named."""
+    torn: bool = False
+    """Among what comes after `sound` is an entry of which a power cut may have left a part."""
 
 
 class QueueRepair:
@@ -121,7 +125,7 @@ class QueueRepair:
 
     def _look_through(self, queue: ConsumeQueue, starts: list[int]) -> QueueState:
         skipped = max(len(starts) - max(_LOOK_BYTES // self._file_bytes, 2), 0)
-        sound, before, broken, junk = starts[skipped] // ENTRY_BYTES, -1, False, False
+        sound, before, broken, junk, torn = starts[skipped] // ENTRY_BYTES, -1, False, False, False
         named: list[int] = []
         for first, entries in self._parts(queue, starts[skipped:]):
             if not broken:
@@ -130,13 +134,16 @@ class QueueRepair:
                 if good:
                     before = int(entries["physical_offset"][good - 1])
                 broken = good < len(entries)
-                entries = entries[good:]
+                entries, first = entries[good:], first + good
+            parts = _may_be_parts(entries, first * ENTRY_BYTES % self._file_bytes)
+            torn = torn or bool(parts.any())
+            entries = entries[~parts]
             if np.frombuffer(entries.tobytes(), np.uint8).any():
                 junk = True
                 offsets = entries["physical_offset"][entries["size"] != 0]
                 named += [int(offsets.min()), int(offsets.max())] if len(offsets) else [0]
         low, high = min(named, default=-1), max(named, default=-1)
-        return QueueState(starts[0] // ENTRY_BYTES, sound, junk, low, high)
+        return QueueState(starts[0] // ENTRY_BYTES, sound, junk, low, high, torn)
 
     def _parts(self, queue: ConsumeQueue, starts: list[int]) -> Iterator[tuple[int, Entries]]:
         """The entries of these files, some at a time, with the queue offset of the first.
@@ -250,7 +257,7 @@ class QueueRepair:
         for directory in self._directories():
             self._fit_files(directory)
             state = self._state(directory)
-            if state.junk:
+            if state.junk or state.torn:
                 self._zero_from(directory, state.sound)
 
     def _set_strangers_aside(self) -> None:
@@ -371,8 +378,10 @@ class QueueRepair:
                 found.append(f"consume queue: {error}")
                 continue
             keep = self._first_past(directory, state, end)
-            if keep < state.sound or state.junk_high >= end:
+            is_past = keep < state.sound or state.junk_high >= end
+            if is_past or state.torn:
                 self._zero_from(directory, keep)
+            if is_past:
                 found.append(f"consume queue: {directory}: entries from {keep} on named records past the log's end")
         return found
 
@@ -475,6 +484,17 @@ def _sound_entries(entries: Entries, before: int) -> int:
     previous[0], previous[1:] = before, offsets[:-1]
     good = (sizes >= RECORD_BYTES_MIN) & (offsets >= previous) & (offsets >= -1)
     return len(good) if good.all() else int(good.argmin())
+
+
+def _may_be_parts(entries: Entries, position: int) -> npt.NDArray[np.bool_]:
+    """Which entries lie in two sectors, of which one has nothing of them and the other has something: a power cut tears
+    between sectors. `position`: of the first entry, in its file. What such an entry names says nothing."""
+    into = (position + np.arange(len(entries)) * ENTRY_BYTES) % _SECTOR_BYTES
+    parts = into > _SECTOR_BYTES - ENTRY_BYTES
+    for i in np.flatnonzero(parts).tolist():
+        data, cut = entries[i].tobytes(), _SECTOR_BYTES - int(into[i])
+        parts[i] = any(data[:cut]) != any(data[cut:])
+    return parts
 
 
 def by_topic(table: RecordTable, count: int) -> Iterator[tuple[str, Ints]]:
