@@ -16,6 +16,7 @@ import pytest
 
 from commitlog.config import Config
 from stages.supervisor import StageProcess, Supervisor, main
+from tests.crash.recording import record_this_process
 from tests.faults.channel import FaultyChannel
 
 STAGE, PATCH = "COMMITLOG_TEST_STAGE", "COMMITLOG_TEST_PATCH"
@@ -55,4 +56,5 @@ def patched_stages(patch: str = "tests.faults.stage:with_faults") -> Iterator[No
 
 
 if __name__ == "__main__":
+    record_this_process()
     main(SupervisorOnFaultyDisk if os.environ[PATCH] == OWN_DISK else PatchedSupervisor)

@@ -1,0 +1,452 @@
+"""Cuts the power, as often as one likes, in a run of a store that was recorded: what was flushed is there, each time.
+
+A store is run and its disk recorded in all processes (recording.py): lanes, topics, rolls, retention, stages that are
+killed, a proper stop, a start that recovers. Then for any point of the record the disk is made as it may have been there
+(disk_model.py), recovered by the real thing, and compared with what had been acknowledged by then. Of some of these
+recoveries the disk is recorded again, and the power cut in them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import threading
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+import pytest
+
+import commitlog
+from commitlog import errors, file_channel
+from commitlog.checkpoint import Positions, PositionsFile
+from commitlog.consume_queue import ConsumeQueue
+from commitlog.file_channel import DISK
+from commitlog.recovery import LaneEnd, recover_lane
+from commitlog.store_directory import LaneDirectory, StoreDirectory
+from commitlog.verify import verify_store
+from shm.layout import STAGES
+from tests.crash.accounts import Place, read_store
+from tests.crash.disk_model import Disk, Luck, write_state
+from tests.crash.recording import JOURNAL, STORE, Entry, Journal, RecordingOs, recording
+from tests.crash.scene import WAYS, pid_of
+from tests.faults.supervisor import patched_stages
+from tests.waiting import wait_until
+
+SEGMENT_BYTES = 1 << 16
+QUEUE_ENTRIES = 1000
+SETTINGS: dict[str, dict[str, Any]] = {
+    "store": {"segment_bytes": SEGMENT_BYTES, "max_lanes": 3},
+    "flusher": {"positions_interval_ms": 10, "interval_ms": 20},
+    "allocator": {"interval_ms": 10, "lane_idle_ms": 50},
+    "dispatcher": {"queue_file_entries": QUEUE_ENTRIES, "interval_ms": 20, "linger_ms": 0},
+    "retention": {"max_bytes": 12 * SEGMENT_BYTES, "interval_ms": 10},
+    "supervisor": {"restarts_max": 1000, "restarts_window_ms": 1000, "start_wait_ms": 60_000},
+}
+_BODY_BYTES = (0, 10, 100, 400, 3000)
+_WHOLE_STARTS = 25
+"""Of so many states one is started as a store; of the others only the lanes are recovered."""
+_CUT_AGAIN = 8
+"""In so many of so many recoveries the power is cut once more."""
+
+# ---- a run, recorded ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Run:
+    store: Path
+    journal: Journal
+    settings: dict[str, dict[str, Any]]
+    chance: random.Random
+    ended: threading.Event = field(default_factory=threading.Event)
+    sent: Counter[int] = field(default_factory=Counter)
+    failures: list[BaseException] = field(default_factory=list)
+
+    def writer(self, number: int, life: int) -> threading.Thread:
+        """Sends until it is told to end; notes what was accepted, and what it was told is flushed."""
+        chance = random.Random(self.chance.randrange(1 << 30))
+
+        def run() -> None:
+            try:
+                with commitlog.Producer(self.store) as producer:
+                    self._send(producer, f"rare-{life}", b"once")
+                    while not self.ended.is_set():
+                        self._send(
+                            producer, f"topic-{chance.randrange(3)}", chance.randbytes(chance.choice(_BODY_BYTES))
+                        )
+                        self.sent[number] += 1
+                        if chance.random() < 0.05:
+                            producer.flush(60)
+                            self.journal.note("flushed", lane=producer.lane)
+                    producer.flush(60)
+                    self.journal.note("flushed", lane=producer.lane)
+            except (errors.StoreStopped, errors.StoreNotRunning):
+                return
+            except BaseException as error:
+                self.failures.append(error)
+
+        return threading.Thread(target=run, name=f"writer-{number}")
+
+    def _send(self, producer: commitlog.Producer, topic: str, body: bytes) -> None:
+        receipt = producer.send(topic, body)
+        place = (producer.lane, topic, receipt.offset, receipt.physical_offset, zlib.crc32(body))
+        self.journal.note("sent", place=place)
+
+    def goes_on(self, messages: int) -> None:
+        before = self.sent.total()
+        wait_until(lambda: self.failures or self.sent.total() >= before + messages, "writers to go on")
+        assert not self.failures, self.failures
+
+    @contextlib.contextmanager
+    def writers(self, life: int) -> Iterator[None]:
+        self.ended.clear()
+        threads = [self.writer(number, life) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self.ended.set()
+            for thread in threads:
+                thread.join()
+        assert not self.failures, self.failures
+
+    def kill_stage(self, name: str) -> None:
+        pid = pid_of(self.store, name)
+        self.journal.kill([pid])
+        wait_until(lambda: pid_of(self.store, name) not in (0, pid), f"a new {name}")
+
+    def kill_everything(self, store: commitlog.Store) -> None:
+        """The memory goes too: the next start recovers."""
+        self.journal.kill([pid_of(self.store, name) for name in ("", *STAGES)])
+        with pytest.raises(errors.StageFailed):
+            store.close()
+        facts = StoreDirectory(self.store).load()
+        assert facts.pool is not None
+        shutil.rmtree(facts.pool.directory)
+
+    def run(self, messages: int) -> None:
+        """Two lives and a bit: the first is stopped properly, the second killed, the third recovers."""
+        with commitlog.Store.open(self.store, self.settings), self.writers(1):
+            for stage in self.chance.sample(STAGES, len(STAGES)):
+                self.goes_on(messages)
+                self.kill_stage(stage)
+            self.goes_on(messages)
+        store = commitlog.Store.open(self.store, self.settings)
+        with self.writers(2):
+            self.goes_on(messages)
+            self.kill_everything(store)
+        self.journal.note("memory gone")
+        with commitlog.Store.open(self.store, self.settings), self.writers(3):
+            self.goes_on(messages)
+
+
+def record(directory: Path, seed: int, way: str = "pool", messages: int = 300) -> Recorded:
+    """Runs a store below an empty directory, some `messages` between a kill and the next."""
+    store, journal = directory / "store", Journal(directory / "journal")
+    settings = {name: {**SETTINGS.get(name, {}), **WAYS[way].get(name, {})} for name in {*SETTINGS, *WAYS[way]}}
+    settings["store"]["segment_bytes"] = SEGMENT_BYTES
+    run = _Run(store, journal, settings, random.Random(seed))
+    with patched_stages("tests.crash.recording:recorded"), pytest.MonkeyPatch.context() as patch:
+        patch.setenv(JOURNAL, str(journal.file))
+        patch.setenv(STORE, str(store))
+        ours = recording(store, journal.file)
+        patch.setattr(file_channel, "os", ours)
+        try:
+            run.run(messages)
+        finally:
+            ours.journal.close()
+            journal.close()
+    entries = list(journal.entries())
+    return Recorded(entries)
+
+
+class Recorded:
+    """Attributes: `entries`; `sent`: all that was ever sent."""
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self.entries = entries
+        self.sent = {_place(entry) for entry in entries if entry.what == "sent"}
+        self.first = next(i for i, entry in enumerate(entries) if entry.what == "rename" and "store.json" in _to(entry))
+
+
+def _place(entry: Entry) -> Place:
+    return cast(Place, tuple(entry.facts["place"]))
+
+
+def _to(entry: Entry) -> str:
+    return str(entry.facts["target"])
+
+
+# ---- what must be there ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Promised:
+    """What had been acknowledged up to a point of the record, and which segments retention had unlinked."""
+
+    flushed: set[Place] = field(default_factory=set)
+    next_offsets: Counter[tuple[int, str]] = field(default_factory=Counter)
+    deleted: Counter[int] = field(default_factory=Counter)
+    """Lane → log offset below which segments were unlinked."""
+    _accepted: dict[int, list[Place]] = field(default_factory=dict)
+
+    def take(self, entry: Entry) -> None:
+        if entry.what == "sent":
+            place = _place(entry)
+            self._accepted.setdefault(place[0], []).append(place)
+        elif entry.what == "flushed":
+            for place in self._accepted.pop(entry.facts["lane"], ()):
+                self.flushed.add(place)
+                self.next_offsets[place[0], place[1]] = max(self.next_offsets[place[0], place[1]], place[2] + 1)
+        elif entry.what == "memory gone":
+            self._accepted.clear()
+        elif entry.what == "unlink" and "/commitlog/" in (path := entry.facts["path"]):
+            lane, name = int(path.split("/")[1]), path.rpartition("/")[2]
+            self.deleted[lane] = max(self.deleted[lane], int(name) + SEGMENT_BYTES)
+
+
+@dataclass
+class Counts:
+    """What was tried, and how much of it was compared."""
+
+    states: int = 0
+    cut_again: int = 0
+    starts: int = 0
+    torn: int = 0
+    checks: int = 0
+
+    def add(self, count: int) -> None:
+        self.checks += count
+
+    def __str__(self) -> str:
+        return (
+            f"{self.states:,} power cuts ({self.cut_again:,} of them in a recovery, {self.torn:,} with a torn tail, "
+            f"{self.starts:,} whole starts), {self.checks:,} checks"
+        )
+
+
+class Failure(AssertionError):
+    """Says at which state something was not as it must be."""
+
+
+@dataclass
+class _State:
+    """A disk after a power cut, made real below `root`, and what it has to hold."""
+
+    root: Path
+    promised: Promised
+    sent: set[Place]
+    counts: Counts
+
+    def lanes(self) -> list[LaneDirectory]:
+        directory = StoreDirectory(self.root)
+        return [directory.lane(number) for number in directory.lane_numbers()]
+
+    @property
+    def store_id(self) -> str:
+        """As `store.json` says it, where that has come to disk."""
+        try:
+            return StoreDirectory(self.root).load().id
+        except errors.StoreNotFound:
+            return ""
+
+    def recover(self) -> dict[int, LaneEnd]:
+        return {
+            lane.number: recover_lane(
+                lane,
+                SEGMENT_BYTES,
+                DISK,
+                lambda line: None,
+                queue_file_bytes=QUEUE_ENTRIES * 20,
+                store_id=self.store_id,
+            )
+            for lane in self.lanes()
+        }
+
+    def check_lanes(self) -> None:
+        """Recovers every lane, compares, recovers again: that changes nothing."""
+        ends = self.recover()
+        for end in ends.values():
+            self._no_damage(end.findings)
+        found = self._compare()
+        before = _image(self.root)
+        again = self.recover()
+        for number, end in ends.items():
+            assert (again[number].first, again[number].end, again[number].allocated) == (
+                end.first,
+                end.end,
+                end.allocated,
+            )
+            assert not again[number].findings, f"a second recovery found {again[number].findings}"
+        changed = [name for name, data in _image(self.root).items() if data != before.get(name)]
+        assert not changed, f"a second recovery changed {changed}"
+        self.counts.add(len(before))
+        for lane in self.lanes():
+            self._index(lane, ends[lane.number], found)
+
+    def _no_damage(self, findings: tuple[str, ...]) -> None:
+        """A power cut damages nothing: what it leaves is a torn tail at most, and queue entries ahead of it."""
+        for finding in findings:
+            is_torn = ": torn tail: " in finding
+            self.counts.torn += is_torn
+            assert is_torn or finding.endswith("on named records past the log's end"), f"called damage: {finding}"
+        noted = list(self.root.glob("lanes/*/quarantine/corrupt-*"))
+        assert not noted, f"called damage: {noted}"
+
+    def _compare(self) -> list[Place]:
+        """All that was flushed is there, nothing that was never sent; once, in order, without a gap."""
+        places = read_store(self.root).places
+        found = set(places)
+        assert len(found) == len(places), "doubled"
+        foreign = found - self.sent
+        assert not foreign, f"{len(foreign)} that nobody sent: {sorted(foreign)[:3]}"
+        lost = [place for place in self.promised.flushed - found if place[3] >= self.promised.deleted[place[0]]]
+        assert not lost, f"{len(lost)} flushed and lost: {sorted(lost, key=lambda p: (p[0], p[3]))[:3]}"
+        expected: dict[tuple[int, str], int] = {}
+        for lane, topic, offset, _, _ in places:
+            was = expected.get((lane, topic), offset if self.promised.deleted[lane] else 0)
+            assert offset == was, f"lane {lane}, {topic}: offset {offset}, not {was}"
+            expected[lane, topic] = offset + 1
+        self.counts.add(len(places) + len(self.promised.flushed))
+        return places
+
+    def _index(self, lane: LaneDirectory, end: LaneEnd, places: list[Place]) -> None:
+        """Consume queues agree, and offsets go on behind the last that was ever acknowledged."""
+        recorded = PositionsFile(lane, self.store_id, DISK)
+        timestamp = end.last_store_timestamp
+        recorded.store(Positions(1 << 40, end.end, end.dispatched, end.first, timestamp, drained=False))
+        (report,) = verify_store(lane.path).lanes
+        assert not report.findings, report.findings[:3]
+        ends = {place[1]: place[2] + 1 for place in places if place[0] == lane.number}
+        topics = {topic for number, topic in self.promised.next_offsets if number == lane.number} | set(ends)
+        for topic in topics:
+            queue = ConsumeQueue(lane.queue(topic))
+            following = max(queue.end(), ends.get(topic, 0))
+            queue.close()
+            assert following >= self.promised.next_offsets[lane.number, topic], f"{lane.path}, {topic}: {following}"
+            assert topic not in ends or following == ends[topic], f"{lane.path}, {topic}: {following} is a gap"
+        self.counts.add(report.entries + len(topics))
+
+    def check_start(self) -> None:
+        """The same by a whole start: it goes on behind what is there, stops properly, and starts again."""
+        self.counts.starts += 1
+        settings = {**SETTINGS, "retention": {}}
+        with commitlog.Store.open(self.root, settings) as store:
+            self._no_damage(tuple(self._said()))
+            with store.producer() as producer:
+                mine = [producer.send(f"topic-{number % 3}", b"after the cut") for number in range(6)]
+                producer.flush(60)
+            crc = zlib.crc32(b"after the cut")
+            new = {(receipt.lane, receipt.topic, receipt.offset, receipt.physical_offset, crc) for receipt in mine}
+        self.sent = self.sent | new
+        self.promised = Promised(self.promised.flushed | new, self.promised.next_offsets, self.promised.deleted)
+        self._compare()
+        report = verify_store(self.root)
+        assert report.good, report
+        with commitlog.Store.open(self.root, settings) as store:
+            assert store.close().drained
+        self._compare()
+
+    def _said(self) -> Iterator[str]:
+        """What recovery found, of the supervisor's log."""
+        for line in (self.root / "logs" / "supervisor.log").read_text().splitlines():
+            if "torn tail" in line or "corrupt" in line:
+                yield line
+
+
+def _image(root: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(root)): file.read_bytes() for file in root.rglob("*") if file.is_file()}
+
+
+# ---- cutting -----------------------------------------------------------------------------------------------------
+
+
+def replay(recorded: Recorded, directory: Path, states: int, seed: int, whole: bool = True) -> Counts:
+    """So many power cuts, anywhere in the record. The state that fails is kept below `directory`. `whole`: some of them by
+    a start of the store."""
+    chance, counts = random.Random(seed), Counts()
+    cuts = sorted(chance.randrange(recorded.first + 1, len(recorded.entries) + 1) for _ in range(states))
+    disk, promised, at = Disk(), Promised(), 0
+    directory.mkdir(mode=0o700)
+    for number, cut in enumerate(cuts):
+        for entry in recorded.entries[at:cut]:
+            disk.take(entry)
+            promised.take(entry)
+        at = cut
+        luck: Luck = chance.choices(("none", "all", "some"), (2, 1, 7))[0]
+        root = directory / f"state-{number}"
+        write_state(_rebooted(disk.state(chance, luck)), root)
+        try:
+            state = _State(root, promised, recorded.sent, counts)
+            counts.states += 1
+            if chance.randrange(_CUT_AGAIN) == 0:
+                state = _cut_again(state, chance, directory / f"state-{number}-again")
+            if whole and number % _WHOLE_STARTS == _WHOLE_STARTS - 1:
+                state.check_start()
+            else:
+                state.check_lanes()
+        except (AssertionError, errors.CommitLogError, OSError) as error:
+            what = f"state {number} of seed {seed}, cut at entry {cut} of {len(recorded.entries)}, {luck}, in {root}"
+            raise Failure(f"{what}: {type(error).__name__}: {error}") from error
+        shutil.rmtree(root)
+        if state.root != root:
+            shutil.rmtree(state.root)
+    return counts
+
+
+def _rebooted(state: dict[str, bytes | None]) -> dict[str, bytes | None]:
+    """The machine was started again since: no pool of before is there."""
+    facts = orjson.loads(state["store.json"] or b"{}") if "store.json" in state else {}
+    if facts.get("pool"):
+        facts["pool"]["boot_id"] = "another"
+        state["store.json"] = orjson.dumps(facts)
+    return state
+
+
+def _cut_again(state: _State, chance: random.Random, root: Path) -> _State:
+    """The state after a power cut in the recovery of this one."""
+    disk, file = Disk(), state.root.with_name(f"{state.root.name}.journal")
+    for entry in _as_entries(state.root):
+        disk.take(entry)
+    ours = recording(state.root, file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file_channel, "os", ours)
+        state.recover()
+    entries = list(ours.journal.entries())
+    ours.journal.close()
+    file.unlink()
+    for entry in entries[: chance.randrange(len(entries) + 1)]:
+        disk.take(entry)
+    write_state(disk.state(chance, chance.choice(("none", "some", "some"))), root)
+    state.counts.cut_again += 1
+    return _State(root, state.promised, state.sent, state.counts)
+
+
+def _as_entries(root: Path) -> Iterator[Entry]:
+    """How a disk comes to be as it is, all of it synced."""
+    paths = sorted(root.rglob("*"))
+    for path in paths:
+        name, inode = str(path.relative_to(root)), path.lstat().st_ino
+        if path.is_dir():
+            yield Entry("mkdir", {"path": name})
+            continue
+        yield Entry("create", {"path": name, "file": inode})
+        yield Entry("write", {"file": inode, "offset": 0}, path.read_bytes())
+        yield from _synced({"file": inode})
+    for path in (root, *paths):
+        if path.is_dir():
+            yield from _synced({"path": str(path.relative_to(root))})
+
+
+def _synced(what: dict[str, Any]) -> Iterator[Entry]:
+    for step in ("begin", "end"):
+        yield Entry(step, {"sync": "made", **what})
+
+
+__all__ = ["Counts", "Failure", "RecordingOs", "record", "replay"]
