@@ -6,9 +6,13 @@ import mmap
 import os
 import zlib
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
+from commitlog.checkpoint import PositionsFile
+from commitlog.file_channel import DISK
 from commitlog.scan import Stop, scan
 from commitlog.store_directory import StoreDirectory
 
@@ -69,19 +73,34 @@ def _read_segment(file: Path, lane: int, places: list[Place]) -> Stop:
             where = table.stop_position
 
 
-def check(notes: list[Place], account: Account, deaths: int) -> None:
+def retired_below(path: Path) -> dict[int, int]:
+    """Lane → the log offset below which retention has deleted, of a store that was stopped properly."""
+    directory = StoreDirectory(path)
+    retired = {}
+    for number in directory.lane_numbers():
+        positions = PositionsFile(directory.lane(number), "", DISK).load()
+        if positions is not None:
+            retired[number] = positions.first_where
+    return retired
+
+
+def check(notes: list[Place], account: Account, deaths: int, retired: Mapping[int, int] = MappingProxyType({})) -> None:
     """All accepted messages are there, exact, once, in order, queue offsets without a gap.
 
-    `deaths`: how many writers may have died between the publish and their note.
+    `deaths`: how many writers may have died between the publish and their note. `retired`: lane → log offset below which
+    nothing need be there any more, as retention has said; a segment may still be.
     """
-    counted = Counter(account.places)
+    notes = [place for place in notes if place[3] >= retired.get(place[0], 0)]
+    places = [place for place in account.places if place[3] >= retired.get(place[0], 0)]
+    counted = Counter(places)
     doubled = [place for place, count in counted.items() if count > 1]
     assert not doubled, f"doubled: {doubled[:5]}"
     missing = [place for place in notes if place not in counted]
     assert not missing, f"{len(missing)} accepted and lost: {missing[:5]}"
-    unnoted = len(account.places) - len(notes)
+    unnoted = len(places) - len(notes)
     assert 0 <= unnoted <= deaths, f"{unnoted} messages that nobody noted, {deaths} writers died"
-    expected: Counter[tuple[int, str]] = Counter()
-    for lane, topic, offset, _, _ in account.places:
-        assert offset == expected[lane, topic], f"lane {lane}, {topic}: offset {offset}, not {expected[lane, topic]}"
-        expected[lane, topic] += 1
+    expected: dict[tuple[int, str], int] = {}
+    for lane, topic, offset, _, _ in places:
+        following = expected.get((lane, topic), offset if retired.get(lane) else 0)
+        assert offset == following, f"lane {lane}, {topic}: offset {offset}, not {following}"
+        expected[lane, topic] = offset + 1

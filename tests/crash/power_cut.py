@@ -224,6 +224,10 @@ class Counts:
     def add(self, count: int) -> None:
         self.checks += count
 
+    def take(self, other: Counts) -> None:
+        for name in vars(self):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
     def __str__(self) -> str:
         return (
             f"{self.states:,} power cuts ({self.cut_again:,} of them in a recovery, {self.torn:,} with a torn tail, "

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ import psutil
 
 import commitlog
 from commitlog.errors import StageFailed
+from commitlog.verify import verify_store
 from shm.layout import STAGES
-from tests.crash.accounts import check, read_notes, read_store
+from tests.crash.accounts import check, read_notes, read_store, retired_below
 from tests.waiting import wait_until
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -55,25 +56,64 @@ def is_running(pid: int) -> bool:
     return False
 
 
-class Scene:
-    """`kills` counts by role what was killed here. Leave it with `finish`, or as a context manager without the account."""
+def family(writer: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """The children of a writer, and what they have started."""
+    try:
+        return psutil.Process(writer.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
 
-    def __init__(self, directory: Path, chance: random.Random, way: str = "pool", writers: int = 2) -> None:
-        self.path, self._notes, self._chance = directory / "store", directory / "notes", chance
+
+def end(processes: Iterable[psutil.Process]) -> None:
+    """Kills children of somebody who is gone, and waits until they are."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()  # looks whether the pid is still that process's
+        wait_until(lambda pid=process.pid: not is_running(pid), "a writer's child to be gone")  # type: ignore[misc]
+
+
+def kill_family(writer: subprocess.Popen[bytes]) -> None:
+    """The writer, then its children; waits for them. One that it makes at this very moment ends by itself."""
+    children = family(writer)
+    writer.kill()
+    writer.wait()
+    end(children)
+
+
+PRODUCERS_A_WRITER = 3
+"""A writer has no more at the same time, whatever its kind (writer.py)."""
+
+
+class Scene:
+    """`kills` counts by role what was killed here. Leave it with `finish`, or as a context manager without the account.
+
+    `kinds`: of the writers, one each (writer.py). `place`: where the store is made, if not in `directory`. `more`: settings.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        chance: random.Random,
+        way: str = "pool",
+        kinds: Sequence[str] = ("plain", "plain"),
+        place: Path | None = None,
+        more: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        self.path, self._notes, self._chance = (place or directory) / "store", directory / "notes", chance
         self._notes.mkdir(parents=True)
-        self._settings = {
-            name: {**SETTINGS.get(name, {}), **WAYS[way].get(name, {})} for name in {*SETTINGS, *WAYS[way]}
-        }
+        layers = (SETTINGS, WAYS[way], more or {})
+        names = {name for layer in layers for name in layer}
+        self.settings = {name: {k: v for layer in layers for k, v in layer.get(name, {}).items()} for name in names}
         self.kills: Counter[str] = Counter()
         self._started = 0
-        self.store = commitlog.Store.open(self.path, self._settings)
-        self._writers = [self._start_writer() for _ in range(writers)]
+        self.store = commitlog.Store.open(self.path, self.settings)
+        self._writers = [(kind, self._start_writer(kind)) for kind in kinds]
 
-    def _start_writer(self) -> subprocess.Popen[bytes]:
+    def _start_writer(self, kind: str) -> subprocess.Popen[bytes]:
         number = self._started
         self._started += 1
         command = [sys.executable, "-m", "tests.crash.writer", str(self.path), str(self._notes / f"{number}.txt")]
-        return subprocess.Popen([*command, str(self._chance.randrange(1 << 30)), "0"])
+        return subprocess.Popen([*command, str(self._chance.randrange(1 << 30)), "0", kind])
 
     def goes_on(self, lines: int = 15) -> None:
         """Waits until the writers have had about so many more messages accepted."""
@@ -82,7 +122,12 @@ class Scene:
             return sum(file.stat().st_size for file in self._notes.iterdir())
 
         before = size()
-        wait_until(lambda: size() > before + 25 * lines, f"writers to go on after {self.kills}")
+        wait_until(lambda: self._all_write() and size() > before + 25 * lines, f"writers to go on after {self.kills}")
+
+    def _all_write(self) -> bool:
+        ended = [(kind, writer.returncode) for kind, writer in self._writers if writer.poll() is not None]
+        assert not ended, f"writers ended by themselves: {ended}"
+        return True
 
     def kill_stages(self, names: Iterable[str]) -> None:
         """All of them at about the same time; waits until each has a successor."""
@@ -94,28 +139,33 @@ class Scene:
 
     def kill_writer(self) -> None:
         """One of them; another comes in its place and leases the lane that it left."""
-        victim = self._writers.pop(self._chance.randrange(len(self._writers)))
+        kind, victim = self._writers.pop(self._chance.randrange(len(self._writers)))
         self._bury(victim)
-        self._writers.append(self._start_writer())
+        self._writers.append((kind, self._start_writer(kind)))
 
     def _bury(self, writer: subprocess.Popen[bytes]) -> None:
-        writer.kill()
-        writer.wait()
+        kill_family(writer)
         self.kills["producer"] += 1
+
+    def some_writer(self) -> int:
+        """The pid of one of them."""
+        return self._chance.choice(self._writers)[1].pid
 
     def kill_everything(self) -> None:
         """Supervisor, stages and writers in any order, then a new start and new writers."""
         everybody = [("supervisor", pid_of(self.path, ""))] + [(name, pid_of(self.path, name)) for name in STAGES]
-        everybody += [("producer", writer.pid) for writer in self._writers]
+        everybody += [("producer", writer.pid) for _, writer in self._writers]
+        children = [child for _, writer in self._writers for child in family(writer)]
         self._chance.shuffle(everybody)
         for name, pid in everybody:
             self.kills[name] += kill(pid)
-        for writer in self._writers:
+        for _, writer in self._writers:
             writer.wait()
+        end(children)
         with contextlib.suppress(StageFailed):
             self.store.close()
-        self.store = commitlog.Store.open(self.path, self._settings)
-        self._writers = [self._start_writer() for _ in self._writers]
+        self.store = commitlog.Store.open(self.path, self.settings)
+        self._writers = [(kind, self._start_writer(kind)) for kind, _ in self._writers]
 
     def kill_supervisor(self, also: Iterable[str] = ()) -> None:
         """And those stages, or a "producer", at about the same time; the other stages drain and leave; then a new start."""
@@ -127,7 +177,7 @@ class Scene:
                 self.kills[name] += kill(pid_of(self.path, name))
         with contextlib.suppress(StageFailed):
             self.store.close()
-        self.store = commitlog.Store.open(self.path, self._settings)
+        self.store = commitlog.Store.open(self.path, self.settings)
 
     def direct_segments(self) -> int:
         """How many segments were written directly because no buffer was free."""
@@ -135,21 +185,24 @@ class Scene:
 
     def finish(self) -> int:
         """Ends the writers, stops the store and compares. Returns how many messages there are."""
-        for writer in self._writers:
+        self._all_write()
+        for _, writer in self._writers:
             self._bury(writer)
         self._writers.clear()
         report = self.store.close()
         assert report.drained, report.kept
-        account = read_store(self.path)
-        check(read_notes(list(self._notes.iterdir())), account, deaths=self.kills["producer"])
+        verified = verify_store(self.path)
+        assert verified.good, verified
+        account, retired = read_store(self.path), retired_below(self.path)
+        deaths = self.kills["producer"] * PRODUCERS_A_WRITER
+        check(read_notes(list(self._notes.iterdir())), account, deaths, retired)
         return account.messages
 
     def __enter__(self) -> Scene:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        for writer in self._writers:
-            writer.kill()
-            writer.wait()
+        for _, writer in self._writers:
+            kill_family(writer)
         with contextlib.suppress(commitlog.errors.CommitLogError):
             self.store.close()

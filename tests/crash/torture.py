@@ -1,78 +1,283 @@
-"""As many kills as you like, at random: `scripts/torture --kills 1000 --seed 7`.
+"""As much chaos as you like, at random: `scripts/torture --kills 1000 --seed 7`, `--seconds 600`, `--power-cuts 2000`.
 
-Stores follow one another, 60 kills each, written in each of the three ways in turn; after each the account is made. The
-seed gives the same plan again, though never the same moments.
+Stores follow one another, some 60 kills each, written in each of the ways in turn, by programs of every kind: plain ones,
+threads, forked and spawned children, asyncio. Processes are killed alone, in groups and all at once, or stopped for a
+while (SIGSTOP); every second store deletes old segments all the time; every third lies on a disk of its own that is full
+now and then. After each store the account is made. The seed gives the same plan again, though never the same moments.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
+import os
 import random
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
 
 from shm.layout import STAGES
-from tests.crash.scene import WAYS, Scene
+from tests.crash.accounts import retired_below
+from tests.crash.power_cut import Counts, record, replay
+from tests.crash.scene import WAYS, Scene, pid_of
+from tests.crash.writer import KINDS
+from tests.namespaces import with_tmpfs
+from tests.waiting import wait_until
 
 KILLS_A_STORE = 60
+CUTS_A_RECORD = 200
+DISK_BYTES = 64 << 20
+DELETING: dict[str, dict[str, Any]] = {
+    "store": {"segment_bytes": 1 << 16},
+    "retention": {"max_bytes": 4 << 20, "interval_ms": 20},
+    "flusher": {"positions_interval_ms": 20},
+}
+"""Old segments go all the time."""
+ON_A_SMALL_DISK: dict[str, dict[str, Any]] = {
+    "store": {"segment_bytes": 1 << 16},
+    "dispatcher": {"queue_file_entries": 10_000},
+    "retention": {
+        "max_bytes": 8 << 20,
+        "interval_ms": 20,
+        "disk_max_used_percent": 100,
+        "disk_clean_forcibly_percent": 100,
+        "disk_refuse_percent": 100,
+    },
+    "flusher": {"positions_interval_ms": 20},
+}
+"""It is the disk that refuses, not retention; and it is full for the test's sake only."""
 
 
-def one_store(directory: Path, chance: random.Random, kills: int, way: str) -> tuple[Counter[str], int]:
-    """That many kills at least, then the account. Returns what was killed, and how many messages there are."""
-    with Scene(directory, chance, way, writers=chance.choice((1, 2, 3))) as scene:
-        while sum(scene.kills.values()) < kills:
-            scene.goes_on(chance.randrange(1, 60))
-            what = chance.random()
-            if what < 0.6:
-                scene.kill_stages(chance.sample(STAGES, chance.choice((1, 1, 2, 3, 4))))
-            elif what < 0.8:
-                scene.kill_writer()
-            elif what < 0.9:
-                scene.kill_supervisor(chance.sample((*STAGES, "producer"), chance.choice((0, 1, 1, 2))))
-            else:
-                scene.kill_everything()
+def merged(*layers: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    names = {name for layer in layers for name in layer}
+    return {name: {key: value for layer in layers for key, value in layer.get(name, {}).items()} for name in names}
+
+
+@dataclass
+class Chaos:
+    """One store under chaos. `events` counts what was done besides kills; `disk`: a directory on a small disk of its own."""
+
+    scene: Scene
+    chance: random.Random
+    disk: Path | None = None
+    events: Counter[str] = field(default_factory=Counter)
+
+    def turn(self) -> None:
+        """One thing, at random."""
+        self.scene.goes_on(self.chance.randrange(1, 60))
+        what = self.chance.random()
+        if what < 0.45:
+            self.scene.kill_stages(self.chance.sample(STAGES, self.chance.choice((1, 1, 2, 3, 4))))
+        elif what < 0.6:
+            self.scene.kill_writer()
+        elif what < 0.7:
+            self.scene.kill_supervisor(self.chance.sample((*STAGES, "producer"), self.chance.choice((0, 1, 1, 2))))
+        elif what < 0.8:
+            self.scene.kill_everything()
+        elif what < 0.9 or self.disk is None:
+            self.stop_some()
+        else:
+            self.fill_the_disk()
+
+    def stop_some(self) -> None:
+        """Some processes stand still for a moment, and one of the stages among them may be killed where it stands."""
+        names = self.chance.sample(("supervisor", "producer", *STAGES), self.chance.choice((1, 1, 2, 3)))
+        pids = {name: self._pid(name) for name in names}
+        with self._stopped(pids):
+            time.sleep(self.chance.random() / 2)  # nothing tells that somebody waits for one who stands still
+            stages = [name for name in names if name in STAGES]
+            if stages and "supervisor" not in names and self.chance.random() < 0.3:
+                self.scene.kill_stages(stages[:1])
+
+    def _pid(self, name: str) -> int:
+        if name == "producer":
+            return self.scene.some_writer()
+        return pid_of(self.scene.path, "" if name == "supervisor" else name)
+
+    @contextlib.contextmanager
+    def _stopped(self, pids: dict[str, int]) -> Iterator[None]:
+        for name, pid in pids.items():
+            if pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+                    self.events[f"SIGSTOP {name}"] += 1
+        try:
+            yield
+        finally:
+            for pid in pids.values():
+                if pid:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGCONT)
+
+    def fill_the_disk(self) -> None:
+        """No byte is left; as soon as a stage says so there is space again."""
+        assert self.disk is not None
+        ballast = self.disk / "ballast"
+        with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(1 << 16))
+        with ballast.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(512))
+        wait_until(self._is_refused, "a stage to be refused")
+        self.events["full disk"] += 1
+        if self.chance.random() < 0.3:
+            self.scene.kill_writer()
+        ballast.unlink()
+
+    def _is_refused(self) -> bool:
+        """Writers that are stuck for want of segments, or a stage with a fault."""
+        return any(lane.faults for lane in self.scene.store.statistics().lanes)
+
+
+@dataclass
+class Totals:
+    """What all stores came to."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    events: Counter[str] = field(default_factory=Counter)
+    messages: int = 0
+    stores: int = 0
+
+    def add(self, kills: Counter[str], events: Counter[str], messages: int) -> None:
+        self.kills += kills
+        self.events += events
+        self.messages += messages
+        self.stores += 1
+
+
+def one_store(
+    directory: Path,
+    chance: random.Random,
+    kills: int,
+    way: str,
+    kinds: Sequence[str] = (),
+    *,
+    deletes: bool = False,
+    disk: Path | None = None,
+) -> tuple[Counter[str], Counter[str], int]:
+    """That many kills at least, then the account. Returns what was killed, what else was done, and how many messages
+    there are in the end. `kinds`: of the writers, if not any."""
+    kinds = kinds or chance.choices(KINDS, k=chance.choice((1, 2, 3)))
+    more = merged(
+        {"store": {"max_lanes": 12}, "producer": {"lane_wait_ms": 10_000}},
+        DELETING if deletes else {},
+        ON_A_SMALL_DISK if disk else {},
+    )
+    with Scene(directory, chance, way, kinds, disk, more) as scene:
+        chaos = Chaos(scene, chance, disk)
+        chaos.events.update(f"writer: {kind}" for kind in kinds)
+        if disk:
+            scene.goes_on()
+            chaos.fill_the_disk()
+        while scene.kills.total() < kills:
+            chaos.turn()
         scene.goes_on()
         messages = scene.finish()
-        return scene.kills, messages
+        chaos.events["segments deleted"] += sum(retired_below(scene.path).values()) // scene.store.segment_bytes
+        return scene.kills, +chaos.events, messages
+
+
+def on_a_small_disk(
+    directory: Path, chance: random.Random, kills: int, way: str
+) -> tuple[Counter[str], Counter[str], int]:
+    """`one_store` on a disk of its own. Raises what pytest's skip raises where there may be none."""
+    disk, said = directory / "disk", directory / "counts"
+    disk.mkdir(parents=True, mode=0o700)
+
+    def run() -> None:
+        counts = one_store(directory / "scene", chance, kills, way, deletes=True, disk=disk)
+        said.write_bytes(orjson.dumps(counts))
+
+    with_tmpfs(disk, DISK_BYTES, run)
+    killed, events, messages = orjson.loads(said.read_bytes())
+    return Counter(killed), Counter(events), messages
+
+
+def chaos_of(base: Path, seed: int, kills: int, seconds: float) -> Totals:
+    """Stores one after another, until there were so many kills, or so many seconds have passed (0: no limit)."""
+    chance, totals, began = random.Random(seed), Totals(), time.monotonic()
+    while totals.kills.total() < kills and (not seconds or time.monotonic() - began < seconds):
+        directory, number = base / str(totals.stores), totals.stores
+        wanted, way = min(KILLS_A_STORE, kills - totals.kills.total()), tuple(WAYS)[number % len(WAYS)]
+        try:
+            if number % 3 == 2:
+                try:
+                    totals.add(*on_a_small_disk(directory, chance, wanted, way))
+                except pytest.skip.Exception as reason:
+                    print(f"no small disk: {reason}", flush=True)
+                    totals.add(*one_store(directory / "large", chance, wanted, way))
+            else:
+                totals.add(*one_store(directory, chance, wanted, way, deletes=number % 2 == 1))
+        except BaseException as error:
+            print(f"\nstore {number} of seed {seed}, kept in {directory}: {error}", file=sys.stderr, flush=True)
+            raise
+        kills_so_far = totals.kills.total()
+        print(f"store {totals.stores}: {kills_so_far} kills, {totals.messages:,} messages, all there", flush=True)
+        shutil.rmtree(directory)
+    return totals
+
+
+def power_cuts(base: Path, seed: int, count: int) -> Counts:
+    """So many states, of runs that are recorded one after another."""
+    total, number = Counts(), 0
+    while total.states < count:
+        directory = base / f"record-{number}"
+        directory.mkdir()
+        recorded = record(directory, seed + number, tuple(WAYS)[number % len(WAYS)])
+        counts = replay(recorded, directory / "states", min(CUTS_A_RECORD, count - total.states), seed + number)
+        total.take(counts)
+        print(f"record {number + 1}: {total}", flush=True)
+        shutil.rmtree(directory)
+        number += 1
+    return total
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=300, help="how many at least (default: %(default)s)")
+    parser.add_argument("--kills", type=int, help="how many at least (default: 300, or as many as the seconds allow)")
+    parser.add_argument("--seconds", type=float, default=0, help="no new store after so many")
+    parser.add_argument("--power-cuts", type=int, default=0, help="so many power cuts instead of kills")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 32), help="of the plan (default: a new one)")
     arguments = parser.parse_args()
-    chance = random.Random(arguments.seed)
     logging.getLogger("commitlog").setLevel(logging.ERROR)  # deaths are what this is about
-    print(f"seed {arguments.seed}, {arguments.kills} kills", flush=True)
-    killed: Counter[str] = Counter()
-    messages = stores = 0
-    began = time.monotonic()
-    base = Path(tempfile.mkdtemp(prefix="commitlog-torture-"))
-    while sum(killed.values()) < arguments.kills:
-        directory = base / str(stores)
-        wanted = min(KILLS_A_STORE, arguments.kills - sum(killed.values()))
-        try:
-            kills, found = one_store(directory, chance, wanted, tuple(WAYS)[stores % len(WAYS)])
-        except BaseException as error:
-            print(
-                f"\nstore {stores} of seed {arguments.seed}, kept in {directory}: {error}", file=sys.stderr, flush=True
-            )
-            raise
-        killed += kills
-        messages, stores = messages + found, stores + 1
-        print(f"store {stores}: {sum(killed.values())} kills, {messages:,} messages, all there", flush=True)
-        shutil.rmtree(directory)
+    base, began = Path(tempfile.mkdtemp(prefix="commitlog-torture-")), time.monotonic()
+    if arguments.power_cuts:
+        print(f"seed {arguments.seed}, {arguments.power_cuts} power cuts", flush=True)
+        counts = power_cuts(base, arguments.seed, arguments.power_cuts)
+        print(f"{counts} in {time.monotonic() - began:.0f} s; nothing that was flushed was lost")
+        _bound(counts.states, "power cuts")
+    else:
+        kills = arguments.kills or (1 << 31 if arguments.seconds else 300)
+        print(
+            f"seed {arguments.seed}, {kills if arguments.kills or not arguments.seconds else 'all'} kills", flush=True
+        )
+        totals = chaos_of(base, arguments.seed, kills, arguments.seconds)
+        print(f"{totals.kills.total()} kills ({_listed(totals.kills)}) in {time.monotonic() - began:.0f} s")
+        print(f"besides: {_listed(totals.events)}")
+        print(f"{totals.messages:,} messages in {totals.stores} stores, none lost or doubled")
+        _bound(totals.kills.total(), "kills")
     base.rmdir()
-    total = sum(killed.values())
-    by_role = ", ".join(f"{role} {count}" for role, count in sorted(killed.items()))
-    print(f"{total} kills ({by_role}) in {time.monotonic() - began:.0f} s; {messages:,} messages, none lost or doubled")
-    print(f"bound: with 95 % confidence fewer than {3 / total:.2%} of kills lose anything (3/n, n = {total})")
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()))
+
+
+def _bound(count: int, what: str) -> None:
+    print(f"bound: with 95 % confidence fewer than {3 / count:.2%} of {what} lose anything (3/n, n = {count})")
 
 
 if __name__ == "__main__":

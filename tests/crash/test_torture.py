@@ -1,0 +1,45 @@
+"""A little of what `scripts/torture` does for as long as one likes."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.crash.torture import chaos_of, on_a_small_disk, one_store, power_cuts
+from tests.crash.writer import KINDS
+
+pytestmark = pytest.mark.leaves_pools
+
+
+def test_writers_of_every_kind_lose_nothing(tmp_path: Path) -> None:
+    """Under kills and halts, while old segments are deleted."""
+    kills, events, messages = one_store(tmp_path, random.Random(3), 12, "pool", KINDS, deletes=True)
+    assert kills.total() >= 12
+    assert messages > 100
+    assert all(events[f"writer: {kind}"] for kind in KINDS)
+
+
+def test_a_disk_that_is_full_now_and_then(tmp_path: Path) -> None:
+    """Beside kills; the account is the same."""
+    _, events, messages = on_a_small_disk(tmp_path, random.Random(1), 6, "pool")
+    assert events["full disk"] > 0
+    assert messages > 50
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3000)
+def test_chaos_for_half_an_hour(tmp_path: Path) -> None:
+    """Whatever `scripts/torture` does, with a seed that is always the same."""
+    totals = chaos_of(tmp_path, seed=7, kills=400, seconds=1800)
+    assert totals.events["full disk"] > 0
+    assert totals.events["segments deleted"] > 0
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_power_cuts_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As `scripts/torture --power-cuts` does it: of several records."""
+    assert power_cuts(tmp_path, seed=5, count=210).states == 210
+    assert "210 power cuts" in capsys.readouterr().out
