@@ -9,6 +9,7 @@ sync finds nothing to do and succeeds.
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import signal
 from dataclasses import asdict, dataclass
@@ -19,7 +20,7 @@ import orjson
 
 from commitlog.file_channel import Buffer, FileChannel
 
-Call = Literal["pwrite", "fdatasync", "allocate", "open", "rename", "unlink", "sync_directory"]
+Call = Literal["pwrite", "fdatasync", "allocate", "truncate", "open", "map_read", "rename", "unlink", "sync_directory"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Rule:
 
     `where`: only on paths that contain it, below the store. `dies`: "before" the call does anything, or "after" it, failed or
     not. `stage`: only there. `times`: so often, 0 for always; `skip`: not the first ones. `keeps`: a failed sync leaves the
-    bytes in the file (and does not make them durable).
+    bytes in the file (and does not make them durable). `refuses`: a failed rename has changed nothing.
     """
 
     call: Call
@@ -40,6 +41,7 @@ class Rule:
     times: int = 0
     skip: int = 0
     keeps: bool = False
+    refuses: bool = False
     name: str = "rule"
 
 
@@ -102,8 +104,8 @@ class FaultyChannel(FileChannel):
 
     # ---- what fails ----------------------------------------------------------------------------------------------
 
-    def _rule(self, call: Call, path: Path) -> Rule | None:
-        if not path.is_relative_to(self.faults.store):
+    def _rule(self, call: Call, path: Path | None) -> Rule | None:
+        if path is None or not path.is_relative_to(self.faults.store):
             return None
         place = f"/{path.relative_to(self.faults.store)}/"  # whatever the directories above are called
         for rule in self.faults.rules():
@@ -134,7 +136,7 @@ class FaultyChannel(FileChannel):
         super().close(fd)
 
     def write_once(self, fd: int, data: Buffer, offset: int) -> int:
-        rule = self._rule("pwrite", self._paths[fd])
+        rule = self._rule("pwrite", self._paths.get(fd))
         if rule and rule.short:
             data = memoryview(data)[: rule.short]
         count = 0 if rule and rule.error else super().write_once(fd, data, offset)
@@ -142,13 +144,25 @@ class FaultyChannel(FileChannel):
         return count
 
     def allocate(self, fd: int, length: int) -> None:
-        rule = self._rule("allocate", self._paths[fd])
+        rule = self._rule("allocate", self._paths.get(fd))
         if not (rule and rule.error):
             super().allocate(fd, length)
         self._finish(rule)
 
+    def truncate(self, fd: int, length: int) -> None:
+        rule = self._rule("truncate", self._paths.get(fd))
+        if not (rule and rule.error):
+            super().truncate(fd, length)
+        self._finish(rule)
+
+    def map_read(self, fd: int, length: int) -> mmap.mmap:
+        self._finish(self._rule("map_read", self._paths.get(fd)))
+        return super().map_read(fd, length)
+
     def rename(self, source: str | Path, target: str | Path) -> None:
         rule = self._rule("rename", Path(target))
+        if rule and rule.error and rule.refuses:
+            self._finish(rule)
         super().rename(source, target)
         image = self.faults.image(Path(source)) if self._is_modelled(Path(source)) else None
         if image and image.exists():
@@ -174,9 +188,10 @@ class FaultyChannel(FileChannel):
         return path.is_relative_to(self.faults.lanes)
 
     def fdatasync(self, fd: int) -> None:
-        path = self._paths[fd]
+        path = self._paths.get(fd)
         rule = self._rule("fdatasync", path)
-        if not self._is_modelled(path):
+        if path is None or not self._is_modelled(path):
+            self._finish(rule)
             return
         image = self.faults.image(path)
         if rule and rule.error:
