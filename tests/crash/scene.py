@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import psutil
 
 import commitlog
 from commitlog.errors import StageFailed
+from commitlog.file_channel import DISK
 from commitlog.verify import verify_store
 from shm.layout import STAGES
 from tests.crash.accounts import check, read_notes, read_store, retired_below
@@ -151,8 +152,8 @@ class Scene:
         """The pid of one of them."""
         return self._chance.choice(self._writers)[1].pid
 
-    def kill_everything(self) -> None:
-        """Supervisor, stages and writers in any order, then a new start and new writers."""
+    def kill_everything(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Supervisor, stages and writers in any order, then a new start and new writers. `meanwhile`: before the start."""
         everybody = [("supervisor", pid_of(self.path, ""))] + [(name, pid_of(self.path, name)) for name in STAGES]
         everybody += [("producer", writer.pid) for _, writer in self._writers]
         children = [child for _, writer in self._writers for child in family(writer)]
@@ -164,6 +165,10 @@ class Scene:
         end(children)
         with contextlib.suppress(StageFailed):
             self.store.close()
+        wait_until(
+            lambda: not any(DISK.is_locked(self.path / "locks" / name) for name in STAGES), "the stages to be gone"
+        )
+        meanwhile()
         self.store = commitlog.Store.open(self.path, self.settings)
         self._writers = [(kind, self._start_writer(kind)) for kind, _ in self._writers]
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.crash import damage
+from tests.crash.scene import Scene
 from tests.crash.torture import chaos_of, on_a_small_disk, one_store, power_cuts
 from tests.crash.writer import KINDS
 
@@ -26,6 +29,21 @@ def test_a_disk_that_is_full_now_and_then(tmp_path: Path) -> None:
     _, events, messages = on_a_small_disk(tmp_path, random.Random(1), 6, "pool")
     assert events["full disk"] > 0
     assert messages > 50
+
+
+def test_files_damaged_before_a_start_that_has_the_memory(tmp_path: Path) -> None:
+    """Each kind of damage once: all messages are there, once, and queue offsets go on."""
+    chance = random.Random(5)
+    with Scene(tmp_path, chance, kinds=("plain", "plain", "asyncio")) as scene:
+        for what in damage.KINDS:
+            scene.goes_on(30)
+            scene.kill_everything(partial(_befalls, what, scene.path, chance))
+        scene.goes_on()
+        assert scene.finish() > 50
+
+
+def _befalls(what: str, store: Path, chance: random.Random) -> None:
+    assert damage.damage(store, chance, what) == what
 
 
 @pytest.mark.nightly

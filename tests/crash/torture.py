@@ -2,8 +2,9 @@
 
 Stores follow one another, some 60 kills each, written in each of the ways in turn, by programs of every kind: plain ones,
 threads, forked and spawned children, asyncio. Processes are killed alone, in groups and all at once, or stopped for a
-while (SIGSTOP); every second store deletes old segments all the time; every third lies on a disk of its own that is full
-now and then. After each store the account is made. The seed gives the same plan again, though never the same moments.
+while (SIGSTOP); where all were killed, a consume queue or a lane's positions may be damaged before the next start. Every
+second store deletes old segments all the time; every third lies on a disk of its own that is full now and then. After
+each store the account is made. The seed gives the same plan again, though never the same moments.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import pytest
 
 from shm.layout import STAGES
 from tests.crash.accounts import retired_below
+from tests.crash.damage import damage
 from tests.crash.power_cut import Counts, record, replay
 from tests.crash.scene import WAYS, Scene, pid_of
 from tests.crash.writer import KINDS
@@ -67,11 +69,13 @@ def merged(*layers: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 @dataclass
 class Chaos:
-    """One store under chaos. `events` counts what was done besides kills; `disk`: a directory on a small disk of its own."""
+    """One store under chaos. `events` counts what was done besides kills; `disk`: a directory on a small disk of its own;
+    `damages`: files of the store are damaged before a start."""
 
     scene: Scene
     chance: random.Random
     disk: Path | None = None
+    damages: bool = True
     events: Counter[str] = field(default_factory=Counter)
 
     def turn(self) -> None:
@@ -85,11 +89,16 @@ class Chaos:
         elif what < 0.7:
             self.scene.kill_supervisor(self.chance.sample((*STAGES, "producer"), self.chance.choice((0, 1, 1, 2))))
         elif what < 0.8:
-            self.scene.kill_everything()
+            self.scene.kill_everything(self._damage)
         elif what < 0.9 or self.disk is None:
             self.stop_some()
         else:
             self.fill_the_disk()
+
+    def _damage(self) -> None:
+        """Half the time something befalls a consume queue or a lane's positions: the start has the memory, and the log."""
+        if self.damages and self.chance.random() < 0.5 and (what := damage(self.scene.path, self.chance)):
+            self.events[what] += 1
 
     def stop_some(self) -> None:
         """Some processes stand still for a moment, and one of the stages among them may be killed where it stands."""
@@ -167,6 +176,7 @@ def one_store(
     *,
     deletes: bool = False,
     disk: Path | None = None,
+    damages: bool = True,
 ) -> tuple[Counter[str], Counter[str], int]:
     """That many kills at least, then the account. Returns what was killed, what else was done, and how many messages
     there are in the end. `kinds`: of the writers, if not any."""
@@ -177,7 +187,7 @@ def one_store(
         ON_A_SMALL_DISK if disk else {},
     )
     with Scene(directory, chance, way, kinds, disk, more) as scene:
-        chaos = Chaos(scene, chance, disk)
+        chaos = Chaos(scene, chance, disk, damages)
         chaos.events.update(f"writer: {kind}" for kind in kinds)
         if disk:
             scene.goes_on()
@@ -191,14 +201,14 @@ def one_store(
 
 
 def on_a_small_disk(
-    directory: Path, chance: random.Random, kills: int, way: str
+    directory: Path, chance: random.Random, kills: int, way: str, damages: bool = True
 ) -> tuple[Counter[str], Counter[str], int]:
     """`one_store` on a disk of its own. Raises what pytest's skip raises where there may be none."""
     disk, said = directory / "disk", directory / "counts"
     disk.mkdir(parents=True, mode=0o700)
 
     def run() -> None:
-        counts = one_store(directory / "scene", chance, kills, way, deletes=True, disk=disk)
+        counts = one_store(directory / "scene", chance, kills, way, deletes=True, disk=disk, damages=damages)
         said.write_bytes(orjson.dumps(counts))
 
     with_tmpfs(disk, DISK_BYTES, run)
@@ -206,8 +216,9 @@ def on_a_small_disk(
     return Counter(killed), Counter(events), messages
 
 
-def chaos_of(base: Path, seed: int, kills: int, seconds: float) -> Totals:
-    """Stores one after another, until there were so many kills, or so many seconds have passed (0: no limit)."""
+def chaos_of(base: Path, seed: int, kills: int, seconds: float, damages: bool = True) -> Totals:
+    """Stores one after another, until there were so many kills, or so many seconds have passed (0: no limit). `damages`:
+    see Chaos."""
     chance, totals, began = random.Random(seed), Totals(), time.monotonic()
     while totals.kills.total() < kills and (not seconds or time.monotonic() - began < seconds):
         directory, number = base / str(totals.stores), totals.stores
@@ -215,12 +226,12 @@ def chaos_of(base: Path, seed: int, kills: int, seconds: float) -> Totals:
         try:
             if number % 3 == 2:
                 try:
-                    totals.add(*on_a_small_disk(directory, chance, wanted, way))
+                    totals.add(*on_a_small_disk(directory, chance, wanted, way, damages))
                 except pytest.skip.Exception as reason:
                     print(f"no small disk: {reason}", flush=True)
-                    totals.add(*one_store(directory / "large", chance, wanted, way))
+                    totals.add(*one_store(directory / "large", chance, wanted, way, damages=damages))
             else:
-                totals.add(*one_store(directory, chance, wanted, way, deletes=number % 2 == 1))
+                totals.add(*one_store(directory, chance, wanted, way, deletes=number % 2 == 1, damages=damages))
         except BaseException as error:
             print(f"\nstore {number} of seed {seed}, kept in {directory}: {error}", file=sys.stderr, flush=True)
             raise
@@ -250,6 +261,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, help="how many at least (default: 300, or as many as the seconds allow)")
     parser.add_argument("--seconds", type=float, default=0, help="no new store after so many")
     parser.add_argument("--power-cuts", type=int, default=0, help="so many power cuts instead of kills")
+    parser.add_argument("--no-damage", action="store_true", help="leave files alone between a kill and the next start")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 32), help="of the plan (default: a new one)")
     arguments = parser.parse_args()
     logging.getLogger("commitlog").setLevel(logging.ERROR)  # deaths are what this is about
@@ -264,7 +276,7 @@ def main() -> None:
         print(
             f"seed {arguments.seed}, {kills if arguments.kills or not arguments.seconds else 'all'} kills", flush=True
         )
-        totals = chaos_of(base, arguments.seed, kills, arguments.seconds)
+        totals = chaos_of(base, arguments.seed, kills, arguments.seconds, not arguments.no_damage)
         print(f"{totals.kills.total()} kills ({_listed(totals.kills)}) in {time.monotonic() - began:.0f} s")
         print(f"besides: {_listed(totals.events)}")
         print(f"{totals.messages:,} messages in {totals.stores} stores, none lost or doubled")
