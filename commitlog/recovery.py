@@ -163,6 +163,7 @@ class _Recovery:
             self._find(f"{path}: {reason}")
         log = LogScan(segments, self.lane.number, progress=self._progress)
         positions = self._load_positions(segments)
+        self._finish_deletion(segments, positions)
         flushed = max(positions.flushed_where, self._too_old(log), self._stopped_at(segments, positions.flushed_where))
         walked, dispatched = self._walk(log, positions, max(flushed, known_end))
         for gap in walked.corrupt:
@@ -255,6 +256,18 @@ class _Recovery:
             reason = f"the files of [{positions.first_where:,}, {segments.first:,}) are missing"
             self._note_corruption(Gap(positions.first_where, segments.first, "", reason, False, False, 0))
         return positions
+
+    def _finish_deletion(self, segments: MappedFileQueue, positions: Positions) -> None:
+        """Retention had retired what lies below the recorded first; of the names that it removed then, a power cut may have
+        brought any back. Where these leave a hole, they all go: nobody is told that there is damage."""
+        first = positions.first_where
+        retired = [start for start in segments.starts if start + self.size <= first]
+        expected = range(retired[0] if retired else first, first, self.size)
+        if first in segments and retired != list(expected):
+            for start in retired:
+                self.channel.unlink(segments.path(start))
+            self.channel.sync_directory(self.lane.commitlog)
+            segments.look()
 
     def _recorded(self) -> Positions | None:
         try:

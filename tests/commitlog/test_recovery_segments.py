@@ -149,3 +149,18 @@ def test_after_retention_the_log_begins_later(lane: MadeLane) -> None:
         assert len(entries) == len(expected)
         assert [e for e in entries if e[1] != 0x7FFFFFFF] == [e for e in expected if e[0] >= SEGMENT]
     check_again(lane, found)
+
+
+@pytest.mark.parametrize("back", [(0,), (1,), (0, 2), (0, 1, 2)])
+def test_names_that_a_power_cut_brought_back_leave_no_hole(back: tuple[int, ...], tmp_path: Path) -> None:
+    """Three segments were deleted, which `positions` says; the directory was not synced yet, and some are there again."""
+    lane = make_lane(tmp_path / "3", 100)
+    lane.set_positions(lane.end, lane.end, first=3 * SEGMENT)
+    for number in {0, 1, 2} - set(back):
+        lane.directory.segment(number * SEGMENT).unlink()
+    found = lane.recover()
+    assert found.findings == ()
+    is_whole = back == (0, 1, 2)
+    assert found.first == (0 if is_whole else 3 * SEGMENT)
+    assert lane.kept() == [n for n, (start, _) in enumerate(lane.places) if is_whole or start >= 3 * SEGMENT]
+    check_again(lane, found)
