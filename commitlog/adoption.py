@@ -93,7 +93,7 @@ def open_pool(
             remove_pool(Path(place.directory))
             raise
     words = control.words
-    generation = max(facts.generation, words[Header.GENERATION]) + 1
+    generation = facts.generation + 1  # also where a start has raised the pool's and could not save its own
     words[Header.CLOSING] = 0
     words[Header.GENERATION] = generation
     return control, replace(facts, generation=generation)
