@@ -159,7 +159,11 @@ class ConsumeQueue:
             self.channel.close(fd)
             raise DamagedFile(f"{path}: {size:,} bytes, this queue's files have {wanted:,}")
         if size == 0:
-            self.channel.truncate(fd, wanted)
+            try:
+                self.channel.truncate(fd, wanted)
+            except OSError:
+                self.channel.close(fd)
+                raise
             self._named.discard(self.directory)
         if start in self._files:
             self.channel.close(self._files[start])
