@@ -328,6 +328,7 @@ class QueueRepair:
         if is_ours and (known == first or self._may_be_in_gap(first - known)):
             return state.sound
         self._unlink_files(queue.directory, lambda start: start < begin * ENTRY_BYTES)  # else a hole would follow them
+        queue.starts()  # as they are now
         self._fill_as_deleted(queue, begin, first)
         return first
 

@@ -93,7 +93,7 @@ def killed(
 
 def check(path: Path, config: dict[str, dict[str, Any]], sent: Sent) -> None:
     """Opens it, goes on, stops it properly; reads and verifies all."""
-    with commitlog.Store.open(path, config) as store:
+    with commitlog.Store.open(path, CONFIG) as store:  # in which retention takes no more
         producers = {producer.lane: producer for producer in (store.producer(), store.producer())}
         for (lane, topic), count in sent.items():
             assert producers[lane].send(topic, b"one more").offset == count, (lane, topic)
@@ -261,3 +261,41 @@ def forget_counts(path: Path) -> None:
         assert counted_entries(control.words, base, control.words[base + Lane.DISPATCH_SYNCED]) == -1
     control.close()
     view.close()
+
+
+@pytest.mark.parametrize("damage", [remove_topic, remove_rare_topic, cut_between_entries])
+def test_who_reads_a_killed_store_is_told(damage: Callable[[Path], None], tmp_path: Path) -> None:
+    """The pool says how many entries there are: no message is missing in silence."""
+    path = tmp_path / "store"
+    sent, producers = killed(path, CONFIG)
+    for producer in producers:
+        producer.close()
+    with commitlog.Reader(path) as reader:  # believes the queues as they are
+        assert len(list(reader)) == sum(sent.values())
+    damage(path)
+    with (
+        pytest.warns(commitlog.errors.ReadingWarning, match="entries|end at .* in all"),
+        commitlog.Reader(path) as reader,
+    ):
+        assert len(list(reader)) == sum(sent.values())
+    check(path, CONFIG, sent)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [remove_topic, remove_rare_topic, remove_all, empty_directory, zero_last_entries, swap_with_another, garbage],
+)
+def test_a_lessee_believes_no_queue_without_a_look(damage: Callable[[Path], None], tmp_path: Path) -> None:
+    """Damaged under a dispatcher that has not come to them yet: offsets go on, and the next start puts the queues right."""
+    path = tmp_path / "store"
+    with commitlog.Store.open(path, CONFIG) as store:
+        sent = fill([store.producer(), store.producer()], 1300)
+    with commitlog.Store.open(path, CONFIG) as store:
+        damage(path)
+        with store.producer() as first, store.producer() as second:
+            for producer in (first, second):
+                for topic in (*TOPICS, "new"):
+                    count = sent.get((producer.lane, topic), 0)
+                    assert producer.send(topic, b"more").offset == count
+                    sent[producer.lane, topic] = count + 1
+    check(path, CONFIG, sent)
