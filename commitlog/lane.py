@@ -69,9 +69,7 @@ def try_lease(
         try:
             if channel.size(fd) == 0:
                 channel.pwrite(fd, ROCKETMQ_LOCK_TEXT, 0)
-            if (
-                not lane.abort_file.exists()
-            ):  # durable before the first append: without it the lane was stopped properly
+            if not lane.abort_file.exists():  # durable before the first append: without it the lane counts as stopped
                 channel.replace_file(lane.abort_file, str(os.getpid()).encode())
         except BaseException:
             channel.close(fd)
