@@ -130,6 +130,8 @@ class SliceReader:
         """Rows that retention took before they were read."""
         self._first_lost = -1
         self._walks = False  # what an entry led to and was damaged, the walk may find
+        self._missing = ""
+        """The segment file that a walk has missed last."""
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """All rows of the slice, in order. Raises DataLoss, CorruptRecord, DamagedFile, MissingCodec."""
@@ -141,14 +143,9 @@ class SliceReader:
                 raise  # else the log has all these rows without the index
             before = f". Their consume queue led to an error before: {error}"
         self._refuse_loss()
-        if self.next < self.slice.end and self.walk_from >= 0:
+        if self.walk_from >= 0:
             try:
-                yield from self._walked(schema)
-            except FileNotFoundError as error:
-                raise DataLoss(
-                    f"{self._name()}: {error.filename} is gone, which had rows of the offsets [{self.next}, "
-                    f"{self.slice.end}); nothing of ours deletes a segment whose rows are not in the consume queues"
-                ) from None
+                yield from self._unindexed(schema)
             except CorruptRecord as error:
                 raise CorruptRecord(f"{error.reason}{before}", error.offset, error.file) from None
         if self.next < self.slice.end:
@@ -214,8 +211,29 @@ class SliceReader:
             if self.walk_from >= 0:  # what an entry has led to need not be walked through
                 self.walk_from = max(self.walk_from, int(where[end - 1] + sizes[end - 1]))
 
+    def _unindexed(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows that had no entry. All of a segment that retention takes has entries by then, so they are looked for once
+        more. Raises DataLoss."""
+        while self.next < self.slice.end:
+            try:
+                yield from self._walked(schema)
+                break
+            except FileNotFoundError as error:
+                self._missing = error.filename
+                self.walk_from = int(Path(error.filename).name) + self.segment_bytes
+            yield from self._indexed(schema)
+            self._refuse_loss()
+        if self.next < self.slice.end and self._missing:
+            raise self._without_entry()
+
+    def _without_entry(self) -> DataLoss:
+        return DataLoss(
+            f"{self._name()}: {self._missing} is gone, which had rows of the offsets [{self.next}, {self.slice.end}); "
+            f"nothing of ours deletes a segment whose rows are not in the consume queues"
+        )
+
     def _walked(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows that have no entry yet, found by walking the log."""
+        """The rows that have no entry yet, found by walking the log. Raises FileNotFoundError, DataLoss."""
         piece, self._walks = self.slice, True
         holes = LogHoles(self.lane, self.segment_bytes)
         hole: Hole | None = None
@@ -234,20 +252,23 @@ class SliceReader:
             rows = np.flatnonzero(wanted)
             if len(rows):
                 first = min(int(table.queue_offsets[rows[0]]), piece.end)
+                if first > self.next and hole is None and self._missing:
+                    raise self._without_entry()
                 if first > self.next:  # else none of its rows were in a hole
                     self._leave_out_hole(hole, first)
                 hole = None
                 rows = rows[table.queue_offsets[rows] < piece.end]
             if len(rows):
                 places = Places(table.positions[rows], table.sizes[rows], self.next)
-                yield from self._decoded(self.segment(table.base_offset), places, _NONE, schema)
+                yield from self._decoded(self._walked_last, places, _NONE, schema)
             if self.next >= piece.end:
                 return
         if hole is not None:
             self._leave_out_hole(hole, piece.end)
 
     def _open(self, base: int) -> Source:
-        return self.segment(base).map
+        self._walked_last = self.segment(base)  # kept: by its name it may be gone when its rows are decoded
+        return self._walked_last.map
 
     def _leave_out_hole(self, hole: Hole | None, upto: int) -> None:
         """The rows before `upto` have been in a hole of the log."""

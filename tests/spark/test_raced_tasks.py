@@ -19,8 +19,10 @@ def rows(log: Log, **options: str) -> list[tuple[int, bytes]]:
     return [(row["offset"], row["value"]) for batch in tables for row in batch.to_pylist()]
 
 
-def test_a_batch_is_what_is_kept_or_dataloss(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lags", [False, True])
+def test_a_batch_is_what_is_kept_or_dataloss(log: Log, lags: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Never a row twice, in another order, or with a gap in what is kept."""
+    log.lags = lags
 
     def look() -> None:
         try:
@@ -34,8 +36,10 @@ def test_a_batch_is_what_is_kept_or_dataloss(log: Log, monkeypatch: pytest.Monke
     assert at_every_call(log, look, monkeypatch) > 5
 
 
-def test_a_batch_that_goes_on_without_what_is_lost(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lags", [False, True])
+def test_a_batch_that_goes_on_without_what_is_lost(log: Log, lags: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """failOnDataLoss=false: all that is kept is among the rows."""
+    log.lags = lags
 
     def look() -> None:
         found = rows(log, failondataloss="false")
