@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.file_channel import DISK, FileChannel
+from commitlog.file_channel import FileChannel
 from commitlog.store_directory import segment_name
 from shm.layout import Header, Lane
 from shm.pool import remove_buffers
@@ -36,7 +36,7 @@ class AllocateMappedFileService(ServiceThread):
     watched = (Lane.BUFFERS, Lane.WROTE, Lane.LESSEE_PID)
     linger_ms = 0
 
-    def __init__(self, path: Path, channel: FileChannel = DISK, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, path: Path, channel: FileChannel | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(path, channel, clock)
         config = self.config.allocator
         self.interval_ms = config.interval_ms

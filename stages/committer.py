@@ -19,7 +19,7 @@ import numpy as np
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.direct_segment import check_whole
 from commitlog.errors import CorruptRecord
-from commitlog.file_channel import DISK, FileChannel
+from commitlog.file_channel import FileChannel
 from shm.layout import Lane
 from shm.pool import is_direct
 from stages.lane_buffers import LaneBuffers
@@ -39,7 +39,7 @@ class CommitRealTimeService(ServiceThread):
     reach = Lane.COMMITTED
     watched = (Lane.WROTE, Lane.BUFFERS, Lane.REWRITE_WANTED, Lane.ALLOCATED, Lane.OPENED, Lane.FLUSH_REQUESTED)
 
-    def __init__(self, path: Path, channel: FileChannel = DISK, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, path: Path, channel: FileChannel | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(path, channel, clock)
         config = self.config.committer
         self.interval_ms, self.linger_ms = config.interval_ms, config.linger_ms

@@ -17,7 +17,7 @@ import numpy as np
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.consume_queue import ConsumeQueue
 from commitlog.errors import CommitLogError, CorruptRecord
-from commitlog.file_channel import DISK, FileChannel
+from commitlog.file_channel import FileChannel
 from commitlog.mapped_file import MappedFile
 from commitlog.queue_bounds import total_of_ends
 from commitlog.scan import RecordTable, Stop, scan
@@ -53,7 +53,7 @@ class ReputMessageService(ServiceThread):
     fault_word = Lane.DISPATCHER_FAULT
     watched = (Lane.FLUSHED,)
 
-    def __init__(self, path: Path, channel: FileChannel = DISK, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, path: Path, channel: FileChannel | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(path, channel, clock)
         config = self.config.dispatcher
         self.interval_ms, self.linger_ms = config.interval_ms, config.linger_ms

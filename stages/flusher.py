@@ -23,7 +23,7 @@ import numpy as np
 
 from commitlog.checkpoint import Positions, PositionsFile, StoreCheckpoint
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
-from commitlog.file_channel import DISK, FileChannel
+from commitlog.file_channel import FileChannel
 from commitlog.wire import NoticePublisher
 from shm.layout import Lane
 from shm.positions import counted_entries
@@ -60,7 +60,7 @@ class FlushRealTimeService(ServiceThread):
     reach = Lane.FLUSHED
     watched = (Lane.COMMITTED, Lane.REWRITTEN, Lane.ALLOCATED, Lane.FLUSH_REQUESTED, Lane.DISPATCH_SYNCED)
 
-    def __init__(self, path: Path, channel: FileChannel = DISK, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, path: Path, channel: FileChannel | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(path, channel, clock)
         config = self.config.flusher
         self.interval_ms, self.linger_ms = config.interval_ms, config.linger_ms

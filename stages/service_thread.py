@@ -27,14 +27,15 @@ import zmq
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import Config
-from commitlog.errors import CommitLogError, StageFailed, store_moved
-from commitlog.file_channel import DISK, FileChannel
+from commitlog.errors import CommitLogError, StageFailed, StoreNotFound, store_moved
+from commitlog.file_channel import FileChannel
 from commitlog.store_directory import StoreDirectory
 from commitlog.view import attach_control
 from commitlog.wire import WakeupReceiver, WakeupSender
 from shm.layout import STAGES, Header, Lane, Stage
 from shm.statistics import record_duration
 from stages.log_files import log_to_own_output
+from stages.store_channel import StoreChannel
 
 DRAIN_ROUNDS = 10
 _DRAIN_ROUND_MS = 200
@@ -63,9 +64,9 @@ class ServiceThread(ABC):
     interval_ms: int
     linger_ms: int
 
-    def __init__(self, path: Path, channel: FileChannel = DISK, clock: Clock = SYSTEM_CLOCK) -> None:
-        self.directory = StoreDirectory(path, channel)
-        self.channel, self.clock = channel, clock
+    def __init__(self, path: Path, channel: FileChannel | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.channel, self.clock = channel or self._channel_at(path), clock
+        self.directory = StoreDirectory(path, self.channel)
         self._lock_fd = self._take_lock()
         self.facts = self.directory.load()
         self.config = Config.from_json(self.facts.config)
@@ -91,6 +92,14 @@ class ServiceThread(ABC):
         self._poller = zmq.Poller()
         for source in (self._bell.socket, _STDIN, self._wake_read):
             self._poller.register(source, zmq.POLLIN)
+
+    @staticmethod
+    def _channel_at(path: Path) -> FileChannel:
+        """Raises StoreNotFound."""
+        try:
+            return StoreChannel(path)
+        except OSError as error:
+            raise StoreNotFound(f"{path}: {error.strerror}; start the store, not a single stage") from error
 
     def _take_lock(self) -> int:
         """The stage's own lock decides that there is one of it, not a signal that was sent to another.

@@ -16,6 +16,7 @@ from commitlog.file_channel import DISK
 from commitlog.stray_pools import stray_pools
 from commitlog.verify import verify_store
 from shm.layout import STAGES, Lane
+from stages.store_channel import StoreChannel
 from tests.commitlog.made_lane import image
 from tests.crash.scene import is_running, kill, pid_of
 from tests.faults.bench import bench
@@ -116,6 +117,11 @@ def test_everything_killed_after_the_rename(tmp_path: Path) -> None:
         with contextlib.suppress(errors.CommitLogError):
             for number in range(20):
                 sent.send(f"new-{number}")
+        words, base = sent.producer._words, sent.producer._lease.base
+        wait_until(
+            lambda: words[base + Lane.DISPATCHED] == words[base + Lane.WROTE] or not is_running(pids[-1]),
+            "the dispatcher to place them somewhere, or to leave",
+        )
         for pid in pids:
             kill(pid)
         sent.producer.close()
@@ -208,3 +214,39 @@ def test_a_directory_is_made_below_one_that_is_there(tmp_path: Path) -> None:
         DISK.create_directory(tmp_path / "x/y/z", below=tmp_path / "x")
     assert (raised.value.errno, raised.value.filename) == (errno.ENOENT, str(tmp_path / "x"))
     assert not (tmp_path / "x").exists()
+
+
+def test_a_stage_opens_nothing_in_another_directory(tmp_path: Path) -> None:
+    """Whatever the call; and what comes into the place during an open is neither written to nor synced."""
+    path, other, theirs = tmp_path / "store", tmp_path / "elsewhere", tmp_path / "theirs"
+    for directory in (path, theirs):
+        directory.mkdir()
+        (directory / "file").write_bytes(b"x")
+    channel = StoreChannel(path)
+    channel.close(channel.open(path / "file"))
+    before = image(theirs)
+
+    class Swapping(StoreChannel):
+        """The directory is swapped after the first look of an open."""
+
+        def _check(self) -> None:
+            super()._check()
+            if path.exists() and not other.exists():
+                path.rename(other)
+                theirs.rename(path)
+
+    with pytest.raises(FileNotFoundError, match="the store is not here any more"):
+        Swapping(path).open(path / "file", write=True)
+    for call in (
+        lambda: channel.open(path / "new", write=True, create=True),
+        lambda: channel.unlink(path / "file"),
+        lambda: channel.rename(path / "file", path / "new"),
+        lambda: channel.create_directory(path / "new", below=path),
+        lambda: channel.replace_file(path / "file", b"y"),
+    ):
+        with pytest.raises(FileNotFoundError, match="the store is not here any more"):
+            call()
+    assert image(path) == before
+    path.rename(theirs)
+    other.rename(path)
+    channel.replace_file(path / "file", b"y")
