@@ -15,7 +15,7 @@ from commitlog.clock import Clock
 from commitlog.config import Config
 from commitlog.errors import NoFreeLane, NotEnoughSharedMemory, StoreNotRunning, StoreStopped, disk_error
 from commitlog.file_channel import DISK, FileChannel
-from commitlog.lane import Lease, is_stopped, try_lease
+from commitlog.lane import Lease, has_lost_files, is_damaged, try_lease
 from commitlog.store_directory import StoreDirectory
 from commitlog.view import attach_control
 from commitlog.wire import NoticeSubscriber, WakeupSender
@@ -83,17 +83,19 @@ class Attachment:
                 raise NoFreeLane(
                     f"{self.directory.path}: no lane is free: {config.store.max_lanes} may be leased (store.max_lanes), a "
                     f"further one takes {lane_bytes:,} bytes of shared memory, of which {free_bytes(self.pool):,} are left: "
-                    f"close a producer, or give more of either{self._damaged_lanes()}"
+                    f"close a producer, or give more of either{self._stopped_lanes()}"
                 )
             self.clock.sleep(_LEASE_POLL_SECONDS)
         return lease
 
-    def _damaged_lanes(self) -> str:
-        numbers = range(self.config.store.max_lanes)
-        stopped = [n for n in numbers if is_stopped(self.words, self.control.lane_base(n))]
-        if not stopped:
-            return ""
-        return f"; lanes {stopped} are stopped by a failed sync or a removed file, a new start of the store heals them"
+    def _stopped_lanes(self) -> str:
+        bases = [(lane, self.control.lane_base(lane)) for lane in range(self.config.store.max_lanes)]
+        damaged = [lane for lane, base in bases if is_damaged(self.words, base)]
+        robbed = [lane for lane, base in bases if has_lost_files(self.words, base)]
+        text = f"; lanes {damaged} are damaged by a failed sync, a new start of the store heals them" if damaged else ""
+        return text + (
+            f"; of lanes {robbed} segments were removed: put them back, start the store again" if robbed else ""
+        )
 
     @property
     def _slots(self) -> int:

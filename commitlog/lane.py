@@ -40,9 +40,14 @@ class LogEnd:
     store_timestamp: int  # of the last record, ms; 0 where there is none
 
 
-def is_stopped(words: memoryview, base: int) -> bool:
-    """Whether a lane goes on only after a new start: it is damaged (LaneDamaged), or files were removed (PoolUnlinked)."""
-    return words[base + Lane.COMMITTER_FAULT] == errno.EILSEQ or words[base + Lane.FLUSHER_FAULT] == errno.ENOENT
+def is_damaged(words: memoryview, base: int) -> bool:
+    """Whether a failed sync has lost what nobody can write again: LaneDamaged."""
+    return words[base + Lane.COMMITTER_FAULT] == errno.EILSEQ
+
+
+def has_lost_files(words: memoryview, base: int) -> bool:
+    """Whether the lane stands because segments of it were removed: PoolUnlinked."""
+    return words[base + Lane.FLUSHER_FAULT] == errno.ENOENT
 
 
 def try_lease(
@@ -55,7 +60,7 @@ def try_lease(
     existing = directory.lane_numbers()
     for number in [*existing, *(n for n in range(max_lanes) if n not in existing)][:max_lanes]:
         lane, base = directory.lane(number), control.lane_base(number)
-        if is_stopped(control.words, base):
+        if is_damaged(control.words, base) or has_lost_files(control.words, base):
             continue
         has_buffers = control.words[base + Lane.BUFFERS] & 1
         if not has_buffers and free_bytes(control.region.path.parent) < lane_bytes:

@@ -49,7 +49,9 @@ def test_who_waits_is_told(level: str, tmp_path: Path) -> None:
     assert segment_of(store, producer.lane).name in (store.path / "logs/flusher.log").read_text()
     with store.producer() as third:
         assert third.lane == other.lane
-        with pytest.raises(errors.NoFreeLane, match=rf"lanes \[{producer.lane}\] are stopped"):
+        with pytest.raises(
+            errors.NoFreeLane, match=rf"of lanes \[{producer.lane}\] segments were removed: put them back"
+        ):
             store.producer()
     report = store.close()
     assert not report.drained
