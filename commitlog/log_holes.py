@@ -42,6 +42,7 @@ class LogHoles:
         self._directory, self._segment_bytes, self._channel = directory, segment_bytes, channel
         self._found: dict[int, int] = {}  # start → end
         self._searched: dict[int, int] = {}  # start → the limit below which nothing was found
+        self._scan: LogScan | None = None
 
     def hole(self, where: int, limit: int, error: LogError) -> Hole:
         """The hole that begins at `where`. Raises OSError."""
@@ -66,15 +67,32 @@ class LogHoles:
     def _search(self, where: int, passes_file: bool) -> Gap | None:
         for _ in range(_LOOKS):
             try:
-                segments = MappedFileQueue(self._directory.commitlog, self._segment_bytes, self._channel)
-                return LogScan(segments, self._directory.number).gap(where, "", passes_file=passes_file)
+                self._opened().segments.look()
+                return self._opened().gap(where, "", passes_file=passes_file)
             except FileNotFoundError:
                 continue
+            finally:
+                self._let_go()
         return None
+
+    def _opened(self) -> LogScan:
+        if self._scan is None:
+            segments = MappedFileQueue(self._directory.commitlog, self._segment_bytes, self._channel)
+            self._scan = LogScan(segments, self._directory.number)
+        return self._scan
 
     def hides(self, where: int, limit: int) -> bool:
         """Whether a record that seems to reach beyond the limit is none, because good ones follow before the limit."""
-        return self._end(where, limit, CorruptRecord("")) < limit
+        try:
+            return where in self._found or self._opened().goes_on(where, limit)
+        except FileNotFoundError:  # retention has just removed the segment
+            return False
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._scan is not None:
+            self._scan.segments.let_go()
 
 
 def walk_past(

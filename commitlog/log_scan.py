@@ -117,6 +117,13 @@ class LogScan:
         base = self.segments.find(where)
         return base is not None and len(self._scan(base, where - base, 1)) > 0
 
+    def goes_on(self, where: int, end: int) -> bool:
+        """Whether a good record, or a BLANK, begins behind `where` and before `end`, both in one segment."""
+        base = where - where % self.segments.size
+        if base not in self.segments:
+            self.segments.look()
+        return base in self.segments and self._find(base, where - base, 0, end - base) is not None
+
     # ---- records -------------------------------------------------------------------------------------------------
 
     def _scan(self, base: int, position: int, most: int = 65_536) -> RecordTable:

@@ -98,6 +98,10 @@ class MappedFileQueue:
             self._base = start
         return self._mapped
 
+    def let_go(self) -> None:
+        """Unmaps the file that was mapped last, as soon as nobody uses its bytes."""
+        self._base, self._mapped = -1, mmap.mmap(-1, 1)
+
     def _padded(self, fd: int, length: int) -> mmap.mmap:
         """A copy of a file that is too short: reading a mapping beyond a file's end would be a SIGBUS."""
         copy = mmap.mmap(-1, self.size)

@@ -107,10 +107,9 @@ class ReputMessageService(ServiceThread):
         end = min(flushed, start + size, where + _SLICE_BYTES)
         began = self.clock.monotonic_ns()
         table = scan(segment.view, where - start, end - start, start, lane, check_crc=False)
-        if table.stop is Stop.CORRUPT:
-            raise CorruptRecord(
-                table.reason, start + table.stop_position, str(self.directory.lane(lane).segment(start))
-            )
+        if table.stop is Stop.CORRUPT or (table.stop is Stop.ZERO and not len(table)):
+            reason = table.reason or "zeros where a record should be"
+            raise CorruptRecord(reason, start + table.stop_position, str(self.directory.lane(lane).segment(start)))
         self._place(lane, table)
         done = start + size if table.stop is Stop.BLANK else start + table.stop_position
         if len(table):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -18,6 +21,7 @@ from commitlog.file_channel import DISK
 from commitlog.reader import Reader
 from commitlog.store_directory import StoreDirectory
 from tests.commitlog.vector_store import load
+from tests.crash.scene import pid_of
 from tests.spark.hand_made import HandMadeLane, HandMadeStore
 from tests.waiting import wait_until
 
@@ -257,13 +261,17 @@ def harm_live(path: Path, lane: int, number: int) -> None:
     raise AssertionError(f"no body {number}")
 
 
-def test_a_following_reader_of_a_running_store(tmp_path: Path) -> None:
+@pytest.mark.parametrize("isolation", ["flushed", "committed"])
+def test_a_following_reader_of_a_running_store(isolation: Literal["flushed", "committed"], tmp_path: Path) -> None:
     """It says the error once per attempt and gives out what comes in other lanes; one that ignores damage goes on."""
     path = tmp_path / "store"
     with commitlog.Store.open(path, CONFIG) as store, store.producer() as first, store.producer() as second:
         send(first, 0, 300)
         harm_live(path, first.lane, 200)
-        with Reader(path, follow=True) as reader, Reader(path, follow=True, ignore_corrupt=True) as patient:
+        with (
+            Reader(path, isolation=isolation, follow=True) as reader,
+            Reader(path, isolation=isolation, follow=True, ignore_corrupt=True) as patient,
+        ):
             got = [next(reader).value for _ in range(200)]
             assert got == [b"%d" % number for number in range(200)]
             for attempt in range(3):
@@ -279,6 +287,33 @@ def test_a_following_reader_of_a_running_store(tmp_path: Path) -> None:
                 assert next(patient).value == b"300"
         with Reader(path, start="last 100") as reader:
             assert [m.value for m in reader if m.partition == first.lane] == [b"%d" % n for n in range(201, 301)]
+
+
+@pytest.mark.leaves_pools
+def test_zeros_before_the_dispatcher_are_named(tmp_path: Path) -> None:
+    """It can't get past them, and says so; readers can, and see what comes behind."""
+    path = tmp_path / "store"
+    store = commitlog.Store.open(path, CONFIG)
+    with store.producer() as producer:
+        dispatcher = pid_of(path, "dispatcher")
+        os.kill(dispatcher, signal.SIGSTOP)
+        try:
+            send(producer, 0, 100)
+            (segment,) = [s for s in (path / "lanes/0/commitlog").iterdir() if any(s.read_bytes()[:100])]
+            with segment.open("r+b") as file:
+                file.write(bytes(200))
+        finally:
+            os.kill(dispatcher, signal.SIGCONT)
+        log = path / "logs/dispatcher.log"
+        wait_until(lambda: "zeros where a record should be" in log.read_text(), "the dispatcher to say so")
+        send(producer, 100, 10)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ReadingWarning)
+            with Reader(path, ignore_corrupt=True) as reader:
+                values = [int(message.value) for message in reader]
+        assert values == [*range(values[0], 110)]
+        assert 0 < values[0] < 5
+    store.close()
 
 
 def recorded(path: Path) -> int:
