@@ -225,7 +225,9 @@ class Reader:
         try:
             message = next(self._messages)
         except StopIteration:
-            if not self._closed:
+            if self._closed:
+                self.close()  # once more: an error may have begun the reading anew when it was closed
+            else:
                 self._note_end()
             raise
         except BaseException as error:
