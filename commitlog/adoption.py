@@ -22,6 +22,7 @@ from commitlog.consume_queue import ENTRY_BYTES
 from commitlog.direct_segment import check_whole
 from commitlog.errors import CorruptRecord, NotEnoughSharedMemory, PoolNotAdopted, UnsafePath, disk_error
 from commitlog.file_channel import FileChannel
+from commitlog.locks import is_leased
 from commitlog.parallel_recovery import recover_lanes
 from commitlog.record import BLANK_BYTES
 from commitlog.recovery import LaneEnd, recover_lane
@@ -183,7 +184,7 @@ def _adopt(
         try:
             _check_direct(control, directory.lane(number), channel)
         except CorruptRecord as error:
-            if channel.is_locked(directory.lane(number).lock_file):
+            if is_leased(directory.lane(number), pool, channel):
                 report(
                     f"{error}; producer {words[base + Lane.LESSEE_PID]} holds lane {number}: close it, then start again"
                 )

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 
-import zmq
-
 from commitlog.clock import Clock
 from commitlog.config import Config
+from commitlog.descriptors import check_free, occupy_standard_descriptors
 from commitlog.errors import NoFreeLane, NotEnoughSharedMemory, StoreNotRunning, StoreStopped, disk_error
 from commitlog.file_channel import DISK, FileChannel
 from commitlog.lane import Lease, has_lost_files, is_damaged, try_lease
+from commitlog.locks import is_running
+from commitlog.sockets import Sockets
 from commitlog.store_directory import StoreDirectory
 from commitlog.view import attach_control
-from commitlog.wire import NoticeSubscriber, WakeupSender
+from commitlog.wire import WakeupSender
 from shm.layout import Header, Lane, Stage
 from shm.pool import free_bytes
 
+_NEEDED_DESCRIPTORS = 24
+"""Of a producer: locks, mappings, sockets with what is behind them, and files that are read meanwhile."""
 _SUPERVISOR_SILENT_NS = 5_000_000_000
 _LEASE_POLL_SECONDS = 0.01
+_POLL_SECONDS = 0.001
 _FAULT_WORDS = (
     (Lane.COMMITTER_FAULT, "committing"),
     (Lane.FLUSHER_FAULT, "syncing"),
@@ -31,8 +36,12 @@ _FAULT_WORDS = (
 )
 
 
+log = logging.getLogger(__name__)
+
+
 class Attachment:
-    """Raises StoreNotFound, StoreNotRunning. One for each producer; its sockets are made when first needed.
+    """Raises StoreNotFound, StoreNotRunning, NotEnoughDescriptors. One for each producer; its sockets are made when first
+    needed.
 
     Attributes: `forked`, whether this is a child's copy, whose sockets are its parent's: it touches none of them.
     """
@@ -40,11 +49,17 @@ class Attachment:
     def __init__(self, path: str | os.PathLike[str], clock: Clock, channel: FileChannel = DISK) -> None:
         self.directory = StoreDirectory(path, channel)
         self.channel, self.clock = channel, clock
+        check_free(_NEEDED_DESCRIPTORS, f"{self.directory.path}: a producer")
+        occupy_standard_descriptors()
         self.facts = self.directory.load()
         self.directory.check_owner()
         self.config = Config.from_json(self.facts.config)
         control = attach_control(self.directory, self.facts, writable=True)
-        if control is None or self.facts.pool is None or not channel.is_locked(self.directory.lock_file):
+        if (
+            control is None
+            or self.facts.pool is None
+            or not is_running(self.directory, Path(self.facts.pool.directory))
+        ):
             if control:
                 control.close()
             raise StoreNotRunning(
@@ -54,13 +69,12 @@ class Attachment:
         self.control, self.words = control, control.words
         self.pool = Path(self.facts.pool.directory)
         self.sleep_at = control.stage_base("committer") + Stage.SLEEP
-        self._lock = threading.Lock()  # ZeroMQ sockets are for one thread at a time
-        self._notice_lock = threading.Lock()  # held while waiting: whoever finds it taken just sleeps a little
-        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
-        self._bells: dict[str, WakeupSender] = {}
-        self._notices: NoticeSubscriber | None = None
+        self._sockets = Sockets(self.pool, control)
+        # strong references: sockets that end as garbage together with their context are waited for by it, for ever
+        weakref.finalize(self, self._sockets.close).atexit = False
+        self._may_listen, self._listener = True, 0  # false while a thread waits for notices; which one
         self._lane: int | None = None
-        self._closed = self.forked = False
+        self.forked = False
         _ATTACHMENTS.add(self)
 
     def lease(self) -> Lease:
@@ -127,11 +141,19 @@ class Attachment:
     def closing(self) -> bool:
         return self.words[Header.CLOSING] != 0
 
+    def _is_abandoned(self) -> bool:
+        """Whether the supervisor is gone. Who can't look believes that it is there."""
+        try:
+            return not is_running(self.directory, self.pool)
+        except OSError as error:
+            log.info("%s: its lock can't be looked at: %s", self.directory.path, error)
+            return False
+
     def check_open(self) -> None:
         """Raises StoreStopped once the store is closing."""
         path = self.directory.path
         if self.closing:
-            if self.words[Header.SUPERVISOR_PID] and not self.channel.is_locked(self.directory.lock_file):
+            if self.words[Header.SUPERVISOR_PID] and self._is_abandoned():
                 raise StoreStopped(
                     f"{path}: its supervisor is gone; its stages write out what was accepted and leave: `commitlog run "
                     f"{path}` continues the store; then make a new producer"
@@ -141,7 +163,7 @@ class Attachment:
     def check_stages(self) -> None:
         """Raises StoreStopped or StoreNotRunning where nobody is left to do the work."""
         silent = self.clock.monotonic_ns() - self.words[Header.SUPERVISOR_HEARTBEAT]
-        if (self.closing or silent > _SUPERVISOR_SILENT_NS) and not self.channel.is_locked(self.directory.lock_file):
+        if (self.closing or silent > _SUPERVISOR_SILENT_NS) and self._is_abandoned():
             self.check_open()
             raise StoreNotRunning(
                 f"{self.directory.path}: its stages are gone (no sign for {silent // 10**9} s). What was accepted is safe in "
@@ -157,69 +179,45 @@ class Attachment:
 
     # ---- sockets -------------------------------------------------------------------------------------------------
 
-    def _zmq_context(self) -> zmq.Context[zmq.Socket[bytes]]:
-        if self._context is None:
-            self._context = zmq.Context()
-        return self._context
-
-    def _bell(self, stage: str) -> WakeupSender:
-        bell = self._bells.get(stage)
-        if bell is None:
-            base = self.control.stage_base(stage)
-            bell = self._bells[stage] = WakeupSender(self._zmq_context(), self.pool, stage, self.words, base)
-        return bell
-
     def wake(self, stage: str) -> None:
         """Wakes a stage that sleeps. After the close the stages find out by themselves."""
-        self._call(stage, WakeupSender.wake)
+        self._sockets.call(stage, WakeupSender.wake)
 
     def hurry(self, stage: str) -> None:
         """Wakes a stage also from its linger."""
-        self._call(stage, WakeupSender.hurry)
-
-    def _call(self, stage: str, how: Callable[[WakeupSender], None]) -> None:
-        """Not while somebody else does: a wakeup is a hint, and a signal handler may have come in between."""
-        if self._lock.acquire(blocking=False):
-            try:
-                if not self._closed:
-                    how(self._bell(stage))
-            finally:
-                self._lock.release()
+        self._sockets.call(stage, WakeupSender.hurry)
 
     def await_notice(self, milliseconds: int, done: Callable[[], bool]) -> None:
         """Sleeps until the flusher says something about this lane, `milliseconds` at most; not at all if all is `done` by
-        the time that the flusher can know of the sleeper."""
-        if not self._notice_lock.acquire(blocking=False):
-            self.clock.sleep(min(milliseconds, 1) / 1000)
-            return
+        the time that the flusher can know of the sleeper. Beside another thread that does so it just sleeps a little."""
+        free = False
         try:
+            free, self._may_listen = self._may_listen, False  # calls nothing: no interrupt comes in between
             lane = self._lane
-            if lane is None:  # closed: there are no sockets any more
+            notices = self._sockets.notices(lane) if free and lane is not None else None
+            if lane is None or notices is None:  # closed; or none can be had
                 self.clock.sleep(min(milliseconds, 1) / 1000)
                 return
-            if self._notices is None:
-                with self._lock:
-                    self._notices = NoticeSubscriber(self._zmq_context(), self.pool, lane)
+            self._listener = threading.get_ident()
             listening = self.control.lane_base(lane) + Lane.LISTENING
             try:
                 self.words[listening] = 1
                 if not done():
-                    self._notices.wait(milliseconds)
+                    notices.wait(milliseconds)
             finally:
                 self.words[listening] = 0
         finally:
-            self._notice_lock.release()
+            if free:
+                self._may_listen = True
 
     def close_sockets(self) -> None:
         """The control region stays mapped as long as a receipt may look at it."""
-        with self._notice_lock, self._lock:
-            self._closed, self._lane = True, None
-            for bell in self._bells.values():
-                bell.close()
-            if self._notices:
-                self._notices.close()
-            if self._context:
-                self._context.destroy(linger=0)
+        if self.forked:
+            return
+        self._lane = None
+        while not self._may_listen and self._listener != threading.get_ident():  # else a handler has come into its wait
+            self.clock.sleep(_POLL_SECONDS)
+        self._sockets.close()
 
     def close(self) -> None:
         self.close_sockets()
@@ -231,8 +229,9 @@ _ATTACHMENTS: weakref.WeakSet[Attachment] = weakref.WeakSet()
 
 def _leave_to_parent() -> None:
     for attachment in list(_ATTACHMENTS):
-        attachment.forked = attachment._closed = True
+        attachment.forked = True
         attachment._lane = None
+        attachment._sockets.abandon()
     _ATTACHMENTS.clear()
 
 

@@ -244,6 +244,10 @@ class PoolUnlinked(DiskError):
     """Files of the pool, or segments, were removed under the running store (RemoveIPC, a cleaner): stop it, put them back."""
 
 
+class NotEnoughDescriptors(DiskError):
+    """The process, or the machine, has no file descriptor left."""
+
+
 # ---- readers -----------------------------------------------------------------------------------------------------
 
 
@@ -294,6 +298,8 @@ FAULT_BY_ERRNO: dict[int, type[DiskError]] = {
     errno.ETIMEDOUT: AllocateTimeout,
     errno.ENOENT: PoolUnlinked,
     errno.EILSEQ: LaneDamaged,
+    errno.EMFILE: NotEnoughDescriptors,
+    errno.ENFILE: NotEnoughDescriptors,
 }
 
 

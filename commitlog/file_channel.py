@@ -19,6 +19,8 @@ from pathlib import Path
 
 Buffer = bytes | bytearray | memoryview
 
+_FIRST_OWN = 3
+"""The first descriptor that is not standard input, output or error."""
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, length, pid
 
 
@@ -29,17 +31,28 @@ class FileChannel:
 
     def open(self, path: str | Path, *, write: bool = False, create: bool = False, exclusive: bool = False) -> int:
         """A descriptor, close-on-exec; new files are 0600. Symbolic links at the last step are refused (ELOOP), and what else
-        is no file (EINVAL): to open a named pipe would be to wait for somebody at its other end."""
+        is no file (EINVAL): to open a named pipe would be to wait for somebody at its other end. Never 0, 1 or 2: where the
+        program has closed these, something in it may write to them all the same."""
         flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_RDWR if write else os.O_RDONLY)
         if create:
             flags |= os.O_CREAT
         if exclusive:
             flags |= os.O_EXCL
-        fd = os.open(path, flags, 0o600)
-        if stat.S_IFMT(os.fstat(fd).st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
-            os.close(fd)
-            raise OSError(errno.EINVAL, "no regular file", str(path))
-        return fd
+        made: list[int] = []
+        try:
+            made.extend(
+                map(os.open, (path,), (flags,), (0o600,))
+            )  # one call: no interrupt between opening and knowing it
+            if stat.S_IFMT(os.fstat(made[0]).st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
+                raise OSError(errno.EINVAL, "no regular file", str(path))
+            if made[0] < _FIRST_OWN:
+                made.insert(0, fcntl.fcntl(made[0], fcntl.F_DUPFD_CLOEXEC, _FIRST_OWN))
+                os.close(made.pop())
+        except BaseException:
+            for fd in made:
+                os.close(fd)
+            raise
+        return made[0]
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -195,28 +208,38 @@ class FileChannel:
 
     # ---- locks ---------------------------------------------------------------------------------------------------
 
-    def try_lock(self, fd: int) -> bool:
-        """Takes the whole file's write lock for this open file description (OFD): freed when its last copy closes.
+    def try_lock(self, fd: int, at: int | None = None) -> bool:
+        """Takes a write lock, of the whole file or of the byte `at`, for this open file description (OFD): freed when its
+        last copy closes.
 
         False where somebody else holds it, be it a process of ours or a RocketMQ (its POSIX lock conflicts with ours).
         """
         try:
-            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _write_lock(at))
         except (BlockingIOError, PermissionError):
             return False
         return True
 
-    def is_locked(self, path: str | Path) -> bool:
-        """Whether anybody holds the file's lock; a file that is not there is not locked."""
+    def is_locked(self, path: str | Path, at: int | None = None) -> bool:
+        """Whether anybody holds the file's lock, or that of its byte `at`; a file that is not there is not locked."""
         try:
-            fd = self.open(path)
+            with self.opened(path) as fd:
+                answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _write_lock(at))
         except FileNotFoundError:
             return False
-        try:
-            answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
-        finally:
-            self.close(fd)
         return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+
+    def is_at(self, fd: int, path: str | Path) -> bool:
+        """Whether an open file still has its name: a lock on one that was removed or replaced is nobody else's to see."""
+        try:
+            return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
+        except FileNotFoundError:
+            return False
+
+
+def _write_lock(at: int | None) -> bytes:
+    """`struct flock` of the whole file, or of one byte."""
+    return _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at or 0, 0 if at is None else 1, 0)
 
 
 DISK = FileChannel()

@@ -1,4 +1,4 @@
-"""Leasing a lane: one writer's own commit log, held by an OFD lock that the kernel frees when its holder dies.
+"""Leasing a lane: one writer's own commit log, held by locks that the kernel frees when their holder dies (locks.py).
 
 A producer takes the first free lane that exists and makes a new one only up to the store's limit. The lease comes with
 the lane's write buffers in shared memory, made and filled here when nobody made them before.
@@ -17,6 +17,7 @@ from commitlog.direct_segment import clear_unpublished
 from commitlog.errors import NotEnoughSharedMemory, RecoveryError, StoreNotRunning, store_moved
 from commitlog.file_channel import FileChannel
 from commitlog.indexed_offsets import IndexedOffsets
+from commitlog.locks import Lock, try_lane
 from commitlog.scan import MAX_BYTES, Stop, scan
 from commitlog.store_directory import LaneDirectory, StoreDirectory, StoreFacts
 from shm.layout import Lane
@@ -67,19 +68,18 @@ def try_lease(
             continue
         for part in (lane.commitlog, lane.consumequeue, lane.tmp):
             channel.create_directory(part, below=directory.path)
-        fd = channel.open(lane.lock_file, write=True, create=True)
-        if not channel.try_lock(fd):
-            channel.close(fd)
+        lock = try_lane(lane, control.region.path.parent, channel)
+        if lock is None:
             continue
         try:
-            if channel.size(fd) == 0:
-                channel.pwrite(fd, ROCKETMQ_LOCK_TEXT, 0)
             if not lane.abort_file.exists():  # durable before the first append: without it the lane counts as stopped
                 channel.replace_file(lane.abort_file, str(os.getpid()).encode())
+            if channel.size(lock.fd) == 0:
+                channel.pwrite(lock.fd, ROCKETMQ_LOCK_TEXT, 0)
+            return Lease(lane, control, channel, lock)
         except BaseException:
-            channel.close(fd)
+            lock.close()
             raise
-        return Lease(lane, control, channel, fd)
     return None
 
 
@@ -90,14 +90,14 @@ class Lease:
     direct lane), `words`, `base`.
     """
 
-    def __init__(self, directory: LaneDirectory, control: ControlRegion, channel: FileChannel, lock_fd: int) -> None:
+    def __init__(self, directory: LaneDirectory, control: ControlRegion, channel: FileChannel, lock: Lock) -> None:
         self.lane = directory.number
         self.directory = directory
         self._control = control
         self.words = control.words
         self.base = control.lane_base(self.lane)
         self.channel = channel
-        self._lock_fd = lock_fd
+        self._lock = lock
         self.buffers: WriteBuffers | None = None  # None: direct
 
     def prepare(self, pool: Path, facts: StoreFacts, slots: int) -> None:
@@ -220,7 +220,7 @@ class Lease:
 
     def release(self) -> None:
         """Gives the lane back. The buffers stay until the allocator finds the lane drained."""
-        if self._lock_fd < 0:
+        if self._lock.closed:
             return
         self.words[self.base + Lane.LESSEE_PID] = 0
         try:
@@ -229,11 +229,4 @@ class Lease:
         except BufferError:  # the traceback of an interrupted call holds a view; the mapping goes with it
             return
         finally:
-            self.channel.close(self._lock_fd)
-            self._lock_fd = -1
-
-    def abandon_after_fork(self) -> None:
-        """In a child: closes the inherited lock descriptor, so that the lane is free as soon as the parent dies."""
-        if self._lock_fd >= 0:
-            self.channel.close(self._lock_fd)
-            self._lock_fd = -1
+            self._lock.close()

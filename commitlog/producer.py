@@ -112,9 +112,13 @@ class Producer:
         self._wrote, self._messages = words[self._wrote_at], words[self._messages_at]
         self._timestamp, self._next_tick = end.store_timestamp, 0  # ms; ns
         self._sync = self._progress.sync
-        self._closed, self._turns = False, Turns(clock)
+        self._turns = Turns(clock)
         self._token: bool | None = True
+        self._closed = False  # last: from here on it is closed when its last reference goes
         _PRODUCERS.add(self)
+        if attachment.forked:  # by a signal handler of this thread, just now: the lane is the parent's
+            self._die_after_fork()
+            raise ForkedProducer(f"lane {self.lane}: a fork came while this producer was made; make one in the child")
 
     # ---- append --------------------------------------------------------------------------------------------------
 
@@ -406,7 +410,6 @@ class Producer:
         self._topics = _Gone(
             ForkedProducer(f"lane {self.lane}: this producer belongs to the parent process; make one in the child")
         )
-        self._lease.abandon_after_fork()
 
     def __enter__(self) -> Producer:
         return self

@@ -24,6 +24,7 @@ import orjson
 from commitlog.errors import CommitLogError, StoreNotRunning
 from commitlog.file_channel import DISK
 from commitlog.flame_graph import Stack
+from commitlog.locks import is_running
 from commitlog.view import StoreView
 from shm.layout import STAGES, Lane, Stage
 from shm.positions import ControlRegion
@@ -213,7 +214,7 @@ def profile_running(store: Path, stage: str, seconds: float, draft: Path) -> Pro
     view = StoreView(store)
     try:
         control = view.control
-        if control is None or not view.channel.is_locked(view.directory.lock_file):
+        if control is None or not is_running(view.directory, control.region.path.parent):
             raise StoreNotRunning(f"{store}: its stages are not running; without --store the {stage} is run alone")
         pid = control.words[control.stage_base(stage) + Stage.PID]
         before, then = _counters(control, stage), Clocks.of(pid)

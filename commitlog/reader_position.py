@@ -28,6 +28,7 @@ from functools import partial
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import DataLoss, OffsetOutOfRange, OptionError, ReaderError, ReadingWarning
 from commitlog.lane_choice import ALL_LANES, LaneChoice
+from commitlog.locks import Lock
 from commitlog.message import Message
 from commitlog.properties import check_topic
 from commitlog.registered_readers import PYTHON, RegisteredReader, RegisteredReaders, check_name
@@ -304,7 +305,7 @@ class ReaderPosition:
                 self._lock.release()
 
 
-def _let_go(readers: RegisteredReaders, held: int, pid: int) -> None:
+def _let_go(readers: RegisteredReaders, held: Lock, pid: int) -> None:
     if os.getpid() == pid:
         readers.let_go(held)
 

@@ -114,7 +114,7 @@ def _prepare_directories(lane: LaneDirectory, channel: FileChannel) -> None:
 @contextmanager
 def _locked(lane: LaneDirectory, channel: FileChannel) -> Iterator[None]:
     with channel.opened(lane.lock_file, write=True, create=True) as fd:
-        if not channel.try_lock(fd):
+        if not (channel.try_lock(fd) and channel.is_at(fd, lane.lock_file)):
             raise RecoveryError(
                 f"lane {lane.number}: {lane.lock_file} is held, by a producer of the last run or a RocketMQ that has the "
                 f"lane open; end it, then start again"

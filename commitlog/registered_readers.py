@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,6 +39,7 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.consume_queue import ENTRY_BYTES
 from commitlog.errors import CommitLogError, ReaderError, ReaderInUse
 from commitlog.lane_choice import ALL_LANES, LaneChoice
+from commitlog.locks import Lock
 from commitlog.properties import check_topic
 from commitlog.store_directory import StoreDirectory
 from commitlog.topic_index import TopicIndex
@@ -176,28 +176,18 @@ class RegisteredReaders:
 
     # ---- holding a name ------------------------------------------------------------------------------------------
 
-    def hold(self, name: str) -> int:
-        """Takes the name for this process and gives a descriptor: closing it, or dying, lets go.
+    def hold(self, name: str) -> Lock:
+        """Takes the name for this process: closing the lock, or dying, lets go. A forked child does not hold it.
 
         Raises ReaderInUse where another process holds it, ReaderError where the store may not be written.
         """
         path = self._path(name, "lock")
         deadline = self.clock.monotonic_ns() + int(PATIENCE_SECONDS * 1e9)
         while True:
-            fd = self._open_lock(path)
-            try:
-                if self.channel.try_lock(fd) and self._is_at(fd, path):
-                    self.channel.truncate(fd, 0)
-                    self.channel.pwrite(fd, b"%d\n" % os.getpid(), 0)
-                    self._remove_leftovers(name)
-                    return fd
-            except OSError as error:
-                self.let_go(fd)
-                raise self._refused(path, error) from error
-            except BaseException:
-                self.let_go(fd)
-                raise
-            self.let_go(fd)
+            lock = Lock(self.channel)
+            if self._try(lock, name, path):
+                return lock
+            lock.close()
             if self.clock.monotonic_ns() >= deadline:
                 raise ReaderInUse(
                     f"reader {name} is in use by process {self._holder(path)}: stop that reader first, or give this one a "
@@ -212,24 +202,23 @@ class RegisteredReaders:
             if left.fullmatch(file):
                 self.channel.unlink(self.directory.readers_directory / file)
 
-    def let_go(self, held: int) -> None:
+    def let_go(self, held: Lock) -> None:
         """Gives back what `hold` gave. In a forked child, which holds nothing, it does nothing."""
-        with _forking:
-            if held in _held:
-                _held.discard(held)
-                self.channel.close(held)
+        held.close()
 
     def is_held(self, name: str) -> bool:
         """Whether a process reads under the name now."""
         return self.channel.is_locked(self._path(name, "lock"))
 
-    def _open_lock(self, path: Path) -> int:
+    def _try(self, lock: Lock, name: str, path: Path) -> bool:
         try:
             self.channel.create_directory(path.parent, below=self.directory.path)
-            with _forking:
-                fd = self.channel.open(path, write=True, create=True)
-                _held.add(fd)
-            return fd
+            if not lock.try_take(path):
+                return False
+            self.channel.truncate(lock.fd, 0)
+            self.channel.pwrite(lock.fd, b"%d\n" % os.getpid(), 0)
+            self._remove_leftovers(name)
+            return True
         except OSError as error:
             raise self._refused(path, error) from error
 
@@ -240,14 +229,6 @@ class RegisteredReaders:
             "who may write there, or read without a name (readerName)"
         )
 
-    @staticmethod
-    def _is_at(fd: int, path: Path) -> bool:
-        """Whether the file that was opened still has its name: `remove` may have taken it in between."""
-        try:
-            return os.path.samestat(os.fstat(fd), os.stat(path))
-        except FileNotFoundError:
-            return False
-
     def _holder(self, path: Path) -> str:
         try:
             return self.channel.read_file(path, 32).decode("ascii", "replace").strip() or "?"
@@ -257,22 +238,6 @@ class RegisteredReaders:
     def _path(self, name: str, kind: str) -> Path:
         check_name(name)
         return self.directory.readers_directory / f"{name}.{kind}"
-
-
-_held: set[int] = set()
-"""Descriptors of locks. No process is forked while one is opened and noted: a child that kept a copy would hold the name for
-as long as it lives."""
-_forking = threading.RLock()
-
-
-def _let_go_in_child() -> None:
-    for fd in _held:
-        os.close(fd)
-    _held.clear()
-    _forking.release()
-
-
-os.register_at_fork(before=_forking.acquire, after_in_parent=_forking.release, after_in_child=_let_go_in_child)
 
 
 def check_name(name: str) -> None:

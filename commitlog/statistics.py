@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.locks import is_leased, is_running
 from commitlog.view import StoreView
 from shm.layout import LANE_ROWS, STAGES, Header, Lane, Stage
 from shm.pool import available_buffers
@@ -132,7 +133,7 @@ class ReaderStatistics:
 def store_statistics(view: StoreView, clock: Clock = SYSTEM_CLOCK) -> StoreStatistics:
     """Everything about the store that `view` looks at, now."""
     control, now = view.control, clock.monotonic_ns()
-    running = view.channel.is_locked(view.directory.lock_file)
+    running = is_running(view.directory, control.region.path.parent if control else None)
     return StoreStatistics(
         path=str(view.directory.path),
         store_id=view.store_id,
@@ -158,7 +159,7 @@ def _stopped_properly(view: StoreView) -> bool:
 def _lane(view: StoreView, number: int) -> LaneStatistics:
     if view.control is not None and number < LANE_ROWS:
         lane = lane_statistics(view.control, number)
-        held = view.channel.is_locked(view.lane(number).lock_file)
+        held = is_leased(view.lane(number), view.control.region.path.parent, view.channel)
         return lane if held else replace(lane, producer=0)  # a producer that was killed has left its pid
     limits = view.limits(number)
     return LaneStatistics(number, limits.first, limits.committed, limits.committed, limits.flushed, limits.dispatched)
@@ -198,7 +199,7 @@ def lane_statistics(control: ControlRegion, number: int) -> LaneStatistics:
 
 def _stage(view: StoreView, control: ControlRegion, name: str, now_ns: int) -> StageStatistics:
     stage = stage_statistics(control, name, now_ns)
-    lives = view.channel.is_locked(view.directory.stage_lock_file(name))
+    lives = is_running(view.directory, control.region.path.parent, name)
     return stage if lives else replace(stage, pid=0)  # one that was killed has left its pid
 
 

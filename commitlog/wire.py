@@ -49,6 +49,16 @@ def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[by
     return socket
 
 
+def _connected(socket: zmq.Socket[bytes], directory: Path, name: str) -> zmq.Socket[bytes]:
+    """The socket; closed where it can't be connected."""
+    try:
+        socket.connect(_address(directory, name))
+    except BaseException:
+        socket.close()
+        raise
+    return socket
+
+
 def _bind(socket: zmq.Socket[bytes], directory: Path, name: str) -> None:
     """Binds in the pool's directory; a leftover socket of a killed stage is replaced, anything else refused."""
     path = directory / f"{name}.ipc"
@@ -99,8 +109,7 @@ class WakeupSender:
         self._words = words
         self._sleep_at, self._lingering_at = base + Stage.SLEEP, base + Stage.LINGERING
         self._rung = 0
-        self._socket = _socket(context, zmq.PUSH)
-        self._socket.connect(_address(directory, stage))
+        self._socket = _connected(_socket(context, zmq.PUSH), directory, stage)
 
     def wake(self) -> None:
         """Wakes the stage if it sleeps and was not woken from this sleep before."""
@@ -150,7 +159,7 @@ class NoticeSubscriber:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], directory: Path, lane: int) -> None:
         self._socket = _socket(context, zmq.SUB)
         self._socket.setsockopt(zmq.SUBSCRIBE, _NOTICE_PREFIX.pack(_NOTICE_MAGIC, lane))
-        self._socket.connect(_address(directory, "notices"))
+        _connected(self._socket, directory, "notices")
 
     def wait(self, milliseconds: int) -> None:
         """Returns at the next notice or after the limit; what was said is read from shared memory."""

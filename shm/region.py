@@ -8,6 +8,7 @@ its resource tracker unlinks what other processes still use.
 from __future__ import annotations
 
 import contextlib
+import io
 import mmap
 import os
 import stat
@@ -47,6 +48,11 @@ def private_directory(path: Path, *, create: bool) -> None:
         raise RegionError(f"{path} lets other users in (mode {facts.st_mode & 0o777:o}); chmod 700 it")
 
 
+def _opened(path: Path, flags: int) -> io.FileIO:
+    """An open file. In one call, so that an interrupt at any moment leaves the descriptor with an owner that closes it."""
+    return next(map(io.FileIO, map(os.open, (path,), (flags | os.O_NOFOLLOW | os.O_CLOEXEC,), (0o600,))))
+
+
 class Region:
     """A mapped region. `words` is its memory as unsigned 64-bit words, `bytes` as bytes.
 
@@ -54,13 +60,12 @@ class Region:
     """
 
     def __init__(self, path: Path, fd: int, *, writable: bool) -> None:
-        """Takes a descriptor over: the mapping keeps a copy of it, the descriptor itself is closed."""
+        """Maps an open file. The mapping keeps a copy of the descriptor."""
         self.path = path
         facts = os.fstat(fd)
         self.size, self._inode = facts.st_size, facts.st_ino
         access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         self._mapping = mmap.mmap(fd, self.size, prot=access)
-        os.close(fd)
         self.bytes = memoryview(self._mapping)
         self.words = self.bytes[: self.size // 8 * 8].cast("Q")
 
@@ -68,31 +73,25 @@ class Region:
     def create(cls, path: Path, size: int) -> Region:
         """Makes a region of `size` zero bytes, all of it allocated now: a full file system is an error here, not a
         SIGBUS later. Raises FileExistsError, RegionFull."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            os.fchmod(fd, 0o600)
-            os.posix_fallocate(fd, 0, size)
-        except OSError as error:
-            os.close(fd)
-            os.unlink(path)
-            raise RegionFull(f"{path}: no room for {size:,} bytes of shared memory ({error.strerror})") from error
-        return cls(path, fd, writable=True)
+        with _opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as file:
+            try:
+                os.fchmod(file.fileno(), 0o600)
+                os.posix_fallocate(file.fileno(), 0, size)
+            except OSError as error:
+                os.unlink(path)
+                raise RegionFull(f"{path}: no room for {size:,} bytes of shared memory ({error.strerror})") from error
+            return cls(path, file.fileno(), writable=True)
 
     @classmethod
     def attach(cls, path: Path, *, writable: bool = False) -> Region:
         """Maps a region made by another process of this user. Raises FileNotFoundError, PermissionError, RegionError."""
-        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(path, flags)
-        try:
-            facts = os.fstat(fd)
+        with _opened(path, os.O_RDWR if writable else os.O_RDONLY) as file:
+            facts = os.fstat(file.fileno())
             if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid():
                 raise RegionError(f"{path} is not a plain file of this user")
             if facts.st_size == 0:
                 raise RegionError(f"{path} is empty: its maker died while making it")
-        except RegionError:
-            os.close(fd)
-            raise
-        return cls(path, fd, writable=writable)
+            return cls(path, file.fileno(), writable=writable)
 
     def writer(self, position: int) -> Callable[[bytes], object]:
         """The mapping's own `write`, placed at a byte: each call goes on where the last one ended."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.file_channel import FileChannel
+from commitlog.locks import is_leased, lane_locked
 from commitlog.store_directory import segment_name
 from shm.layout import Header, Lane
 from shm.pool import remove_buffers
@@ -181,15 +182,12 @@ class AllocateMappedFileService(ServiceThread):
     def _is_idle(self, lane: int) -> bool:
         row = self.lanes[lane]
         drained = row[Lane.WROTE] == row[Lane.FLUSHED] and row[Lane.REWRITE_WANTED] == row[Lane.REWRITTEN]
-        return bool(drained) and not self.channel.is_locked(self.directory.lane(lane).lock_file)
+        return bool(drained) and not is_leased(self.directory.lane(lane), self.pool, self.channel)
 
     def _give_back(self, lane: int) -> None:
         """Removes a lane's buffers, under the lane's lock: a producer can't be leasing it meanwhile."""
-        with (
-            contextlib.suppress(FileNotFoundError),  # a lane whose lock somebody has removed keeps its buffers
-            self.channel.opened(self.directory.lane(lane).lock_file, write=True) as fd,
-        ):
-            if self.channel.try_lock(fd) and self._is_drained(lane):
+        with lane_locked(self.directory.lane(lane), self.pool, self.channel) as is_ours:
+            if is_ours and self._is_drained(lane):
                 self.words[self.control.lane_base(lane) + Lane.BUFFERS] += 1
                 remove_buffers(self.pool, lane)
                 self._idle_since.pop(lane, None)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from commitlog.checkpoint import Positions, PositionsFile, StoreCheckpoint
 from commitlog.direct_segment import clear_unpublished
 from commitlog.file_channel import FileChannel
+from commitlog.locks import lane_locked
 from commitlog.queue_bounds import total_of_ends
 from commitlog.store_directory import LaneDirectory, StoreDirectory, StoreFacts, is_segment_name
 from commitlog.stray_pools import remove_pool
@@ -52,8 +53,8 @@ def close_store(
 def _close_lane(lane: LaneDirectory, facts: StoreFacts, control: ControlRegion, channel: FileChannel) -> str | None:
     """Why the lane's buffers must stay, or None."""
     words, base = control.words, control.lane_base(lane.number)
-    with channel.opened(lane.lock_file, write=True, create=True) as fd:
-        if not channel.try_lock(fd):
+    with lane_locked(lane, control.region.path.parent, channel) as is_ours:
+        if not is_ours:
             return f"lane {lane.number}: producer {words[base + Lane.LESSEE_PID]} still holds it"
         wrote, flushed = words[base + Lane.WROTE], words[base + Lane.FLUSHED]
         if words[base + Lane.FLUSHER_FAULT] == errno.ENOENT:

@@ -29,6 +29,7 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import Config
 from commitlog.errors import CommitLogError, StageFailed, StoreNotFound, store_moved
 from commitlog.file_channel import FileChannel
+from commitlog.locks import is_running, stage_at
 from commitlog.store_directory import StoreDirectory
 from commitlog.view import attach_control
 from commitlog.wire import WakeupReceiver, WakeupSender
@@ -78,6 +79,7 @@ class ServiceThread(ABC):
         self.control, self.words = control, control.words
         self.lanes: npt.NDArray[np.uint64] = control.lane_table()
         self.pool = Path(self.facts.pool.directory)
+        self._pool_lock_fd = self._take_pool_lock()
         self.base = control.stage_base(self.name)
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._bell = WakeupReceiver(self.context, self.pool, self.name)
@@ -109,15 +111,26 @@ class ServiceThread(ABC):
         """
         wait_ms = Config.from_json(self.directory.load().config).supervisor.start_wait_ms
         until = self.clock.monotonic_ns() + wait_ms * 1_000_000
-        fd = self.channel.open(self.directory.stage_lock_file(self.name), write=True, create=True)
-        while not self.channel.try_lock(fd):
+        path = self.directory.stage_lock_file(self.name)
+        while True:
+            fd = self.channel.open(path, write=True, create=True)
+            if self.channel.try_lock(fd) and self.channel.is_at(fd, path):
+                break
+            holder = self.channel.pread(fd, 32, 0).decode(errors="replace").strip()
+            self.channel.close(fd)
             if self.clock.monotonic_ns() >= until:
-                holder = self.channel.pread(fd, 32, 0).decode(errors="replace").strip()
-                self.channel.close(fd)
                 raise StageFailed(f"{self.directory.path}: a {self.name} is running already (pid {holder})")
             self.clock.sleep(_LOCK_POLL_SECONDS)
         self.channel.truncate(fd, 0)
         self.channel.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        return fd
+
+    def _take_pool_lock(self) -> int:
+        """Its other place, which nobody removes together with the file (commitlog/locks.py)."""
+        fd = self.channel.open(self.control.region.path, write=True)
+        if not self.channel.try_lock(fd, stage_at(self.name)):
+            self.channel.close(fd)
+            raise StageFailed(f"{self.directory.path}: a {self.name} is running already, and its lock file was removed")
         return fd
 
     # ---- what a stage is -----------------------------------------------------------------------------------------
@@ -338,7 +351,7 @@ class ServiceThread(ABC):
 
     def _is_orphan(self) -> bool:
         """Whether the supervisor is dead: it holds the store's lock for its whole life."""
-        return not self.channel.is_locked(self.directory.lock_file)
+        return not is_running(self.directory, self.pool)
 
     def _close(self) -> None:
         self.words[self.base + Stage.PID] = 0
@@ -348,6 +361,7 @@ class ServiceThread(ABC):
         os.close(self._wake_read)
         os.close(self._wake_write)
         del self.lanes, self._requested, self._reached
+        self.channel.close(self._pool_lock_fd)
         self.channel.close(self._lock_fd)
 
     def request_stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:

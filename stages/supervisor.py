@@ -37,24 +37,23 @@ from commitlog.errors import (
     StoreMoved,
     StoreNotFound,
     StoreRefused,
-    StoreRunning,
     refusal,
 )
 from commitlog.file_channel import DISK, FileChannel
 from commitlog.log_lines import to_json
 from commitlog.store_directory import StoreDirectory, StoreFacts, new_store_id
+from commitlog.view import attach_control
 from shm.layout import STAGES, Header, Lane, Stage
 from shm.positions import ControlRegion
 from shm.statistics import take_sample
 from stages.closing import StopReport, close_store
 from stages.log_files import last_lines, log_to_file, open_log
 from stages.patience import Heartbeats, Patience
+from stages.store_locks import StoreLocks
 from stages.store_watch import StoreWatch
 
 _STDIN, _STDOUT = 0, 1
 _POLL_MS = 200
-_LOCK_POLL_SECONDS = 0.02
-_OWNER_WAIT_NS = 1_000_000_000
 _STAGE_START_SECONDS = 20.0
 _STOP_ORDER = ("committer", "flusher", "dispatcher", "allocator")
 _BACKOFF_SECONDS_MAX = 2.0
@@ -87,7 +86,7 @@ class Supervisor:
         self.config, self.channel, self.clock = config, channel, clock
         self.stages: dict[str, StageProcess] = {}
         self.stopping = self.hurry = self._late = False
-        self._locks: dict[str, int] = {}
+        self._locks = StoreLocks(self.directory, channel, clock, config.supervisor.start_wait_ms)
         self.control: ControlRegion | None = None
         self.heartbeats: Heartbeats | None = None
         self.facts: StoreFacts | None = None
@@ -100,7 +99,7 @@ class Supervisor:
         `on_locked` is called when the store is ours: before, not even the log may be written to.
         """
         facts = self._load_or_plan()
-        self._take_locks()
+        self._locks.take()
         on_locked()
         try:
             facts = self.directory.load()  # again, now that nobody else can change it
@@ -112,15 +111,18 @@ class Supervisor:
             self.directory.save(facts)
         self.channel.create_directory(self.directory.lanes_directory, below=self.directory.path)
         facts = replace(facts, config=self.config.to_json())
+        if last := attach_control(self.directory, facts):
+            last.close()
+            self._locks.take_in(last.region.path.parent)
         self.control, facts = open_pool(self.directory, facts, self.channel, self._warn)
+        self._locks.take_in(self.control.region.path.parent)
         self.directory.save(facts)
         self.facts, self.heartbeats = facts, Heartbeats(self.control, self.clock)
         self.store_watch = StoreWatch(self.directory, self.control)
         self.control.words[Header.SUPERVISOR_PID] = os.getpid()
         self._beat()
         self._mark_lanes_dirty()
-        for name in STAGES:
-            self.channel.close(self._locks.pop(name))
+        self._locks.let_stages_go()
         for name in STAGES:
             self.stages[name] = self._launch(name)
         self._wait_until_up()
@@ -155,40 +157,6 @@ class Supervisor:
                 f"{self.directory.path} is a directory with other things in it ({', '.join(foreign[:3])}); "
                 f"give a new or an empty one"
             )
-
-    def _take_locks(self) -> None:
-        """The store's lock, then all stage locks; waits a little for orphans that still drain. Raises StoreRunning."""
-        try:
-            self.channel.create_directory(self.directory.path)
-            for part in (self.directory.path / "locks", self.directory.logs_directory):
-                self.channel.create_directory(part, below=self.directory.path)
-        except OSError as error:
-            raise StoreRefused(
-                f"{self.directory.path}: no directory can be made here ({error.strerror}); choose a path on a file system "
-                f"that can be written to"
-            ) from error
-        began, orphans_ns = self.clock.monotonic_ns(), self.config.supervisor.start_wait_ms * 1_000_000
-        files = {"": self.directory.lock_file, **{name: self.directory.stage_lock_file(name) for name in STAGES}}
-        for name, path in files.items():
-            fd = self.channel.open(path, write=True, create=True)
-            while not self.channel.try_lock(fd):
-                if self.clock.monotonic_ns() - began > (orphans_ns if name else min(orphans_ns, _OWNER_WAIT_NS)):
-                    self._refuse_running(files)
-                self.clock.sleep(_LOCK_POLL_SECONDS)
-            self._locks[name] = fd
-        self.channel.truncate(self._locks[""], 0)
-        self.channel.pwrite(self._locks[""], f"{os.getpid()}\n".encode(), 0)
-
-    def _refuse_running(self, files: dict[str, Path]) -> None:
-        holders = []
-        for name, path in files.items():
-            if name not in self._locks and self.channel.is_locked(path):
-                pid = self.channel.read_file(path, 32).decode(errors="replace").strip() or "?"
-                holders.append(f"{name or 'supervisor'} {pid}")
-        raise StoreRunning(
-            f"{self.directory.path} is running already (pids: {', '.join(holders)}): use commitlog.Producer(path) or "
-            f"commitlog.Reader(path), or stop it first"
-        )
 
     def _mark_lanes_dirty(self) -> None:
         """RocketMQ's `abort` file stands in a store root from its start to its proper end."""

@@ -41,12 +41,13 @@ def destroy(
     facts = directory.load()
     directory.check_owner()
     with contextlib.ExitStack() as locks:
-        _take_locks(directory, locks)  # before it asks, and kept until it is done
-        if not yes:
-            typer.confirm(f"Remove {directory.path} and every message in it?", abort=True)
         control = attach_control(directory, facts)
         if control is not None:
             control.close()
+        _take_locks(directory, control.region.path if control else None, locks)  # before it asks, kept until it is done
+        if not yes:
+            typer.confirm(f"Remove {directory.path} and every message in it?", abort=True)
+        if control is not None:
             remove_pool(control.region.path.parent)
         DISK.unlink(directory.file)  # first: what is left of an interrupted removal is no store any more
         shutil.rmtree(directory.path)
@@ -55,15 +56,17 @@ def destroy(
         typer.echo(f"its shared memory of an earlier start stays: {pool}")
 
 
-def _take_locks(directory: StoreDirectory, locks: contextlib.ExitStack) -> None:
-    """The locks of store, stages and lanes. Raises StoreRunning where somebody holds one of them."""
+def _take_locks(directory: StoreDirectory, control: Path | None, locks: contextlib.ExitStack) -> None:
+    """The locks of store, stages and lanes. Raises StoreRunning where somebody holds one of them, be it in the pool only."""
     from commitlog.file_channel import DISK
+    from commitlog.locks import stage_at
 
-    files = {"its supervisor": directory.lock_file}
-    files |= {f"its {stage}": directory.stage_lock_file(stage) for stage in STAGES}
-    files |= {f"the producer of lane {n}": directory.lane(n).lock_file for n in directory.lane_numbers()}
-    for who, file in files.items():
-        if file.exists() and not DISK.try_lock(locks.enter_context(DISK.opened(file, write=True))):
+    files = {"its supervisor": (directory.lock_file, stage_at(""))}
+    files |= {f"its {stage}": (directory.stage_lock_file(stage), stage_at(stage)) for stage in STAGES}
+    files |= {f"the producer of lane {n}": (directory.lane(n).lock_file, n) for n in directory.lane_numbers()}
+    for who, (file, at) in files.items():
+        is_held = file.exists() and not DISK.try_lock(locks.enter_context(DISK.opened(file, write=True)))
+        if is_held or (control is not None and DISK.is_locked(control, at)):
             raise StoreRunning(
                 f"{directory.path} is in use by {who}: stop it first (Ctrl-C in `commitlog run`, Store.close(), or "
                 f"Producer.close())"

@@ -95,7 +95,7 @@ class Bench:
         words, base = bytes(self.control.region.bytes), self.control.lane_base(0) * 8
         with contextlib.suppress(OSError):
             for fd in list(stage.channel._paths):
-                if fd != stage._lock_fd:
+                if fd not in (stage._lock_fd, stage._pool_lock_fd):
                     stage.channel.close(fd)
         for held in ("_flusher", "_allocator", "_committer", "_dispatcher", "_notices"):
             if held in vars(stage):
@@ -163,9 +163,7 @@ class Bench:
         self._let_go()
 
     def _let_go(self) -> None:
-        for fd in self.supervisor._locks.values():
-            self.supervisor.channel.close(fd)
-        self.supervisor._locks.clear()
+        self.supervisor._locks.close()
         if self.supervisor.control is not None:
             self.supervisor.control.close()
 

@@ -115,6 +115,9 @@ class HasNoLock(CommitRealTimeService):
     def _take_lock(self) -> int:
         return self.channel.open(self.directory.stage_lock_file(self.name), write=True, create=True)
 
+    def _take_pool_lock(self) -> int:
+        return self.channel.open(self.control.region.path, write=True)
+
 
 class ForgetsTheDirectory(AllocateMappedFileService):
     def _make(self, lane: int, start: int, size: int) -> None:

@@ -1,0 +1,47 @@
+"""The descriptors of a user's process: how many it has left, and which numbers are not for us."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import resource
+from itertools import repeat
+
+from commitlog.errors import NotEnoughDescriptors
+
+
+def occupy_standard_descriptors() -> None:
+    """Opens /dev/null as each of the descriptors 0, 1 and 2 that is closed: else a pipe, a socket or a mapping of ours gets
+    its number, and a `print` of the program goes there. As git does at its start; they stay open, for ZeroMQ may make a
+    descriptor at any time. Raises OSError."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
+
+
+def are_free(count: int) -> bool:
+    """Whether so many descriptors can be had now: tried, because the whole machine may have run out of them."""
+    taken: list[io.FileIO] = []
+    try:
+        taken.extend(map(io.FileIO, map(os.eventfd, repeat(0, count))))  # one call: each has an owner at any moment
+        return True
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        return False
+    finally:
+        for file in taken:
+            file.close()
+
+
+def check_free(count: int, doing: str) -> None:
+    """Raises NotEnoughDescriptors where `doing` something takes up to `count` descriptors and they can't be had."""
+    if not are_free(count):
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        raise NotEnoughDescriptors(
+            f"{doing} takes up to {count} file descriptors, and this process, which may have {limit}, can't get so many: "
+            f"close files or raise the limit (ulimit -n)"
+        )
