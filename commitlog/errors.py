@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 from commitlog.status import AppendMessageStatus, PutMessageStatus
 
@@ -150,6 +150,16 @@ class WaitTimeout(ProducerError):
 
     status = PutMessageStatus.FLUSH_DISK_TIMEOUT
     append_status = AppendMessageStatus.PUT_OK
+
+
+class NotCopied(ProducerError, TypeError):
+    """What holds a lane or a store can't be copied or pickled: a copy that goes would let go of what the original has."""
+
+
+def refuse_copy(original: object, _protocol: SupportsIndex) -> NoReturn:
+    """`__reduce_ex__` of such a class: `copy` and `pickle` come here. Raises NotCopied."""
+    name = type(original).__name__
+    raise NotCopied(f"a {name} can't be copied or pickled: give others its path, with which they make their own")
 
 
 # ---- messages ----------------------------------------------------------------------------------------------------

@@ -29,7 +29,15 @@ from commitlog.batch import batch_size, encode_batch, largest_record
 from commitlog.bodies import Bodies
 from commitlog.bound_encoder import BoundEncoder, bind
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.errors import ConcurrentUse, ForkedProducer, IllegalMessage, MessageTooLarge, ProducerClosed, disk_error
+from commitlog.errors import (
+    ConcurrentUse,
+    ForkedProducer,
+    IllegalMessage,
+    MessageTooLarge,
+    ProducerClosed,
+    disk_error,
+    refuse_copy,
+)
 from commitlog.lane import Lease
 from commitlog.last_record import last_record
 from commitlog.message import Message
@@ -410,6 +418,8 @@ class Producer:
         self._topics = _Gone(
             ForkedProducer(f"lane {self.lane}: this producer belongs to the parent process; make one in the child")
         )
+
+    __reduce_ex__ = refuse_copy
 
     def __enter__(self) -> Producer:
         return self

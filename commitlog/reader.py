@@ -31,6 +31,7 @@ from commitlog.errors import (
     OptionError,
     ReaderError,
     UnknownTopic,
+    refuse_copy,
 )
 from commitlog.lane_choice import LaneChoice
 from commitlog.left_out import with_way_out
@@ -373,6 +374,8 @@ class Reader:
         self._view.close()
         if self._position is not None:
             self._position.close()
+
+    __reduce_ex__ = refuse_copy
 
     def __enter__(self) -> Reader:
         return self

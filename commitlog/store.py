@@ -21,7 +21,8 @@ import orjson
 import commitlog.errors as errors
 from commitlog.config import Config
 from commitlog.config_file import load_config
-from commitlog.errors import CommitLogError, IllegalArgument, StageFailed, StoreRefused
+from commitlog.descriptors import check_free, occupy_standard_descriptors
+from commitlog.errors import CommitLogError, IllegalArgument, StageFailed, StoreRefused, refuse_copy
 from commitlog.producer import Producer
 from commitlog.statistics import StoreStatistics, store_statistics
 from commitlog.store_directory import StoreDirectory
@@ -29,6 +30,9 @@ from commitlog.view import StoreView
 
 _CLOSE_SLACK_SECONDS = 180.0
 """What a close gives the supervisor besides the time that its stages may take to drain."""
+
+_NEEDED_DESCRIPTORS = 12
+"""Of a start: the pipes to the supervisor, and what `Popen` has open meanwhile."""
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +74,7 @@ class Store:
 
         `config` is a TOML file, a dictionary of sections ({"store": {"flush_disk_type": "SYNC_FLUSH"}}) or a Config.
         Raises StoreRunning, StoreRefused, StoreDamaged, StoreTooNew, NotEnoughSharedMemory, PoolNotAdopted,
-        RecoveryError, StageFailed, ConfigError.
+        RecoveryError, StageFailed, ConfigError, NotEnoughDescriptors.
         """
         directory = StoreDirectory(path)
         settings = load_config(config)
@@ -78,6 +82,8 @@ class Store:
             request = orjson.dumps({"path": str(directory.path), "config": settings.to_json()}) + b"\n"
         except TypeError:  # it tells the stages in JSON
             raise StoreRefused(f"{str(directory.path)!a}: a store's path is UTF-8; choose another one") from None
+        check_free(_NEEDED_DESCRIPTORS, f"{directory.path}: to start the stages")
+        occupy_standard_descriptors()  # or a pipe to the supervisor gets such a number
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "stages.supervisor"],
             stdin=subprocess.PIPE,
@@ -189,6 +195,8 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    __reduce_ex__ = refuse_copy
 
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r})"

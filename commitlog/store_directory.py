@@ -10,7 +10,9 @@ STORE/
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import re
 import stat
 from dataclasses import asdict, dataclass, field
@@ -202,12 +204,30 @@ class StoreDirectory:
             raise StoreRefused(f"{self.path} is a file; a store is a directory: choose another path")
 
     def check_owner(self) -> None:
-        """Refuses another user's store, also as root, whom its links could lead astray. Raises StoreRefused."""
+        """Refuses another user's store, also as root, whom its links could lead astray, and one that others may write to.
+
+        The group may where it is the user's own, of whom nobody else is a member: many systems give new directories to
+        that. Raises StoreRefused.
+        """
         facts = os.lstat(self.path)
         if facts.st_uid != os.geteuid():
             raise StoreRefused(
                 f"{self.path} belongs to user {facts.st_uid}, not to user {os.geteuid()}: run as its owner, or chown it"
             )
+        if facts.st_mode & stat.S_IWOTH or (facts.st_mode & stat.S_IWGRP and not _is_private_group(facts.st_gid)):
+            raise StoreRefused(
+                f"{self.path} may be written to by others (mode {stat.S_IMODE(facts.st_mode):o}), who could put their files "
+                f"in it: chmod go-w it"
+            )
+
+
+def _is_private_group(number: int) -> bool:
+    """Whether a group is this user's own: of the same name, and without another member."""
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(number)
+    except KeyError:
+        return False
+    return user.pw_gid == number and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from commitlog.checkpoint import Positions, PositionsFile, StoreCheckpoint
 from commitlog.direct_segment import clear_unpublished
+from commitlog.errors import CommitLogError
 from commitlog.file_channel import FileChannel
 from commitlog.locks import lane_locked
 from commitlog.queue_bounds import total_of_ends
@@ -48,6 +49,19 @@ def close_store(
     if not kept:
         remove_pool(control.region.path.parent)
     return StopReport(drained=not kept, kept=kept)
+
+
+def give_up_pool(directory: StoreDirectory, facts: StoreFacts, control: ControlRegion, channel: FileChannel) -> None:
+    """Removes the pool that a failed start has made. As a stop does where `store.json` names it already, because a producer
+    may have found it there; what can't be said of that is kept."""
+    try:
+        is_named = directory.load().pool == facts.pool
+    except CommitLogError:
+        is_named = True
+    if is_named:
+        close_store(directory, facts, control, channel)
+    else:
+        remove_pool(control.region.path.parent)
 
 
 def _close_lane(lane: LaneDirectory, facts: StoreFacts, control: ControlRegion, channel: FileChannel) -> str | None:

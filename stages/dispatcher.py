@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import errno
 import logging
+import resource
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,13 +28,15 @@ from shm.positions import count_entries, counted_entries
 from stages.service_thread import ServiceThread, main
 
 _SLICE_BYTES = 16 << 20
+_OTHER_DESCRIPTORS = 24
+"""What a stage has open besides; the other half of its limit is for queues with two files, and for the segments of lanes."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class LaneDispatch:
-    """What the dispatcher keeps of a lane: its open queues and the segment that it reads.
+    """What the dispatcher keeps of a lane: its open queues, the least used first, and the segment that it reads.
 
     `entries`: what its queues end at, added up, at `dispatched`; −1 where nobody knows, and is counted anew from log offset
     `count_from` on.
@@ -41,6 +45,8 @@ class LaneDispatch:
     entries: int
     count_from: int
     queues: dict[str, ConsumeQueue] = field(default_factory=dict)
+    closed: set[str] = field(default_factory=set)
+    """Topics whose queue was open and had to make room."""
     segment: MappedFile | None = None
     named: set[Path] = field(default_factory=set)
     """Directories of the queues whose entries are durable."""
@@ -61,6 +67,8 @@ class ReputMessageService(ServiceThread):
         self._queue_bytes = config.queue_file_entries * 20
         self._state: dict[int, LaneDispatch] = {}
         self._synced_ns = LONG_AGO_NS
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._open_most = max(limit // 2 - _OTHER_DESCRIPTORS, 1) if limit != resource.RLIM_INFINITY else sys.maxsize
         self._flushed, self._dispatched = self.lanes[:, Lane.FLUSHED], self.lanes[:, Lane.DISPATCHED]
 
     def on_start(self) -> None:
@@ -137,7 +145,6 @@ class ReputMessageService(ServiceThread):
 
     def _place(self, lane: int, table: RecordTable) -> None:
         """One call a topic: the records of a table sorted by topic, in log order within each."""
-        state = self._state[lane]
         wanted = np.flatnonzero(table.in_queue)
         wanted = wanted[np.argsort(table.topic_index[wanted], kind="stable")]
         edges = np.searchsorted(table.topic_index[wanted], np.arange(len(table.topics) + 1))
@@ -145,14 +152,48 @@ class ReputMessageService(ServiceThread):
             rows = wanted[edges[index] : edges[index + 1]]
             if not len(rows):
                 continue
-            queue = state.queues.get(topic)
-            if queue is None:
-                queue = state.queues[topic] = ConsumeQueue(
-                    self.directory.lane(lane).queue(topic), self._queue_bytes, self.channel, state.named
-                )
-            queue.place(
+            self._queue(lane, topic).place(
                 table.queue_offsets[rows], table.physical_offsets[rows], table.sizes[rows], table.tags_codes[rows]
             )
+
+    def _queue(self, lane: int, topic: str) -> ConsumeQueue:
+        """A topic's queue in a lane, which is the last to be closed from now on."""
+        state = self._state[lane]
+        queue = state.queues.pop(topic, None)
+        if queue is None:
+            self._make_room(lane)
+            directory = self.directory.lane(lane).queue(topic)
+            queue = ConsumeQueue(directory, self._queue_bytes, self.channel, state.named)
+            if topic in state.closed and not queue.starts():
+                self._start_over(lane, state)
+                raise FileNotFoundError(errno.ENOENT, "a consume queue was removed", str(directory))
+        state.queues[topic] = queue
+        return queue
+
+    def _make_room(self, lane: int) -> None:
+        """Closes queues where as many are open as may be: there may be more topics than descriptors. First the least used one
+        of the lane that has most; each is synced before. Raises OSError where that fails and is this lane's."""
+        while sum(len(state.queues) for state in self._state.values()) >= self._open_most:
+            fullest = max(self._state, key=lambda number: len(self._state[number].queues))
+            state = self._state[fullest]
+            topic = next(iter(state.queues))
+            queue = state.queues.pop(topic)
+            state.closed.add(topic)
+            try:
+                queue.sync()
+            except OSError as error:
+                self._go_back(fullest, error)
+                if fullest == lane:
+                    raise
+            finally:
+                queue.close()
+
+    def _go_back(self, lane: int, error: OSError) -> None:
+        """After a failed sync: the kernel may have dropped what was not synced, so it is placed again."""
+        self.set_fault(lane, error.errno or errno.EIO)
+        base = self.control.lane_base(lane)
+        synced = self.words[base + Lane.DISPATCHED] = self.words[base + Lane.DISPATCH_SYNCED]
+        self._recall_count(lane, self._state[lane], synced)
 
     def on_wait_end(self) -> None:
         if self.clock.monotonic_ns() - self._synced_ns >= self._sync_ns:
@@ -172,6 +213,7 @@ class ReputMessageService(ServiceThread):
             queue.close()
         state.queues.clear()
         state.named.clear()
+        state.closed.clear()
 
     def _sync(self) -> None:
         """Makes the consume queues durable, then says so."""
@@ -184,10 +226,8 @@ class ReputMessageService(ServiceThread):
             try:
                 for queue in state.queues.values():
                     queue.sync()
-            except OSError as error:  # the kernel may have dropped what was not synced: place it again
-                self.set_fault(lane, error.errno or errno.EIO)
-                synced = self.words[base + Lane.DISPATCHED] = self.words[base + Lane.DISPATCH_SYNCED]
-                self._recall_count(lane, state, synced)
+            except OSError as error:
+                self._go_back(lane, error)
                 continue
             if state.entries < 0 and dispatched >= state.count_from:
                 self._count(lane, state, dispatched)

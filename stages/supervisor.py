@@ -30,6 +30,7 @@ import orjson
 from commitlog.adoption import check_lane_fits, choose_segment_bytes, open_pool
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import AUTO_SEGMENT_BYTES_MAX, MIN_SEGMENT_BYTES, Config
+from commitlog.descriptors import occupy_standard_descriptors
 from commitlog.errors import (
     CommitLogError,
     PoolUnlinked,
@@ -46,7 +47,7 @@ from commitlog.view import attach_control
 from shm.layout import STAGES, Header, Lane, Stage
 from shm.positions import ControlRegion
 from shm.statistics import take_sample
-from stages.closing import StopReport, close_store
+from stages.closing import StopReport, close_store, give_up_pool
 from stages.log_files import last_lines, log_to_file, open_log
 from stages.patience import Heartbeats, Patience
 from stages.store_locks import StoreLocks
@@ -85,7 +86,7 @@ class Supervisor:
         self.directory = StoreDirectory(path, channel)
         self.config, self.channel, self.clock = config, channel, clock
         self.stages: dict[str, StageProcess] = {}
-        self.stopping = self.hurry = self._late = False
+        self.stopping = self.hurry = self._late = self._made_pool = False
         self._locks = StoreLocks(self.directory, channel, clock, config.supervisor.start_wait_ms)
         self.control: ControlRegion | None = None
         self.heartbeats: Heartbeats | None = None
@@ -114,10 +115,12 @@ class Supervisor:
         if last := attach_control(self.directory, facts):
             last.close()
             self._locks.take_in(last.region.path.parent)
-        self.control, facts = open_pool(self.directory, facts, self.channel, self._warn)
+        last_pool = facts.pool
+        self.control, self.facts = open_pool(self.directory, facts, self.channel, self._warn)
+        self._made_pool = self.facts.pool != last_pool
         self._locks.take_in(self.control.region.path.parent)
-        self.directory.save(facts)
-        self.facts, self.heartbeats = facts, Heartbeats(self.control, self.clock)
+        self.directory.save(self.facts)
+        self.heartbeats = Heartbeats(self.control, self.clock)
         self.store_watch = StoreWatch(self.directory, self.control)
         self.control.words[Header.SUPERVISOR_PID] = os.getpid()
         self._beat()
@@ -323,7 +326,8 @@ class Supervisor:
         while stage.process.poll() is None:
             if patience.is_over() or self.hurry:
                 self._late = True
-                self._warn(f"the {stage.name} did not drain in time; it is killed, its data stays in the pool")
+                late = "after a second signal" if self.hurry else "when its time was up"
+                self._warn(f"the {stage.name} was still draining {late}; it is killed")
                 stage.process.kill()
                 stage.process.wait()
                 break
@@ -365,11 +369,15 @@ class Supervisor:
         for name in _STOP_ORDER:
             self._stop_stage(self.stages[name])
 
-    def kill_stages(self) -> None:
-        """After a failed start: nothing half-started stays behind."""
+    def give_up_start(self) -> None:
+        """Nothing half-started stays behind: no stage, and no pool that this start has made. One that a producer has found
+        meanwhile and sent to stays for the next start, as after any stop."""
         for stage in self.stages.values():
             stage.process.kill()
             stage.process.wait()
+        if self.control is not None and self.facts is not None and self._made_pool:
+            self.control.words[Header.CLOSING] = 1
+            give_up_pool(self.directory, self.facts, self.control, self.channel)
 
     def request_stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
         """SIGTERM drains; a second one hurries."""
@@ -411,7 +419,7 @@ def run(supervisor: Supervisor) -> int:
     try:
         supervisor.start(on_locked=lambda: log_to_file(log_file))
     except (CommitLogError, OSError) as error:
-        supervisor.kill_stages()
+        supervisor.give_up_start()
         named = error if isinstance(error, CommitLogError) else refusal(error, supervisor.directory.path)
         tell({"error": type(named).__name__, "message": str(named)})
         return 1
@@ -442,6 +450,7 @@ def main(kind: type[Supervisor] = Supervisor) -> None:
     """Entry of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    occupy_standard_descriptors()  # its own output is a pipe; standard error may be closed
     _allow_descriptors()
     request = _read_request()
     supervisor = kind(Path(request["path"]), Config.from_json(request["config"]))

@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 
 from commitlog import wire
 from commitlog.clock import Clock
+from commitlog.errors import StageFailed
 from commitlog.file_channel import DISK, FileChannel
 from stages import allocator, committer, dispatcher, flusher
 from stages.service_thread import ServiceThread, main
@@ -65,6 +66,19 @@ def deaf_and_dumb(kind: Any) -> Kind:
     wire.WakeupSender.ring = lambda self: None  # type: ignore[method-assign]
     wire.NoticePublisher.publish = lambda self, lane, committed, flushed: None  # type: ignore[method-assign]
     return WithoutBells
+
+
+def dead_at_birth(kind: Any) -> Kind:
+    """A dispatcher that does not start."""
+
+    class Dead(kind):  # type: ignore[misc]
+        def on_start(self) -> None:
+            raise StageFailed("it does not want to")
+
+        def run(self) -> None:
+            self.on_start()
+
+    return Dead if kind.name == "dispatcher" else cast(Kind, kind)
 
 
 def behind_an_orphan(kind: Any) -> Kind:

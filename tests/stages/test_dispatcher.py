@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import resource
+import shutil
 from pathlib import Path
 
+import pytest
+
+import commitlog
+from commitlog.consume_queue import ConsumeQueue
+from commitlog.store_directory import StoreDirectory
 from shm.layout import Lane
-from tests.faults.bench import bench
+from tests.children import in_child
+from tests.faults.bench import Bench, bench
+from tests.faults.channel import Rule
+from tests.waiting import wait_until
+
+SMALL = {"store": {"segment_bytes": 1 << 16}}
 
 
 def test_a_round_goes_on_across_segments_and_says_how_far(tmp_path: Path) -> None:
@@ -24,3 +37,72 @@ def test_a_round_goes_on_across_segments_and_says_how_far(tmp_path: Path) -> Non
         assert made.stages["dispatcher"].work() == sum(flushed)
         assert [made.lane(Lane.DISPATCHED, producer.lane) for producer in lanes] == flushed
         assert made.stages["dispatcher"].work() == 0
+
+
+def _sent_to_many_topics(made: Bench, producer: commitlog.Producer, topics: int, begin: int, end: int) -> None:
+    for number in range(begin, end):
+        producer.send(f"t{number % topics}", b"%d" % number)
+    made.turn("allocator", "flusher", "committer", "flusher")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_more_topics_than_queues_that_may_be_open(fails: bool, tmp_path: Path) -> None:
+    """The least used ones make room: all is dispatched, each entry where it belongs; also where a sync fails meanwhile, after
+    which `dispatch_synced` says no more than is durable."""
+    topics = 40
+    with bench(tmp_path / "store") as made:
+        dispatcher, producers = made.stages["dispatcher"], [made.producer(), made.producer()]
+        dispatcher._open_most = 6
+        for turn in range(4):
+            for producer in producers:
+                _sent_to_many_topics(made, producer, topics, turn * 100, turn * 100 + 100)
+            if fails:
+                made.faults.set(Rule("fdatasync", "/consumequeue/", errno.EIO, times=2, skip=3))
+            dispatcher.work()
+            assert sum(len(state.queues) for state in dispatcher._state.values()) <= 6
+        made.settle()
+        dispatcher._sync()
+        for producer in producers:
+            assert made.lane(Lane.DISPATCH_SYNCED, producer.lane) == made.lane(Lane.FLUSHED, producer.lane)
+        assert made.stop().drained
+    for lane in range(2):
+        directory = StoreDirectory(tmp_path / "store").lane(lane)
+        for topic in range(topics):
+            queue = ConsumeQueue(directory.queue(f"t{topic}"))
+            assert queue.end() == 10
+            offsets = queue.entries(0, 10)["physical_offset"].tolist()
+            assert offsets == sorted(set(offsets))
+            queue.close()
+
+
+def test_a_low_limit_of_descriptors_stops_no_dispatch(tmp_path: Path) -> None:
+    """A store whose processes may have a hundred files each, and three hundred topics."""
+
+    def run() -> str:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+        with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
+            for number in range(900):
+                producer.send(f"t{number % 300}", b"%d" % number)
+            producer.flush(60)
+            wait_until(lambda: producer.statistics().dispatched_records == 900, "all to be dispatched")
+        return "done"
+
+    assert in_child(run) == "done"
+    with commitlog.Reader(tmp_path / "store", topic="t299") as reader:
+        assert [message.value for message in reader] == [b"299", b"599", b"899"]
+
+
+def test_a_closed_queue_that_was_removed_is_built_anew(tmp_path: Path) -> None:
+    """It is noticed when its topic comes again."""
+    with bench(tmp_path / "store") as made:
+        dispatcher, producer = made.stages["dispatcher"], made.producer()
+        dispatcher._open_most = 1
+        _sent_to_many_topics(made, producer, 2, 0, 10)
+        dispatcher.work()
+        removed = made.supervisor.directory.lane(0).queue("t0")
+        shutil.rmtree(removed)
+        _sent_to_many_topics(made, producer, 2, 10, 20)
+        made.settle()
+        queue = ConsumeQueue(removed)
+        assert queue.entries(0, 10)["size"].all()
+        queue.close()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
 import sys
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 
 import orjson
 import pytest
@@ -16,10 +18,13 @@ import pytest
 import commitlog
 from commitlog import errors
 from commitlog.config import Config
+from commitlog.store_directory import StoreDirectory
 from shm.layout import STAGES
 from stages.supervisor import Supervisor
 from tests.children import without_privileges
 from tests.crash.scene import is_running, kill, pid_of
+from tests.faults.channel import FaultsDirectory, Rule
+from tests.faults.supervisor import OWN_DISK, patched_stages
 from tests.waiting import wait_until
 
 SMALL = {"store": {"segment_bytes": 1 << 16}}
@@ -123,6 +128,133 @@ def test_an_owner_that_dies_takes_its_stages_along(tmp_path: Path, shm_root: Pat
     assert not list(shm_root.iterdir())
     with commitlog.Reader(tmp_path / "store") as reader:
         assert [message.value for message in reader] == [b"last words"]
+
+
+@pytest.mark.parametrize("how", ["a stage does not start", "store.json is not written", "store.json is not durable"])
+def test_a_failed_start_leaves_no_pool(how: str, tmp_path: Path, shm_root: Path) -> None:
+    """However often; then the store is what it was before."""
+    path = tmp_path / "store"
+    with commitlog.Store.open(path, SMALL) as store:
+        store.producer().send("t", b"before").wait("flushed", 60)
+    rule = Rule("pwrite", "/.store.json", errno.ENOSPC, skip=0)
+    if how == "store.json is not durable":
+        rule = Rule("rename", "/store.json", errno.EIO, times=1)
+    for _ in range(3):
+        if how != "a stage does not start":
+            FaultsDirectory(path).set(rule)
+        patch = "tests.faults.stage:dead_at_birth" if how == "a stage does not start" else OWN_DISK
+        with patched_stages(patch), pytest.raises((errors.StageFailed, errors.DiskError)):
+            commitlog.Store.open(path, SMALL)
+        assert not list(shm_root.iterdir())
+    with commitlog.Store.open(path, SMALL) as store, store.producer() as producer:
+        assert producer.send("t", b"after").offset == 1
+    with commitlog.Reader(path) as reader:
+        assert [message.value for message in reader] == [b"before", b"after"]
+
+
+def test_what_was_sent_during_a_failing_start_stays(tmp_path: Path, shm_root: Path) -> None:
+    """A producer that found the pool before the start failed: it is adopted by the next one."""
+    path = tmp_path / "store"
+    commitlog.Store.open(path, SMALL).close()
+    supervisor = Supervisor(path, Config())
+    launched: list[str] = []
+    supervisor._launch = lambda name, before=None: launched.append(name)  # type: ignore[assignment,return-value,method-assign]
+
+    def send() -> None:
+        with commitlog.Producer(path) as producer:
+            producer.send("t", b"early")
+        raise errors.StageFailed("late")
+
+    supervisor._wait_until_up = send  # type: ignore[method-assign]
+    with pytest.raises(errors.StageFailed):
+        supervisor.start()
+    supervisor.stages.clear()
+    supervisor.give_up_start()
+    supervisor._locks.close()
+    assert supervisor.control
+    supervisor.control.close()
+    assert list(shm_root.iterdir())
+    with commitlog.Store.open(path, SMALL):
+        pass
+    with commitlog.Reader(path) as reader:
+        assert [message.value for message in reader] == [b"early"]
+
+
+def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path, shm_root: Path) -> None:
+    """By whoever would write to it; one that is made here is closed whatever the umask."""
+    path = tmp_path / "store"
+    umask = os.umask(0)
+    try:
+        with commitlog.Store.open(path, SMALL) as store:
+            assert path.stat().st_mode & 0o077 == 0
+            store.producer().send("t", b"x").wait("flushed", 60)
+            path.chmod(0o777)
+            with pytest.raises(errors.StoreRefused, match="chmod go-w"):
+                commitlog.Producer(path)
+            path.chmod(0o700)
+        (tmp_path / "open").mkdir(0o777)
+    finally:
+        os.umask(umask)
+    path.chmod(0o1777)
+    for name in ("store", "open"):
+        with pytest.raises(errors.StoreRefused, match="may be written to by others"):
+            commitlog.Store.open(tmp_path / name, SMALL)
+    assert not list((tmp_path / "open").iterdir())
+    with commitlog.Reader(path) as reader:
+        assert len(list(reader)) == 1
+
+
+def test_a_group_may_write_where_it_is_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with the umask of many systems; not where somebody else is in it, or the system knows no such user."""
+    path = tmp_path / "store"
+    commitlog.Store.open(path, SMALL).close()
+    path.chmod(0o770)
+    gid = path.stat().st_gid
+    user = SimpleNamespace(pw_name="anna", pw_gid=gid)
+    monkeypatch.setattr("pwd.getpwuid", lambda _uid: user)
+    for members, name, allowed in (
+        ([], "anna", True),
+        (["anna"], "anna", True),
+        (["bob"], "anna", False),
+        ([], "staff", False),
+    ):
+        group = SimpleNamespace(gr_name=name, gr_mem=members)
+        monkeypatch.setattr("grp.getgrgid", lambda _gid, group=group: group)
+        if allowed:
+            StoreDirectory(path).check_owner()
+        else:
+            with pytest.raises(errors.StoreRefused, match="may be written to by others"):
+                StoreDirectory(path).check_owner()
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    with pytest.raises(errors.StoreRefused):
+        StoreDirectory(path).check_owner()
+
+
+def test_a_stop_that_is_hurried_says_what_is_true(tmp_path: Path) -> None:
+    """A second signal kills a stage that hangs: nobody says of it where the data is but the last line."""
+    path = tmp_path / "store"
+    command = [sys.executable, "-m", "commitlog.cli", "run", str(path)]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert run.stdout
+    assert "running" in run.stdout.readline()
+    with commitlog.Producer(path) as producer:
+        producer.send("t", b"x").wait("flushed", 60)
+    os.kill(pid_of(path, "allocator"), signal.SIGSTOP)
+    run.send_signal(signal.SIGINT)
+    assert run.stdout.readline() == "draining\n"
+
+    def hurry() -> bool:
+        """The supervisor may have to come to its stop first."""
+        run.send_signal(signal.SIGINT)
+        return run.poll() is not None
+
+    wait_until(hurry, "the stop")
+    said = run.stdout.read()
+    run.stdout.close()
+    assert run.wait() == 0
+    assert "the allocator was still draining after a second signal; it is killed" in said
+    assert said.endswith("stopped, all is on disk\n")
+    assert "stays in the pool" not in said
 
 
 def test_sigterm_to_the_supervisor_drains(tmp_path: Path) -> None:
