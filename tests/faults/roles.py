@@ -157,8 +157,13 @@ class Matrix:
             self.made.crash(name)
 
     def _start(self, name: str) -> None:
-        with contextlib.suppress(OSError, CommitLogError):
+        try:
             self.made.start(name)
+        except (OSError, CommitLogError):
+            return  # its process ends, and is started again
+        except Exception as error:
+            self.deaths[f"start of {name}: {type(error).__name__}: {error}"] += 1
+            self.made.crash(name)
 
     def settles(self, what: str) -> None:
         """All of it flushed and indexed, and no stage complains any more."""

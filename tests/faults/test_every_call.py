@@ -33,10 +33,14 @@ from tests.faults.roles import (
     tried,
 )
 
-every_error = pytest.mark.parametrize("error", ERRORS)
+
+def errors_of(*quick: str, all_errors: tuple[str, ...] = ERRORS) -> pytest.MarkDecorator:
+    """A test for each error: those named always, the others nightly."""
+    marked = [error if error in quick else pytest.param(error, marks=pytest.mark.nightly) for error in all_errors]
+    return pytest.mark.parametrize("error", marked)
 
 
-@pytest.mark.parametrize("error", [*ERRORS, SHORT])
+@errors_of("EIO", "EMFILE", SHORT, all_errors=(*ERRORS, SHORT))
 def test_stages_in_their_rounds(error: str, tmp_path: Path) -> None:
     """None of them dies, and each call of theirs was struck."""
     with bench(tmp_path / "store", **SETTINGS) as made:
@@ -52,7 +56,7 @@ def test_stages_in_their_rounds(error: str, tmp_path: Path) -> None:
     assert not matrix.never, matrix.never
 
 
-@every_error
+@errors_of("EMFILE")
 def test_stages_that_can_ring_nobody(error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wakeup and a notice are hints: who can't send one goes on."""
     monkeypatch.setattr(zmq.Context, "_socket_class", FaultySocket)
@@ -114,7 +118,7 @@ def _use(matrix: Matrix) -> str:
     return tried(use)
 
 
-@every_error
+@errors_of("EACCES", "ENOMEM")
 def test_readers(error: str, tmp_path: Path) -> None:
     """All messages, or an error of ours; the next one has all."""
     with bench(tmp_path / "store", **{**SETTINGS, "retention": {}}) as made:
@@ -142,7 +146,7 @@ def _read(path: Path, expected: int) -> None:
 
 @pytest.mark.leaves_pools
 @pytest.mark.parametrize("pool", ["adopted", "lost"])
-@every_error
+@errors_of("ENOSPC")
 def test_starts_of_a_killed_store(error: str, pool: str, tmp_path: Path) -> None:
     """A start that is refused changes nothing for the next one: what was accepted, or flushed where the memory is lost, is
     there once."""
@@ -188,7 +192,7 @@ def _lose_pool(path: Path) -> None:
         shutil.rmtree(facts.pool.directory, ignore_errors=True)
 
 
-@every_error
+@errors_of("EDQUOT")
 def test_stops(error: str, tmp_path: Path) -> None:
     """A stop that is refused says what it has kept, and the next start has it."""
     path, settings = tmp_path / "store", {**SETTINGS, "retention": {}}
