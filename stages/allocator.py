@@ -45,6 +45,7 @@ class AllocateMappedFileService(ServiceThread):
         self._idle_ns = config.lane_idle_ms * 1_000_000
         self._idle_since: dict[int, int] = {}
         self._named: set[int] = set()  # lanes whose directories are durably there
+        self._unlooked: set[int] = set()  # lanes whose lock could not be looked at
         self._turns: dict[int, int] = {}  # lane → when it was served last: among equals they take turns
         self._retention = Retention(self.directory, self.facts, self.config.retention, self.control, clock)
         self._retention_ns = self.config.retention.interval_ms * 1_000_000
@@ -159,14 +160,24 @@ class AllocateMappedFileService(ServiceThread):
         and deletes old segments."""
         now = self.clock.monotonic_ns()
         for lane in self._leased():
-            if not self._is_idle(lane):
-                self._idle_since.pop(lane, None)
-            elif now - self._idle_since.setdefault(lane, now) >= self._idle_ns:
-                self._give_back(lane)
+            try:
+                self._look_after(lane, now)
+                self._unlooked.discard(lane)
+            except OSError as error:
+                if lane not in self._unlooked:
+                    log.warning("lane %d: whether somebody has it can't be told now: %s", lane, error)
+                self._unlooked.add(lane)
         self._watch.look(now)
         if not self._short():  # it takes a while, and somebody may wait for a segment
             self._watch.lock_one()
         self._delete_old(now)
+
+    def _look_after(self, lane: int, now: int) -> None:
+        """Gives a lane's buffers back when it has been idle for long. Raises OSError."""
+        if not self._is_idle(lane):
+            self._idle_since.pop(lane, None)
+        elif now - self._idle_since.setdefault(lane, now) >= self._idle_ns:
+            self._give_back(lane)
 
     def _delete_old(self, now: int) -> None:
         """A batch at a time, so that whoever waits for a segment waits no longer."""
