@@ -23,7 +23,7 @@ from typing import Any
 
 import orjson
 
-from commitlog.file_channel import FileChannel
+from commitlog.file_channel import DISK, FileChannel
 from commitlog.log_lines import to_json
 from commitlog.record import crc32
 from commitlog.store_directory import LaneDirectory, segment_name
@@ -171,9 +171,11 @@ def is_noted(lane: LaneDirectory, offset: int) -> bool:
     """Whether a recovery noted that the log is damaged at this offset; consume queues have entries that name it."""
     if _corruption_note(lane, offset).exists():
         return True
-    for note in lane.quarantine.glob("corrupt-*.json"):
+    for name in DISK.list(lane.quarantine):
+        if not name.startswith("corrupt-"):
+            continue
         try:
-            known = orjson.loads(note.read_bytes())
+            known = orjson.loads(DISK.read_file(lane.quarantine / name))
             if known["offset"] <= offset < known["offset"] + known["bytes"]:
                 return True
         except (OSError, ValueError, KeyError, TypeError):

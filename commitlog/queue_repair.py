@@ -244,8 +244,7 @@ class QueueRepair:
         return (self.lane.quarantine / _MARK).exists()
 
     def begin_rebuild(self, first: int) -> None:
-        """Says durably that queues are being built from log offset `first` on, gives files their size, empties what makes
-        no sense."""
+        """Says durably that queues are built from log offset `first` on, fits files, empties what makes no sense."""
         self._built_from = first
         mark = self.lane.quarantine / _MARK
         if not mark.exists():
