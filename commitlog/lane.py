@@ -14,7 +14,7 @@ from pathlib import Path
 
 from commitlog.clock import Clock
 from commitlog.direct_segment import clear_unpublished
-from commitlog.errors import NotEnoughSharedMemory, RecoveryError, StoreNotRunning, store_moved
+from commitlog.errors import NotEnoughSharedMemory, RecoveryError, StoreNotRunning, disk_error, store_moved
 from commitlog.file_channel import FileChannel
 from commitlog.indexed_offsets import IndexedOffsets
 from commitlog.locks import Lock, try_lane
@@ -206,8 +206,11 @@ class Lease:
 
     def queue_end(self, topic: str) -> int:
         """The next queue offset of a topic that `log_end` has not met: all its records were dispatched then. Raises
-        StoreMoved: where the store's path leads elsewhere there is no queue, and the offset would be 0."""
-        end = self._indexed.next_offset(topic, self.words[self.base + Lane.FIRST])
+        StoreMoved: where the store's path leads elsewhere there is no queue, and the offset would be 0. DiskError."""
+        try:
+            end = self._indexed.next_offset(topic, self.words[self.base + Lane.FIRST])
+        except OSError as error:
+            raise disk_error(error.errno or errno.EIO, f"{self.directory.queue(topic)}: looking for its end") from error
         store = self.directory.path.parents[1]
         if not self._control.is_at(store):
             raise store_moved(store, self._control.region.path.parent)

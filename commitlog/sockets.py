@@ -11,6 +11,7 @@ wait for all of its sockets.
 
 from __future__ import annotations
 
+import _thread
 import logging
 import threading
 from collections.abc import Callable
@@ -58,24 +59,29 @@ class Sockets:
         if self._closed or not are_free(_MORE_DESCRIPTORS if self._context else _FIRST_DESCRIPTORS):
             return
 
-        def work() -> None:
-            with self._lock:
-                if self._closed:
-                    return
-                if self._context is None:
-                    self._context = zmq.Context()
-                try:
-                    make(self._context)
-                except zmq.ZMQError as error:
-                    log.info("%s: a socket can't be had: %s", self._pool, error)
+        made = threading.Event()
 
-        maker = threading.Thread(target=work, name="commitlog-sockets", daemon=True)
+        def work() -> None:
+            try:
+                with self._lock:
+                    if self._closed:
+                        return
+                    if self._context is None:
+                        self._context = zmq.Context()
+                    make(self._context)
+            except zmq.ZMQError as error:
+                log.info("%s: a socket can't be had: %s", self._pool, error)
+            finally:
+                made.set()
+
         try:
-            maker.start()
+            _thread.start_new_thread(
+                work, ()
+            )  # the bare one: `Thread.start` loses count where an interrupt comes into it
         except RuntimeError as error:
             log.info("%s: a socket can't be had: %s", self._pool, error)
             return
-        maker.join()
+        made.wait()
 
     def _make_bell(self, context: zmq.Context[zmq.Socket[bytes]], stage: str) -> None:
         if stage not in self._bells:
