@@ -127,7 +127,7 @@ class WakeupSender:
 
     def ring(self) -> None:
         """Rings, whatever the stage does."""
-        with contextlib.suppress(zmq.Again):
+        with contextlib.suppress(zmq.ZMQError):  # full, or whatever the system refuses: it is a hint
             self._socket.send(WAKEUP, zmq.NOBLOCK)
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ class NoticePublisher:
             raise
 
     def publish(self, lane: int, committed: int, flushed: int) -> None:
-        with contextlib.suppress(zmq.Again):
+        with contextlib.suppress(zmq.ZMQError):
             self._socket.send(_NOTICE.pack(_NOTICE_MAGIC, lane, committed, flushed), zmq.NOBLOCK)
 
     def close(self) -> None:
