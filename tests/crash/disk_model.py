@@ -189,7 +189,7 @@ class Disk:
     def _settle(self, path: str, until: int) -> None:
         """The name's change of that number, or its last before, is durable; where it moved away, it has arrived."""
         versions = self._names[path]
-        last = max(i for i, version in enumerate(versions) if version.number <= until)
+        last = max((i for i, version in enumerate(versions) if version.number <= until), default=0)
         for version in versions[: last + 1]:
             if version.moved_to and version.number > self._names[version.moved_to][0].number:
                 self._settle(version.moved_to, version.number)
