@@ -74,10 +74,8 @@ class Sockets:
             finally:
                 made.set()
 
-        try:
-            _thread.start_new_thread(
-                work, ()
-            )  # the bare one: `Thread.start` loses count where an interrupt comes into it
+        try:  # the bare function: `Thread.start` loses count where an interrupt comes into it
+            _thread.start_new_thread(work, ())
         except RuntimeError as error:
             log.info("%s: a socket can't be had: %s", self._pool, error)
             return

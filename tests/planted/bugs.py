@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from commitlog.checkpoint import Positions, PositionsFile
-from commitlog.file_channel import DISK, Buffer
+from commitlog.file_channel import Buffer
+from commitlog.locks import Lock
 from shm.layout import Lane
 from shm.pool import WriteBuffers
 from stages.allocator import AllocateMappedFileService
@@ -173,7 +172,8 @@ def return_buffers_at_commit(patch: pytest.MonkeyPatch) -> None:
 
 
 def lease_without_a_lock(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(DISK, "try_lock", lambda fd: os.fstat(fd).st_size == 4 or type(DISK).try_lock(DISK, fd))
+    real = Lock.try_take
+    patch.setattr(Lock, "try_take", lambda lock, path, at=None: real(lock, path, at) or True)
 
 
 def adopt_without_a_look(patch: pytest.MonkeyPatch) -> None:
@@ -187,13 +187,7 @@ def leave_what_was_not_published(patch: pytest.MonkeyPatch) -> None:
 
 def unlink_when_retired(patch: pytest.MonkeyPatch) -> None:
     """As if `positions` always said already what shared memory says."""
-    real = PositionsFile.load
-
-    def load(file: PositionsFile) -> Positions | None:
-        found = real(file)
-        return replace(found, first_where=1 << 40) if found else None
-
-    patch.setattr("stages.retention.PositionsFile.load", load)
+    patch.setattr(Lane, "FIRST_RECORDED", Lane.FIRST)
 
 
 @dataclass(frozen=True)
