@@ -77,9 +77,8 @@ class AdoptedLog:
                 wrote = words[base + Lane.WROTE]
                 end = words[base + Lane.DATA_END + segment % slots] if wrote >= start + size else wrote
                 held = bytes(buffers.slot(segment)[: min(max(end - start, 0), size)])
-                if (
-                    words[base + Lane.WROTE] // size < segment + slots
-                ):  # a producer that lives has not reused it meanwhile
+                # a producer that lives may have reused it meanwhile
+                if words[base + Lane.WROTE] // size < segment + slots:
                     self._compare(start, held, min(len(held), flushed - start))
         finally:
             buffers.close()

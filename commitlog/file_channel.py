@@ -40,9 +40,8 @@ class FileChannel:
             flags |= os.O_EXCL
         made: list[int] = []
         try:
-            made.extend(
-                map(os.open, (path,), (flags,), (0o600,))
-            )  # one call: no interrupt between opening and knowing it
+            # one call: no interrupt between opening and knowing it
+            made.extend(map(os.open, (path,), (flags,), (0o600,)))
             if stat.S_IFMT(os.fstat(made[0]).st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
                 raise OSError(errno.EINVAL, "no regular file", str(path))
             if made[0] < _FIRST_OWN:

@@ -104,10 +104,8 @@ def _prepare_directories(lane: LaneDirectory, channel: FileChannel) -> None:
         if os.path.lexists(path) and not path.is_dir():
             raise RecoveryError(f"{path} is no directory; move it away, then start again")
         channel.create_directory(path, below=lane.path)
-    for directory in (
-        lane.path,
-        lane.path.parent,
-    ):  # whoever made what is there may have been killed before he synced it
+    # whoever made what is there may have been killed before he had synced its name
+    for directory in (lane.path, lane.path.parent):
         channel.sync_directory(directory)
 
 

@@ -329,9 +329,8 @@ class LaneIndex:
                     f"topic {topic}: the consume queue ends before offset {first:,}, the next in the log"
                 )
             if known is None:
-                begin = (
-                    0 if self._hole_end and self.first <= 0 else first
-                )  # nothing was deleted: the hole has the others
+                # where nothing was deleted, the hole has the others
+                begin = 0 if self._hole_end and self.first <= 0 else first
                 known = self.queues[topic] = QueueRange(begin, end, 0)
                 if begin < first:
                     known.marks.append((begin, max(self.first, 0)))

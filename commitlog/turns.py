@@ -57,9 +57,8 @@ class Turns:
         """For who does not have the token: sleeps until the first in the line has come in, two milliseconds at most."""
         if not self._line or self._clock.monotonic_ns() < self._next_ns:
             return
-        with contextlib.suppress(
-            IndexError, RuntimeError
-        ):  # it has just left the line, or been called by another thread
+        # the first in the line may have just left it, or been called by another thread
+        with contextlib.suppress(IndexError, RuntimeError):
             first = self._line[0]
             first.release()
             for _ in range(_GIVING_WAY_TIMES):

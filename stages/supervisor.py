@@ -105,9 +105,8 @@ class Supervisor:
         try:
             facts = self.directory.load()  # again, now that nobody else can change it
         except StoreNotFound:
-            with contextlib.suppress(
-                PermissionError
-            ):  # then it is somebody else's, and so was the making of our directory
+            # a parent that may not be opened is somebody else's, and so was the making of our directory
+            with contextlib.suppress(PermissionError):
                 self.channel.sync_directory(self.directory.path.parent)
             self.directory.save(facts)
         self.channel.create_directory(self.directory.lanes_directory, below=self.directory.path)

@@ -51,7 +51,7 @@ def fill(producers: list[commitlog.Producer], rounds: int) -> Sent:
     for producer in producers:
         for number in range(rounds):
             for topic in TOPICS:
-                if topic != "rare" or number % 100 == 7:
+                if topic != "rare" or number % 100 == 99:
                     receipt = producer.send(topic, b"%06d" % number * (5 + producer.lane))
                     sent[producer.lane, topic] = receipt.offset + 1
         producer.flush()
@@ -71,12 +71,14 @@ def is_synced(store: commitlog.Store) -> bool:
 
 
 def killed(
-    path: Path, config: dict[str, dict[str, Any]], unsynced: int = 0, rounds: int = 1300
+    path: Path, config: dict[str, dict[str, Any]], unsynced: int = 0, rounds: int = 1300, early: int = 0
 ) -> tuple[Sent, list[commitlog.Producer]]:
     """A store that was killed with all its queues durable, but for the last `unsynced` rounds; its producers still hold
-    their lanes."""
+    their lanes. The first `early` messages of one of them are of a topic that has no others."""
     store = commitlog.Store.open(path, config)
     producers = [commitlog.Producer(path), commitlog.Producer(path)]
+    for _ in range(early):
+        producers[0].send("early", b"x")
     sent = fill(producers, rounds)
     wait_until(lambda: is_synced(store), "queues to be durable")
     if config is RETAINED:
@@ -299,3 +301,21 @@ def test_a_lessee_believes_no_queue_without_a_look(damage: Callable[[Path], None
                     assert producer.send(topic, b"more").offset == count
                     sent[producer.lane, topic] = count + 1
     check(path, CONFIG, sent)
+
+
+def test_queues_whose_records_are_all_deleted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The queue alone tells their offsets: a rebuild of the others leaves it, and where it is gone that is said."""
+    path = tmp_path / "store"
+    sent, producers = killed(path, RETAINED, early=7)
+    for producer in producers:
+        producer.close()
+    remove_topic(path)
+    check(path, RETAINED, sent | {(0, "early"): 7})
+    assert "told by nothing" not in caplog.text
+
+    sent, producers = killed(tmp_path / "other", RETAINED, early=7)
+    for producer in producers:
+        producer.close()
+    shutil.rmtree(queues(tmp_path / "other") / "early")
+    check(tmp_path / "other", RETAINED, sent | {(0, "early"): 0})
+    assert "7 queue offsets are told by nothing any more" in caplog.text
