@@ -9,7 +9,6 @@ have no holes, their ends are found by bisection, and no offset is used twice.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import stat
 from collections import Counter
@@ -20,7 +19,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from commitlog.byte_ranges import Ints
 from commitlog.consume_queue import (
     ENTRY,
     ENTRY_BYTES,
@@ -34,6 +32,7 @@ from commitlog.consume_queue import (
 from commitlog.errors import DamagedFile
 from commitlog.file_channel import FileChannel
 from commitlog.log_scan import Gap, LogScan
+from commitlog.queue_entries import by_topic, entries_of, runs
 from commitlog.record import RECORD_BYTES_MIN
 from commitlog.record_table import RecordTable
 from commitlog.scan import scan
@@ -495,26 +494,3 @@ def _may_be_parts(entries: Entries, position: int) -> npt.NDArray[np.bool_]:
         data, cut = entries[i].tobytes(), _SECTOR_BYTES - int(into[i])
         parts[i] = any(data[:cut]) != any(data[cut:])
     return parts
-
-
-def by_topic(table: RecordTable, count: int) -> Iterator[tuple[str, Ints]]:
-    """Topic, and the indices of its records among the first `count` that belong into a queue."""
-    wanted = np.flatnonzero(table.in_queue[:count])
-    wanted = wanted[np.argsort(table.topic_index[wanted], kind="stable")]
-    edges = np.searchsorted(table.topic_index[wanted], np.arange(len(table.topics) + 1))
-    for index, topic in enumerate(table.topics):
-        if edges[index] < edges[index + 1]:
-            yield topic, wanted[edges[index] : edges[index + 1]]
-
-
-def runs(offsets: Ints) -> Iterator[tuple[int, int]]:
-    """Ranges of indices over which the offsets are consecutive."""
-    edges = [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
-    yield from ((begin, end) for begin, end in itertools.pairwise(edges) if begin < end)
-
-
-def entries_of(table: RecordTable, rows: Ints) -> Entries:
-    entries = np.empty(len(rows), ENTRY)
-    entries["physical_offset"], entries["size"] = table.physical_offsets[rows], table.sizes[rows]
-    entries["tags_code"] = table.tags_codes[rows]
-    return entries

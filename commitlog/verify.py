@@ -20,7 +20,7 @@ from commitlog.file_channel import DISK, FileChannel
 from commitlog.log_root import LogRoot, find_roots
 from commitlog.log_scan import Gap
 from commitlog.mapped_file_queue import MappedFileQueue
-from commitlog.queue_repair import by_topic, entries_of, runs
+from commitlog.queue_entries import by_topic, entries_of, runs
 from commitlog.record_table import RecordTable
 from commitlog.store_directory import segment_name
 
