@@ -18,7 +18,9 @@ import pytest
 import commitlog
 from commitlog import errors
 from commitlog.config import Config
+from commitlog.statistics import store_statistics
 from commitlog.store_directory import StoreDirectory
+from commitlog.view import StoreView
 from shm.layout import STAGES
 from stages.supervisor import Supervisor
 from tests.children import without_privileges
@@ -242,13 +244,10 @@ def test_a_stop_that_is_hurried_says_what_is_true(tmp_path: Path) -> None:
     os.kill(pid_of(path, "allocator"), signal.SIGSTOP)
     run.send_signal(signal.SIGINT)
     assert run.stdout.readline() == "draining\n"
-
-    def hurry() -> bool:
-        """The supervisor may have to come to its stop first."""
-        run.send_signal(signal.SIGINT)
-        return run.poll() is not None
-
-    wait_until(hurry, "the stop")
+    view = StoreView(path)
+    wait_until(lambda: store_statistics(view).closing, "the supervisor to come to its stop")
+    view.close()
+    run.send_signal(signal.SIGINT)
     said = run.stdout.read()
     run.stdout.close()
     assert run.wait() == 0
