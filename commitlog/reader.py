@@ -12,6 +12,7 @@ Damage hides nothing but itself: what is good before it, and in other lanes, is 
 from __future__ import annotations
 
 import asyncio
+import errno
 import heapq
 import inspect
 import os
@@ -26,11 +27,13 @@ from commitlog.errors import (
     CommitLogError,
     CorruptRecord,
     DamagedFile,
+    DiskError,
     IllegalArgument,
     IllegalTopic,
     OptionError,
     ReaderError,
     UnknownTopic,
+    disk_error,
     refuse_copy,
 )
 from commitlog.lane_choice import LaneChoice
@@ -127,8 +130,10 @@ class Reader:
             if name is not None:
                 self._position = ReaderPosition(self._view, name, self.topics, self._lanes, auto_commit_seconds, clock)
             self._begin(isolation)
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, OSError):
+                raise self._refused(error) from error
             raise
 
     def _begin(self, isolation: str) -> None:
@@ -233,6 +238,8 @@ class Reader:
             raise
         except BaseException as error:
             self._note_error(error)
+            if isinstance(error, OSError):
+                raise self._refused(error) from error
             raise
         if self._closed:  # meanwhile, by another thread or a signal handler
             self.close()
@@ -245,6 +252,10 @@ class Reader:
         if self._position is not None:
             self._position.given(message)
         return message
+
+    def _refused(self, error: OSError) -> DiskError:
+        """What the system refuses, by its name."""
+        return disk_error(error.errno or errno.EIO, f"{self._view.path}: reading the store")
 
     def _read(self, *, again: bool = False) -> Generator[Message, None, None]:
         """All messages in their order, and NOTHING_YET where it came to the end or walked for long without finding any.
