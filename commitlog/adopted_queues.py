@@ -26,7 +26,7 @@ from shm.positions import ControlRegion, count_entries, counted_entries, forget_
 Report = Callable[[str], None]
 
 _SEGMENTS_KEPT = 8
-_BLOCK_ENTRIES = 1 << 16
+_BLOCK_ENTRIES = 1 << 11
 
 
 @dataclass(frozen=True, slots=True)
