@@ -223,7 +223,7 @@ def test_the_kernel_frees_the_name_of_a_killed_process(store: HandMadeStore) -> 
 import sys, time
 from commitlog.registered_readers import RegisteredReaders
 from commitlog.store_directory import StoreDirectory
-RegisteredReaders(StoreDirectory(sys.argv[1])).hold("billing")
+held = RegisteredReaders(StoreDirectory(sys.argv[1])).hold("billing")
 print("held", flush=True)
 time.sleep(60)
 """
