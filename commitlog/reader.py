@@ -313,7 +313,8 @@ class Reader:
         """Stores, durably, that all messages given out so far are done; or those of one topic and lane, up to `message` and
         with it. A position never goes back. It takes as long as a sync of the disk.
 
-        Raises ReaderError: no name, closed, in a forked child, not this reader's message, or it can't be written.
+        Raises ReaderError: no name, closed, in a forked child, not this reader's message, or it can't be written;
+        IllegalArgument: no message.
         """
         self._named().commit(message)
 

@@ -25,8 +25,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.errors import DataLoss, OffsetOutOfRange, OptionError, ReaderError, ReadingWarning
+from commitlog.clock import SYSTEM_CLOCK, Clock, limit_ns
+from commitlog.errors import DataLoss, IllegalArgument, OffsetOutOfRange, OptionError, ReaderError, ReadingWarning
 from commitlog.lane_choice import ALL_LANES, LaneChoice
 from commitlog.locks import Lock
 from commitlog.message import Message
@@ -57,7 +57,7 @@ class ReaderPosition:
     ) -> None:
         self.name, self.topics, self.lanes, self.clock = name, topics, lanes, clock
         self._view, self._store_id = view, view.store_id
-        self._every_ns = None if auto_commit_seconds is None else int(auto_commit_seconds * 1e9)
+        self._every_ns = None if auto_commit_seconds is None else limit_ns(auto_commit_seconds)
         self._readers = RegisteredReaders(StoreDirectory(view.path, view.channel), clock)
         self._done: Places = {}
         self._committed: Places = {}
@@ -199,11 +199,16 @@ class ReaderPosition:
         """Writes what was given out, or, in its topic and lane, what was given out up to a message and with it.
 
         Raises ReaderError: closed, in a forked child, not this reader's message, inside another commit of this thread, or
-        the file can't be written.
+        the file can't be written. IllegalArgument: no message.
         """
         self._no_child()
         places = self._given_out()
         if message is not None:
+            if not isinstance(message, Message):
+                raise IllegalArgument(
+                    f"reader {self.name}: commit takes a message that this reader has given out, or nothing for all of them, "
+                    f"not {type(message).__name__}"
+                )
             key = message.topic, message.partition
             if message.offset >= places.get(key, 0):
                 raise ReaderError(
@@ -228,7 +233,7 @@ class ReaderPosition:
         if self._is_closed:
             raise ReaderError(f"reader {self.name} is closed: commit before")
 
-    def _commit_if_due(self, every_ns: int) -> None:
+    def _commit_if_due(self, every_ns: float) -> None:
         """An automatic commit. That the file can't be written loses nothing: it is tried again, and said once."""
         if self.clock.monotonic_ns() - self._tried_ns < every_ns:
             return
@@ -321,7 +326,7 @@ def check_options(
     """Whether a reader can have these together. Raises OptionError, ReaderError (not a name), IllegalTopic."""
     if auto_commit_seconds is not None:
         is_number = isinstance(auto_commit_seconds, int | float) and not isinstance(auto_commit_seconds, bool)
-        if not is_number or not math.isfinite(auto_commit_seconds) or auto_commit_seconds < 0:
+        if not is_number or not 0 <= auto_commit_seconds < math.inf:
             raise OptionError(
                 f"auto_commit_seconds: {auto_commit_seconds!r} is not allowed; give seconds, from 0 on, or None"
             )

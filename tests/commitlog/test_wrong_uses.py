@@ -191,3 +191,32 @@ def test_wrong_doors(tmp_path: Path) -> None:
     for topic in (5, [5], [["t"]], b"t", [None], "", ["t", ""]):
         with pytest.raises(errors.IllegalTopic, match="None for all"):
             reader(tmp_path, topic=topic)
+
+
+def test_wrong_commits(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    """What is no message can't be committed, and an interval that is no time begins nothing; the reader stays usable."""
+    with bench(tmp_path / "store") as made:
+        receipt = made.producer().send("t", b"x")
+        made.settle()
+        reader: Any = commitlog.Reader
+        path = tmp_path / "store"
+        with reader(path, name="billing") as named:
+            message = next(named)
+            wrong: Wrong = [
+                ("commit str", lambda: named.commit("x"), errors.IllegalArgument),
+                ("commit offset", lambda: named.commit(message.offset), errors.IllegalArgument),
+                ("commit receipt", lambda: named.commit(receipt), errors.IllegalArgument),
+            ]
+            wrong += [
+                (
+                    f"auto_commit_seconds={seconds!r:.20}",
+                    lambda s=seconds: reader(path, name="b", auto_commit_seconds=s),  # type: ignore[misc]
+                    errors.OptionError,
+                )
+                for seconds in [*WRONG_TIMES, math.inf]
+            ]
+            refused(subtests, wrong)
+            named.commit(message)
+            assert named.committed() == {"t": {0: 1}}
+        for seconds in (1e300, 10**400):
+            reader(path, name="b", auto_commit_seconds=seconds).close()
