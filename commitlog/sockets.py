@@ -35,6 +35,7 @@ class Sockets:
     def __init__(self, pool: Path, control: ControlRegion) -> None:
         self._pool, self._words = pool, control.words
         self._lock = threading.RLock()  # a socket is for one thread at a time
+        self._making = threading.RLock()  # the makers': they never wait for a thread that a handler has come into
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._bells: dict[str, WakeupSender] = {}
         self._notices: NoticeSubscriber | None = None
@@ -42,6 +43,8 @@ class Sockets:
 
     def call(self, stage: str, how: Callable[[WakeupSender], None]) -> None:
         """Rings a stage's bell, if there is one."""
+        if self._closed:
+            return
         if stage not in self._bells:
             self._make(lambda context: self._make_bell(context, stage))
         with self._lock:
@@ -63,7 +66,7 @@ class Sockets:
 
         def work() -> None:
             try:
-                with self._lock:
+                with self._making:
                     if self._closed:
                         return
                     if self._context is None:
@@ -97,8 +100,10 @@ class Sockets:
         """Ends them all; again, where an interrupt came in between. Nobody may be waiting for a notice."""
         if self._is_parents:
             return
+        self._closed = True
+        with self._making:
+            pass  # whoever makes a socket comes to its end, and nobody makes another
         with self._lock:
-            self._closed = True
             for bell in self._bells.values():
                 bell.close()
             if self._notices:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import commitlog
 from commitlog import errors
 from commitlog.lane import Lease, try_lease
 from commitlog.status import PutMessageStatus
+from commitlog.wire import WakeupSender
 from tests.waiting import wait_until
 
 SMALL = {"store": {"segment_bytes": 1 << 16}}
@@ -110,3 +112,46 @@ def test_stages_do_not_rest_while_a_producer_waits_for_a_buffer(tmp_path: Path) 
         producer.flush()
         assert producer.statistics().buffer_waits
         assert producer.statistics().buffer_timeouts == 0
+
+
+def test_a_signal_handler_may_wait_whatever_it_came_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes while a bell is rung, and needs a socket that was not made yet."""
+    rung = WakeupSender.hurry
+
+    def hurry(bell: WakeupSender) -> None:
+        rung(bell)
+        if not told:
+            signal.raise_signal(signal.SIGUSR1)
+
+    def handle(*_: object) -> None:
+        told.append("")
+        told[0] = receipt.wait("flushed", 60).name
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError("the handler waits for ever")
+
+    def go_on() -> None:
+        wait_until(lambda: producer._attachment._sockets._notices is not None, "the handler to listen")
+        os.kill(flusher, signal.SIGCONT)
+
+    told: list[str] = []
+    before = signal.signal(signal.SIGUSR1, handle), signal.signal(signal.SIGALRM, give_up)
+    try:
+        with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
+            flusher = int((store.path / "locks" / "flusher").read_text())
+            os.kill(flusher, signal.SIGSTOP)
+            receipt = producer.send("t", b"x")
+            monkeypatch.setattr(WakeupSender, "hurry", hurry)
+            going_on = threading.Thread(target=go_on, daemon=True)
+            going_on.start()
+            signal.alarm(60)
+            try:
+                assert receipt.wait("flushed", 60).name == "PUT_OK"
+            finally:
+                signal.alarm(0)
+                os.kill(flusher, signal.SIGCONT)
+            going_on.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before[0])
+        signal.signal(signal.SIGALRM, before[1])
+    assert told == ["PUT_OK"]
