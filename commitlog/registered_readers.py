@@ -185,8 +185,12 @@ class RegisteredReaders:
         deadline = self.clock.monotonic_ns() + int(PATIENCE_SECONDS * 1e9)
         while True:
             lock = Lock(self.channel)
-            if self._try(lock, name, path):
-                return lock
+            try:
+                if self._try(lock, name, path):
+                    return lock
+            except BaseException:  # whoever keeps the error would keep the lock
+                lock.close()
+                raise
             lock.close()
             if self.clock.monotonic_ns() >= deadline:
                 raise ReaderInUse(

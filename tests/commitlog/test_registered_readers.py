@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,9 +15,11 @@ from commitlog import registered_readers
 from commitlog.cli.app import app
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import BadStart, OffsetOutOfRange, ReaderError, ReaderInUse
+from commitlog.file_channel import Buffer, FileChannel
 from commitlog.lane_choice import LaneChoice
 from commitlog.reader import Reader
 from commitlog.registered_readers import PYTHON, RegisteredReader, RegisteredReaders
+from commitlog.store_directory import StoreDirectory
 from commitlog.topic_index import TopicIndex
 from commitlog.view import StoreView
 from tests.children import without_privileges
@@ -129,6 +132,20 @@ def test_a_name_is_held_by_one(store: HandMadeStore, monkeypatch: pytest.MonkeyP
     readers.let_go(other)
     assert not readers.is_held("billing")
     readers.let_go(readers.hold("billing"))
+
+
+def test_an_error_keeps_no_name(store: HandMadeStore) -> None:
+    """Not even as long as somebody keeps the error, and what it came through."""
+
+    class Full(FileChannel):
+        def pwrite(self, fd: int, data: Buffer, offset: int) -> None:
+            raise OSError(errno.ENOSPC, "no space")
+
+    with pytest.raises(ReaderError, match="no space") as kept:
+        RegisteredReaders(StoreDirectory(store.path, Full())).hold("billing")
+    readers = RegisteredReaders(store.directory)
+    assert not readers.is_held("billing")
+    assert kept.value.__traceback__ is not None
 
 
 def test_a_name_that_was_removed_is_held_by_one_again(store: HandMadeStore) -> None:
