@@ -154,7 +154,14 @@ class Lease:
         clear_unpublished(self.directory, self.words, self.base, self.channel)
 
     def log_end(self) -> LogEnd:
-        """Walks [dispatch_synced, wrote), which the consume queues may not have, or lose. Raises RecoveryError, OSError."""
+        """Walks [dispatch_synced, wrote), which the consume queues may not have, or lose. Raises RecoveryError, OSError,
+        StoreMoved: what the store's path leads to then is another log, maybe an older copy of this one."""
+        try:
+            return self._look_for_end()
+        finally:
+            self._check_place()
+
+    def _look_for_end(self) -> LogEnd:
         words, base = self.words, self.base
         while True:
             first = words[base + Lane.FIRST]
@@ -211,10 +218,13 @@ class Lease:
             end = self._indexed.next_offset(topic, self.words[self.base + Lane.FIRST])
         except OSError as error:
             raise disk_error(error.errno or errno.EIO, f"{self.directory.queue(topic)}: looking for its end") from error
+        self._check_place()
+        return end
+
+    def _check_place(self) -> None:
         store = self.directory.path.parents[1]
         if not self._control.is_at(store):
             raise store_moved(store, self._control.region.path.parent)
-        return end
 
     def is_unlinked(self) -> bool:
         """Whether the lane's buffers, or all of the pool, were removed: no other process will find what is in them."""

@@ -12,6 +12,7 @@ import pytest
 
 import commitlog
 from commitlog import errors
+from commitlog.attachment import Attachment
 from commitlog.file_channel import DISK
 from commitlog.stray_pools import stray_pools
 from commitlog.verify import verify_store
@@ -204,6 +205,26 @@ def test_the_stages_make_nothing_above_the_lane(tmp_path: Path) -> None:
         assert made.lane(Lane.DISPATCHER_FAULT) == 0
         with commitlog.Reader(path) as reader:
             assert [message.value for message in reader] == [b"0", b"1", b"0"]
+
+
+@pytest.mark.parametrize("make", [shutil.copytree, lambda _old, new: new.mkdir()], ids=["a copy", "empty"])
+def test_a_lessee_learns_nothing_from_another_directory(tmp_path: Path, make: Callable[..., None]) -> None:
+    """One that comes into the store's place while the end of the lane is looked for."""
+    path, other = tmp_path / "store", tmp_path / "elsewhere"
+    with bench(path) as made:
+        with made.producer() as producer:
+            producer.send("orders", b"0")
+            made.settle()
+        attachment = Attachment(path, made.clock)
+        lease = attachment.lease()
+        path.rename(other)
+        make(other, path)
+        with pytest.raises(errors.StoreMoved, match="was renamed, removed or replaced"):
+            lease.log_end()
+        lease.release()
+        attachment.close()
+        shutil.rmtree(path)
+        other.rename(path)
 
 
 def test_a_directory_is_made_below_one_that_is_there(tmp_path: Path) -> None:
