@@ -87,7 +87,8 @@ def _close_lane(lane: LaneDirectory, facts: StoreFacts, control: ControlRegion, 
         if clear_unpublished(lane, words, base, channel):
             _sync_segment(lane, wrote - wrote % words[base + Lane.SEGMENT_SIZE], channel)
         timestamp = words[base + Lane.DISPATCHED_TIMESTAMP]
-        first, dispatched = words[base + Lane.FIRST], words[base + Lane.DISPATCH_SYNCED]
+        first = words[base + Lane.FIRST]
+        dispatched = max(words[base + Lane.DISPATCH_SYNCED], first)  # what lies below needs no entries
         entries = counted_entries(words, base, dispatched)
         PositionsFile(lane, facts.id, channel).store(
             Positions(

@@ -278,7 +278,8 @@ class FlushRealTimeService(ServiceThread):
         for lane in np.flatnonzero(self._flushed).tolist():
             base = self.control.lane_base(lane)
             first = words[base + Lane.FIRST]  # loaded first: it may grow up to the other two
-            dispatched, flushed = words[base + Lane.DISPATCH_SYNCED], words[base + Lane.FLUSHED]
+            # what lies below the first needs no entries: queues that are being built anew may not have come so far yet
+            dispatched, flushed = max(words[base + Lane.DISPATCH_SYNCED], first), words[base + Lane.FLUSHED]
             if self._recorded.get(lane) == (flushed, dispatched, first):
                 continue
             directory = self.directory.lane(lane)

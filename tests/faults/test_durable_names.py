@@ -11,7 +11,9 @@ from typing import ClassVar
 
 import pytest
 
-from commitlog.file_channel import FileChannel
+from commitlog.checkpoint import PositionsFile
+from commitlog.file_channel import DISK, FileChannel
+from commitlog.store_directory import StoreDirectory
 from shm.layout import Lane
 from tests.commitlog.made_lane import crash, make_lane
 from tests.faults.bench import bench
@@ -100,6 +102,18 @@ def test_nothing_goes_while_the_sync_of_positions_fails(log: Log) -> None:
     house_keeping(log)
     assert segments(log) <= KEPT
     assert min(int(f.name) for f in (log.path / "lanes/0/consumequeue/orders/0").iterdir()) > 0
+
+
+def test_positions_count_while_queues_are_built_anew_beside_a_deletion(log: Log) -> None:
+    """The dispatcher has begun again at the log's first offset, which the allocator has just raised."""
+    log.grow()
+    house_keeping(log, "allocator")
+    first = log.bench.lane(Lane.FIRST)
+    log.bench.words[log.producer._lease.base + Lane.DISPATCH_SYNCED] = 0
+    house_keeping(log, "flusher")
+    recorded = PositionsFile(StoreDirectory(log.path).lane(0), "", DISK).load()
+    assert recorded is not None
+    assert recorded.first_where == first > 0
 
 
 def test_a_stop_unlinks_what_its_flusher_recorded(log: Log) -> None:
