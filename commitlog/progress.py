@@ -157,7 +157,7 @@ class LaneProgress:
         self._waiters = _Waiters(self._word_of.values())
         self._watching = False
         self._blocked_ns = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may send, or wait, too
 
     def reached(self, level: Level, where: int) -> bool:
         """Whether everything below `where` (bytes of the lane's log) has reached the level. Raises IllegalArgument."""

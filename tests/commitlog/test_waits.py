@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import commitlog
-from commitlog import errors
+from commitlog import errors, progress
 from commitlog.lane import Lease, try_lease
 from commitlog.status import PutMessageStatus
 from commitlog.wire import WakeupSender
@@ -155,3 +155,34 @@ def test_a_signal_handler_may_wait_whatever_it_came_into(tmp_path: Path, monkeyp
         signal.signal(signal.SIGUSR1, before[0])
         signal.signal(signal.SIGALRM, before[1])
     assert told == ["PUT_OK"]
+
+
+def test_a_signal_handler_may_send_while_a_send_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With SYNC_FLUSH, by the same producer: the outer message is flushed by then, and its call is at its end."""
+    counted = progress.record_put_time
+    sent: list[int] = []
+
+    def count(*arguments: Any) -> None:
+        if not sent:
+            signal.raise_signal(signal.SIGUSR1)
+        counted(*arguments)
+
+    def handle(*_: object) -> None:
+        sent.append(0)
+        sent[0] = producer.send("t", b"inner").offset
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError("the handler waits for ever")
+
+    monkeypatch.setattr(progress, "record_put_time", count)
+    before = signal.signal(signal.SIGUSR1, handle), signal.signal(signal.SIGALRM, give_up)
+    try:
+        config = {"store": {"segment_bytes": 1 << 16, "flush_disk_type": "SYNC_FLUSH"}}
+        with commitlog.Store.open(tmp_path / "store", config) as store, store.producer() as producer:
+            signal.alarm(60)
+            assert producer.send("t", b"outer").offset == 0
+            signal.alarm(0)
+    finally:
+        signal.signal(signal.SIGUSR1, before[0])
+        signal.signal(signal.SIGALRM, before[1])
+    assert sent == [1]
