@@ -16,6 +16,7 @@ from commitlog import errors, progress
 from commitlog.lane import Lease, try_lease
 from commitlog.status import PutMessageStatus
 from commitlog.wire import WakeupSender
+from shm import statistics
 from tests.waiting import wait_until
 
 SMALL = {"store": {"segment_bytes": 1 << 16}}
@@ -159,7 +160,7 @@ def test_a_signal_handler_may_wait_whatever_it_came_into(tmp_path: Path, monkeyp
 
 def test_a_signal_handler_may_send_while_a_send_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With SYNC_FLUSH, by the same producer: the outer message is flushed by then, and its call is at its end."""
-    counted = progress.record_put_time
+    counted = statistics.record_put_time
     sent: list[int] = []
 
     def count(*arguments: Any) -> None:
