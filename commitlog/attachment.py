@@ -16,7 +16,7 @@ from commitlog.descriptors import check_free, occupy_standard_descriptors
 from commitlog.errors import NoFreeLane, NotEnoughSharedMemory, StoreNotRunning, StoreStopped, disk_error
 from commitlog.file_channel import DISK, FileChannel
 from commitlog.lane import Lease, has_lost_files, is_damaged, try_lease
-from commitlog.locks import is_running
+from commitlog.locks import is_pool_held, is_running
 from commitlog.sockets import Sockets
 from commitlog.store_directory import StoreDirectory
 from commitlog.view import attach_control
@@ -142,9 +142,14 @@ class Attachment:
         return self.words[Header.CLOSING] != 0
 
     def _is_abandoned(self) -> bool:
-        """Whether the supervisor is gone. Who can't look believes that it is there."""
+        """Whether the supervisor is gone. Who can't look believes that it is there.
+
+        Where another store has come into this one's place, the lock there is its supervisor's.
+        """
         try:
-            return not is_running(self.directory, self.pool)
+            if is_pool_held(self.pool, self.channel):
+                return False
+            return not (self.control.is_at(self.directory.path) and is_running(self.directory, self.pool))
         except OSError as error:
             log.info("%s: its lock can't be looked at: %s", self.directory.path, error)
             return False

@@ -111,6 +111,11 @@ def is_running(directory: StoreDirectory, pool: Path | None, stage: str = "") ->
     return directory.channel.is_locked(file) or _is_held_in(pool, stage_at(stage), directory.channel)
 
 
+def is_pool_held(pool: Path, channel: FileChannel) -> bool:
+    """Whether a supervisor holds this very pool, wherever its store's directory is by now."""
+    return _is_held_in(pool, stage_at(""), channel)
+
+
 def _is_held_in(pool: Path | None, at: int, channel: FileChannel) -> bool:
     return pool is not None and channel.is_locked(pool / CONTROL_NAME, at)
 

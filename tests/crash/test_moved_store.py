@@ -164,6 +164,23 @@ def test_what_is_in_its_old_place_is_not_touched(tmp_path: Path, make: Callable[
 
 
 @pytest.mark.leaves_pools
+def test_a_wait_ends_while_another_store_runs_in_the_old_place(tmp_path: Path) -> None:
+    """Whose supervisor is another one: nobody is left to flush what the producer of the moved store has sent."""
+    path, other = tmp_path / "store", tmp_path / "elsewhere"
+    with running(path) as (store, sent):
+        path.rename(other)
+        with pytest.raises(errors.StoreMoved):
+            store.close()
+        receipt = sent.send("orders")
+        with commitlog.Store.open(path, CONFIG):
+            for wait in (lambda: receipt.wait(timeout=60), lambda: sent.producer.flush(60)):
+                with pytest.raises(errors.StoreStopped):
+                    wait()
+        sent.producer.close()
+        everything_is_there(other, sent)
+
+
+@pytest.mark.leaves_pools
 def test_a_stop_that_comes_first_keeps_the_pool_too(tmp_path: Path) -> None:
     """It says why; what is in the old place is not taken for the store."""
     path, other = tmp_path / "store", tmp_path / "elsewhere"
