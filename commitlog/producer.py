@@ -271,7 +271,7 @@ class Producer:
         where there was none yet, or retention has deleted it.
 
         For who numbers messages and goes on after a crash. Each lane has its own last one. Raises IllegalTopic, DiskError,
-        CorruptRecord, DamagedFile, ProducerClosed, ForkedProducer, ConcurrentUse.
+        CorruptRecord, DamagedFile, StoreStopped, StoreMoved, ProducerClosed, ForkedProducer, ConcurrentUse.
         """
         token = None
         try:
