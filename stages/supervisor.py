@@ -418,7 +418,10 @@ def run(supervisor: Supervisor) -> int:
     try:
         supervisor.start(on_locked=lambda: log_to_file(log_file))
     except (CommitLogError, OSError) as error:
-        supervisor.give_up_start()
+        try:
+            supervisor.give_up_start()
+        except OSError as late:  # the owner hears why the start has failed all the same
+            log.warning("what this start has made stays: %s", late)
         named = error if isinstance(error, CommitLogError) else refusal(error, supervisor.directory.path)
         tell({"error": type(named).__name__, "message": str(named)})
         return 1

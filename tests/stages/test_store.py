@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,7 +23,7 @@ from commitlog.statistics import store_statistics
 from commitlog.store_directory import StoreDirectory
 from commitlog.view import StoreView
 from shm.layout import STAGES
-from stages.supervisor import Supervisor
+from stages.supervisor import Supervisor, run
 from tests.children import without_privileges
 from tests.crash.scene import is_running, kill, pid_of
 from tests.faults.channel import FaultsDirectory, Rule
@@ -180,6 +181,22 @@ def test_what_was_sent_during_a_failing_start_stays(tmp_path: Path, shm_root: Pa
         pass
     with commitlog.Reader(path) as reader:
         assert [message.value for message in reader] == [b"early"]
+
+
+def test_the_owner_hears_why_a_start_failed_whatever_comes_after(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also where its end meets a disk that refuses."""
+
+    class Unlucky(Supervisor):
+        def start(self, on_locked: Callable[[], None] = lambda: None) -> None:
+            raise errors.StageFailed("the first error")
+
+        def give_up_start(self) -> None:
+            raise OSError(errno.EIO, "the second one")
+
+    assert run(Unlucky(tmp_path / "store", Config())) == 1
+    assert orjson.loads(capfd.readouterr().out) == {"error": "StageFailed", "message": "the first error"}
 
 
 def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path, shm_root: Path) -> None:
