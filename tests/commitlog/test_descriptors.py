@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import os
 import pickle
 import resource
@@ -99,6 +100,19 @@ def test_a_producer_does_without_more_descriptors(tmp_path: Path) -> None:
             accepted += [b"first %d" % free, b"%d" % free] + [b"x"] * (said == "works")
     with commitlog.Reader(store.path) as reader:
         assert Counter(message.value for message in reader) == Counter(accepted)
+
+
+def test_a_machine_without_memory_for_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that was accepted is no error; a new producer is one by name."""
+
+    def refuse(_count: int) -> int:
+        raise OSError(errno.ENOMEM, "no memory")
+
+    with commitlog.Store.open(tmp_path / "store", CONFIG) as store, store.producer() as producer:
+        monkeypatch.setattr(os, "eventfd", refuse)
+        _work(producer, b"x")
+        with pytest.raises(errors.NotEnoughDescriptors):
+            commitlog.Producer(store.path)
 
 
 def test_a_start_with_few_descriptors_is_an_error_by_name(tmp_path: Path) -> None:
