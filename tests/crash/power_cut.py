@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
+import struct
 import threading
 import zlib
 from collections import Counter
@@ -48,6 +49,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "retention": {"max_bytes": 12 * SEGMENT_BYTES, "interval_ms": 10},
     "supervisor": {"restarts_max": 1000, "restarts_window_ms": 1000, "start_wait_ms": 60_000},
 }
+_FIRST, _FIRST_AT = struct.Struct("<Q"), 40
+"""Where a slot of `positions` says what retention has left (commitlog/checkpoint.py)."""
 _BODY_BYTES = (0, 10, 100, 400, 3000)
 _WHOLE_STARTS = 25
 """Of so many states one is started as a store; of the others only the lanes are recovered."""
@@ -188,12 +191,18 @@ def _to(entry: Entry) -> str:
 
 @dataclass
 class Promised:
-    """What had been acknowledged up to a point of the record, and which segments retention had unlinked."""
+    """What had been acknowledged up to a point of the record, and which segments retention had given up.
+
+    These are those below the `first` that was last written to `positions`, not those that were unlinked: a recovery
+    completes a deletion that had begun, and a stop unlinks segments that were made ahead.
+    """
 
     flushed: set[Place] = field(default_factory=set)
     next_offsets: Counter[tuple[int, str]] = field(default_factory=Counter)
     deleted: Counter[int] = field(default_factory=Counter)
-    """Lane → log offset below which segments were unlinked."""
+    """Lane → log offset below which nothing need be there."""
+    _positions: dict[int, int] = field(default_factory=dict)
+    """Inode of a `positions` file → lane."""
     _accepted: dict[int, list[Place]] = field(default_factory=dict)
 
     def take(self, entry: Entry) -> None:
@@ -206,9 +215,11 @@ class Promised:
                 self.next_offsets[place[0], place[1]] = max(self.next_offsets[place[0], place[1]], place[2] + 1)
         elif entry.what == "memory gone":
             self._accepted.clear()
-        elif entry.what == "unlink" and "/commitlog/" in (path := entry.facts["path"]):
-            lane, name = int(path.split("/")[1]), path.rpartition("/")[2]
-            self.deleted[lane] = max(self.deleted[lane], int(name) + SEGMENT_BYTES)
+        elif entry.what == "create" and entry.facts["path"].endswith("/positions"):
+            self._positions[entry.facts["file"]] = int(entry.facts["path"].split("/")[1])
+        elif entry.what == "write" and entry.facts["file"] in self._positions:
+            lane = self._positions[entry.facts["file"]]
+            self.deleted[lane] = max(self.deleted[lane], _FIRST.unpack_from(entry.data, _FIRST_AT)[0])
 
 
 @dataclass

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.power_cut import record, replay
+from commitlog.checkpoint import Positions, PositionsFile
+from commitlog.file_channel import DISK
+from commitlog.store_directory import StoreDirectory
+from tests.crash.power_cut import Promised, record, replay
+from tests.crash.recording import Entry
 from tests.crash.scene import WAYS
 
 
@@ -17,6 +21,20 @@ def test_what_was_flushed_survives_a_power_cut(tmp_path: Path) -> None:
     assert counts.cut_again > 0
     assert counts.starts == 2
     assert counts.checks > 10_000
+
+
+def test_what_retention_gave_up_need_not_be_there(tmp_path: Path) -> None:
+    """It is said by `first`: the unlinks that follow may be half done, and those of segments made ahead say nothing."""
+    lane = StoreDirectory(tmp_path).lane(3)
+    lane.path.mkdir(parents=True)
+    PositionsFile(lane, "", DISK).store(Positions(1, 9 << 16, 9 << 16, 5 << 16, 0, drained=False))
+    data = lane.positions_file.read_bytes()
+    promised = Promised()
+    promised.take(Entry("create", {"path": "lanes/3/positions", "file": 7}))
+    promised.take(Entry("write", {"file": 7, "offset": 0}, data[:4096] if any(data[:4096]) else data[4096:]))
+    promised.take(Entry("unlink", {"path": f"lanes/3/commitlog/{4 << 16:020}"}))
+    promised.take(Entry("unlink", {"path": f"lanes/3/commitlog/{9 << 16:020}"}))
+    assert promised.deleted == {3: 5 << 16}
 
 
 @pytest.mark.nightly
