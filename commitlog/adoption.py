@@ -176,6 +176,11 @@ def _adopt(
         try:
             _check_buffers(control, directory.lane(number), pool, channel)
         except FileNotFoundError:
+            if is_leased(directory.lane(number), pool, channel):
+                raise PoolNotAdopted(
+                    f"lane {number}: its buffers are gone from {pool}, and producer {words[base + Lane.LESSEE_PID]} still "
+                    f"writes to them: close it, then start again"
+                ) from None
             lost = words[base + Lane.WROTE] - words[base + Lane.COMMITTED]
             report(f"lane {number}: its buffers are gone; {lost} bytes that were accepted and not committed are lost")
             words[base + Lane.BUFFERS] += 1

@@ -65,6 +65,8 @@ class RecentSegments:
         mapped = self._mapped.get(base)
         if mapped is None:
             file = MappedFile(self.directory.segment(base), base, self.segment_bytes, self.channel)
+            if not file.is_whole:
+                return file.view  # a copy, and the file may be healed
             mapped = self._mapped[base] = file.view  # unmapped as soon as the last user of the bytes is done
             if len(self._mapped) > self.keep:
                 self._mapped.popitem(last=False)

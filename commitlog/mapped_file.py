@@ -21,10 +21,26 @@ _POLL_SECONDS = 0.001
 _NO_FILE = (errno.EINVAL, errno.ELOOP, errno.ENODEV)
 
 
+_BLOCK_BYTES = 1 << 20
+
+
+def map_segment(fd: int, length: int, size: int, channel: FileChannel) -> mmap.mmap:
+    """The first `size` bytes of a segment file of `length` bytes, read-only. One that is too short ends in zeros: it is a
+    copy then, for to read a mapping beyond its file's end would be a SIGBUS. Raises OSError."""
+    if length >= size:
+        return channel.map_read(fd, size)
+    copy = mmap.mmap(-1, size)
+    for at in range(0, length, _BLOCK_BYTES):
+        data = channel.pread(fd, min(_BLOCK_BYTES, length - at), at)
+        copy[at : at + len(data)] = data
+    return copy
+
+
 class MappedFile:
     """A whole segment. `view` is its bytes, `start` its first byte's offset in the log, `size` its length in bytes.
 
-    Raises FileNotFoundError, DamagedFile where the file has another size, or is a link, a pipe or a directory.
+    Of a file that is too short (`is_whole` is false) it is a copy that ends in zeros, so that its good records can be read.
+    Raises FileNotFoundError, DamagedFile where the file is too long, or is a link, a pipe or a directory.
     """
 
     def __init__(self, path: Path, start: int, size: int, channel: FileChannel = DISK) -> None:
@@ -32,9 +48,10 @@ class MappedFile:
         try:
             with channel.opened(path) as fd:
                 actual = channel.size(fd)
-                if actual != size:
+                if actual > size:
                     raise DamagedFile(f"{path}: {actual:,} bytes, a segment of this log has {size:,}")
-                self._mapping: mmap.mmap = channel.map_read(fd, size)
+                self.is_whole = actual == size
+                self._mapping = map_segment(fd, actual, size, channel)
         except OSError as error:
             if error.errno in _NO_FILE:
                 raise DamagedFile(f"{path}: no regular file; put the segment in its place") from error

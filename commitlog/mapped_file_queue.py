@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from commitlog.file_channel import DISK, FileChannel
+from commitlog.mapped_file import map_segment
 from commitlog.store_directory import is_segment_name
 
 _BLOCK_BYTES = 1 << 20
@@ -94,21 +95,13 @@ class MappedFileQueue:
         if start != self._base:
             with self.channel.opened(self.path(start)) as fd:
                 length = self.channel.size(fd)
-                self._mapped = self.channel.map_read(fd, self.size) if length >= self.size else self._padded(fd, length)
+                self._mapped = map_segment(fd, length, self.size, self.channel)
             self._base = start
         return self._mapped
 
     def let_go(self) -> None:
         """Unmaps the file that was mapped last, as soon as nobody uses its bytes."""
         self._base, self._mapped = -1, mmap.mmap(-1, 1)
-
-    def _padded(self, fd: int, length: int) -> mmap.mmap:
-        """A copy of a file that is too short: reading a mapping beyond a file's end would be a SIGBUS."""
-        copy = mmap.mmap(-1, self.size)
-        for at in range(0, length, _BLOCK_BYTES):
-            data = self.channel.pread(fd, min(_BLOCK_BYTES, length - at), at)
-            copy[at : at + len(data)] = data
-        return copy
 
     def done_with(self, start: int, position: int) -> None:
         """Takes the first `position` bytes of the mapped file out of this process's memory: they count as its own."""

@@ -19,6 +19,7 @@ import pyarrow as pa
 from commitlog.byte_ranges import ByteArray, Ints, gather
 from commitlog.errors import DamagedFile
 from commitlog.file_channel import DISK, FileChannel
+from commitlog.mapped_file import map_segment
 
 HEAD_BYTES = 88
 """A record up to its body, both hosts IPv4."""
@@ -50,9 +51,9 @@ assert HEAD.itemsize == HEAD_BYTES
 class Segment:
     """One mapped segment file. `base` is the log offset of its first byte."""
 
-    def __init__(self, path: Path, base: int, fd: int, size: int, channel: FileChannel) -> None:
+    def __init__(self, path: Path, base: int, fd: int, length: int, size: int, channel: FileChannel) -> None:
         self.path, self.base, self.size = path, base, size
-        self.map = channel.map_read(fd, size)
+        self.map = map_segment(fd, length, size, channel)
         self.buffer = pa.py_buffer(self.map)
         self.u8: ByteArray = np.frombuffer(self.map, np.uint8)
 
@@ -73,16 +74,22 @@ class SegmentCache:
         self._mapped: OrderedDict[tuple[int, int], Segment] = OrderedDict()
 
     def get(self, path: Path, base: int, segment_bytes: int) -> Segment:
-        """The mapped segment file. Raises FileNotFoundError (retention took it), DamagedFile (another size)."""
+        """The mapped segment file; of one that is too short a copy that ends in zeros, which is not kept.
+
+        Raises FileNotFoundError (retention took it), DamagedFile (too long).
+        """
         fd = self.channel.open(path)
         try:
             facts = os.fstat(fd)
             key = facts.st_dev, facts.st_ino
             segment = self._mapped.get(key)
             if segment is None or segment.path != path:
-                if facts.st_size != segment_bytes:
+                if facts.st_size > segment_bytes:
                     raise DamagedFile(f"{path}: {facts.st_size:,} bytes, a segment of this log has {segment_bytes:,}")
-                segment = self._mapped[key] = Segment(path, base, fd, facts.st_size, self.channel)
+                segment = Segment(path, base, fd, facts.st_size, segment_bytes, self.channel)
+                if facts.st_size < segment_bytes:
+                    return segment
+                self._mapped[key] = segment
                 while len(self._mapped) > self.limit:
                     self._mapped.popitem(last=False)
         finally:

@@ -210,21 +210,30 @@ def test_other_lanes_are_given_out_completely(tmp_path: Path, state: str) -> Non
             assert len(list(reader)) == 3 * COUNT - 2
 
 
-def test_a_segment_that_is_gone_or_short(lane: HandMadeLane) -> None:
-    """It is left out as a whole; the error names it."""
-    publish(lane, COUNT, drained=True)
-    inside = [r for r in lane.records if r.physical_offset // SEGMENT == 1]
-    good = [(r.topic, r.queue_offset) for r in lane.records if r not in inside]
+@pytest.mark.parametrize("length", [-1, 0, 100, 2000, SEGMENT - 1])
+@pytest.mark.parametrize("state", STATES)
+def test_a_segment_that_is_gone_or_short(lane: HandMadeLane, state: str, length: int) -> None:
+    """Such as a copy that broke off has: what is whole of it is given out, and the error names it."""
+    dispatched, drained = STATES[state]
+    publish(lane, dispatched, drained=drained)
     segment = lane.store.directory.lane(3).segment(SEGMENT)
-    data = segment.read_bytes()
-    for harm in (segment.unlink, lambda: segment.write_bytes(data[:100])):
-        harm()
-        found, error = read_store(lane)
-        assert found == good[: len(found)]
-        assert isinstance(error, DamagedFile)
-        assert segment.name in str(error)
-        assert "ignore_corrupt" in str(error)
-        assert read_store(lane, ignore_corrupt=True) == (good, None)
+    kept = SEGMENT + length
+    lost = [r for r in lane.records if r.physical_offset // SEGMENT == 1 and r.physical_offset + r.total_size > kept]
+    good = [(r.topic, r.queue_offset) for r in lane.records if r not in lost]
+    if length < 0:
+        segment.unlink()
+    else:
+        segment.write_bytes(segment.read_bytes()[:length])
+    found, error = read_store(lane)
+    if not lost:  # the rest of the segment is BLANK
+        assert (found, error) == (good, None)
+        return
+    assert found == good[: len(found)]
+    assert len(found) == lane.records.index(lost[0])
+    assert isinstance(error, DamagedFile | CorruptRecord)
+    assert segment.name in str(error)
+    assert "ignore_corrupt" in str(error)
+    assert read_store(lane, ignore_corrupt=True) == (good, None)
 
 
 def test_queues_of_a_copy_that_are_older_than_its_positions(lane: HandMadeLane) -> None:

@@ -191,8 +191,23 @@ DAMAGES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("config", [CONFIG, RETAINED], ids=["whole", "retained"])
-@pytest.mark.parametrize("damage", DAMAGES)
+_DELETES = [remove_all, cut_a_file, swap_with_another, zero_last_entries]
+"""Those that are tried with retention always; the others nightly: to have it delete takes much to write."""
+
+
+@pytest.mark.parametrize(
+    ("damage", "config"),
+    [
+        pytest.param(
+            damage,
+            config,
+            id=f"{damage.__name__}-{name}",
+            marks=[pytest.mark.nightly] if config is RETAINED and damage not in _DELETES else [],
+        )
+        for damage in DAMAGES
+        for name, config in (("whole", CONFIG), ("retained", RETAINED))
+    ],
+)
 def test_damaged_queues_are_built_anew(
     damage: Callable[[Path], None],
     config: dict[str, dict[str, Any]],
