@@ -309,7 +309,7 @@ class QueueRepair:
                 some = rows[begin:end]
                 queue.place(offsets[begin:end], table.physical_offsets[some], table.sizes[some], table.tags_codes[some])
                 self._ends[topic] = max(self._ends[topic], int(offsets[end - 1]) + 1)
-                self._placed[topic] = int(offsets[end - 1]) + 1
+                self._placed[topic] = max(self._placed.get(topic, 0), int(offsets[end - 1]) + 1)
 
     def _fit_before(self, queue: ConsumeQueue, first: int) -> int:
         """Where the queue ends that the entry of a topic's first record, of queue offset `first`, is to be placed in.
@@ -323,7 +323,7 @@ class QueueRepair:
         begin, known = self._begin_of_file(queue, first), min(state.sound, first)
         start = max(begin, state.first)
         is_ours = state.first <= known and self._first_foreign(queue.directory, start, known, self._built_from) >= known
-        if is_ours and (known == first or self._may_be_in_gap(first - known)):
+        if is_ours and (known == first or self._gap_behind(queue, known, first - known)):
             return state.sound
         self._unlink_files(queue.directory, lambda start: start < begin * ENTRY_BYTES)  # else a hole would follow them
         queue.starts()  # as they are now
@@ -334,14 +334,20 @@ class QueueRepair:
     def _begin_of_file(queue: ConsumeQueue, offset: int) -> int:
         return offset - offset % (queue.file_bytes // ENTRY_BYTES)
 
-    def _may_be_in_gap(self, count: int) -> bool:
-        """Whether the damaged range that was met last has room for so many records."""
-        return bool(self.gaps) and count * RECORD_BYTES_MIN <= self.gaps[-1].end - self.gaps[-1].start
+    @staticmethod
+    def _where(queue: ConsumeQueue, offset: int) -> int:
+        """The place that an entry names; −1 without one."""
+        entries = queue.entries(max(offset, 0), min(offset + 1, 1))
+        return int(entries["physical_offset"][0]) if len(entries) else -1
+
+    def _gap_behind(self, queue: ConsumeQueue, end: int, count: int) -> Gap | None:
+        """The last damaged range behind the record of entry `end` − 1 that has room for so many records."""
+        where, room = self._where(queue, end - 1), count * RECORD_BYTES_MIN
+        return next((gap for gap in self.gaps[::-1] if gap.end > where and room <= gap.end - gap.start), None)
 
     def _fill(self, queue: ConsumeQueue, end: int, first: int) -> None:
         """Entries for the queue offsets [end, first), whose records are not there."""
-        if self._may_be_in_gap(first - end):
-            gap = self.gaps[-1]
+        if gap := self._gap_behind(queue, end, first - end):
             self._place_many(queue, end, first, gap.start, min(gap.end - gap.start, PRE_FILL_SIZE - 1))
         else:
             self._fill_as_deleted(queue, max(end, self._begin_of_file(queue, first)), first)
@@ -376,7 +382,9 @@ class QueueRepair:
             except DamagedFile as error:
                 found.append(f"consume queue: {error}")
                 continue
-            keep = self._first_past(directory, state, end)
+            topic = directory.parent.name
+            placed = self._placed.get(topic, 0) if directory == self.lane.queue(topic) else 0  # all below the log's end
+            keep = max(self._first_past(directory, state, end), placed)
             is_past = keep < state.sound or state.junk_high >= end
             if is_past or state.torn:
                 self._zero_from(directory, keep)
@@ -385,19 +393,15 @@ class QueueRepair:
         return found
 
     def _first_past(self, directory: Path, state: QueueState, end: int) -> int:
-        queue = ConsumeQueue(directory, self._file_bytes, self.channel)
-        try:
+        with contextlib.closing(ConsumeQueue(directory, self._file_bytes, self.channel)) as queue:
             low, high = state.first, state.sound
             while low < high:
                 middle = (low + high) // 2
-                entry = queue.entries(middle, 1)
-                if len(entry) and int(entry["physical_offset"][0]) >= end:
+                if self._where(queue, middle) >= end:
                     high = middle
                 else:
                     low = middle + 1
             return low
-        finally:
-            queue.close()
 
     def trim(self) -> list[str]:
         """After all of the log was placed: empties what comes behind a topic's last record, as where another topic's files
@@ -445,11 +449,8 @@ class QueueRepair:
             self.channel.sync_directory(self.lane.quarantine)
 
     def _zero_from(self, directory: Path, offset: int) -> None:
-        queue = ConsumeQueue(directory, self._file_bytes, self.channel)
-        try:
+        with contextlib.closing(ConsumeQueue(directory, self._file_bytes, self.channel)) as queue:
             queue.zero_from(offset)
-        finally:
-            queue.close()
 
     # ---- open queues ---------------------------------------------------------------------------------------------
 

@@ -1,0 +1,64 @@
+"""Consume queues built anew from a log that is damaged at several places: no queue offset begins again."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import commitlog
+from commitlog.store_directory import LaneDirectory, StoreDirectory
+
+_QUEUE_OFFSET_AT = 20
+SETTINGS: dict[str, dict[str, Any]] = {"store": {"segment_bytes": 1 << 16}}
+WITHOUT_CRC: dict[str, dict[str, Any]] = {"store": {"segment_bytes": 1 << 16, "record_crc": False}}
+
+
+def write(lane: LaneDirectory, where: int, data: bytes) -> None:
+    """All of it in the first segment."""
+    with lane.segment(0).open("r+b") as file:
+        file.seek(where)
+        file.write(data)
+
+
+def next_offset(path: Path, topic: str) -> int:
+    """What a producer of the next start gives out."""
+    with commitlog.Store.open(path) as store, store.producer() as producer:
+        return producer.send(topic, b"new").offset
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_records_lost_in_one_hole_are_not_looked_for_in_the_next(tmp_path: Path, is_lost: bool) -> None:
+    """Behind a large hole in one topic there is a small one in another."""
+    path = tmp_path / "store"
+    with commitlog.Store.open(path, SETTINGS) as store, store.producer() as producer:
+        mine = [producer.send("mine", bytes(50)).physical_offset for _ in range(100)]
+        other = [producer.send("other", bytes(50)).physical_offset for _ in range(5)]
+        mine += [producer.send("mine", bytes(50)).physical_offset for _ in range(150)]
+        producer.flush()
+    lane = StoreDirectory(path).lane(0)
+    write(lane, mine[60], bytes(mine[99] - mine[60] + 20))
+    write(lane, other[2] + 90, b"?")
+    lane.abort_file.touch()
+    if is_lost:
+        shutil.rmtree(lane.queue("mine").parent)
+    assert next_offset(path, "mine") == 250
+
+
+@pytest.mark.parametrize("was_killed", [True, False])
+@pytest.mark.parametrize("bit", [0, 5, 61, 63])
+@pytest.mark.parametrize("number", [120, 299])
+def test_a_damaged_queue_offset_that_no_crc_covers(tmp_path: Path, bit: int, number: int, was_killed: bool) -> None:
+    """It names another place, or none; the records around it keep theirs."""
+    path = tmp_path / "store"
+    with commitlog.Store.open(path, WITHOUT_CRC) as store, store.producer() as producer:
+        places = [producer.send("t", bytes(100)).physical_offset for _ in range(300)]
+        producer.flush()
+    lane = StoreDirectory(path).lane(0)
+    write(lane, places[number] + _QUEUE_OFFSET_AT, (number ^ 1 << bit).to_bytes(8, "big"))
+    if was_killed:
+        lane.abort_file.touch()
+        shutil.rmtree(lane.queue("t").parent)
+    assert next_offset(path, "t") == (299 if number == 299 else 300)  # nothing but the last record tells its own
