@@ -255,7 +255,8 @@ class Reader:
 
     def _refused(self, error: OSError) -> DiskError:
         """What the system refuses, by its name."""
-        return disk_error(error.errno or errno.EIO, f"{self._view.path}: reading the store")
+        place = error.filename or self._view.path
+        return disk_error(error.errno or errno.EIO, f"{place}: {error.strerror}, while it was read")
 
     def _read(self, *, again: bool = False) -> Generator[Message, None, None]:
         """All messages in their order, and NOTHING_YET where it came to the end or walked for long without finding any.
