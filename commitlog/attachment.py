@@ -13,7 +13,7 @@ from pathlib import Path
 from commitlog.clock import Clock
 from commitlog.config import Config
 from commitlog.descriptors import check_free, occupy_standard_descriptors
-from commitlog.errors import NoFreeLane, NotEnoughSharedMemory, StoreNotRunning, StoreStopped, disk_error
+from commitlog.errors import NoFreeLane, NotEnoughSharedMemory, StoreNotRunning, StoreStopped, disk_error, store_moved
 from commitlog.file_channel import DISK, FileChannel
 from commitlog.lane import Lease, has_lost_files, is_damaged, try_lease
 from commitlog.locks import is_pool_held, is_running
@@ -155,9 +155,10 @@ class Attachment:
             return False
 
     def check_open(self) -> None:
-        """Raises StoreStopped once the store is closing."""
+        """Raises StoreStopped once the store is closing, StoreMoved where that is why."""
         path = self.directory.path
         if self.closing:
+            self._check_place()
             if self.words[Header.SUPERVISOR_PID] and self._is_abandoned():
                 raise StoreStopped(
                     f"{path}: its supervisor is gone; its stages write out what was accepted and leave: `commitlog run "
@@ -175,11 +176,17 @@ class Attachment:
                 f"the pool; the next `commitlog run` writes it to disk"
             )
 
+    def _check_place(self) -> None:
+        """Raises StoreMoved."""
+        if not self.control.is_at(self.directory.path):
+            raise store_moved(self.directory.path, self.pool)
+
     def raise_fault(self, base: int) -> None:
         """Raises the named error of what keeps the lane at words index `base` from moving, if anything does."""
         for word, doing in _FAULT_WORDS:
             code = self.words[base + word]
             if code:
+                self._check_place()  # where the path leads elsewhere, the stages find no file
                 raise disk_error(code, f"{self.directory.path}: {doing} fails")
 
     # ---- sockets -------------------------------------------------------------------------------------------------

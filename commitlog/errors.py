@@ -70,10 +70,8 @@ class StoreStopped(CommitLogError):
     status = PutMessageStatus.SERVICE_NOT_AVAILABLE
 
 
-class StoreMoved(CommitLogError):
+class StoreMoved(StoreStopped):
     """The store's directory was renamed, removed or replaced while the store ran. What was accepted is in its pool."""
-
-    status = PutMessageStatus.SERVICE_NOT_AVAILABLE
 
 
 class StageFailed(CommitLogError):
