@@ -62,7 +62,8 @@ class Sockets:
         if self._closed or not are_free(_MORE_DESCRIPTORS if self._context else _FIRST_DESCRIPTORS):
             return
 
-        made = threading.Event()
+        made = _thread.allocate_lock()  # not an Event: an interrupt inside its `wait` would end as another error
+        made.acquire()
 
         def work() -> None:
             try:
@@ -75,14 +76,14 @@ class Sockets:
             except zmq.ZMQError as error:
                 log.info("%s: a socket can't be had: %s", self._pool, error)
             finally:
-                made.set()
+                made.release()
 
         try:  # the bare function: `Thread.start` loses count where an interrupt comes into it
             _thread.start_new_thread(work, ())
         except RuntimeError as error:
             log.info("%s: a socket can't be had: %s", self._pool, error)
             return
-        made.wait()
+        made.acquire()
 
     def _make_bell(self, context: zmq.Context[zmq.Socket[bytes]], stage: str) -> None:
         if stage not in self._bells:
