@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from commitlog.errors import CorruptRecord, DamagedFile
 from commitlog.file_channel import DISK, FileChannel
+from commitlog.left_out import LogError
 from commitlog.log_scan import Gap, LogScan
 from commitlog.log_walk import Step, walk
 from commitlog.mapped_file_queue import MappedFileQueue
@@ -20,8 +21,6 @@ from commitlog.store_directory import LaneDirectory
 
 _LOOKS = 3
 """Retention may remove a file while it is looked at: then the files are listed anew."""
-
-LogError = CorruptRecord | DamagedFile
 
 
 @dataclass(frozen=True, slots=True)

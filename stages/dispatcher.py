@@ -22,6 +22,7 @@ from commitlog.errors import CommitLogError, CorruptRecord
 from commitlog.file_channel import FileChannel
 from commitlog.mapped_file import MappedFile
 from commitlog.queue_bounds import total_of_ends
+from commitlog.queue_entries import by_topic
 from commitlog.scan import RecordTable, Stop, scan
 from shm.layout import Lane
 from shm.positions import count_entries, counted_entries
@@ -145,13 +146,7 @@ class ReputMessageService(ServiceThread):
 
     def _place(self, lane: int, table: RecordTable) -> None:
         """One call a topic: the records of a table sorted by topic, in log order within each."""
-        wanted = np.flatnonzero(table.in_queue)
-        wanted = wanted[np.argsort(table.topic_index[wanted], kind="stable")]
-        edges = np.searchsorted(table.topic_index[wanted], np.arange(len(table.topics) + 1))
-        for index, topic in enumerate(table.topics):
-            rows = wanted[edges[index] : edges[index + 1]]
-            if not len(rows):
-                continue
+        for topic, rows in by_topic(table, len(table)):
             self._queue(lane, topic).place(
                 table.queue_offsets[rows], table.physical_offsets[rows], table.sizes[rows], table.tags_codes[rows]
             )
