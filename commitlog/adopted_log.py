@@ -108,7 +108,7 @@ class AdoptedLog:
         if not self._is_whole(held, start):
             return  # buffers made since: the segment was never in them
         on_disk = self._read(file).ljust(self.segment_bytes, b"\0")
-        if _has_other_bytes(on_disk, held[:count]) and self._is_whole(on_disk[:count], start):
+        if has_other_bytes(on_disk, held[:count]) and self._is_whole(on_disk[:count], start):
             raise PoolNotAdopted(
                 f"{file} holds other messages than those that were flushed there from the pool "
                 f"{self.control.region.path.parent}; {self._way_out()}"
@@ -204,7 +204,7 @@ class AdoptedLog:
                 yield where
 
 
-def _has_other_bytes(on_disk: bytes, held: bytes) -> bool:
+def has_other_bytes(on_disk: bytes, held: bytes) -> bool:
     """Whether a byte of the file is neither zero nor that of the buffer."""
     one, other = np.frombuffer(on_disk, np.uint8, len(held)), np.frombuffer(held, np.uint8)
     return bool(np.any((one != other) & (one != 0)))

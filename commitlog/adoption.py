@@ -13,9 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
-from commitlog.adopted_log import AdoptedLog
+from commitlog.adopted_log import AdoptedLog, has_other_bytes
 from commitlog.adopted_queues import check_queues
 from commitlog.config import Config
 from commitlog.consume_queue import ENTRY_BYTES
@@ -323,10 +321,10 @@ def _agrees(lane: LaneDirectory, buffer: memoryview, start: int, where: int, end
 
 def _contradicts(on_disk: bytes, buffer: memoryview) -> bool:
     """Whether a byte is neither zero nor that of the buffer, whose views all end here: else it could not be unmapped."""
-    if on_disk == _ZEROS[: len(on_disk)] or on_disk == bytes(buffer[: len(on_disk)]):
+    held = bytes(buffer[: len(on_disk)])
+    if on_disk == _ZEROS[: len(on_disk)] or on_disk == held:
         return False  # nearly always, and told quickly
-    found = np.frombuffer(on_disk, np.uint8)
-    return bool(np.any((found != np.frombuffer(buffer, np.uint8)[: len(found)]) & (found != 0)))
+    return has_other_bytes(on_disk, held)
 
 
 def _recover_all(

@@ -136,3 +136,11 @@ def look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     from commitlog import topic_index
 
     monkeypatch.setattr(topic_index, "STOPPED_REREAD_NS", 0)
+
+
+@pytest.fixture
+def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader's name that another process holds is refused at once."""
+    from commitlog import registered_readers
+
+    monkeypatch.setattr(registered_readers, "PATIENCE_SECONDS", 0.05)

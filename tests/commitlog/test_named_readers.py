@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 import commitlog
-from commitlog import registered_readers
 from commitlog.errors import (
     ReaderError,
     ReaderInUse,
@@ -30,12 +29,7 @@ from tests.fake_clock import SetClock
 from tests.spark.hand_made import HandMadeStore, small_store
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.usefixtures("look_each_time")
-
-
-@pytest.fixture(autouse=True)
-def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registered_readers, "PATIENCE_SECONDS", 0.05)
+pytestmark = pytest.mark.usefixtures("look_each_time", "little_patience")
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from commitlog import registered_readers
 from commitlog.errors import OptionError, ReaderError, ReaderInUse
 from commitlog.file_channel import FileChannel
 from commitlog.registered_readers import PYTHON, RegisteredReader, RegisteredReaders
@@ -27,12 +26,7 @@ if TYPE_CHECKING:
 
 ALL = ReadAllAvailable()
 Json = dict[str, Any]
-pytestmark = pytest.mark.usefixtures("look_each_time")
-
-
-@pytest.fixture(autouse=True)
-def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registered_readers, "PATIENCE_SECONDS", 0.05)
+pytestmark = pytest.mark.usefixtures("look_each_time", "little_patience")
 
 
 @pytest.fixture
