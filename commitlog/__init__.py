@@ -12,9 +12,6 @@ day.
 from __future__ import annotations
 
 import importlib
-import os.path
-
-import shm
 
 # As typing has it. To import that takes long, and nobody can catch a Ctrl-C while this module is loaded.
 TYPE_CHECKING = False
@@ -31,14 +28,6 @@ if TYPE_CHECKING:
     from commitlog.store import StopReport, Store
 
 __all__ = ["Config", "Message", "Producer", "PutMessageStatus", "Reader", "Receipt", "StopReport", "Store", "errors"]
-
-if shm.__file__ is None or os.path.dirname(os.path.dirname(shm.__file__)) != os.path.dirname(os.path.dirname(__file__)):
-    from commitlog.errors import NeighbourMismatch
-
-    raise NeighbourMismatch(
-        f"commitlog found another package named shm ({shm.__file__ or list(shm.__path__)}): rename it, or move it "
-        f"off sys.path"
-    )
 
 _HOMES = {
     "Config": "commitlog.config",

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from commitlog.config import Config, Interval, RetentionConfig
 from commitlog.errors import ConfigError
-from commitlog.log_lines import printable
+from commitlog.lines import printable
 
 for _section in (Config, *(section.default_factory for section in dataclasses.fields(Config))):
     _section.__pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[union-attr]

@@ -94,10 +94,6 @@ class UnsafePath(CommitLogError):
     """A directory, pool or socket that is a symbolic link or belongs to somebody else."""
 
 
-class NeighbourMismatch(CommitLogError):
-    """The `shm` or `stages` package that was imported is not this package's own neighbour."""
-
-
 class IllegalArgument(CommitLogError, TypeError, ValueError):
     """A call was given an argument of a wrong type or value. Nothing was done.
 

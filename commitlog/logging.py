@@ -14,6 +14,7 @@ import os
 import threading
 
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK
+from commitlog.disk.store_directory import checked_path
 from commitlog.errors import (
     CommitLogError,
     ConcurrentUse,
@@ -23,10 +24,9 @@ from commitlog.errors import (
     StoreNotRunning,
     StoreStopped,
 )
-from commitlog.log_lines import printable
+from commitlog.lines import printable
 from commitlog.producer import Producer
-from commitlog.properties import check_topic
-from commitlog.store_directory import checked_path
+from commitlog.record.properties import check_topic
 
 FLUSH_SECONDS = 5.0
 """How long `flush` waits at most; `logging.shutdown` calls it when the program ends."""

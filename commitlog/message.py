@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from commitlog.record import Record
+from commitlog.record.record import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Message:
     @classmethod
     def of(cls, record: Record) -> Message:
         """Unpacks compressed bodies. Raises MissingCodec, CorruptRecord."""
-        from commitlog.body import plain_body
-        from commitlog.record import CRC_PROPERTY_START
+        from commitlog.record.body import plain_body
+        from commitlog.record.record import CRC_PROPERTY_START
 
         properties = record.properties
         properties.pop(CRC_PROPERTY_START[:-1].decode(), None)

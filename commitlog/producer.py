@@ -24,10 +24,12 @@ from time import time_ns
 from types import TracebackType
 from typing import Any, NoReturn
 
-from commitlog.attachment import Attachment
-from commitlog.batch import batch_size, encode_batch, largest_record
-from commitlog.bodies import Bodies
-from commitlog.bound_encoder import BoundEncoder, bind
+from commitlog.appending.attachment import Attachment
+from commitlog.appending.lane import Lease
+from commitlog.appending.last_record import last_record
+from commitlog.appending.progress import LaneProgress
+from commitlog.appending.turns import Turns, is_inside
+from commitlog.appending.write_place import WritePlace
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import (
     ConcurrentUse,
@@ -38,17 +40,15 @@ from commitlog.errors import (
     disk_error,
     refuse_copy,
 )
-from commitlog.lane import Lease
-from commitlog.last_record import last_record
 from commitlog.message import Message
-from commitlog.progress import LaneProgress
-from commitlog.properties import check_topic, encode_keyed_properties, encode_properties
 from commitlog.receipt import BatchReceipt, Receipt
-from commitlog.record import BLANK_BYTES, MAGIC_BLANK, Host, RecordEncoder, decode
+from commitlog.record.batch import batch_size, encode_batch, largest_record
+from commitlog.record.bodies import Bodies
+from commitlog.record.bound_encoder import BoundEncoder, bind
+from commitlog.record.properties import check_topic, encode_keyed_properties, encode_properties
+from commitlog.record.record import BLANK_BYTES, MAGIC_BLANK, Host, RecordEncoder, decode
+from commitlog.shm.layout import Lane
 from commitlog.statistics import LaneStatistics, lane_statistics
-from commitlog.turns import Turns, is_inside
-from commitlog.write_place import WritePlace
-from shm.layout import Lane
 
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 STORE_ADDRESS = "127.0.0.1"

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Literal
 
 from commitlog.clock import SYSTEM_CLOCK, Clock, limit_ns
-from commitlog.consume_queue import is_light
+from commitlog.disk.consume_queue import is_light
 from commitlog.errors import (
     CommitLogError,
     CorruptRecord,
@@ -36,16 +36,16 @@ from commitlog.errors import (
     disk_error,
     refuse_copy,
 )
-from commitlog.lane_choice import LaneChoice
-from commitlog.left_out import with_way_out
-from commitlog.log_walk import RecentSegments
 from commitlog.message import Message
-from commitlog.reader_cursors import NOTHING_YET, LaneCursor, QueueCursor
-from commitlog.reader_position import ReaderPosition, check_named, check_options, read_queues
-from commitlog.start import Offsets, QueueStarts, parse_starts
+from commitlog.reading.cursors import NOTHING_YET, LaneCursor, QueueCursor
+from commitlog.reading.lane_choice import LaneChoice
+from commitlog.reading.left_out import with_way_out
+from commitlog.reading.log_walk import RecentSegments
+from commitlog.reading.position import ReaderPosition, check_named, check_options, read_queues
+from commitlog.reading.starting_point import Offsets, QueueStarts, parse_starts
+from commitlog.reading.topic_index import TopicIndex
+from commitlog.reading.view import open_view
 from commitlog.statistics import ReaderStatistics
-from commitlog.topic_index import TopicIndex
-from commitlog.view import open_view
 
 _SEGMENTS_KEPT = 8
 """Mapped segments of a RocketMQ's log: its queues are not all at the same place."""

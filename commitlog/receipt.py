@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from commitlog.progress import LaneProgress, Level
-from commitlog.record import message_id
 from commitlog.status import PutMessageStatus
 
 if TYPE_CHECKING:
-    from commitlog.record_table import Ints
+    import numpy as np
+    import numpy.typing as npt
+
+Level = Literal["accepted", "committed", "flushed"]
+
+
+class Progress(Protocol):
+    """How far the lane of a receipt has come (`commitlog.appending.progress.LaneProgress`); `where` is a position, in bytes."""
+
+    lane: int
+
+    def message_id(self, where: int) -> str: ...
+    def reached(self, level: Level, where: int) -> bool: ...
+    def status_of(self, where: int) -> PutMessageStatus: ...
+    def wait(self, level: Level, where: int, timeout: float | None) -> PutMessageStatus: ...
+    def wait_async(self, level: Level, where: int) -> Coroutine[Any, Any, PutMessageStatus]: ...
+    def call_back(
+        self, level: Level, where: int, callback: Callable[[PutMessageStatus], object], timeout: float | None
+    ) -> None: ...
 
 
 def _field(index: int) -> Any:
@@ -30,7 +46,7 @@ class Receipt(tuple[Any, ...]):
 
     __slots__ = ()
 
-    _progress: LaneProgress = _field(0)
+    _progress: Progress = _field(0)
     topic: str = _field(1)
     offset: int = _field(2)
     physical_offset: int = _field(3)
@@ -44,7 +60,7 @@ class Receipt(tuple[Any, ...]):
     @property
     def message_id(self) -> str:
         """RocketMQ's message id: store host and physical offset in hex, unique in the store."""
-        return message_id(self._progress.store_host, self.physical_offset)
+        return self._progress.message_id(self.physical_offset)
 
     def done(self, level: Level = "flushed") -> bool:
         """Whether the message has reached the level; a look at one word of shared memory."""
@@ -89,7 +105,7 @@ class BatchReceipt(Receipt):
 
     __slots__ = ()
 
-    physical_offsets: Ints = _field(5)
+    physical_offsets: npt.NDArray[np.int64] = _field(5)
 
     def __len__(self) -> int:
         """How many messages; their queue offsets are `offset` and those after it."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.locks import is_leased, is_running
-from commitlog.view import StoreView
-from shm.layout import LANE_ROWS, STAGES, Header, Lane, Stage
-from shm.pool import available_buffers
-from shm.positions import ControlRegion
-from shm.statistics import PUT_TIME_NAMES, Histogram, RetentionFlag, Throughput, put_times, throughput
+from commitlog.disk.locks import is_leased, is_running
+from commitlog.reading.view import StoreView
+from commitlog.shm.layout import LANE_ROWS, STAGES, Header, Lane, Stage
+from commitlog.shm.pool import available_buffers
+from commitlog.shm.positions import ControlRegion
+from commitlog.shm.statistics import PUT_TIME_NAMES, Histogram, RetentionFlag, Throughput, put_times, throughput
 
 FAULT_WORDS = {
     "committer": Lane.COMMITTER_FAULT,

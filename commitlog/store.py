@@ -21,12 +21,12 @@ import orjson
 import commitlog.errors as errors
 from commitlog.config import Config
 from commitlog.config_file import load_config
-from commitlog.descriptors import check_free, occupy_standard_descriptors
+from commitlog.disk.descriptors import check_free, occupy_standard_descriptors
+from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, IllegalArgument, StageFailed, StoreRefused, refuse_copy
 from commitlog.producer import Producer
+from commitlog.reading.view import StoreView
 from commitlog.statistics import StoreStatistics, store_statistics
-from commitlog.store_directory import StoreDirectory
-from commitlog.view import StoreView
 
 _CLOSE_SLACK_SECONDS = 180.0
 """What a close gives the supervisor besides the time that its stages may take to drain."""
@@ -85,7 +85,7 @@ class Store:
         check_free(_NEEDED_DESCRIPTORS, f"{directory.path}: to start the stages")
         occupy_standard_descriptors()  # or a pipe to the supervisor gets such a number
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "stages.supervisor"],
+            [sys.executable, "-P", "-m", "commitlog.stages.supervisor"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,

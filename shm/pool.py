@@ -16,8 +16,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from shm.layout import DIRECT_WINDOW, MAX_SLOTS, Lane
-from shm.region import Region, RegionError
+from commitlog.shm.layout import DIRECT_WINDOW, MAX_SLOTS, Lane
+from commitlog.shm.region import Region, RegionError
 
 MIN_SLOTS = 3
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from shm.layout import (
+from commitlog.shm.layout import (
     CONTROL_BYTES,
     ENTRY_COUNTS,
     LANE_ROW_WORDS,
@@ -34,7 +34,7 @@ from shm.layout import (
     Header,
     Lane,
 )
-from shm.region import Region, RegionError
+from commitlog.shm.region import Region, RegionError
 
 CONTROL_NAME = "control"
 

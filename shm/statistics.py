@@ -11,7 +11,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from enum import IntFlag
 
-from shm.layout import (
+from commitlog.shm.layout import (
     HISTOGRAM_BUCKETS,
     LANE_ROW_WORDS,
     LANE_ROWS,

@@ -17,14 +17,14 @@ from pathlib import Path
 import numpy as np
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.file_channel import FileChannel
-from commitlog.locks import is_leased, lane_locked
-from commitlog.store_directory import segment_name
-from shm.layout import Header, Lane
-from shm.pool import remove_buffers
-from stages.pool_watch import PoolWatch
-from stages.retention import Retention
-from stages.service_thread import ServiceThread, main
+from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.locks import is_leased, lane_locked
+from commitlog.disk.store_directory import segment_name
+from commitlog.shm.layout import Header, Lane
+from commitlog.shm.pool import remove_buffers
+from commitlog.stages.allocating.pool_watch import PoolWatch
+from commitlog.stages.allocating.retention import Retention
+from commitlog.stages.service_thread import ServiceThread, main
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """One stage alone, on prepared input, with no other process running: for benchmarks, and to see where its time goes.
 
-`python -P -m stages.alone STAGE DIRECTORY [SEGMENT_BYTES [BODY_BYTES]]` makes a small store in a new DIRECTORY and fills a
-lane's buffers. Then it obeys lines of its standard input, each answered by one JSON object: `prepare` sets the stage's
+`python -P -m commitlog.stages.alone STAGE DIRECTORY [SEGMENT_BYTES [BODY_BYTES]]` makes a small store in a new
+DIRECTORY and fills a lane's buffers. Then it obeys lines of its standard input, each answered by one JSON object: `prepare` sets the stage's
 input back to untouched, `go` turns the stage's rounds until nothing is left and says what that took. At the end of its
 input it removes the store and its pool.
 
@@ -31,13 +31,13 @@ import commitlog
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.config import Config
 from commitlog.config_file import load_config
+from commitlog.disk.file_channel import DISK
+from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError
-from commitlog.file_channel import DISK
-from commitlog.store_directory import StoreDirectory
-from shm.layout import HISTOGRAM_BUCKETS, STAGES, Header, Lane, Stage
-from shm.statistics import Histogram
-from stages.service_thread import ServiceThread
-from stages.supervisor import StageProcess, Supervisor
+from commitlog.shm.layout import HISTOGRAM_BUCKETS, STAGES, Header, Lane, Stage
+from commitlog.shm.statistics import Histogram
+from commitlog.stages.service_thread import ServiceThread
+from commitlog.stages.supervisor import StageProcess, Supervisor
 
 TOPIC = "alone"
 _BATCH = 1000
@@ -111,7 +111,7 @@ class Alone:
         return sent
 
     def _make(self, name: str) -> ServiceThread:
-        kind = getattr(importlib.import_module(f"stages.{name}"), _CLASSES[name])
+        kind = getattr(importlib.import_module(f"commitlog.stages.{name}"), _CLASSES[name])
         self.words[Header.SUPERVISOR_HEARTBEAT] = SYSTEM_CLOCK.monotonic_ns()
         stage: ServiceThread = kind(self.path)
         stage.beat()
@@ -272,7 +272,7 @@ def main() -> None:
     try:
         alone = Alone(name, Path(path), segment_bytes, body_bytes)
     except CommitLogError as error:
-        sys.exit(f"stages.alone: {error}")
+        sys.exit(f"commitlog.stages.alone: {error}")
     try:
         _say({"ready": True, "pid": os.getpid(), "bytes": alone.input_bytes, "messages": alone.messages})
         for line in sys.stdin.buffer:

@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
-from commitlog.direct_segment import check_whole
+from commitlog.disk.direct_segment import check_whole
+from commitlog.disk.file_channel import FileChannel
 from commitlog.errors import CorruptRecord
-from commitlog.file_channel import FileChannel
-from shm.layout import Lane
-from shm.pool import is_direct
-from stages.lane_buffers import LaneBuffers
-from stages.service_thread import ServiceThread, main
+from commitlog.shm.layout import Lane
+from commitlog.shm.pool import is_direct
+from commitlog.stages.lane_buffers import LaneBuffers
+from commitlog.stages.service_thread import ServiceThread, main
 
 PAGE_BYTES = 4096
 _FOLLOW_NS = 200_000_000

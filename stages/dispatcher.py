@@ -17,16 +17,16 @@ from pathlib import Path
 import numpy as np
 
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
-from commitlog.consume_queue import ConsumeQueue
+from commitlog.disk.consume_queue import ConsumeQueue
+from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.mapped_file import MappedFile
+from commitlog.disk.queue_entries import by_topic
 from commitlog.errors import CommitLogError, CorruptRecord
-from commitlog.file_channel import FileChannel
-from commitlog.mapped_file import MappedFile
-from commitlog.queue_bounds import total_of_ends
-from commitlog.queue_entries import by_topic
-from commitlog.scan import RecordTable, Stop, scan
-from shm.layout import Lane
-from shm.positions import count_entries, counted_entries
-from stages.service_thread import ServiceThread, main
+from commitlog.reading.queue_bounds import total_of_ends
+from commitlog.record.scan import RecordTable, Stop, scan
+from commitlog.shm.layout import Lane
+from commitlog.shm.positions import count_entries, counted_entries
+from commitlog.stages.service_thread import ServiceThread, main
 
 _SLICE_BYTES = 16 << 20
 _OTHER_DESCRIPTORS = 24

@@ -21,13 +21,13 @@ from pathlib import Path
 
 import numpy as np
 
-from commitlog.checkpoint import Positions, PositionsFile, StoreCheckpoint
+from commitlog.appending.wire import NoticePublisher
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
-from commitlog.file_channel import FileChannel
-from commitlog.wire import NoticePublisher
-from shm.layout import Lane
-from shm.positions import counted_entries
-from stages.service_thread import ServiceThread, main
+from commitlog.disk.checkpoint import Positions, PositionsFile, StoreCheckpoint
+from commitlog.disk.file_channel import FileChannel
+from commitlog.shm.layout import Lane
+from commitlog.shm.positions import counted_entries
+from commitlog.stages.service_thread import ServiceThread, main
 
 PAGE_BYTES = 4096
 _OVERLAPPING_SYNCS = 4

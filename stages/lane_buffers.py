@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from shm.layout import Lane
-from shm.pool import WriteBuffers
+from commitlog.shm.layout import Lane
+from commitlog.shm.pool import WriteBuffers
 
 
 class LaneBuffers:

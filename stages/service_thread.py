@@ -25,18 +25,18 @@ import numpy as np
 import numpy.typing as npt
 import zmq
 
+from commitlog.appending.wire import WakeupReceiver, WakeupSender
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import Config
+from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.locks import is_running, stage_at
+from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, StageFailed, StoreNotFound, store_moved
-from commitlog.file_channel import FileChannel
-from commitlog.locks import is_running, stage_at
-from commitlog.store_directory import StoreDirectory
-from commitlog.view import attach_control
-from commitlog.wire import WakeupReceiver, WakeupSender
-from shm.layout import STAGES, Header, Lane, Stage
-from shm.statistics import record_duration
-from stages.log_files import log_to_own_output
-from stages.store_channel import StoreChannel
+from commitlog.reading.view import attach_control
+from commitlog.shm.layout import STAGES, Header, Lane, Stage
+from commitlog.shm.statistics import record_duration
+from commitlog.stages.store_channel import StoreChannel
+from commitlog.stages.supervising.log_files import log_to_own_output
 
 DRAIN_ROUNDS = 10
 _DRAIN_ROUND_MS = 200
@@ -126,7 +126,7 @@ class ServiceThread(ABC):
         return fd
 
     def _take_pool_lock(self) -> int:
-        """Its other place, which nobody removes together with the file (commitlog/locks.py)."""
+        """Its other place, which nobody removes together with the file (commitlog/disk/locks.py)."""
         fd = self.channel.open(self.control.region.path, write=True)
         if not self.channel.try_lock(fd, stage_at(self.name)):
             self.channel.close(fd)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from commitlog.file_channel import FileChannel
+from commitlog.disk.file_channel import FileChannel
 
 
 class StoreChannel(FileChannel):

@@ -27,10 +27,11 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from commitlog.adoption import check_lane_fits, choose_segment_bytes, open_pool
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import AUTO_SEGMENT_BYTES_MAX, MIN_SEGMENT_BYTES, Config
-from commitlog.descriptors import occupy_standard_descriptors
+from commitlog.disk.descriptors import occupy_standard_descriptors
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.store_directory import StoreDirectory, StoreFacts, new_store_id
 from commitlog.errors import (
     CommitLogError,
     PoolUnlinked,
@@ -40,18 +41,17 @@ from commitlog.errors import (
     StoreRefused,
     refusal,
 )
-from commitlog.file_channel import DISK, FileChannel
-from commitlog.log_lines import to_json
-from commitlog.store_directory import StoreDirectory, StoreFacts, new_store_id
-from commitlog.view import attach_control
-from shm.layout import STAGES, Header, Lane, Stage
-from shm.positions import ControlRegion
-from shm.statistics import take_sample
-from stages.closing import StopReport, close_store, give_up_pool
-from stages.log_files import last_lines, log_to_file, open_log
-from stages.patience import Heartbeats, Patience
-from stages.store_locks import StoreLocks
-from stages.store_watch import StoreWatch
+from commitlog.lines import to_json
+from commitlog.opening.adoption import check_lane_fits, choose_segment_bytes, open_pool
+from commitlog.reading.view import attach_control
+from commitlog.shm.layout import STAGES, Header, Lane, Stage
+from commitlog.shm.positions import ControlRegion
+from commitlog.shm.statistics import take_sample
+from commitlog.stages.supervising.log_files import last_lines, log_to_file, open_log
+from commitlog.stages.supervising.patience import Heartbeats, Patience
+from commitlog.stages.supervising.stopping import StopReport, close_store, give_up_pool
+from commitlog.stages.supervising.store_locks import StoreLocks
+from commitlog.stages.supervising.store_watch import StoreWatch
 
 _STDIN, _STDOUT = 0, 1
 _POLL_MS = 200
@@ -193,7 +193,7 @@ class Supervisor:
 
     def entry_point(self, name: str) -> str:
         """The module that is run as a stage."""
-        return f"stages.{name}"
+        return f"commitlog.stages.{name}"
 
     def _wait_until_up(self) -> None:
         """Waits until every stage turns its rounds. Raises StageFailed with the last line of its log."""

@@ -133,7 +133,7 @@ def quick_java(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """An index of a stopped store is brought up to date at every `refresh`, not only now and then."""
-    from commitlog import topic_index
+    from commitlog.reading import topic_index
 
     monkeypatch.setattr(topic_index, "STOPPED_REREAD_NS", 0)
 
@@ -141,6 +141,6 @@ def look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader's name that another process holds is refused at once."""
-    from commitlog import registered_readers
+    from commitlog.reading import registered_readers
 
     monkeypatch.setattr(registered_readers, "PATIENCE_SECONDS", 0.05)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from commitlog.stray_pools import STORE_NAME
+from commitlog.opening.stray_pools import STORE_NAME
 from tests.waiting import wait_until
 
 PROC = Path("/proc")

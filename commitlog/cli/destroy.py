@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commitlog.errors import StoreRefused, StoreRunning
-from shm.layout import STAGES
+from commitlog.shm.layout import STAGES
 
 if TYPE_CHECKING:
-    from commitlog.store_directory import StoreDirectory
-    from commitlog.stray_pools import StrayPool
+    from commitlog.disk.store_directory import StoreDirectory
+    from commitlog.opening.stray_pools import StrayPool
 
 
 def destroy(
@@ -22,10 +22,10 @@ def destroy(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Remove STORE with all its messages, and its shared memory; also the memory of one that is gone."""
-    from commitlog.file_channel import DISK
-    from commitlog.store_directory import StoreDirectory
-    from commitlog.stray_pools import is_in_use, remove_pool, stray_pools
-    from commitlog.view import attach_control
+    from commitlog.disk.file_channel import DISK
+    from commitlog.disk.store_directory import StoreDirectory
+    from commitlog.opening.stray_pools import is_in_use, remove_pool, stray_pools
+    from commitlog.reading.view import attach_control
 
     directory = StoreDirectory(store)
     strays = [pool for pool in stray_pools() if pool.store == directory.path]
@@ -58,8 +58,8 @@ def destroy(
 
 def _take_locks(directory: StoreDirectory, control: Path | None, locks: contextlib.ExitStack) -> None:
     """The locks of store, stages and lanes. Raises StoreRunning where somebody holds one of them, be it in the pool only."""
-    from commitlog.file_channel import DISK
-    from commitlog.locks import stage_at
+    from commitlog.disk.file_channel import DISK
+    from commitlog.disk.locks import stage_at
 
     files = {"its supervisor": (directory.lock_file, stage_at(""))}
     files |= {f"its {stage}": (directory.stage_lock_file(stage), stage_at(stage)) for stage in STAGES}

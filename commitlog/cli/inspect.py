@@ -22,7 +22,7 @@ def dump(
     """Print every good record in log order; damaged ranges are passed over (see verify)."""
     import orjson
 
-    from commitlog.dump import dump_records
+    from commitlog.inspecting.dump import dump_records
 
     write = sys.stdout.buffer.write
     for record in dump_records(directory):
@@ -55,8 +55,8 @@ def verify(
     """Check every record and every consume queue entry. Exit code 1 if anything is wrong."""
     from dataclasses import asdict
 
-    from commitlog.log_lines import to_json
-    from commitlog.verify import verify_store
+    from commitlog.inspecting.verify import verify_store
+    from commitlog.lines import to_json
 
     report = verify_store(directory, progress=_progress())
     if json:

@@ -37,7 +37,7 @@ def produce(
     Where the stages of STORE are not running, they run for as long as this command does.
     """
     from commitlog.producer import Producer
-    from commitlog.properties import check_topic, encode_properties
+    from commitlog.record.properties import check_topic, encode_properties
     from commitlog.store import Store
 
     names = files or ["-"]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shm.layout import STAGES
+from commitlog.shm.layout import STAGES
 
 if TYPE_CHECKING:
-    from commitlog.profiling import Profile
+    from commitlog.inspecting.profiling import Profile
 
 
 def profile(
@@ -28,9 +28,9 @@ def profile(
     With --store it attaches to the stage of a running store, which slows that down a little. Without, the stage works on
     prepared input with no other process beside it.
     """
-    from commitlog.file_channel import DISK
-    from commitlog.flame_graph import flame_graph
-    from commitlog.profiling import profile_alone, profile_running
+    from commitlog.disk.file_channel import DISK
+    from commitlog.inspecting.flame_graph import flame_graph
+    from commitlog.inspecting.profiling import profile_alone, profile_running
 
     if stage not in STAGES:
         raise typer.BadParameter(f"no stage {stage}; there are {', '.join(STAGES)}")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from commitlog.registered_readers import ReaderState
+from commitlog.reading.registered_readers import ReaderState
 
 _STEPS = ((172_800_000, 86_400_000, "days"), (7_200_000, 3_600_000, "hours"), (120_000, 60_000, "minutes"))
 
@@ -31,8 +31,8 @@ def readers(
     ] = None,
 ) -> None:
     """List the store's registered readers (`Reader(name=…)`, Spark's option readerName), or move or drop one."""
-    from commitlog.registered_readers import RegisteredReaders
-    from commitlog.store_directory import StoreDirectory
+    from commitlog.disk.store_directory import StoreDirectory
+    from commitlog.reading.registered_readers import RegisteredReaders
 
     if remove is not None:
         directory = StoreDirectory(store)
@@ -55,9 +55,9 @@ def readers(
 
 
 def _seek(store: Path, name: str, to: str) -> None:
-    from commitlog.reader_position import seek
-    from commitlog.topic_index import TopicIndex
-    from commitlog.view import StoreView
+    from commitlog.reading.position import seek
+    from commitlog.reading.topic_index import TopicIndex
+    from commitlog.reading.view import StoreView
 
     view = StoreView(store)
     try:
@@ -71,9 +71,9 @@ def _seek(store: Path, name: str, to: str) -> None:
 
 
 def _states(store: Path) -> list[ReaderState]:
-    from commitlog.registered_readers import reader_states
-    from commitlog.topic_index import TopicIndex
-    from commitlog.view import StoreView
+    from commitlog.reading.registered_readers import reader_states
+    from commitlog.reading.topic_index import TopicIndex
+    from commitlog.reading.view import StoreView
 
     view = StoreView(store)
     try:

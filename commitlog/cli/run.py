@@ -20,9 +20,9 @@ def run(
     config: Annotated[Path | None, typer.Option(help="TOML file; see configs/default.toml.")] = None,
 ) -> None:
     """Run the stages of STORE until Ctrl-C or SIGTERM, which drain it; a second one hurries."""
-    from commitlog.log_lines import log_to
+    from commitlog.lines import log_to
+    from commitlog.opening.stray_pools import stray_pools
     from commitlog.store import Store
-    from commitlog.stray_pools import stray_pools
 
     log_to(sys.stderr, logging.WARNING, "commitlog: %(message)s")
     stop = threading.Event()

@@ -12,7 +12,7 @@ import typer
 
 from commitlog.cli.readers import as_json as reader_as_json
 from commitlog.cli.readers import summary
-from commitlog.registered_readers import ReaderState
+from commitlog.reading.registered_readers import ReaderState
 from commitlog.statistics import LaneStatistics, StoreStatistics, store_statistics
 
 Topics = dict[int, dict[str, tuple[int, int]]]
@@ -33,7 +33,7 @@ def stat(
         return
     for line in lines(facts, topics, readers):
         typer.echo(line)
-    from commitlog.stray_pools import stray_pools
+    from commitlog.opening.stray_pools import stray_pools
 
     for pool in stray_pools():
         typer.echo(f"WARNING: {pool}")
@@ -41,9 +41,9 @@ def stat(
 
 def collect(store: Path) -> tuple[StoreStatistics, Topics, list[ReaderState]]:
     """The store's statistics; of each lane the topics with their first and next queue offset; its registered readers."""
-    from commitlog.registered_readers import reader_states
-    from commitlog.topic_index import TopicIndex
-    from commitlog.view import StoreView
+    from commitlog.reading.registered_readers import reader_states
+    from commitlog.reading.topic_index import TopicIndex
+    from commitlog.reading.view import StoreView
 
     view = StoreView(store)
     try:

@@ -17,10 +17,10 @@ from typing import Annotated
 import typer
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.reading.view import StoreView
+from commitlog.shm.layout import STAGES, Lane, Stage
+from commitlog.shm.statistics import WINDOWS_SECONDS, Histogram
 from commitlog.statistics import StoreStatistics, store_statistics
-from commitlog.view import StoreView
-from shm.layout import STAGES, Lane, Stage
-from shm.statistics import WINDOWS_SECONDS, Histogram
 
 _SILENT_MS = 5_000
 _SCREEN_ON, _SCREEN_OFF, _REDRAW = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H\x1b[J"

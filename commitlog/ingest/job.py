@@ -28,8 +28,8 @@ from commitlog.ingest.link import Child, Message
 from commitlog.ingest.meter import Meter
 from commitlog.ingest.resources import Resources
 from commitlog.ingest.settings import STDIN, Places, Settings
+from commitlog.reading.view import StoreView
 from commitlog.store import Store
-from commitlog.view import StoreView
 
 LOOK_SECONDS = 0.2
 USAGE_SECONDS = 1.0

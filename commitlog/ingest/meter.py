@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from shm.layout import STAGES, Header, Lane, Stage
-from shm.pool import available_buffers
-from shm.positions import ControlRegion
-from shm.statistics import Histogram
+from commitlog.shm.layout import STAGES, Header, Lane, Stage
+from commitlog.shm.pool import available_buffers
+from commitlog.shm.positions import ControlRegion
+from commitlog.shm.statistics import Histogram
 
 STEPS = ("sent", "committed", "flushed", "dispatched")
 """What happens to a message before Spark reads it; `sent` is what the dashboard calls wrote."""

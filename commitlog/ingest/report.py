@@ -19,7 +19,7 @@ from commitlog.ingest.resources import GROUPS
 from commitlog.ingest.verdict import Verdict
 
 _BINS_MAX = 600
-_PACKAGES = ("commitlog", "pyspark", "pyarrow", "pyzmq", "numpy", "psutil")
+_PACKAGES = ("pyspark-commitlog", "pyspark", "pyarrow", "pyzmq", "numpy", "psutil")
 
 
 def build(job: Job, verdict: Verdict) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def check_packages() -> None:
     """Raises IngestError where an extra is not installed: better now than after everything has been started."""
     missing = [name for name in ("pyspark", "pyarrow", "rich", "matplotlib") if not importlib.util.find_spec(name)]
     if missing:
-        raise IngestError(f"{', '.join(missing)} not installed; type: pip install 'commitlog[ingest]'")
+        raise IngestError(f"{', '.join(missing)} not installed; type: pip install 'pyspark-commitlog[ingest]'")
 
 
 def _free_directory() -> Path:

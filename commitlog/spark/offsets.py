@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from commitlog.errors import DataLoss, OptionError
-from commitlog.start import Offsets
+from commitlog.reading.starting_point import Offsets
 
 STORE_KEY, FROM_KEY = "@store", "@from"
 

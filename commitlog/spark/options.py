@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from commitlog.errors import BadStart, IllegalTopic, OptionError, ReaderError
-from commitlog.properties import check_topic
-from commitlog.registered_readers import PATTERN_LENGTH_MAX, check_name
-from commitlog.spark.columns import ALL_COLUMNS, KAFKA_COLUMNS
-from commitlog.start import (
+from commitlog.reading.registered_readers import PATTERN_LENGTH_MAX, check_name
+from commitlog.reading.starting_point import (
     EARLIEST,
     EARLIEST_OFFSET,
     LATEST,
@@ -27,6 +25,8 @@ from commitlog.start import (
     offsets_by_queue,
     parse_start,
 )
+from commitlog.record.properties import check_topic
+from commitlog.spark.rows.columns import ALL_COLUMNS, KAFKA_COLUMNS
 
 _READ_OPTIONS = """
     path subscribe subscribePattern assign startingOffsets endingOffsets startingTimestamp endingTimestamp

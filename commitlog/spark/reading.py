@@ -16,17 +16,17 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from commitlog.byte_ranges import Ints
-from commitlog.consume_queue import ENTRY_BYTES, ConsumeQueue, is_light
+from commitlog.disk.consume_queue import ENTRY_BYTES, ConsumeQueue, is_light
+from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss, StoreNotFound
-from commitlog.log_holes import Hole, LogHoles, walk_past
-from commitlog.scan import Source
-from commitlog.spark.damage import Damage, look_at
-from commitlog.spark.decoding import Decoder, Places, Queue, cut
+from commitlog.reading.log_holes import Hole, LogHoles, walk_past
+from commitlog.reading.view import is_rocketmq_root
+from commitlog.record.byte_ranges import Ints
+from commitlog.record.scan import Source
 from commitlog.spark.planning import Slice
-from commitlog.spark.segments import SEGMENTS, Segment
-from commitlog.store_directory import LaneDirectory, StoreDirectory
-from commitlog.view import is_rocketmq_root
+from commitlog.spark.rows.damage import Damage, look_at
+from commitlog.spark.rows.decoding import Decoder, Places, Queue, cut
+from commitlog.spark.rows.segments import SEGMENTS, Segment
 
 ENTRIES_MAX = 200_000
 """Consume queue entries looked at in one step."""

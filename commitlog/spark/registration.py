@@ -16,11 +16,11 @@ import os
 from dataclasses import replace
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import ReaderError
-from commitlog.registered_readers import SPARK, RegisteredReader, RegisteredReaders
+from commitlog.reading.registered_readers import SPARK, RegisteredReader, RegisteredReaders
+from commitlog.reading.starting_point import Offsets
 from commitlog.spark.options import Subscription
-from commitlog.start import Offsets
-from commitlog.store_directory import StoreDirectory
 
 WRITE_EVERY_NS = 1_000_000_000
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from commitlog.errors import DataLoss, OffsetOutOfRange, UnknownTopic
+from commitlog.reading.starting_point import EARLIEST_OFFSET, LATEST_OFFSET, Start, resolve
+from commitlog.reading.topic_index import QueueRange, TopicIndex
 from commitlog.spark.options import Bound, SourceOptions
 from commitlog.spark.planning import Slice, Work, plan
 from commitlog.spark.reading import Task
-from commitlog.start import EARLIEST_OFFSET, LATEST_OFFSET, Start, resolve
-from commitlog.topic_index import QueueRange, TopicIndex
 
 log = logging.getLogger(__name__)
 

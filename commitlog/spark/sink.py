@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from commitlog.byte_ranges import Ints
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import (
     IllegalProperty,
@@ -33,10 +32,8 @@ from commitlog.errors import (
     StoreNotFound,
     StoreNotRunning,
 )
-from commitlog.properties import check_topic, encode_properties
-from commitlog.spark.arrays import fixed
-from commitlog.spark.columns import HEADERS_TYPE
-from commitlog.spark.daemon import improve_this_worker
+from commitlog.record.byte_ranges import Ints
+from commitlog.record.properties import check_topic, encode_properties
 from commitlog.spark.options import (
     QUERY_OPTIONS,
     SINK_SPELLING,
@@ -46,6 +43,9 @@ from commitlog.spark.options import (
     duration_ms,
     topic_name,
 )
+from commitlog.spark.rows.arrays import fixed
+from commitlog.spark.rows.columns import HEADERS_TYPE
+from commitlog.spark.session.daemon import improve_this_worker
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -23,8 +23,9 @@ from pyspark.sql.types import StructType
 
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import CommitLogError, OffsetOutOfRange, OptionError
-from commitlog.spark.columns import check_schema, schema_of
-from commitlog.spark.daemon import improve_this_worker
+from commitlog.reading.starting_point import EARLIEST, LATEST, Offsets
+from commitlog.reading.topic_index import QueueRange, TopicIndex
+from commitlog.reading.view import StoreView, is_rocketmq_root, open_view
 from commitlog.spark.offsets import StreamOffset
 from commitlog.spark.options import (
     QUERY_OPTIONS,
@@ -44,10 +45,9 @@ from commitlog.spark.planning import share_out
 from commitlog.spark.reading import Task, read_task
 from commitlog.spark.registration import Registration
 from commitlog.spark.resolving import QueueKey, Resolver, beyond_end, data_loss, gone
+from commitlog.spark.rows.columns import check_schema, schema_of
+from commitlog.spark.session.daemon import improve_this_worker
 from commitlog.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
-from commitlog.start import EARLIEST, LATEST, Offsets
-from commitlog.topic_index import QueueRange, TopicIndex
-from commitlog.view import StoreView, is_rocketmq_root, open_view
 
 improve_this_worker()
 

@@ -58,7 +58,7 @@ class StageAlone:
 @contextlib.contextmanager
 def stage_alone(bench: Bench, name: str, body_bytes: int) -> Iterator[StageAlone]:
     with bench.room() as room:
-        command = [sys.executable, "-P", "-m", "stages.alone", name, str(room / "store")]
+        command = [sys.executable, "-P", "-m", "commitlog.stages.alone", name, str(room / "store")]
         command += [str(bench.settings.segment_bytes), str(body_bytes)]
         process = subprocess.Popen(  # Ctrl-C is for the bench: the stage cleans up at the end of its input
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True

@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from commitlog.host import Host
-from commitlog.record import RecordEncoder
+from commitlog.record.host import Host
+from commitlog.record.record import RecordEncoder
 from scripts.benchmarks.harness import Sample, Stopwatch
 
 TOPIC = "bench"

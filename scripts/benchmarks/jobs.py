@@ -13,10 +13,10 @@ from typing import Any
 import zmq
 
 import commitlog
-from commitlog.consume_queue import FILE_BYTES
-from commitlog.file_channel import DISK
-from commitlog.parallel_recovery import recover_lanes
-from commitlog.store_directory import StoreDirectory
+from commitlog.disk.consume_queue import FILE_BYTES
+from commitlog.disk.file_channel import DISK
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.opening.parallel_recovery import recover_lanes
 from scripts.benchmarks import floors
 from scripts.benchmarks.floors import TOPIC
 from scripts.benchmarks.harness import Stopwatch

@@ -13,10 +13,10 @@ from typing import Any
 import psutil
 
 import commitlog
-from commitlog.view import StoreView
+from commitlog.reading.view import StoreView
+from commitlog.shm.layout import STAGES, Lane, Stage
 from scripts.benchmarks.floors import TOPIC
 from scripts.benchmarks.harness import Bench, Sample
-from shm.layout import STAGES, Lane, Stage
 
 
 def config_of(bench: Bench, **sections: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

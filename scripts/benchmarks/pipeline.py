@@ -7,12 +7,12 @@ import time
 from typing import Any
 
 import commitlog
+from commitlog.shm.layout import STAGES
 from scripts.benchmarks import floors, rivals
 from scripts.benchmarks.floors import TOPIC
 from scripts.benchmarks.harness import Bench, Metric, Sample, Stopwatch, Turn, percentiles
 from scripts.benchmarks.ours import StageMeter, running_store, stage_meter, warm_producer
 from scripts.benchmarks.workers import workers
-from shm.layout import STAGES
 
 RATE = Metric("rate", "messages/s, until all is synced", "higher")
 BODIES = Metric("bodies", "MB/s of bodies", "higher")

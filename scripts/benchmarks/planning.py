@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import commitlog
-from commitlog.checkpoint import Positions, PositionsFile
-from commitlog.consume_queue import ConsumeQueue
-from commitlog.file_channel import DISK
-from commitlog.record import BLANK_BYTES, Host, RecordEncoder, encode_blank
-from commitlog.store_directory import StoreDirectory, StoreFacts, new_store_id
+from commitlog.disk.checkpoint import Positions, PositionsFile
+from commitlog.disk.consume_queue import ConsumeQueue
+from commitlog.disk.file_channel import DISK
+from commitlog.disk.store_directory import StoreDirectory, StoreFacts, new_store_id
+from commitlog.record.record import BLANK_BYTES, Host, RecordEncoder, encode_blank
 from scripts.benchmarks.floors import TOPIC
 from scripts.benchmarks.harness import Bench, Metric, Sample, Stopwatch
 
@@ -31,7 +31,7 @@ TIME = (Metric("milliseconds", "ms"), Metric("cpu", "ms of CPU"))
 
 def run(bench: Bench) -> None:
     if importlib.util.find_spec("pyspark") is None:
-        bench.skip("everything", "PySpark is not installed: pip install 'commitlog[spark]'")
+        bench.skip("everything", "PySpark is not installed: pip install 'pyspark-commitlog[spark]'")
         return
     segments = bench.settings.count(1000, least=4)
     with contextlib.ExitStack() as stack:

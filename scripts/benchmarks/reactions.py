@@ -19,13 +19,13 @@ from functools import partial
 import zmq
 
 import commitlog
-from commitlog.view import StoreView
+from commitlog.reading.view import StoreView
+from commitlog.shm.layout import STAGES, Lane, Stage
 from scripts.benchmarks import floors
 from scripts.benchmarks.floors import TOPIC
 from scripts.benchmarks.harness import PERCENTILES, Bench, Metric, Sample, Stopwatch, percentiles
 from scripts.benchmarks.ours import running_store, warm_producer
 from scripts.benchmarks.workers import workers
-from shm.layout import STAGES, Lane, Stage
 
 SEGMENT_BYTES, ROLLS = 1 << 20, 6  # more segments than there are buffers, and files ahead
 REST_SECONDS = 0.013
@@ -194,7 +194,7 @@ def _frames(bench: Bench, count: int) -> Sample:
 
 def _import() -> Sample:
     with Stopwatch() as watch:
-        subprocess.run([sys.executable, "-P", "-c", "import stages.committer"], check=True)
+        subprocess.run([sys.executable, "-P", "-c", "import commitlog.stages.committer"], check=True)
     return {"milliseconds": watch.seconds * 1000}
 
 

@@ -14,19 +14,19 @@ from pathlib import Path
 from zlib_ng import zlib_ng
 
 import commitlog
-from commitlog.adoption import open_pool
-from commitlog.checkpoint import PositionsFile
+from commitlog.disk.checkpoint import PositionsFile
+from commitlog.disk.file_channel import DISK
+from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
 from commitlog.errors import CommitLogError
-from commitlog.file_channel import DISK
-from commitlog.recovery import recover_lane
-from commitlog.store_directory import LaneDirectory, StoreDirectory
-from commitlog.view import StoreView
+from commitlog.opening.adoption import open_pool
+from commitlog.opening.recovery import recover_lane
+from commitlog.reading.view import StoreView
+from commitlog.shm.layout import STAGES, Header, Stage
 from scripts.benchmarks import floors
 from scripts.benchmarks.floors import TOPIC
 from scripts.benchmarks.harness import Bench, Metric, Sample, Stopwatch
 from scripts.benchmarks.ours import PeakMemory, running_store
 from scripts.benchmarks.workers import workers
-from shm.layout import STAGES, Header, Stage
 
 SIZE = 1024
 MIXED = tuple(round(10 * 400 ** (number * 37 % 100 / 99)) for number in range(100))

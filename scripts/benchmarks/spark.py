@@ -47,7 +47,7 @@ class Source:
 
 def run(bench: Bench) -> None:
     if importlib.util.find_spec("pyspark") is None:
-        bench.skip("everything", "PySpark is not installed: pip install 'commitlog[spark]'")
+        bench.skip("everything", "PySpark is not installed: pip install 'pyspark-commitlog[spark]'")
         return
     with contextlib.ExitStack() as stack:
         room = stack.enter_context(bench.room())

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from commitlog.shm.layout import STAGES
 from scripts.benchmarks.harness import Part
-from shm.layout import STAGES
 
 Value = Callable[[str, str, str], float]
 

@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import logging, sys
-from commitlog.log_lines import log_to
+from commitlog.lines import log_to
 log_to(open(sys.argv[1], "w"))
 logging.warning("the disk is full")
 logging.warning("%d", "no number")

@@ -11,7 +11,7 @@ import pytest
 import commitlog
 from commitlog import errors
 from commitlog.config import Config
-from commitlog.store_directory import PoolPlace, StoreDirectory, StoreFacts
+from commitlog.disk.store_directory import PoolPlace, StoreDirectory, StoreFacts
 from tests.faults.bench import bench
 
 POOL = {"directory": "/dev/shm/commitlog-0-x", "device": 5, "boot_id": "b", "uid": 0}

@@ -17,7 +17,7 @@ import commitlog
 from commitlog import errors
 from commitlog.config import Config, StoreConfig
 from commitlog.config_file import load_config
-from commitlog.log_root import find_roots
+from commitlog.inspecting.log_root import find_roots
 from tests.faults.bench import bench
 
 WRONG_TIMES: list[Any] = [True, math.nan, -1, -math.inf, "5", b"5", [5], 1j]

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from commitlog.checkpoint import PositionsFile
-from commitlog.file_channel import DISK
-from commitlog.scan import Stop, scan
-from commitlog.store_directory import StoreDirectory
+from commitlog.disk.checkpoint import PositionsFile
+from commitlog.disk.file_channel import DISK
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.record.scan import Stop, scan
 
 Place = tuple[int, str, int, int, int]
 """Lane, topic, queue offset, physical offset, CRC-32 of the body."""

@@ -24,14 +24,15 @@ import orjson
 import pytest
 
 import commitlog
-from commitlog import errors, file_channel
-from commitlog.checkpoint import Positions, PositionsFile
-from commitlog.consume_queue import ConsumeQueue
-from commitlog.file_channel import DISK
-from commitlog.recovery import LaneEnd, recover_lane
-from commitlog.store_directory import LaneDirectory, StoreDirectory
-from commitlog.verify import verify_store
-from shm.layout import STAGES
+from commitlog import errors
+from commitlog.disk import file_channel
+from commitlog.disk.checkpoint import Positions, PositionsFile
+from commitlog.disk.consume_queue import ConsumeQueue
+from commitlog.disk.file_channel import DISK
+from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
+from commitlog.inspecting.verify import verify_store
+from commitlog.opening.recovery import LaneEnd, recover_lane
+from commitlog.shm.layout import STAGES
 from tests.crash.accounts import Place, read_store
 from tests.crash.disk_model import Disk, Luck, write_state
 from tests.crash.recording import JOURNAL, STORE, Entry, Journal, RecordingOs, recording
@@ -50,7 +51,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "supervisor": {"restarts_max": 1000, "restarts_window_ms": 1000, "start_wait_ms": 60_000},
 }
 _FIRST, _FIRST_AT = struct.Struct("<Q"), 40
-"""Where a slot of `positions` says what retention has left (commitlog/checkpoint.py)."""
+"""Where a slot of `positions` says what retention has left (commitlog/disk/checkpoint.py)."""
 _BODY_BYTES = (0, 10, 100, 400, 3000)
 _WHOLE_STARTS = 25
 """Of so many states one is started as a store; of the others only the lanes are recovered."""

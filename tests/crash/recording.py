@@ -1,7 +1,7 @@
 """Records what all processes of a store do to its disk, in the order in which it was done: for `power_cut`.
 
-Everything goes through `commitlog.file_channel`, so what that module takes for `os` is replaced: no channel is missed, in
-no process. A call and its entry are one step, behind a lock of the journal (syncs apart): the journal's order is the
+Everything goes through `commitlog.disk.file_channel`, so what that module takes for `os` is replaced: no channel is
+missed, in no process. A call and its entry are one step, behind a lock of the journal (syncs apart): the journal's order is the
 disk's. A sync has two entries, for it makes durable what was done before it *began*, and only once it has *ended*.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 
 import orjson
 
-from commitlog import file_channel
+from commitlog.disk import file_channel
 from tests.crash.scene import is_running
 from tests.waiting import wait_until
 
@@ -192,7 +192,7 @@ class RecordingOs:
 
 
 def recording(store: Path, file: Path) -> RecordingOs:
-    """What to put in the place of `commitlog.file_channel.os`."""
+    """What to put in the place of `commitlog.disk.file_channel.os`."""
     return RecordingOs(store, Journal(file))
 
 

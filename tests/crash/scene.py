@@ -16,10 +16,10 @@ from typing import Any
 import psutil
 
 import commitlog
+from commitlog.disk.file_channel import DISK
 from commitlog.errors import StageFailed
-from commitlog.file_channel import DISK
-from commitlog.verify import verify_store
-from shm.layout import STAGES
+from commitlog.inspecting.verify import verify_store
+from commitlog.shm.layout import STAGES
 from tests.crash.accounts import check, read_notes, read_store, retired_below
 from tests.waiting import wait_until
 

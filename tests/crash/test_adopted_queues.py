@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 import commitlog
-from commitlog.consume_queue import ENTRY_BYTES
+from commitlog.disk.consume_queue import ENTRY_BYTES
 from commitlog.errors import StageFailed
-from commitlog.verify import verify_store
-from commitlog.view import StoreView
-from shm.layout import STAGES, Lane
-from shm.positions import counted_entries
+from commitlog.inspecting.verify import verify_store
+from commitlog.reading.view import StoreView
+from commitlog.shm.layout import STAGES, Lane
+from commitlog.shm.positions import counted_entries
 from tests.crash.scene import kill, pid_of
 from tests.waiting import wait_until
 
@@ -266,7 +266,7 @@ def test_a_pool_in_which_nobody_counted(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 def forget_counts(path: Path) -> None:
-    from commitlog.view import attach_control
+    from commitlog.reading.view import attach_control
 
     view = StoreView(path)
     control = attach_control(view.directory, view.facts, writable=True)

@@ -12,7 +12,7 @@ import pytest
 
 import commitlog
 from commitlog.errors import StageFailed
-from shm.layout import STAGES
+from commitlog.shm.layout import STAGES
 from tests.crash.scene import kill, pid_of
 from tests.waiting import wait_until
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import commitlog
-from shm.layout import STAGES
+from commitlog.shm.layout import STAGES
 from tests.crash.accounts import check, read_notes, read_store
 from tests.crash.scene import WAYS, Scene, kill, pid_of
 from tests.faults.channel import Rule

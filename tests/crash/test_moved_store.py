@@ -12,13 +12,13 @@ import pytest
 
 import commitlog
 from commitlog import errors
-from commitlog.attachment import Attachment
-from commitlog.file_channel import DISK
-from commitlog.stray_pools import stray_pools
-from commitlog.verify import verify_store
-from shm.layout import STAGES, Lane
-from stages.store_channel import StoreChannel
-from tests.commitlog.made_lane import image
+from commitlog.appending.attachment import Attachment
+from commitlog.disk.file_channel import DISK
+from commitlog.inspecting.verify import verify_store
+from commitlog.opening.stray_pools import stray_pools
+from commitlog.shm.layout import STAGES, Lane
+from commitlog.stages.store_channel import StoreChannel
+from tests.builders.made_lane import image
 from tests.crash.scene import is_running, kill, pid_of
 from tests.faults.bench import bench
 from tests.faults.test_disk import CONFIG

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import commitlog
-from commitlog.checkpoint import PositionsFile
+from commitlog.disk.checkpoint import PositionsFile
+from commitlog.disk.file_channel import DISK
+from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import PoolNotAdopted, StageFailed
-from commitlog.file_channel import DISK
-from commitlog.store_directory import StoreDirectory
-from commitlog.verify import verify_store
-from shm.layout import STAGES
+from commitlog.inspecting.verify import verify_store
+from commitlog.shm.layout import STAGES
 from tests.crash.scene import kill, pid_of
 from tests.waiting import wait_until
 

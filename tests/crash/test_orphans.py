@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 import commitlog
 from commitlog import errors
 from commitlog.cli.app import app
-from commitlog.file_channel import DISK
-from shm.layout import STAGES
+from commitlog.disk.file_channel import DISK
+from commitlog.shm.layout import STAGES
 from tests.crash.accounts import check, read_store
 from tests.crash.scene import kill, pid_of
 from tests.faults.channel import Rule

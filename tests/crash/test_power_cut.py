@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.checkpoint import Positions, PositionsFile
-from commitlog.file_channel import DISK
-from commitlog.store_directory import StoreDirectory
+from commitlog.disk.checkpoint import Positions, PositionsFile
+from commitlog.disk.file_channel import DISK
+from commitlog.disk.store_directory import StoreDirectory
 from tests.crash.power_cut import Promised, record, replay
 from tests.crash.recording import Entry
 from tests.crash.scene import WAYS

@@ -12,9 +12,9 @@ import pytest
 
 import commitlog
 from commitlog import errors
-from commitlog.file_channel import DISK
-from commitlog.verify import verify_store
-from shm.layout import STAGES, Lane
+from commitlog.disk.file_channel import DISK
+from commitlog.inspecting.verify import verify_store
+from commitlog.shm.layout import STAGES, Lane
 from tests.crash.accounts import read_store
 from tests.crash.scene import kill, pid_of
 from tests.faults.channel import Rule

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import commitlog
-from commitlog.file_channel import DISK, FileChannel
-from commitlog.lane import try_lease
-from commitlog.log_root import find_roots
-from commitlog.log_scan import Gap
-from commitlog.verify import verify_store
-from commitlog.view import StoreView, attach_control
+from commitlog.appending.lane import try_lease
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.inspecting.log_root import find_roots
+from commitlog.inspecting.verify import verify_store
+from commitlog.reading.log_scan import Gap
+from commitlog.reading.view import StoreView, attach_control
 from tests.waiting import wait_until
 
 CONFIG = {"store": {"segment_bytes": 1 << 16, "max_lanes": 2}}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import commitlog
-from commitlog.store_directory import LaneDirectory, StoreDirectory
+from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
 
 _QUEUE_OFFSET_AT = 20
 SETTINGS: dict[str, dict[str, Any]] = {"store": {"segment_bytes": 1 << 16}}

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 import commitlog
-from commitlog.direct_segment import DirectSegment
+from commitlog.appending.lane import Lease
+from commitlog.disk.direct_segment import DirectSegment
+from commitlog.disk.file_channel import DISK, Buffer
+from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import StageFailed
-from commitlog.file_channel import DISK, Buffer
-from commitlog.lane import Lease
-from commitlog.store_directory import StoreDirectory
-from commitlog.verify import verify_store
-from commitlog.view import attach_control
-from shm.layout import STAGES, Lane
+from commitlog.inspecting.verify import verify_store
+from commitlog.reading.view import attach_control
+from commitlog.shm.layout import STAGES, Lane
 from tests.crash.accounts import check, read_store
 from tests.crash.scene import kill, pid_of
 from tests.faults.channel import FaultsDirectory, Rule

@@ -29,7 +29,7 @@ from typing import Any
 import orjson
 import pytest
 
-from shm.layout import STAGES
+from commitlog.shm.layout import STAGES
 from tests.crash.accounts import retired_below
 from tests.crash.damage import damage
 from tests.crash.power_cut import Counts, record, replay

@@ -16,10 +16,10 @@ from commitlog.clock import Clock
 from commitlog.config import Config
 from commitlog.config_file import load_config
 from commitlog.errors import CommitLogError
-from shm.layout import Header, Lane, Stage
-from stages.closing import StopReport, close_store
-from stages.service_thread import ServiceThread
-from stages.supervisor import StageProcess, Supervisor
+from commitlog.shm.layout import Header, Lane, Stage
+from commitlog.stages.service_thread import ServiceThread
+from commitlog.stages.supervising.stopping import StopReport, close_store
+from commitlog.stages.supervisor import StageProcess, Supervisor
 from tests.fake_clock import SteppingClock
 from tests.faults.channel import FaultsDirectory, FaultyChannel
 from tests.faults.disk import durable_bodies
@@ -194,7 +194,7 @@ def bench(
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """What stages log of a fault would fill the report; and a record of an error keeps its frames, which keep the pool."""
-    logger = logging.getLogger("stages")
+    logger = logging.getLogger("commitlog.stages")
     before = logger.level
     logger.setLevel(logging.CRITICAL)
     try:

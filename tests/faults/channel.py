@@ -18,7 +18,7 @@ from typing import ClassVar, Literal
 
 import orjson
 
-from commitlog.file_channel import Buffer, FileChannel
+from commitlog.disk.file_channel import Buffer, FileChannel
 
 Call = Literal["pwrite", "fdatasync", "allocate", "truncate", "open", "map_read", "rename", "unlink", "sync_directory"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from commitlog.scan import Stop, scan
-from commitlog.store_directory import StoreDirectory
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.record.scan import Stop, scan
 from tests.faults.channel import FaultsDirectory
 
 

@@ -17,10 +17,10 @@ import pytest
 import zmq
 
 import commitlog
+from commitlog.disk.file_channel import DISK
 from commitlog.errors import CommitLogError
-from commitlog.file_channel import DISK
-from commitlog.verify import verify_store
-from shm.layout import STAGES, Lane, Stage
+from commitlog.inspecting.verify import verify_store
+from commitlog.shm.layout import STAGES, Lane, Stage
 from tests.children import in_child
 from tests.crash.accounts import Place, check, read_store, retired_below
 from tests.faults.bench import Bench

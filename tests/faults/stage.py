@@ -7,12 +7,12 @@ import os
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from commitlog import wire
+from commitlog.appending import wire
 from commitlog.clock import Clock
+from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.errors import StageFailed
-from commitlog.file_channel import DISK, FileChannel
-from stages import allocator, committer, dispatcher, flusher
-from stages.service_thread import ServiceThread, main
+from commitlog.stages import allocator, committer, dispatcher, flusher
+from commitlog.stages.service_thread import ServiceThread, main
 from tests.faults.channel import FaultyChannel
 from tests.waiting import wait_until
 

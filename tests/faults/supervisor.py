@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from commitlog.config import Config
-from stages.supervisor import StageProcess, Supervisor, main
+from commitlog.stages.supervisor import StageProcess, Supervisor, main
 from tests.crash.recording import record_this_process
 from tests.faults.channel import FaultyChannel
 
@@ -47,7 +47,7 @@ def patched_stages(patch: str = "tests.faults.stage:with_faults") -> Iterator[No
     OWN_DISK."""
 
     def start(command: list[str], **how: Any) -> subprocess.Popen[bytes]:
-        assert command[1:] == ["-P", "-m", "stages.supervisor"]
+        assert command[1:] == ["-P", "-m", "commitlog.stages.supervisor"]
         return subprocess.Popen([sys.executable, "-P", "-m", __name__], **{**how, "env": {**how["env"], PATCH: patch}})
 
     with pytest.MonkeyPatch.context() as monkeypatch:

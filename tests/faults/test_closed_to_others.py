@@ -14,9 +14,9 @@ import pytest
 
 import commitlog
 from commitlog import errors
-from commitlog.registered_readers import RegisteredReaders
-from commitlog.store_directory import StoreDirectory
-from shm.layout import STAGES
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.reading.registered_readers import RegisteredReaders
+from commitlog.shm.layout import STAGES
 from tests.another_user import NOBODY, as_nobody, as_root
 from tests.children import in_child
 from tests.faults.bench import Bench

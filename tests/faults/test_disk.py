@@ -16,11 +16,11 @@ import pytest
 
 import commitlog
 from commitlog import errors
-from commitlog.file_channel import DISK
+from commitlog.disk.file_channel import DISK
+from commitlog.inspecting.verify import verify_store
+from commitlog.reading.view import StoreView
+from commitlog.shm.layout import Lane
 from commitlog.status import PutMessageStatus
-from commitlog.verify import verify_store
-from commitlog.view import StoreView
-from shm.layout import Lane
 from tests.crash.accounts import Place, check, read_store
 from tests.faults.channel import NAMES, FaultsDirectory, Rule
 from tests.faults.disk import durable_bodies

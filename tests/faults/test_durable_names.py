@@ -11,11 +11,11 @@ from typing import ClassVar
 
 import pytest
 
-from commitlog.checkpoint import PositionsFile
-from commitlog.file_channel import DISK, FileChannel
-from commitlog.store_directory import StoreDirectory
-from shm.layout import Lane
-from tests.commitlog.made_lane import crash, make_lane
+from commitlog.disk.checkpoint import PositionsFile
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.shm.layout import Lane
+from tests.builders.made_lane import crash, make_lane
 from tests.faults.bench import bench
 from tests.faults.test_retention_races import KEPT, Log, Plain, log_at
 

@@ -13,9 +13,9 @@ import pytest
 import zmq
 
 import commitlog
+from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, ReadingWarning
-from commitlog.store_directory import StoreDirectory
-from shm.layout import STAGES
+from commitlog.shm.layout import STAGES
 from tests.children import in_child
 from tests.crash.accounts import Place, check, read_store
 from tests.faults.bench import Bench, bench

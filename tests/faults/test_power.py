@@ -11,7 +11,7 @@ import pytest
 
 import commitlog
 from commitlog import errors
-from shm.layout import STAGES
+from commitlog.shm.layout import STAGES
 from tests.crash.accounts import check, read_store
 from tests.crash.scene import kill, pid_of
 from tests.faults.channel import FaultsDirectory, Rule

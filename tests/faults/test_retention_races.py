@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 import commitlog
-from commitlog.dump import dump_records
+from commitlog.disk.file_channel import FileChannel
 from commitlog.errors import DataLoss
-from commitlog.file_channel import FileChannel
-from commitlog.topic_index import TopicIndex
-from commitlog.verify import verify_store
-from commitlog.view import StoreView
-from shm.layout import Lane
+from commitlog.inspecting.dump import dump_records
+from commitlog.inspecting.verify import verify_store
+from commitlog.reading.topic_index import TopicIndex
+from commitlog.reading.view import StoreView
+from commitlog.shm.layout import Lane
 from tests.faults.bench import SEGMENT_BYTES, Bench, bench
 
 KEPT = 4

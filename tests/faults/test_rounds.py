@@ -12,8 +12,8 @@ import pytest
 import commitlog
 from commitlog.clock import Clock
 from commitlog.errors import AllocateTimeout, NoFreeLane
-from commitlog.verify import verify_store
-from shm.layout import Header, Lane
+from commitlog.inspecting.verify import verify_store
+from commitlog.shm.layout import Header, Lane
 from tests.crash.accounts import read_store
 from tests.faults.bench import SEGMENT_BYTES, Bench, bench
 from tests.faults.channel import CachingChannel, FaultyChannel, Rule

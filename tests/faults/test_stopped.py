@@ -16,9 +16,9 @@ import zmq
 
 import commitlog
 from commitlog import errors
-from commitlog.view import StoreView
-from commitlog.wire import WAKEUP
-from shm.layout import STAGES, Lane, Stage
+from commitlog.appending.wire import WAKEUP
+from commitlog.reading.view import StoreView
+from commitlog.shm.layout import STAGES, Lane, Stage
 from tests.crash.accounts import check, read_store
 from tests.crash.scene import is_running, pid_of
 from tests.faults.channel import FaultsDirectory, Rule
@@ -40,7 +40,7 @@ def test_with_all_wakeups_dropped_everything_is_the_same_and_later(
     write_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No stage hears a bell or rings one, nor does the producer: segments roll, buffers return, syncs are waited for."""
-    monkeypatch.setattr("commitlog.wire.WakeupSender.ring", lambda self: None)
+    monkeypatch.setattr("commitlog.appending.wire.WakeupSender.ring", lambda self: None)
     config = {**QUICK, "store": {**CONFIG["store"], "write_path": write_path}}
     with (
         patched_stages("tests.faults.stage:deaf_and_dumb"),
@@ -69,7 +69,7 @@ def test_a_stage_that_stands_still_has_no_second_beside_it(stage: str, tmp_path:
         try:
             late = sender.send()
             second = subprocess.run(
-                [sys.executable, "-P", "-m", f"stages.{stage}", sender.store.path],
+                [sys.executable, "-P", "-m", f"commitlog.stages.{stage}", sender.store.path],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 check=False,

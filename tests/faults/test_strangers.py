@@ -18,10 +18,10 @@ import zmq
 
 import commitlog
 from commitlog import errors
-from commitlog.record import Host, RecordEncoder
-from commitlog.store_directory import StoreDirectory
-from commitlog.wire import NoticePublisher, NoticeSubscriber, WakeupReceiver, WakeupSender
-from shm.layout import STAGES
+from commitlog.appending.wire import NoticePublisher, NoticeSubscriber, WakeupReceiver, WakeupSender
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.record.record import Host, RecordEncoder
+from commitlog.shm.layout import STAGES
 from tests.another_user import NOBODY, as_nobody, as_root, may_be_another_user
 from tests.crash.scene import kill, pid_of
 from tests.waiting import wait_until

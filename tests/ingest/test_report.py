@@ -16,7 +16,7 @@ from commitlog.ingest.job import Job
 from commitlog.ingest.meter import STEPS, Reading
 from commitlog.ingest.settings import choose
 from commitlog.ingest.verdict import EXACTLY_ONCE, Verdict
-from shm.statistics import Histogram
+from commitlog.shm.statistics import Histogram
 
 SECONDS = 20
 

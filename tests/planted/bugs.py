@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.file_channel import Buffer
-from commitlog.locks import Lock
-from shm.layout import Lane
-from shm.pool import WriteBuffers
-from stages.allocator import AllocateMappedFileService
-from stages.committer import CommitRealTimeService
-from stages.dispatcher import ReputMessageService
-from stages.flusher import FlushRealTimeService, SyncOrder
-from stages.service_thread import ServiceThread
+from commitlog.disk.file_channel import Buffer
+from commitlog.disk.locks import Lock
+from commitlog.shm.layout import Lane
+from commitlog.shm.pool import WriteBuffers
+from commitlog.stages.allocator import AllocateMappedFileService
+from commitlog.stages.committer import CommitRealTimeService
+from commitlog.stages.dispatcher import ReputMessageService
+from commitlog.stages.flusher import FlushRealTimeService, SyncOrder
+from commitlog.stages.service_thread import ServiceThread
 from tests.faults.channel import FaultyChannel
 from tests.planted import checks
 
@@ -168,7 +168,7 @@ def publish_before_the_bytes(patch: pytest.MonkeyPatch) -> None:
 
 
 def return_buffers_at_commit(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("commitlog.write_place.slot_is_free", lambda segment, flushed, size, slots: True)
+    patch.setattr("commitlog.appending.write_place.slot_is_free", lambda segment, flushed, size, slots: True)
 
 
 def lease_without_a_lock(patch: pytest.MonkeyPatch) -> None:
@@ -177,12 +177,12 @@ def lease_without_a_lock(patch: pytest.MonkeyPatch) -> None:
 
 
 def adopt_without_a_look(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("commitlog.adoption._agrees", lambda *_: True)
-    patch.setattr("commitlog.adoption._check_end", lambda *_: None)
+    patch.setattr("commitlog.opening.adoption._agrees", lambda *_: True)
+    patch.setattr("commitlog.opening.adoption._check_end", lambda *_: None)
 
 
 def leave_what_was_not_published(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("stages.closing.clear_unpublished", lambda *_: False)
+    patch.setattr("commitlog.stages.supervising.stopping.clear_unpublished", lambda *_: False)
 
 
 def unlink_when_retired(patch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import commitlog
-from commitlog.checkpoint import PositionsFile
-from commitlog.consume_queue import ConsumeQueue
+from commitlog.disk.checkpoint import PositionsFile
+from commitlog.disk.consume_queue import ConsumeQueue
+from commitlog.disk.file_channel import DISK
 from commitlog.errors import DiskError, NoBufferAvailable, PoolNotAdopted, StageFailed
-from commitlog.file_channel import DISK
-from commitlog.record import BLANK_BYTES
-from commitlog.scan import Stop, scan
-from shm.layout import Lane
+from commitlog.record.record import BLANK_BYTES
+from commitlog.record.scan import Stop, scan
+from commitlog.shm.layout import Lane
 from tests.crash.accounts import read_store
 from tests.faults.bench import SEGMENT_BYTES, Bench
 from tests.faults.channel import Rule

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import commitlog
-from commitlog.consume_queue import FILE_BYTES, ConsumeQueue
-from commitlog.dump import dump_records
+from commitlog.disk.consume_queue import FILE_BYTES, ConsumeQueue
+from commitlog.disk.file_channel import DISK
+from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
 from commitlog.errors import StageFailed
-from commitlog.file_channel import DISK
-from commitlog.recovery import recover_lane
-from commitlog.store_directory import LaneDirectory, StoreDirectory
-from commitlog.verify import verify_store
-from shm.layout import STAGES
+from commitlog.inspecting.dump import dump_records
+from commitlog.inspecting.verify import verify_store
+from commitlog.opening.recovery import recover_lane
+from commitlog.shm.layout import STAGES
 from tests.crash.scene import kill, pid_of
 from tests.rocketmq.rocketmq import Found, class_path, open_with_rocketmq
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from shm.layout import CONTROL_BYTES, Header, Lane
-from shm.pool import WriteBuffers, available_buffers, slot_is_free
-from shm.positions import ControlRegion
-from shm.region import Region, RegionError, RegionFull, private_directory
+from commitlog.shm.layout import CONTROL_BYTES, Header, Lane
+from commitlog.shm.pool import WriteBuffers, available_buffers, slot_is_free
+from commitlog.shm.positions import ControlRegion
+from commitlog.shm.region import Region, RegionError, RegionFull, private_directory
 
 STORE_ID = "0123456789abcdef" * 2
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shm.layout import CONTROL_WORDS, HISTOGRAM_BUCKETS, LANE_ROW_WORDS, LANES_AT, Lane
-from shm.statistics import (
+from commitlog.shm.layout import CONTROL_WORDS, HISTOGRAM_BUCKETS, LANE_ROW_WORDS, LANES_AT, Lane
+from commitlog.shm.statistics import (
     PUT_TIME_NAMES,
     Histogram,
     Throughput,

@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import Any
 
 from commitlog.errors import CommitLogError, DataLoss, OffsetOutOfRange, UnknownTopic
-from commitlog.properties import RESERVED_NAMES
-from commitlog.record import Record
-from tests.spark.hand_made import HandMadeStore
+from commitlog.record.properties import RESERVED_NAMES
+from commitlog.record.record import Record
+from tests.builders.hand_made import HandMadeStore
 
 Options = Mapping[str, str]
 Row = dict[str, Any]

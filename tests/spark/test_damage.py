@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog.checkpoint import Positions, PositionsFile
-from commitlog.consume_queue import ConsumeQueue
+from commitlog.disk.checkpoint import Positions, PositionsFile
+from commitlog.disk.consume_queue import ConsumeQueue
+from commitlog.disk.file_channel import DISK
 from commitlog.errors import CorruptRecord, DataLoss, ReadingWarning
-from commitlog.file_channel import DISK
-from commitlog.recovery import recover_lane
-from commitlog.spark.damage import Damage
+from commitlog.opening.recovery import recover_lane
 from commitlog.spark.reading import Task
+from commitlog.spark.rows.damage import Damage
 from commitlog.spark.source import CommitLogDataSource
-from tests.spark.hand_made import HandMadeStore
+from tests.builders.hand_made import HandMadeStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

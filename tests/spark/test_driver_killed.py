@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import commitlog
-from commitlog.registered_readers import RegisteredReaders
-from commitlog.store_directory import StoreDirectory
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.reading.registered_readers import RegisteredReaders
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

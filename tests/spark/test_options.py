@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from commitlog.errors import OptionError
+from commitlog.reading.starting_point import Start
 from commitlog.spark.options import Subscription, parse_options
 from commitlog.spark.source import BatchReader, CommitLogDataSource
-from commitlog.start import Start
 
 JSON = '{"orders": {"0": 3}}'
 

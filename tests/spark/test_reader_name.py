@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from commitlog.disk.file_channel import FileChannel
 from commitlog.errors import OptionError, ReaderError, ReaderInUse
-from commitlog.file_channel import FileChannel
-from commitlog.registered_readers import PYTHON, RegisteredReader, RegisteredReaders
+from commitlog.reading.registered_readers import PYTHON, RegisteredReader, RegisteredReaders
 from commitlog.spark import registration
 from commitlog.spark.source import CommitLogDataSource, StreamReader
-from stages.reader_needs import ReaderNeeds
-from tests.spark.hand_made import HandMadeStore, small_store
+from commitlog.stages.allocating.reader_needs import ReaderNeeds
+from tests.builders.hand_made import HandMadeStore, small_store
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -215,8 +215,8 @@ def test_a_second_live_query_of_the_name_fails(store: HandMadeStore) -> None:
 def test_the_kernel_frees_the_name_of_a_killed_process(store: HandMadeStore) -> None:
     code = """
 import sys, time
-from commitlog.registered_readers import RegisteredReaders
-from commitlog.store_directory import StoreDirectory
+from commitlog.reading.registered_readers import RegisteredReaders
+from commitlog.disk.store_directory import StoreDirectory
 held = RegisteredReaders(StoreDirectory(sys.argv[1])).hold("billing")
 print("held", flush=True)
 time.sleep(60)

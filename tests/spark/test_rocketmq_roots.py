@@ -12,8 +12,8 @@ import pytest
 
 from commitlog.errors import CorruptRecord, MissingCodec, OptionError, StoreNotFound, UnknownTopic
 from commitlog.spark.source import CommitLogDataSource
-from tests.commitlog.made_lane import image
-from tests.commitlog.vector_store import NAMES, VectorStore, load
+from tests.builders.made_lane import image
+from tests.builders.vector_store import NAMES, VectorStore, load
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,10 +18,10 @@ import pytest
 
 import commitlog
 import commitlog.spark
-from commitlog.spark.java import find_java
-from commitlog.spark.sessions import FAST, _cores, _python
+from commitlog.spark.session.java import find_java
+from commitlog.spark.session.sessions import FAST, _cores, _python
+from tests.builders.hand_made import small_store
 from tests.namespaces import on_a_host_called
-from tests.spark.hand_made import small_store
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def test_a_machine_whose_name_nobody_knows(tmp_path: Path) -> None:
         ("commitlog.spark", "pyspark pyarrow numpy.random zmq"),
         ("pyspark_commitlog", "numpy pyarrow zmq pydantic typer pandas rich psutil"),
         ("commitlog.spark.source, commitlog.spark.sink", "zmq pydantic typer pandas rich psutil"),
-        ("commitlog.spark.daemon", "pyarrow zmq pydantic typer"),
+        ("commitlog.spark.session.daemon", "pyarrow zmq pydantic typer"),
     ],
 )
 def test_imports(module: str, unwanted: str) -> None:
@@ -108,7 +108,7 @@ print(*[name for name in ("zmq", "pydantic", "typer", "pandas") if name in sys.m
 
 def test_what_is_wrong_with_the_package_is_said_when_the_format_is_used(tmp_path: Path) -> None:
     """Spark takes a module that fails at its import for one that is not there, and gives no reason."""
-    (tmp_path / "shm.py").touch()
+    (tmp_path / "orjson.py").write_text("raise ImportError('this orjson is broken')")
     code = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -118,7 +118,7 @@ try:
 except Exception as error:
     print(error)
 """
-    assert "another package named shm" in python(code, str(tmp_path))
+    assert "this orjson is broken" in python(code, str(tmp_path))
 
 
 def test_a_running_session_is_used_as_it_is(spark: SparkSession) -> None:

@@ -18,9 +18,9 @@ from pyspark.sql.functions import udf
 
 import commitlog
 from commitlog.errors import NoFreeLane
-from commitlog.view import StoreView
-from shm.layout import Lane
-from tests.spark.hand_made import small_store
+from commitlog.reading.view import StoreView
+from commitlog.shm.layout import Lane
+from tests.builders.hand_made import small_store
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

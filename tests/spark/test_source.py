@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 import commitlog.spark
-from tests.spark.hand_made import BEGIN_MS, HandMadeStore, small_store
+from tests.builders.hand_made import BEGIN_MS, HandMadeStore, small_store
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from commitlog.errors import CommitLogError, DataLoss, OffsetOutOfRange, OptionError
 from commitlog.spark.source import CommitLogDataSource, StreamReader
-from tests.spark.hand_made import HandMadeStore, small_store
+from tests.builders.hand_made import HandMadeStore, small_store
 
 ALL = ReadAllAvailable()
 Json = dict[str, Any]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.topic_index import LaneIndex, QueueRange, TopicIndex
-from commitlog.view import StoreView
-from tests.spark.hand_made import BEGIN_MS, HandMadeLane, HandMadeStore
+from commitlog.reading.topic_index import LaneIndex, QueueRange, TopicIndex
+from commitlog.reading.view import StoreView
+from tests.builders.hand_made import BEGIN_MS, HandMadeLane, HandMadeStore
 
 pytestmark = pytest.mark.usefixtures("look_each_time")
 

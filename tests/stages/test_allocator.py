@@ -12,11 +12,11 @@ import pytest
 
 from commitlog.clock import Clock
 from commitlog.config import Config
-from commitlog.file_channel import DISK, FileChannel
-from shm.layout import Lane
-from stages.allocator import AllocateMappedFileService
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.shm.layout import Lane
+from commitlog.stages.allocator import AllocateMappedFileService
+from tests.builders.idle_store import SEGMENT, IdleStore, idle_store
 from tests.fake_clock import SetClock
-from tests.stages.idle_store import SEGMENT, IdleStore, idle_store
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from commitlog.errors import WaitTimeout
-from commitlog.progress import Level
-from shm.layout import Lane, Stage
-from stages.service_thread import DRAIN_ROUNDS
+from commitlog.receipt import Level
+from commitlog.shm.layout import Lane, Stage
+from commitlog.stages.service_thread import DRAIN_ROUNDS
 from tests.faults.bench import Bench, bench
 from tests.faults.channel import FaultyChannel, Rule
 from tests.waiting import PATIENCE_SECONDS

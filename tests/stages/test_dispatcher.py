@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import commitlog
-from commitlog.consume_queue import ConsumeQueue
-from commitlog.store_directory import StoreDirectory
-from shm.layout import Lane
+from commitlog.disk.consume_queue import ConsumeQueue
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.shm.layout import Lane
 from tests.children import in_child
 from tests.faults.bench import Bench, bench
 from tests.faults.channel import Rule

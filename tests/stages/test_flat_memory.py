@@ -10,7 +10,7 @@ from statistics import median
 import pytest
 
 import commitlog
-from shm.layout import STAGES
+from commitlog.shm.layout import STAGES
 from tests.crash.scene import pid_of
 
 CONFIG = {

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from commitlog.config import Config
-from shm.layout import Lane
-from stages.flusher import FlushRealTimeService
+from commitlog.shm.layout import Lane
+from commitlog.stages.flusher import FlushRealTimeService
+from tests.builders.idle_store import SEGMENT, IdleStore, idle_store
 from tests.fake_clock import SetClock
-from tests.stages.idle_store import SEGMENT, IdleStore, idle_store
 
 
 @contextmanager

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import commitlog
-from commitlog.checkpoint import PositionsFile
-from commitlog.file_channel import DISK
-from commitlog.view import StoreView
-from shm.layout import Lane
+from commitlog.disk.checkpoint import PositionsFile
+from commitlog.disk.file_channel import DISK
+from commitlog.reading.view import StoreView
+from commitlog.shm.layout import Lane
 from tests.fake_clock import SteppingClock
 from tests.faults.bench import bench
 from tests.namespaces import just_booted

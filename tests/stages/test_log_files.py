@@ -12,9 +12,9 @@ import pytest
 
 import commitlog
 from commitlog import errors
-from commitlog.file_channel import DISK
-from stages import log_files
-from stages.log_files import LOGS_KEPT, RotatingHandler, last_lines, open_log
+from commitlog.disk.file_channel import DISK
+from commitlog.stages.supervising import log_files
+from commitlog.stages.supervising.log_files import LOGS_KEPT, RotatingHandler, last_lines, open_log
 from tests.faults.supervisor import patched_stages
 from tests.waiting import wait_until
 

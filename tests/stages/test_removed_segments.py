@@ -9,7 +9,7 @@ import pytest
 
 import commitlog
 from commitlog import errors
-from shm.layout import Lane
+from commitlog.shm.layout import Lane
 from tests.waiting import wait_until
 
 CONFIG = {

@@ -15,9 +15,9 @@ import pytest
 import commitlog
 from commitlog import errors
 from commitlog.clock import SYSTEM_CLOCK
-from shm.layout import STAGES, Header, Lane, Stage
-from stages.patience import Heartbeats
-from stages.supervisor import StageProcess
+from commitlog.shm.layout import STAGES, Header, Lane, Stage
+from commitlog.stages.supervising.patience import Heartbeats
+from commitlog.stages.supervisor import StageProcess
 from tests.crash.scene import is_running, pid_of
 from tests.fake_clock import SetClock
 from tests.faults.bench import bench

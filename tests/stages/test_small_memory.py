@@ -10,7 +10,7 @@ import pytest
 
 import commitlog
 from commitlog import errors
-from tests.commitlog.made_lane import image
+from tests.builders.made_lane import image
 from tests.namespaces import with_tmpfs
 
 MIB = 1 << 20

@@ -19,11 +19,11 @@ import pytest
 import commitlog
 from commitlog import errors
 from commitlog.config import Config
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.reading.view import StoreView
+from commitlog.shm.layout import STAGES
+from commitlog.stages.supervisor import Supervisor, run
 from commitlog.statistics import store_statistics
-from commitlog.store_directory import StoreDirectory
-from commitlog.view import StoreView
-from shm.layout import STAGES
-from stages.supervisor import Supervisor, run
 from tests.children import without_privileges
 from tests.crash.scene import is_running, kill, pid_of
 from tests.faults.channel import FaultsDirectory, Rule

@@ -1,0 +1,250 @@
+"""A process's tie to a running store: its control region, its bells and notices, and what its stages complain about."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+from commitlog.appending.lane import Lease, has_lost_files, is_damaged, try_lease
+from commitlog.appending.sockets import Sockets
+from commitlog.appending.wire import WakeupSender
+from commitlog.clock import Clock
+from commitlog.config import Config
+from commitlog.disk.descriptors import check_free, occupy_standard_descriptors
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.locks import is_pool_held, is_running
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import NoFreeLane, NotEnoughSharedMemory, StoreNotRunning, StoreStopped, disk_error, store_moved
+from commitlog.reading.view import attach_control
+from commitlog.shm.layout import Header, Lane, Stage
+from commitlog.shm.pool import free_bytes
+
+_NEEDED_DESCRIPTORS = 24
+"""Of a producer: locks, mappings, sockets with what is behind them, and files that are read meanwhile."""
+_SUPERVISOR_SILENT_NS = 5_000_000_000
+_LEASE_POLL_SECONDS = 0.01
+_POLL_SECONDS = 0.001
+_FAULT_WORDS = (
+    (Lane.COMMITTER_FAULT, "committing"),
+    (Lane.FLUSHER_FAULT, "syncing"),
+    (Lane.ALLOCATOR_FAULT, "making the next segment"),
+)
+
+
+log = logging.getLogger(__name__)
+
+
+class Attachment:
+    """Raises StoreNotFound, StoreNotRunning, NotEnoughDescriptors. One for each producer; its sockets are made when first
+    needed.
+
+    Attributes: `forked`, whether this is a child's copy, whose sockets are its parent's: it touches none of them.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], clock: Clock, channel: FileChannel = DISK) -> None:
+        self.directory = StoreDirectory(path, channel)
+        self.channel, self.clock = channel, clock
+        check_free(_NEEDED_DESCRIPTORS, f"{self.directory.path}: a producer")
+        occupy_standard_descriptors()
+        self.facts = self.directory.load()
+        self.directory.check_owner()
+        self.config = Config.from_json(self.facts.config)
+        control = attach_control(self.directory, self.facts, writable=True)
+        if (
+            control is None
+            or self.facts.pool is None
+            or not is_running(self.directory, Path(self.facts.pool.directory))
+        ):
+            if control:
+                control.close()
+            raise StoreNotRunning(
+                f"{self.directory.path}: its stages are not running: start them with `commitlog run "
+                f"{self.directory.path}`, or use commitlog.Store.open(path)"
+            )
+        self.control, self.words = control, control.words
+        self.pool = Path(self.facts.pool.directory)
+        self.sleep_at = control.stage_base("committer") + Stage.SLEEP
+        self._sockets = Sockets(self.pool, control)
+        # strong references: sockets that end as garbage together with their context are waited for by it, for ever
+        weakref.finalize(self, self._sockets.close).atexit = False
+        self._may_listen, self._listener = True, 0  # false while a thread waits for notices; which one
+        self._lane: int | None = None
+        self.forked = False
+        _ATTACHMENTS.add(self)
+
+    def lease(self) -> Lease:
+        """The first free lane, prepared for appending. Raises NoFreeLane, StoreStopped, StoreNotRunning, DiskError."""
+        try:
+            lease = self._await_lease()
+        except OSError as error:
+            self.check_open()  # a stop takes the pool away
+            raise disk_error(error.errno or errno.EIO, f"{self.directory.path}: leasing a lane") from error
+        self._lane = lease.lane
+        return lease
+
+    def _await_lease(self) -> Lease:
+        config = self.config
+        deadline = self.clock.monotonic_ns() + config.producer.lane_wait_ms * 1_000_000
+        lane_bytes = self.facts.segment_bytes * self._slots
+        while (lease := self._try_lease(lane_bytes)) is None:
+            self.check_open()
+            if self.clock.monotonic_ns() > deadline:
+                raise NoFreeLane(
+                    f"{self.directory.path}: no lane is free: {config.store.max_lanes} may be leased (store.max_lanes), a "
+                    f"further one takes {lane_bytes:,} bytes of shared memory, of which {free_bytes(self.pool):,} are left: "
+                    f"close a producer, or give more of either{self._stopped_lanes()}"
+                )
+            self.clock.sleep(_LEASE_POLL_SECONDS)
+        return lease
+
+    def _stopped_lanes(self) -> str:
+        bases = [(lane, self.control.lane_base(lane)) for lane in range(self.config.store.max_lanes)]
+        damaged = [lane for lane, base in bases if is_damaged(self.words, base)]
+        robbed = [lane for lane, base in bases if has_lost_files(self.words, base)]
+        text = f"; lanes {damaged} are damaged by a failed sync, a new start of the store heals them" if damaged else ""
+        return text + (
+            f"; of lanes {robbed} segments were removed: put them back, start the store again" if robbed else ""
+        )
+
+    @property
+    def _slots(self) -> int:
+        return self.config.store.buffers_per_lane if self.config.store.write_path == "pool" else 0
+
+    def _try_lease(self, lane_bytes: int) -> Lease | None:
+        limit = self.config.store.max_lanes
+        lease = try_lease(self.directory, self.control, self.channel, limit, lane_bytes)
+        if lease is None:
+            return None
+        try:
+            self.check_open()  # again: a stop that began before the lock was taken has not seen it
+            lease.prepare(self.pool, self.facts, self._slots)
+            self.wake("allocator")
+            self.wake("committer")
+            lease.wait_drained(self.clock, self.raise_fault)
+            lease.clear_unpublished()
+        except NotEnoughSharedMemory:  # another producer was quicker
+            lease.release()
+            return None
+        except BaseException:
+            lease.release()
+            raise
+        return lease
+
+    # ---- what the stages say -------------------------------------------------------------------------------------
+
+    @property
+    def closing(self) -> bool:
+        return self.words[Header.CLOSING] != 0
+
+    def _is_abandoned(self) -> bool:
+        """Whether the supervisor is gone. Who can't look believes that it is there.
+
+        Where another store has come into this one's place, the lock there is its supervisor's.
+        """
+        try:
+            if is_pool_held(self.pool, self.channel):
+                return False
+            return not (self.control.is_at(self.directory.path) and is_running(self.directory, self.pool))
+        except OSError as error:
+            log.info("%s: its lock can't be looked at: %s", self.directory.path, error)
+            return False
+
+    def check_open(self) -> None:
+        """Raises StoreStopped once the store is closing, StoreMoved where that is why."""
+        path = self.directory.path
+        if self.closing:
+            self._check_place()
+            if self.words[Header.SUPERVISOR_PID] and self._is_abandoned():
+                raise StoreStopped(
+                    f"{path}: its supervisor is gone; its stages write out what was accepted and leave: `commitlog run "
+                    f"{path}` continues the store; then make a new producer"
+                )
+            raise StoreStopped(f"{path} was closed; start it again and make a new producer")
+
+    def check_stages(self) -> None:
+        """Raises StoreStopped or StoreNotRunning where nobody is left to do the work."""
+        silent = self.clock.monotonic_ns() - self.words[Header.SUPERVISOR_HEARTBEAT]
+        if (self.closing or silent > _SUPERVISOR_SILENT_NS) and self._is_abandoned():
+            self.check_open()
+            raise StoreNotRunning(
+                f"{self.directory.path}: its stages are gone (no sign for {silent // 10**9} s). What was accepted is safe in "
+                f"the pool; the next `commitlog run` writes it to disk"
+            )
+
+    def _check_place(self) -> None:
+        """Raises StoreMoved."""
+        if not self.control.is_at(self.directory.path):
+            raise store_moved(self.directory.path, self.pool)
+
+    def raise_fault(self, base: int) -> None:
+        """Raises the named error of what keeps the lane at words index `base` from moving, if anything does."""
+        for word, doing in _FAULT_WORDS:
+            code = self.words[base + word]
+            if code:
+                self._check_place()  # where the path leads elsewhere, the stages find no file
+                raise disk_error(code, f"{self.directory.path}: {doing} fails")
+
+    # ---- sockets -------------------------------------------------------------------------------------------------
+
+    def wake(self, stage: str) -> None:
+        """Wakes a stage that sleeps. After the close the stages find out by themselves."""
+        self._sockets.call(stage, WakeupSender.wake)
+
+    def hurry(self, stage: str) -> None:
+        """Wakes a stage also from its linger."""
+        self._sockets.call(stage, WakeupSender.hurry)
+
+    def await_notice(self, milliseconds: int, done: Callable[[], bool]) -> None:
+        """Sleeps until the flusher says something about this lane, `milliseconds` at most; not at all if all is `done` by
+        the time that the flusher can know of the sleeper. Beside another thread that does so it just sleeps a little."""
+        free = False
+        try:
+            free, self._may_listen = self._may_listen, False  # calls nothing: no interrupt comes in between
+            lane = self._lane
+            notices = self._sockets.notices(lane) if free and lane is not None else None
+            if lane is None or notices is None:  # closed; or none can be had
+                self.clock.sleep(min(milliseconds, 1) / 1000)
+                return
+            self._listener = threading.get_ident()
+            listening = self.control.lane_base(lane) + Lane.LISTENING
+            try:
+                self.words[listening] = 1
+                if not done():
+                    notices.wait(milliseconds)
+            finally:
+                self.words[listening] = 0
+        finally:
+            if free:
+                self._may_listen = True
+
+    def close_sockets(self) -> None:
+        """The control region stays mapped as long as a receipt may look at it."""
+        if self.forked:
+            return
+        self._lane = None
+        while not self._may_listen and self._listener != threading.get_ident():  # else a handler has come into its wait
+            self.clock.sleep(_POLL_SECONDS)
+        self._sockets.close()
+
+    def close(self) -> None:
+        self.close_sockets()
+        self.control.close()
+
+
+_ATTACHMENTS: weakref.WeakSet[Attachment] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    for attachment in list(_ATTACHMENTS):
+        attachment.forked = True
+        attachment._lane = None
+        attachment._sockets.abandon()
+    _ATTACHMENTS.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

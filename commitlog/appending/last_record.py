@@ -1,0 +1,115 @@
+"""The record that a lane has last of a topic, wherever it is by now: in a write buffer, in the log's files, indexed or not.
+
+Its queue offset is known. So the consume queue's entry is asked first, and believed only if it names that record; else the
+log is walked segment by segment from its end, which is where a record without an entry is.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+import numpy as np
+
+from commitlog.appending.lane import Lease
+from commitlog.disk.consume_queue import ConsumeQueue
+from commitlog.errors import CorruptRecord, DamagedFile, disk_error
+from commitlog.record.record import RECORD_BYTES_MIN, Record, decode
+from commitlog.record.scan import MAX_BYTES, Stop, scan
+from commitlog.shm.layout import Lane
+from commitlog.shm.pool import is_direct
+
+
+def last_record(lease: Lease, topic: str, queue_offset: int) -> Record | None:
+    """The record of a topic with the queue offset that its last one has; None where retention has deleted it.
+
+    For the lessee, while it appends nothing. Raises CorruptRecord, DamagedFile, DiskError.
+    """
+    first = lease.words[lease.base + Lane.FIRST]
+    try:
+        place = _indexed(lease, topic, queue_offset)
+        if place is not None:
+            where, size = place
+            if where < first:
+                return None
+            record = _named(lease, where, size)
+            if record is not None and (record.topic, record.queue_offset) == (topic, queue_offset):
+                return record
+        for start, end in _ranges(lease):
+            record = _walked(lease, topic, queue_offset, start, end)
+            if record is not None:
+                return record
+    except FileNotFoundError as error:
+        if lease.words[lease.base + Lane.FIRST] > first:
+            return None  # retention came in between
+        raise DamagedFile(f"{error.filename}: missing; `commitlog verify` says more") from error
+    except OSError as error:
+        doing = f"{lease.directory.path}: looking for the last message of {topic}"
+        raise disk_error(error.errno or errno.EIO, doing) from error
+    return None
+
+
+def _indexed(lease: Lease, topic: str, queue_offset: int) -> tuple[int, int] | None:
+    """Where the consume queue says that a record is, and its size; None where it has no entry that could be right."""
+    queue = ConsumeQueue(lease.directory.queue(topic), channel=lease.channel)
+    try:
+        entries = queue.entries(queue_offset, 1)
+    except (DamagedFile, FileNotFoundError):
+        return None
+    finally:
+        queue.close()
+    if not len(entries) or entries["size"][0] < RECORD_BYTES_MIN or entries["physical_offset"][0] < 0:
+        return None
+    return int(entries["physical_offset"][0]), int(entries["size"][0])
+
+
+def _named(lease: Lease, where: int, size: int) -> Record | None:
+    """The record that an entry names; None where there is none."""
+    segment_bytes = lease.words[lease.base + Lane.SEGMENT_SIZE]
+    if where + size > min(lease.words[lease.base + Lane.WROTE], where - where % segment_bytes + segment_bytes):
+        return None
+    try:
+        return decode(_read(lease, where, where + size), physical_offset=where, queue_id=lease.lane)
+    except CorruptRecord:
+        return None  # the walk tells a wrong entry from a damaged record
+
+
+def _ranges(lease: Lease) -> Iterator[tuple[int, int]]:
+    """The log from its end to its first byte, in ranges of one segment that begin with a record."""
+    words, base = lease.words, lease.base
+    first, synced, end = words[base + Lane.FIRST], words[base + Lane.DISPATCH_SYNCED], words[base + Lane.WROTE]
+    while end > first:
+        start = (end - 1) - (end - 1) % words[base + Lane.SEGMENT_SIZE]
+        if start < synced < end:
+            start = synced
+        yield max(start, first), end
+        end = start
+
+
+def _walked(lease: Lease, topic: str, queue_offset: int, start: int, end: int) -> Record | None:
+    """The record, if it is in [start, end), which begins with a record and is of one segment. Raises CorruptRecord."""
+    while start < end:
+        data = _read(lease, start, min(end, start + MAX_BYTES))
+        table = scan(data, 0, len(data), start, lease.lane, check_crc=False)
+        if topic in table.topics:
+            wanted = (table.topic_index == table.topics.index(topic)) & (table.queue_offsets == queue_offset)
+            rows = np.flatnonzero(wanted & table.in_queue)
+            if len(rows):
+                position = int(table.positions[rows[-1]])
+                return decode(data, position, physical_offset=start + position, queue_id=lease.lane)
+        if table.stop is Stop.BLANK or not table.stop_position:
+            return None
+        start += table.stop_position
+    return None
+
+
+def _read(lease: Lease, where: int, end: int) -> bytes:
+    """Bytes [where, end) of one segment: its file's, or, from the segment on that is being committed, its buffer's."""
+    words, base, buffers = lease.words, lease.base, lease.buffers
+    segment_bytes = words[base + Lane.SEGMENT_SIZE]
+    segment, position = divmod(where, segment_bytes)
+    is_written_out = segment < words[base + Lane.COMMITTED] // segment_bytes or is_direct(words, base, segment)
+    if buffers is not None and not is_written_out:
+        return bytes(buffers.slot(segment)[position : position + end - where])
+    with lease.channel.opened(lease.directory.segment(segment * segment_bytes)) as fd:
+        return lease.channel.pread(fd, end - where, position)

@@ -1,0 +1,114 @@
+"""The ZeroMQ sockets of a user's process: made when first needed, and missed where they can't be had.
+
+All that goes through them is hints, so no error of theirs reaches a caller: the stages come round without a wakeup, and who
+waits for a notice looks every millisecond. libzmq ends the process when it can't have the descriptors of a context, so
+it is only asked where there are enough.
+
+They are made by a thread of their own. An exception from a signal handler, which Python raises in the main thread only, may
+come in the middle of the making, and the traceback would keep a socket that nobody can close; to end a context is to
+wait for all of its sockets.
+"""
+
+from __future__ import annotations
+
+import _thread
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import zmq
+
+from commitlog.appending.wire import NoticeSubscriber, WakeupSender
+from commitlog.disk.descriptors import are_free
+from commitlog.shm.positions import ControlRegion
+
+_FIRST_DESCRIPTORS, _MORE_DESCRIPTORS = 10, 3
+"""What ZeroMQ takes for the first socket of a context, and for one more."""
+
+log = logging.getLogger(__name__)
+
+
+class Sockets:
+    """Of one attachment. Any thread may use it; a signal handler may come in between."""
+
+    def __init__(self, pool: Path, control: ControlRegion) -> None:
+        self._pool, self._words = pool, control.words
+        self._lock = threading.RLock()  # a socket is for one thread at a time
+        self._making = threading.RLock()  # the makers': they never wait for a thread that a handler has come into
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._bells: dict[str, WakeupSender] = {}
+        self._notices: NoticeSubscriber | None = None
+        self._closed = self._is_parents = False
+
+    def call(self, stage: str, how: Callable[[WakeupSender], None]) -> None:
+        """Rings a stage's bell, if there is one."""
+        if self._closed:
+            return
+        if stage not in self._bells:
+            self._make(lambda context: self._make_bell(context, stage))
+        with self._lock:
+            bell = self._bells.get(stage)
+            if bell is not None and not self._closed:
+                how(bell)
+
+    def notices(self, lane: int) -> NoticeSubscriber | None:
+        """What is said about a lane; None where that can't be heard now. For one thread at a time, until `close`."""
+        if self._notices is None:
+            self._make(lambda context: self._make_notices(context, lane))
+        return self._notices
+
+    def _make(self, make: Callable[[zmq.Context[zmq.Socket[bytes]]], None]) -> None:
+        if self._closed or not are_free(_MORE_DESCRIPTORS if self._context else _FIRST_DESCRIPTORS):
+            return
+
+        made = _thread.allocate_lock()  # not an Event: an interrupt inside its `wait` would end as another error
+        made.acquire()
+
+        def work() -> None:
+            try:
+                with self._making:
+                    if self._closed:
+                        return
+                    if self._context is None:
+                        self._context = zmq.Context()
+                    make(self._context)
+            except zmq.ZMQError as error:
+                log.info("%s: a socket can't be had: %s", self._pool, error)
+            finally:
+                made.release()
+
+        try:  # the bare function: `Thread.start` loses count where an interrupt comes into it
+            _thread.start_new_thread(work, ())
+        except RuntimeError as error:
+            log.info("%s: a socket can't be had: %s", self._pool, error)
+            return
+        made.acquire()
+
+    def _make_bell(self, context: zmq.Context[zmq.Socket[bytes]], stage: str) -> None:
+        if stage not in self._bells:
+            self._bells[stage] = WakeupSender(context, self._pool, stage, self._words, ControlRegion.stage_base(stage))
+
+    def _make_notices(self, context: zmq.Context[zmq.Socket[bytes]], lane: int) -> None:
+        if self._notices is None:
+            self._notices = NoticeSubscriber(context, self._pool, lane)
+
+    def abandon(self) -> None:
+        """In a forked child: they are its parent's."""
+        self._closed = self._is_parents = True
+
+    def close(self) -> None:
+        """Ends them all; again, where an interrupt came in between. Nobody may be waiting for a notice."""
+        if self._is_parents:
+            return
+        self._closed = True
+        with self._making:
+            pass  # whoever makes a socket comes to its end, and nobody makes another
+        with self._lock:
+            for bell in self._bells.values():
+                bell.close()
+            if self._notices:
+                self._notices.close()
+            if self._context:
+                self._context.destroy(linger=0)
+                self._context = None

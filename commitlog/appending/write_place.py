@@ -1,0 +1,202 @@
+"""Where a producer writes next: the write buffer of a segment or, in direct mode, the segment's file; and its back-pressure.
+
+Rolls into the next segment where a record does not fit (BLANK, RocketMQ's END_OF_FILE), and waits for the buffer or file
+that it needs there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from commitlog.appending.attachment import Attachment
+from commitlog.appending.lane import FAULT_PATIENCE_NS, Lease
+from commitlog.appending.progress import NOTICE_WAIT_MS, LaneProgress
+from commitlog.clock import Clock
+from commitlog.disk.direct_segment import DirectSegment
+from commitlog.errors import AllocateTimeout, NoBufferAvailable
+from commitlog.record.record import BLANK_BYTES, encode_blank
+from commitlog.shm.layout import DIRECT_WINDOW, Lane, Stage
+from commitlog.shm.pool import is_direct, slot_is_free
+
+
+def _nowhere(_record: bytes) -> object:
+    raise AssertionError("nothing may be written before a slot is known to be free")
+
+
+class WritePlace:
+    """Attributes: `append(bytes)` writes behind what was written last; `limit`, where a record may end at most (bytes of
+    the lane's log): one that ends beyond it needs `make_room` first; `segment_bytes`.
+
+    Who writes by other means than `append` calls `go_on(where)` afterwards.
+    """
+
+    __slots__ = (
+        "_attachment", "_base", "_clock", "_lease", "_progress", "_segment", "_slot", "_start", "_words", "append", "limit",
+        "segment_bytes",
+    )  # fmt: skip
+
+    def __init__(self, attachment: Attachment, lease: Lease, progress: LaneProgress, clock: Clock) -> None:
+        self._attachment, self._lease, self._progress, self._clock = attachment, lease, progress, clock
+        self._words, self._base = lease.words, lease.base
+        self.segment_bytes = lease.words[lease.base + Lane.SEGMENT_SIZE]
+        self._slot: memoryview | DirectSegment = memoryview(b"")
+        self.append: Callable[[bytes], object] = _nowhere
+        self._segment, self._start, self.limit = -1, 0, -1
+
+    def make_room(self, where: int, size: int) -> int:
+        """A place for a record of `size` bytes at or behind `where`, the lane's `wrote`; returns where that is.
+
+        Rolls over, which raises `wrote`, as often as it takes. Raises NoBufferAvailable, AllocateTimeout, DiskFull, …,
+        StoreStopped.
+        """
+        words, segment_bytes = self._words, self.segment_bytes
+        while True:
+            segment = where // segment_bytes
+            if segment != self._segment:
+                self._enter(segment)
+                self.go_on(where)
+            segment_end = self._start + segment_bytes
+            if where + size <= self.limit:
+                return where
+            position = where - self._start
+            self._slot[position : position + BLANK_BYTES] = encode_blank(segment_end - where)
+            if isinstance(self._slot, memoryview):
+                words[self._base + Lane.DATA_END + segment % words[self._base + Lane.SLOTS]] = where + BLANK_BYTES
+            where = words[self._base + Lane.WROTE] = segment_end
+
+    def go_on(self, where: int) -> None:
+        """`append` continues at `where`, which lies in the segment that is being written."""
+        position, slot, buffers = where - self._start, self._slot, self._lease.buffers
+        if isinstance(slot, DirectSegment) or buffers is None:
+            assert isinstance(slot, DirectSegment)
+            self.append = slot.writer(position)
+        else:
+            self.append = buffers.writer(self._segment, position)
+
+    def view(self, where: int, size: int) -> memoryview:
+        """Memory for `size` bytes at `where`, which has room for them; `store` them when they are made."""
+        if isinstance(self._slot, DirectSegment):
+            return memoryview(bytearray(size))
+        return self._slot[where - self._start : where - self._start + size]
+
+    def store(self, made: memoryview, where: int) -> None:
+        """Puts what was made in a `view` in its place."""
+        if isinstance(self._slot, DirectSegment):
+            self._slot[where - self._start : where - self._start + len(made)] = made
+        self.go_on(where + len(made))
+
+    def read(self, where: int, end: int) -> bytes:
+        """The bytes from `where` to the end of its segment or to `end`. Raises DiskError."""
+        segment, position = divmod(where, self.segment_bytes)
+        slot = self._slot if segment == self._segment else self._open_slot(segment)
+        data = bytes(slot[position : min(position + end - where, self.segment_bytes)])
+        if isinstance(slot, DirectSegment) and slot is not self._slot:
+            slot.close()
+        return data
+
+    def leave(self) -> None:
+        """The next record looks for its place anew, and finds out when the store is closing."""
+        self.limit, self._segment = -1, -1
+        self._words[self._base + Lane.BLOCKED] = 0  # an interrupted wait may have left it
+
+    def close(self) -> None:
+        if isinstance(self._slot, DirectSegment):
+            self._slot.close()
+
+    # ---- segments ------------------------------------------------------------------------------------------------
+
+    def _enter(self, segment: int) -> None:
+        self._segment = -1  # until all is said of the new one: an interrupt may come in between
+        slot = self._open_slot(segment)
+        self.close()
+        self._slot, self._start = slot, segment * self.segment_bytes
+        self.limit = self._start + self.segment_bytes - BLANK_BYTES
+        self._segment = segment
+        self._attachment.wake("allocator")
+
+    def _open_slot(self, segment: int) -> memoryview | DirectSegment:
+        """Where a segment number is written: its write buffer when that is free, or its file. Raises NoBufferAvailable, …"""
+        self._attachment.check_open()
+        words, base, buffers = self._words, self._base, self._lease.buffers
+        if buffers is None or is_direct(words, base, segment):
+            return self._open_file(segment)
+        config = self._attachment.config.producer
+        flushed_at, size, slots = base + Lane.FLUSHED, self.segment_bytes, buffers.slots
+        if not slot_is_free(segment, words[flushed_at], size, slots):
+            may_write = slot_is_free(segment, words[flushed_at], size, DIRECT_WINDOW)
+            if config.when_no_buffer == "write_direct" and may_write:
+                file = self._open_file(segment)
+                words[base + Lane.DIRECT + segment % DIRECT_WINDOW] = segment + 1
+                words[base + Lane.DIRECT_SEGMENTS] += 1
+                return file
+            self._progress.request(segment * size)  # or the stages rest between segments that are small
+            self._wait_until(
+                lambda: slot_is_free(segment, words[flushed_at], size, slots), config.buffer_wait_ms, self._no_buffer
+            )
+        return buffers.slot(segment)
+
+    def _open_file(self, segment: int) -> DirectSegment:
+        """The segment's file, once it is made and the flusher has it open. Raises AllocateTimeout, DiskFull, …"""
+        words, base, start = self._words, self._base, segment * self.segment_bytes
+
+        def is_ready() -> bool:
+            return words[base + Lane.ALLOCATED] > start and words[base + Lane.OPENED] > start
+
+        def served_others() -> int:
+            """Segments that the allocator makes before this one; what the flusher has to open is nobody else's."""
+            return words[made_at] if words[base + Lane.ALLOCATED] <= start else -1
+
+        if not is_ready():
+            made_at = self._attachment.control.stage_base("allocator") + Stage.ACTIONS
+            limit_ms = self._attachment.config.producer.segment_wait_ms
+            self._wait_until(is_ready, limit_ms, self._no_segment, served_others)
+        return DirectSegment(self._lease.directory.segment(start), self._lease.channel)
+
+    # ---- back-pressure -------------------------------------------------------------------------------------------
+
+    def _wait_until(
+        self,
+        condition: Callable[[], bool],
+        limit_ms: int,
+        late: Callable[[int], Exception],
+        served: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Waits for the stages, and raises what keeps them, or `late(limit)` at the limit. Counted.
+
+        The limit begins anew whenever `served` changes: a stage that works for others has not come to this yet.
+        """
+        words, base, clock = self._words, self._base, self._clock
+        began = since = clock.monotonic_ns()
+        others = served()
+        words[base + Lane.BUFFER_WAITS] += 1
+        words[base + Lane.BLOCKED] = began
+        try:
+            while not condition():
+                now = clock.monotonic_ns()
+                if now - began > FAULT_PATIENCE_NS:
+                    self._attachment.raise_fault(base)
+                if (others_now := served()) != others:
+                    others, since = others_now, now
+                if now - since >= limit_ms * 1_000_000:
+                    words[base + Lane.BUFFER_TIMEOUTS] += 1
+                    self._attachment.check_open()
+                    self._attachment.check_stages()
+                    raise late(limit_ms)
+                for stage in ("committer", "allocator"):
+                    self._attachment.wake(stage)
+                self._attachment.await_notice(NOTICE_WAIT_MS, condition)
+        finally:
+            words[base + Lane.BLOCKED] = 0
+            self._progress.waited_for_buffer(clock.monotonic_ns() - began)
+
+    def _no_buffer(self, limit_ms: int) -> NoBufferAvailable:
+        return NoBufferAvailable(
+            f"lane {self._lease.lane}: no write buffer came free in {limit_ms} ms, the disk does not keep up; the message "
+            f"was not accepted: send it again later, or raise producer.buffer_wait_ms"
+        )
+
+    def _no_segment(self, limit_ms: int) -> AllocateTimeout:
+        return AllocateTimeout(
+            f"CREATE_MAPPED_FILE_FAILED: lane {self._lease.lane}: the next segment was not made in {limit_ms} ms; the "
+            f"message was not accepted: see the store's logs/allocator.log, or raise producer.segment_wait_ms"
+        )

@@ -1,0 +1,179 @@
+"""What a start may rely on: our `positions`, and RocketMQ's `checkpoint` for RocketMQ.
+
+`positions` has two slots of 4 KiB, written in turn, each with a CRC: a torn write costs the newest slot and the one before
+it counts. It is written only after the data below `flushed_where` and the consume queues below `dispatched_where` were
+synced, so what it says is true for ever; that it may be old only makes the scan after a crash longer.
+
+    0                    8          16           24        32           40      48          56        64
+    │ magic "CLPOS\\0\\0\\3" │ sequence │ generation │ flushed │ dispatched │ first │ last time │ drained │ entries │
+    72     80         96
+    │ lane │ store id │ CRC-32 │
+
+The slot says whose it is, so that a file that came from another lane or store is none. A slot of the version before ends
+with its CRC-32 at 72: it is read all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from zlib_ng.zlib_ng import crc32
+
+from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.store_directory import LaneDirectory
+from commitlog.errors import DamagedFile
+
+SLOT_BYTES = 4096
+_MAGIC, _MAGIC_BEFORE = b"CLPOS\0\0\x03", b"CLPOS\0\0\x02"
+_SLOT = struct.Struct("<8s7Qq")
+_OWNER = struct.Struct("<Q16s")
+_CRC = struct.Struct("<I")
+_Owner = tuple[int, bytes]
+"""Number of the lane, id of the store."""
+_NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENOTDIR)
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Positions of a lane, bytes of its log; `last_store_timestamp` in ms; `drained`: the store was closed properly.
+
+    `entries` is what its consume queues must add up to: the queue offset behind the last entry below
+    `dispatched_where`, summed over the topics. −1 where nobody counted.
+    """
+
+    generation: int
+    flushed_where: int
+    dispatched_where: int
+    first_where: int
+    last_store_timestamp: int
+    drained: bool
+    entries: int = -1
+
+
+class PositionsFile:
+    """The `positions` file of a lane. It is opened anew for each call, so that a copy in a dead process keeps nothing.
+
+    `store_id`: 32 hex digits, as in `store.json`; "" where it is not known: then a slot of any store counts, and what is
+    written counts for any. `findings` has a line for each slot of another lane or store that the last `load` passed over.
+    """
+
+    def __init__(self, lane: LaneDirectory, store_id: str, channel: FileChannel) -> None:
+        self._path, self._channel = lane.positions_file, channel
+        self._lane, self._store = lane.number, bytes.fromhex(store_id)
+        self._sequence = -1
+        self.findings: list[str] = []
+        self._is_named = False
+
+    def load(self) -> Positions | None:
+        """The newest slot that is whole and possible; None where there is none. Raises DamagedFile for what is no file.
+
+        That is no record that was lost: a start could not write one there either.
+        """
+        try:
+            slots = self._slots()
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                raise DamagedFile(f"{self._path}: {error.strerror}; move it away, then start the store") from error
+            raise
+        self.findings = [
+            f"{self._path}: belongs to lane {owner[0]} of store {owner[1].hex()}, not here; passed over"
+            for _, owner, _ in slots
+            if owner and not self._is_ours(owner)
+        ]
+        ours = [(sequence, positions) for sequence, owner, positions in slots if self._is_ours(owner)]
+        newest = max(ours, default=None, key=lambda found: found[0])
+        return newest[1] if newest else None
+
+    def _is_ours(self, owner: _Owner | None) -> bool:
+        return owner is None or (owner[0] == self._lane and (not self._store or owner[1] in (self._store, bytes(16))))
+
+    def _slots(self) -> list[tuple[int, _Owner | None, Positions]]:
+        """Sequence, owner and positions of each slot that is whole and possible; one of the version before has no owner."""
+        try:
+            data = self._channel.read_file(self._path, 2 * SLOT_BYTES)
+        except FileNotFoundError:
+            return []
+        found = []
+        for start in range(0, len(data), SLOT_BYTES):
+            slot = data[start : start + SLOT_BYTES]
+            has_owner = slot.startswith(_MAGIC)
+            end = _SLOT.size + has_owner * _OWNER.size
+            if len(slot) < end + _CRC.size or not (has_owner or slot.startswith(_MAGIC_BEFORE)):
+                continue
+            _, sequence, generation, flushed, dispatched, first, timestamp, drained, entries = _SLOT.unpack_from(slot)
+            (crc,) = _CRC.unpack_from(slot, end)
+            possible = first <= dispatched <= flushed < 1 << 63 and drained in (0, 1)
+            if crc == crc32(slot[:end]) and possible:
+                owner: _Owner | None = _OWNER.unpack_from(slot, _SLOT.size) if has_owner else None
+                positions = Positions(generation, flushed, dispatched, first, timestamp, bool(drained), entries)
+                found.append((sequence, owner, positions))
+        return found
+
+    def store(self, positions: Positions) -> None:
+        """Writes the older slot and syncs it. Raises OSError."""
+        if self._sequence < 0:
+            self._sequence = max((sequence for sequence, _, _ in self._slots()), default=0)
+        sequence = self._sequence + 1
+        body = _SLOT.pack(
+            _MAGIC,
+            sequence,
+            positions.generation,
+            positions.flushed_where,
+            positions.dispatched_where,
+            positions.first_where,
+            positions.last_store_timestamp,
+            positions.drained,
+            positions.entries,
+        ) + _OWNER.pack(self._lane, self._store)
+        slot = (body + _CRC.pack(crc32(body))).ljust(SLOT_BYTES, b"\0")
+        with self._channel.opened(self._path, write=True, create=True) as fd:
+            self._channel.pwrite(fd, slot, sequence % 2 * SLOT_BYTES)
+            self._channel.fdatasync(fd)
+        if not self._is_named:  # whoever made the file may have been killed before its name was durable
+            self._channel.sync_directory(self._path.parent)
+            self._is_named = True
+        self._sequence = sequence
+
+
+_STORE_CHECKPOINT = struct.Struct(">5q")
+STORE_CHECKPOINT_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCheckpoint:
+    """RocketMQ's StoreCheckpoint: store timestamps (ms) up to which data, queues and index are on disk; offsets in bytes.
+
+    Each may be 0, which makes RocketMQ's recovery look further back. There is no CRC: we write it and never rely on it.
+    """
+
+    physic_msg_timestamp: int = 0
+    logics_msg_timestamp: int = 0
+    index_msg_timestamp: int = 0
+    master_flushed_offset: int = 0
+    confirm_phy_offset: int = 0
+
+    def save(self, path: Path, channel: FileChannel) -> None:
+        """Writes the file whole and syncs it. Raises OSError."""
+        fields = (
+            self.physic_msg_timestamp,
+            self.logics_msg_timestamp,
+            self.index_msg_timestamp,
+            self.master_flushed_offset,
+            self.confirm_phy_offset,
+        )
+        with channel.opened(path, write=True, create=True) as fd:
+            channel.pwrite(fd, _STORE_CHECKPOINT.pack(*fields).ljust(STORE_CHECKPOINT_BYTES, b"\0"), 0)
+            channel.fdatasync(fd)
+
+    @classmethod
+    def load(cls, path: Path, channel: FileChannel) -> StoreCheckpoint | None:
+        """None where the file is missing or too short."""
+        with contextlib.suppress(FileNotFoundError):
+            data = channel.read_file(path, STORE_CHECKPOINT_BYTES)
+            if len(data) >= _STORE_CHECKPOINT.size:
+                return cls(*_STORE_CHECKPOINT.unpack_from(data))
+        return None

@@ -1,0 +1,355 @@
+"""RocketMQ's ConsumeQueue: for one topic in one lane, where each message is in the log.
+
+Entry number q (the queue offset) is 20 bytes at q × 20, in files of a fixed size named by their first byte's offset:
+
+    physical offset i64 │ size i32 │ tags code i64        big-endian; size 0: nothing placed here yet
+
+Entries are *placed*, not appended: doing it again writes the same bytes. Files are sparse at their full size, so the end of a
+queue is its last entry with a size. Where a queue begins later than 0, RocketMQ fills the places before with
+(0, 0x7FFFFFFF, 0).
+
+Retention unlinks the oldest files while others read. So a listing is good until a name in it turns out to be gone: then the
+files are listed anew, and what was asked is asked again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.store_directory import is_segment_name, segment_name
+from commitlog.errors import DamagedFile
+
+ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+ENTRY_BYTES = 20
+assert ENTRY.itemsize == ENTRY_BYTES
+FILE_BYTES = 300_000 * ENTRY_BYTES
+PRE_FILL_SIZE = 0x7FFFFFFF
+_LIGHT = "%LMQ%"
+_LOOKS_MOST = 100
+"""So often a queue is looked at anew because a file has gone since it was listed."""
+
+Entries = npt.NDArray[Any]
+_Answer = TypeVar("_Answer")
+
+
+def is_light(topic: str) -> bool:
+    """Whether RocketMQ takes the queue for a light one, whose entries name records of other topics and queues."""
+    return topic.startswith(_LIGHT)
+
+
+class _FileGone(Exception):
+    """A file that was listed has no name any more."""
+
+
+class ConsumeQueue:
+    """One queue. Reading needs no write access and sees what other processes place.
+
+    `directory` is `consumequeue/<topic>/<queue id>` of a lane. Writing makes these three where they are missing, and nothing
+    above them: the lane's own directory has to be there.
+    `file_bytes` holds for a queue that has no file yet; else its first file says it. `named`: directories whose entries are
+    known to be durable; the queues of a lane may share it. Raises DamagedFile for a file whose
+    size is no queue's; OSError as the system gives it.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        file_bytes: int = FILE_BYTES,
+        channel: FileChannel = DISK,
+        named: set[Path] | None = None,
+    ) -> None:
+        self.directory, self.channel = directory, channel
+        self._default_bytes = file_bytes
+        self._known_bytes = 0
+        self._starts: list[int] = []
+        self._files: dict[int, int] = {}
+        self._writable: set[int] = set()
+        self._dirty: set[int] = set()
+        self._named = set() if named is None else named
+
+    # ---- files ---------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Lists the files anew: the writer may have made one since."""
+        try:
+            names = self.channel.list(self.directory)
+        except NotADirectoryError as error:
+            raise DamagedFile(f"{self.directory}: no directory; a start of the store builds the queue anew") from error
+        self._starts = sorted(int(name) for name in names if is_segment_name(name))
+
+    def starts(self) -> list[int]:
+        """The byte offset that each file begins at, ascending, as they are there now."""
+        self._look()
+        return self._starts
+
+    def _settled(self, ask: Callable[[], _Answer]) -> _Answer:
+        """What `ask` says of the files listed, once none of those that it opened was gone. Raises DamagedFile."""
+        for _ in range(_LOOKS_MOST):
+            try:
+                return ask()
+            except _FileGone:
+                self._look()
+        raise DamagedFile(f"{self.directory}: a file is listed and can't be opened; check the file system")
+
+    @property
+    def file_bytes(self) -> int:
+        """The size of each file, bytes."""
+        if not self._known_bytes:
+            if not self._starts:
+                self._look()
+            self._known_bytes = self._settled(self._bytes_of_first)
+        return self._known_bytes or self._default_bytes
+
+    def _bytes_of_first(self) -> int:
+        """The size of the first file that has one; 0 where none has."""
+        for start in self._starts:
+            path = self.directory / segment_name(start)
+            try:
+                with self.channel.opened(path) as fd:
+                    size = self.channel.size(fd)
+            except FileNotFoundError as error:
+                raise _FileGone from error
+            if size % ENTRY_BYTES or start % (size or 1):
+                raise DamagedFile(f"{path}: {size:,} bytes is no consume queue file's size")
+            if size:
+                return size
+        return 0
+
+    def _open(self, start: int) -> int | None:
+        """A descriptor for reading; None where the file is not there or was made and not yet sized. Raises _FileGone."""
+        fd = self._files.get(start)
+        if fd is None:
+            path, wanted = self.directory / segment_name(start), self.file_bytes
+            try:
+                fd = self.channel.open(path)
+            except FileNotFoundError as error:
+                if start in self._starts:
+                    raise _FileGone from error
+                return None
+            size = self.channel.size(fd)
+            if size != wanted:
+                self.channel.close(fd)
+                if size == 0:
+                    return None
+                raise DamagedFile(f"{path}: {size:,} bytes, this queue's files have {wanted:,}")
+            self._files[start] = fd
+        return fd
+
+    def _open_to_write(self, start: int, *, create: bool = True) -> int:
+        """Makes the file where it is missing; FileNotFoundError without `create`."""
+        if start in self._writable:
+            return self._files[start]
+        path, wanted = self.directory / segment_name(start), self.file_bytes
+        if create:
+            made = self.channel.make_directory(self.directory, below=self.directory.parents[2])
+            self._named.difference_update(made, (directory.parent for directory in made))
+        fd = self.channel.open(path, write=True, create=create)
+        size = self.channel.size(fd)
+        if size not in (0, wanted):
+            self.channel.close(fd)
+            raise DamagedFile(f"{path}: {size:,} bytes, this queue's files have {wanted:,}")
+        if size == 0:
+            try:
+                self.channel.truncate(fd, wanted)
+            except OSError:
+                self.channel.close(fd)
+                raise
+            self._named.discard(self.directory)
+        if start in self._files:
+            self.channel.close(self._files[start])
+        self._files[start] = fd
+        self._writable.add(start)
+        return fd
+
+    # ---- writing -------------------------------------------------------------------------------------------------
+
+    def place(
+        self,
+        queue_offsets: npt.ArrayLike,
+        physical_offsets: npt.ArrayLike,
+        sizes: npt.ArrayLike,
+        tags_codes: npt.ArrayLike,
+    ) -> None:
+        """Writes entries at their queue offsets (columns of equal length; sizes in bytes). Not durable before `sync`."""
+        offsets = np.asarray(queue_offsets, dtype=np.int64)
+        if not len(offsets):
+            return
+        entries = np.empty(len(offsets), dtype=ENTRY)
+        entries["physical_offset"], entries["size"], entries["tags_code"] = physical_offsets, sizes, tags_codes
+        per_file = self.file_bytes // ENTRY_BYTES
+        file_numbers = offsets // per_file
+        cuts = np.flatnonzero((np.diff(offsets) != 1) | (np.diff(file_numbers) != 0)) + 1
+        edges = [0, *cuts.tolist(), len(offsets)]
+        for begin, end in itertools.pairwise(edges):
+            start = int(file_numbers[begin]) * self.file_bytes
+            fd = self._open_to_write(start)
+            self.channel.pwrite(fd, entries[begin:end].tobytes(), int(offsets[begin]) * ENTRY_BYTES - start)
+            self._dirty.add(start)
+
+    def sync(self) -> None:
+        """Makes everything placed durable. Raises OSError: place it again then, the kernel may have dropped it.
+
+        Also the names of new files, and the first time those of the queue and its topic: whoever made them may have been
+        killed before he had synced them.
+        """
+        for start in sorted(self._dirty):
+            self.channel.fdatasync(self._files[start])
+        if self._dirty:
+            self._sync_names()
+        self._dirty.clear()
+        for start in sorted(self._writable)[:-1]:  # full: whoever deletes it gets its space back only when it is closed
+            self.channel.close(self._files.pop(start))
+            self._writable.discard(start)
+
+    def _sync_names(self) -> None:
+        for directory in (self.directory, *self.directory.parents[:3]):
+            if directory not in self._named:
+                self.channel.sync_directory(directory)
+                self._named.add(directory)
+
+    def is_removed(self) -> bool:
+        """Whether a file that is written to has no name any more."""
+        return any(self.channel.is_unlinked(self._files[start]) for start in self._writable)
+
+    def zero_from(self, queue_offset: int) -> None:
+        """Empties every place at or past a queue offset, durably. The last file stays, so that offsets never restart."""
+        self._look()
+        where = queue_offset * ENTRY_BYTES
+        for start in self._starts:
+            if start + self.file_bytes <= where:
+                continue
+            try:
+                fd = self._open_to_write(start, create=False)
+            except FileNotFoundError:
+                continue  # what has gone is empty
+            begin = max(where - start, 0)
+            data = self.channel.pread(fd, self.file_bytes - begin, begin)
+            used = len(data.rstrip(b"\0"))
+            if used:  # never by truncation: a crash in between would leave a file of another size
+                self.channel.pwrite(fd, bytes(used), begin)
+                self.channel.fdatasync(fd)
+
+    # ---- reading -------------------------------------------------------------------------------------------------
+
+    def entries(self, start: int, count: int) -> Entries:
+        """Up to `count` entries from queue offset `start`, dtype ENTRY; fewer where the files end.
+
+        A place that is empty yet has size 0.
+        """
+        return self._settled(lambda: self._read(start, count))
+
+    def _read(self, start: int, count: int) -> Entries:
+        """`entries` of the files listed. Raises _FileGone."""
+        parts = []
+        where, end = start * ENTRY_BYTES, (start + count) * ENTRY_BYTES
+        while where < end:
+            file_start = where - where % self.file_bytes
+            fd = self._open(file_start)
+            if fd is None:
+                break
+            data = self.channel.pread(fd, min(end, file_start + self.file_bytes) - where, where - file_start)
+            if len(data) % ENTRY_BYTES or not data:
+                raise DamagedFile(f"{self.directory / segment_name(file_start)}: shorter than it was")
+            parts.append(np.frombuffer(data, dtype=ENTRY))
+            where += len(data)
+        if not parts:
+            return np.empty(0, dtype=ENTRY)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _size_at(self, queue_offset: int) -> int:
+        entry = self._read(queue_offset, 1)
+        return int(entry["size"][0]) if len(entry) else 0
+
+    def end(self) -> int:
+        """One past the last entry; 0 for a queue that has none."""
+        self._look()
+        return self._settled(self._end)
+
+    def _end(self) -> int:
+        per_file = self.file_bytes // ENTRY_BYTES
+        for start in reversed(self._starts):
+            first = start // ENTRY_BYTES
+            if self._size_at(first):
+                return _first_where(lambda q: self._size_at(q) == 0, first, first + per_file)
+        return self._starts[0] // ENTRY_BYTES if self._starts else 0
+
+    def first(self) -> int:
+        """The first queue offset with a message: what comes before was deleted, or filled in by RocketMQ."""
+        self._look()
+        return self._settled(self._first)
+
+    def _first(self) -> int:
+        if not self._starts:
+            return 0
+        begin = self._starts[0] // ENTRY_BYTES
+        return _first_where(lambda q: self._size_at(q) != PRE_FILL_SIZE, begin, max(self._end(), begin))
+
+    def find_by_timestamp(self, timestamp: int, first: int, end: int, read_timestamp: Callable[[int], int]) -> int:
+        """The queue offset in [first, end) of the first message stored at or after a time (ms); `end` if there is none.
+
+        `read_timestamp(queue offset)` reads a record's store timestamp. A binary search: store timestamps only grow.
+        """
+        return _first_where(lambda queue_offset: read_timestamp(queue_offset) >= timestamp, first, end)
+
+    def close(self) -> None:
+        for fd in self._files.values():
+            self.channel.close(fd)
+        self._files.clear()
+        self._writable.clear()
+
+
+def queue_directories(top: Path, channel: FileChannel) -> Iterator[Path]:
+    """`consumequeue/<topic>/<queue id>` of all topics below a directory `consumequeue/`; links and other things are not."""
+    for topic in channel.list(top):
+        if _is_directory(top / topic):
+            for number in channel.list(top / topic):
+                if number.isascii() and number.isdecimal() and _is_directory(top / topic / number):
+                    yield top / topic / number
+
+
+def _is_directory(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except FileNotFoundError:
+        return False  # it has gone since it was listed
+
+
+def unlink_below(directory: Path, first_where: int, channel: FileChannel) -> None:
+    """Deletes the files of a queue all of whose entries name places below a log offset; the last file stays, so that
+    offsets never restart. RocketMQ's deleteExpiredFile."""
+    queue = ConsumeQueue(directory, channel=channel)
+    try:
+        old = []
+        for start in queue.starts()[:-1]:
+            last = queue.entries((start + queue.file_bytes) // ENTRY_BYTES - 1, 1)
+            if not len(last) or not last["size"][0] or int(last["physical_offset"][0]) >= first_where:
+                break
+            old.append(start)
+    finally:
+        queue.close()
+    for start in old:
+        with contextlib.suppress(FileNotFoundError):  # somebody else was quicker
+            channel.unlink(directory / segment_name(start))
+    if old:
+        channel.sync_directory(directory)
+
+
+def _first_where(condition: Callable[[int], bool], low: int, high: int) -> int:
+    """The smallest number in [low, high) that meets a condition which, once met, stays met; `high` if none does."""
+    while low < high:
+        middle = (low + high) // 2
+        if condition(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,107 @@
+"""A segment that its producer writes itself: RocketMQ's *only flush* path, without a mapping that could raise SIGBUS."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.store_directory import LaneDirectory
+from commitlog.errors import CorruptRecord, disk_error
+from commitlog.record.scan import Stop, scan
+from commitlog.shm.layout import Lane
+
+_LOOK_BYTES = 1 << 16
+_CLEAR_BYTES = 1 << 20
+
+
+class DirectSegment:
+    """Looks like a write buffer to the producer: `segment[a:b] = data` is a pwrite, `segment[a:b]` a pread.
+
+    Positions are bytes from the segment's start. Raises DiskInputOutput, QuotaExceeded, … as DiskError.
+    """
+
+    def __init__(self, path: Path, channel: FileChannel) -> None:
+        self._channel = channel
+        self._fd = -1
+        self._position = 0
+        try:
+            self._fd = channel.open(path, write=True)
+        except OSError as error:
+            raise disk_error(error.errno or errno.EIO, f"{path}: opening the segment") from error
+
+    def __setitem__(self, place: slice, data: bytes | bytearray | memoryview) -> None:
+        try:
+            self._channel.pwrite(self._fd, data, place.start)
+        except OSError as error:
+            raise disk_error(error.errno or errno.EIO, "writing the segment; the message was not accepted") from error
+
+    def writer(self, position: int) -> Callable[[bytes], object]:
+        """See WriteBuffers.writer."""
+        self._position = position
+        return self._write
+
+    def _write(self, data: bytes) -> None:
+        position = self._position
+        self[position : position + len(data)] = data
+        self._position = position + len(data)
+
+    def __getitem__(self, place: slice) -> bytes:
+        try:
+            return self._channel.pread(self._fd, place.stop - place.start, place.start)
+        except OSError as error:
+            raise disk_error(error.errno or errno.EIO, "reading the segment back") from error
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._channel.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def check_whole(lane: LaneDirectory, data: bytes, at: int, start: int) -> None:
+    """Checks by every CRC that `data`, from the segment's first byte on, holds whole records from byte `at` to its end.
+
+    `start`: log offset of the segment. Raises CorruptRecord: no buffer has these bytes, so they are gone.
+    """
+    table = scan(data, at, len(data), start, lane.number, check_crc=True)
+    while table.stop is Stop.FULL:
+        table = scan(data, table.stop_position, len(data), start, lane.number, check_crc=True)
+    if table.stop not in (Stop.END, Stop.BLANK):
+        reason = f"a failed sync lost it, and what the file holds now is damaged ({table.reason or 'zeros'})"
+        raise CorruptRecord(reason, start + table.stop_position, str(lane.segment(start)))
+
+
+def clear_unpublished(lane: LaneDirectory, words: memoryview, base: int, channel: FileChannel) -> bool:
+    """Zeroes what a lessee wrote to a segment file and never published, because it was killed or interrupted: the log ends at
+    `wrote`. True where there was something; it is not synced. For who holds the lane's lock. Raises OSError.
+    """
+    wrote, size = words[base + Lane.WROTE], words[base + Lane.SEGMENT_SIZE]
+    if size == 0:  # nobody has leased it since its pool was made
+        return False
+    start = wrote - wrote % size
+    if words[base + Lane.ALLOCATED] <= start:
+        return False
+    with channel.opened(lane.segment(start), write=True) as fd:
+        if _is_zero(fd, wrote - start, size, channel):
+            return False
+        for at in range(wrote - start, size, _CLEAR_BYTES):
+            channel.pwrite(fd, bytes(min(_CLEAR_BYTES, size - at)), at)
+    return True
+
+
+def _is_zero(fd: int, position: int, end: int, channel: FileChannel) -> bool:
+    """Whether a file has nothing in [position, end). Holes are quickly passed.
+
+    All of it is looked at: an interrupted call may be followed by one that writes less, which leaves the first one's end.
+    """
+    at: int | None = position
+    while at is not None and at < end:
+        data = channel.pread(fd, min(_LOOK_BYTES, end - at), at)
+        if data != bytes(len(data)):
+            return False
+        at = channel.next_data(fd, at + _LOOK_BYTES)
+    return True

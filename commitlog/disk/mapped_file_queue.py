@@ -1,0 +1,140 @@
+"""The segment files of a log: RocketMQ's MappedFileQueue. It writes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import mmap
+import os
+import stat
+from bisect import bisect_right
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.mapped_file import map_segment
+from commitlog.disk.store_directory import is_segment_name
+
+_BLOCK_BYTES = 1 << 20
+
+
+class MappedFileQueue:
+    """The segment files of one log: which are there and fit, what else lies beside them. Maps one at a time.
+
+    Segments have one size and are named by their first offset, so the one that holds an offset is found by a division.
+    """
+
+    def __init__(self, directory: Path, segment_bytes: int, channel: FileChannel = DISK) -> None:
+        self.directory, self.size, self.channel = directory, segment_bytes, channel
+        self.findings: list[tuple[Path, str]] = []
+        """What is wrong with a file, by its path."""
+        self.wrong_sizes: dict[int, int] = {}
+        """Start of a file → its length in bytes, where that is not a segment's: read as if it ended in zeros, or earlier."""
+        self.starts: list[int] = []
+        self._known: frozenset[int] = frozenset()
+        self._base, self._mapped = -1, mmap.mmap(-1, 1)
+        self.look()
+
+    def look(self) -> None:
+        """At the directory, once more: retention removes files, the allocator makes new ones."""
+        for known in (self.findings, self.wrong_sizes, self.starts):
+            known.clear()
+        for name in self.channel.list(self.directory):
+            self._look_at(name)
+        self._known = frozenset(self.starts)
+
+    def _look_at(self, name: str) -> None:
+        path = self.directory / name
+        if not is_segment_name(name):
+            self.findings.append((path, "not a segment's name; passed over"))
+            return
+        try:
+            facts, start = os.lstat(path), int(name)
+        except FileNotFoundError:
+            return  # its store runs, and retention has just removed it
+        if start % self.size or start >= 1 << 62:
+            self.findings.append((path, f"no segment of {self.size:,} bytes begins there; passed over"))
+        elif not stat.S_ISREG(facts.st_mode):
+            kind = "a symbolic link" if stat.S_ISLNK(facts.st_mode) else "no regular file"
+            self.findings.append((path, f"{kind}; passed over"))
+        elif facts.st_size:
+            self.starts.append(start)
+            if facts.st_size != self.size:
+                self.wrong_sizes[start] = facts.st_size
+                self.findings.append((path, f"{facts.st_size:,} bytes, a segment of this log has {self.size:,}"))
+
+    @property
+    def first(self) -> int:
+        """The first offset there is a file for; 0 where there is none."""
+        return self.starts[0] if self.starts else 0
+
+    @property
+    def end(self) -> int:
+        """The end of the last file."""
+        return self.starts[-1] + self.size if self.starts else 0
+
+    def __contains__(self, start: object) -> bool:
+        return start in self._known
+
+    def find(self, where: int) -> int | None:
+        """Where the file begins that holds a log offset, in constant time; None where it is missing."""
+        start = where - where % self.size
+        return start if start in self._known else None
+
+    def after(self, start: int) -> list[int]:
+        """Starts of the files behind the one that begins at `start`."""
+        return self.starts[bisect_right(self.starts, start) :]
+
+    def path(self, start: int) -> Path:
+        return self.directory / f"{start:020d}"
+
+    def map(self, start: int) -> mmap.mmap:
+        """The segment's bytes. Raises OSError."""
+        if start != self._base:
+            with self.channel.opened(self.path(start)) as fd:
+                length = self.channel.size(fd)
+                self._mapped = map_segment(fd, length, self.size, self.channel)
+            self._base = start
+        return self._mapped
+
+    def let_go(self) -> None:
+        """Unmaps the file that was mapped last, as soon as nobody uses its bytes."""
+        self._base, self._mapped = -1, mmap.mmap(-1, 1)
+
+    def done_with(self, start: int, position: int) -> None:
+        """Takes the first `position` bytes of the mapped file out of this process's memory: they count as its own."""
+        whole = position - position % mmap.PAGESIZE
+        if start == self._base and whole and start not in self.wrong_sizes:
+            self._mapped.madvise(mmap.MADV_DONTNEED, 0, whole)
+
+    def last_nonzero(self, start: int, position: int = 0) -> int:
+        """Where the last byte that is not zero ends, looking at the file from `position` on; `position` if all are."""
+        view = np.frombuffer(self.map(start), np.uint8)
+        at = end = position
+        with self.channel.opened(self.path(start)) as fd:
+            while at < self.size and (data := self.channel.next_data(fd, at)) is not None:  # holes are quickly passed
+                block = view[data : data + _BLOCK_BYTES]
+                if block.any():
+                    end = data + int(np.flatnonzero(block)[-1]) + 1
+                at = data + _BLOCK_BYTES
+                self.done_with(start, min(at, self.size))
+        return end
+
+
+def guess_segment_bytes(directory: Path, channel: FileChannel = DISK) -> int:
+    """The segment size of a log that has no store.json; 0 without files.
+
+    That by which the files' names differ, if one of them has it for size; else the size that most files have.
+    """
+    sizes: dict[int, int] = {}
+    for name in channel.list(directory):
+        if is_segment_name(name):
+            with contextlib.suppress(FileNotFoundError):
+                facts = os.lstat(directory / name)
+                if stat.S_ISREG(facts.st_mode) and facts.st_size:
+                    sizes[int(name)] = facts.st_size
+    steps = Counter(after - before for before, after in itertools.pairwise(sizes))
+    counts = Counter(sizes.values())
+    return max(counts, key=lambda size: (steps[size], counts[size], size), default=0)

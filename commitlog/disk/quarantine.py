@@ -1,0 +1,232 @@
+"""Sets aside what recovery may not keep, and notes what it found damaged: `lanes/<number>/quarantine/`.
+
+    corrupt-<offset>.json         a damaged range that stays where it is: file, offset, bytes, reason
+    torn-<offset>-<crc>.bin       the bytes that were after the log's end
+    torn-<offset>-<crc>.json      the note that goes with them
+    surplus-<offset>-<crc>.bin    what a segment file had beyond a segment's size
+    segment-<start>               a segment file from behind the log's end
+    cut.json                      a cut that is under way
+
+A cut is planned, then carried out. The plan (`cut.json`) is durable, and a copy of all it takes away, before the first
+byte of the log changes; each step may be repeated. So a recovery that is killed goes on with the same cut, and ends as
+if it had not been killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.store_directory import LaneDirectory, segment_name
+from commitlog.lines import to_json
+from commitlog.record.record import crc32
+
+COPY_BYTES = 4 << 20
+"""Files are copied, zeroed and written again in pieces of this size."""
+_PLAN = "cut.json"
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Ends a log at `end`: [end, dirty_end) of its segment is zeroed, the files in `moves` leave the log."""
+
+    end: int
+    dirty_end: int
+    copy: str
+    """Name of the copy of these bytes; "" where there are none."""
+    note: str
+    """Name of the note that `cut.json` becomes."""
+    moves: list[tuple[str, str]]
+    """Names: in `commitlog/` → in `quarantine/`."""
+    reason: str
+    records_after: int
+    """Good records among what is taken away."""
+
+
+class Quarantine:
+    """One lane's quarantine."""
+
+    def __init__(self, lane: LaneDirectory, segment_bytes: int, channel: FileChannel) -> None:
+        self.lane, self.path = lane, lane.quarantine
+        self.segment_bytes, self.channel = segment_bytes, channel
+
+    # ---- notes ---------------------------------------------------------------------------------------------------
+
+    def note_corruption(self, file: str, offset: int, end: int, reason: str) -> str:
+        """Notes a damaged range; the bytes stay where they are. The same note is written once. Returns the line to report."""
+        said = f"corruption: {file} at offset {offset}: {reason}; {end - offset:,} bytes hold no record"
+        note = {"file": file, "offset": offset, "bytes": end - offset, "reason": reason}
+        data = _to_json(note)
+        path = _corruption_note(self.lane, offset)
+        with contextlib.suppress(FileNotFoundError):
+            if self.channel.read_file(path) == data:
+                return said
+        self.channel.create_directory(self.path, below=self.lane.path)
+        self.channel.replace_file(path, data)
+        return said
+
+    def keep_surplus(self, start: int, length: int) -> None:
+        """Copies what a segment file has beyond a segment's size; the caller cuts it off then."""
+        self.channel.create_directory(self.path, below=self.lane.path)
+        self._copy(start, start + self.segment_bytes, start + length, "surplus")
+
+    # ---- cuts ----------------------------------------------------------------------------------------------------
+
+    def plan(self, end: int, dirty_end: int, later: Sequence[int], reason: str, records_after: int) -> Cut:
+        """Copies the bytes [end, dirty_end), which are in one segment, and makes the plan durable.
+
+        `later` are the starts of segment files that are to leave the log.
+        """
+        self.channel.create_directory(self.path, below=self.lane.path)
+        copy, crc = "", 0
+        if dirty_end > end:
+            copy, crc = self._copy(end - end % self.segment_bytes, end, dirty_end, "torn")
+        moves = [(segment_name(start), self._free_name(f"segment-{segment_name(start)}")) for start in later]
+        note = f"torn-{end:020d}-{crc or crc32(repr(moves).encode()):08x}.json"
+        cut = Cut(end, dirty_end, copy, note, moves, reason, records_after)
+        self.channel.replace_file(self.path / _PLAN, _to_json(asdict(cut)))
+        return cut
+
+    def pending(self) -> Cut | None:
+        """The cut that a killed recovery left under way."""
+        try:
+            values = orjson.loads(self.channel.read_file(self.path / _PLAN))
+            cut = Cut(**values | {"moves": [(source, target) for source, target in values["moves"]]})
+            return cut if self._is_sound(cut) else None
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
+            return None
+
+    def _is_sound(self, cut: Cut) -> bool:
+        """Whether a plan read from disk stays within this lane, and takes nothing away that was not copied."""
+        if type(cut.end) is not int or type(cut.dirty_end) is not int:
+            return False
+        base = cut.end - cut.end % self.segment_bytes
+        names = [cut.note, *(name for move in cut.moves for name in move), *([cut.copy] if cut.copy else [])]
+        plain = all(name and "/" not in name and name not in (".", "..") for name in names)
+        if not plain or not 0 <= cut.end <= cut.dirty_end <= base + self.segment_bytes:
+            return False
+        return cut.dirty_end == cut.end or (
+            bool(cut.copy) and os.stat(self.path / cut.copy).st_size == cut.dirty_end - cut.end
+        )
+
+    def carry_out(self, cut: Cut) -> None:
+        """Takes the files of a planned cut out of the log, zeroes the rest behind its end; all durable at return."""
+        channel, commitlog = self.channel, self.lane.commitlog
+        for source, target in cut.moves:
+            with contextlib.suppress(FileNotFoundError):  # moved already
+                channel.rename(commitlog / source, self.path / target)
+        if cut.moves:
+            channel.sync_directory(self.path)
+            channel.sync_directory(commitlog)
+        if cut.dirty_end > cut.end:
+            base = cut.end - cut.end % self.segment_bytes
+            with channel.opened(self.lane.segment(base), write=True) as fd:
+                for at in range(cut.end, cut.dirty_end, COPY_BYTES):
+                    channel.pwrite(fd, bytes(min(COPY_BYTES, cut.dirty_end - at)), at - base)
+                channel.fdatasync(fd)
+        self.drop_plan(cut.note)
+
+    def drop_plan(self, note: str) -> None:
+        """The plan becomes a note."""
+        self.channel.rename(self.path / _PLAN, self.path / note)
+        self.channel.sync_directory(self.path)
+
+    def clean(self) -> None:
+        """Removes what a killed recovery left half-written."""
+        for name in self.channel.list(self.path):
+            if name.endswith(".partial") or (name.startswith(".") and name.endswith(".tmp")):
+                self.channel.unlink(self.path / name)
+
+    def _copy(self, base: int, start: int, end: int, kind: str) -> tuple[str, int]:
+        """A durable copy of bytes of one segment file; its name holds their CRC, so that the same bytes are kept once."""
+        channel, crc = self.channel, 0
+        partial = self.path / "copy.partial"
+        with channel.opened(self.lane.segment(base)) as source, channel.opened(partial, write=True, create=True) as fd:
+            channel.truncate(fd, 0)
+            channel.truncate(fd, end - start)
+            for at in _pieces_with_data(channel, source, start - base, end - base):
+                data = channel.pread(source, min(COPY_BYTES, end - base - at), at)
+                if data.count(0) < len(data):  # zeros are a hole of the copy, whatever they were
+                    crc = crc32(data, crc)
+                    channel.pwrite(fd, data, at + base - start)
+            channel.fdatasync(fd)
+        name = f"{kind}-{start:020d}-{crc:08x}.bin"
+        channel.rename(partial, self.path / name)
+        channel.sync_directory(self.path)
+        return name, crc
+
+    def _free_name(self, name: str) -> str:
+        taken = set(self.channel.list(self.path))
+        return next(n for n in _numbered(name) if n not in taken)
+
+
+def is_noted(lane: LaneDirectory, offset: int) -> bool:
+    """Whether a recovery noted that the log is damaged at this offset; consume queues have entries that name it."""
+    if _corruption_note(lane, offset).exists():
+        return True
+    for name in DISK.list(lane.quarantine):
+        if not name.startswith("corrupt-"):
+            continue
+        try:
+            known = orjson.loads(DISK.read_file(lane.quarantine / name))
+            if known["offset"] <= offset < known["offset"] + known["bytes"]:
+                return True
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # it says nothing, then
+    return False
+
+
+def _corruption_note(lane: LaneDirectory, offset: int) -> Path:
+    return lane.quarantine / f"corrupt-{offset:020d}.json"
+
+
+def _numbered(name: str) -> Sequence[str]:
+    return [name, *(f"{name}.{number}" for number in range(1, 10_000))]
+
+
+def _to_json(values: dict[str, Any]) -> bytes:
+    return to_json(values, indent=2) + b"\n"
+
+
+def _pieces_with_data(channel: FileChannel, fd: int, start: int, end: int) -> Iterator[int]:
+    """Where in the file each piece of [start, end) begins that is not all hole: a file may claim terabytes it never got."""
+    while start < end:
+        found = channel.next_data(fd, start)
+        if found is None or found >= end:
+            return
+        start += (found - start) // COPY_BYTES * COPY_BYTES
+        yield start
+        start += COPY_BYTES
+
+
+def write_again(
+    lane: LaneDirectory, segment_bytes: int, start: int, end: int, channel: FileChannel, tell: Callable[[int], None]
+) -> None:
+    """Writes the log bytes [start, end) once more in their place and syncs them.
+
+    They may be in the page cache only, or the last sync of them may have failed: then their pages count as clean, and
+    only a write makes them dirty again. Files that are missing are passed over.
+    """
+    where = start
+    while where < end:
+        base = where - where % segment_bytes
+        stop = min(end, base + segment_bytes)
+        if os.path.isfile(lane.segment(base)):
+            _write_segment_again(lane.segment(base), base, where, stop, channel)
+        where = stop
+        tell(where)
+
+
+def _write_segment_again(path: Path, base: int, start: int, end: int, channel: FileChannel) -> None:
+    with channel.opened(path, write=True) as fd:
+        for at in range(start, end, COPY_BYTES):
+            data = channel.pread(fd, min(COPY_BYTES, end - at), at - base)
+            channel.pwrite(fd, data, at - base)
+        channel.fdatasync(fd)

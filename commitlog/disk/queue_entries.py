@@ -1,0 +1,35 @@
+"""The consume queue entries of many records at a time: which of them go to which queue, and what the entries say."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from commitlog.disk.consume_queue import ENTRY, Entries
+from commitlog.record.byte_ranges import Ints
+from commitlog.record.table import RecordTable
+
+
+def by_topic(table: RecordTable, count: int) -> Iterator[tuple[str, Ints]]:
+    """Topic, and the indices of its records among the first `count` that belong into a queue."""
+    wanted = np.flatnonzero(table.in_queue[:count])
+    wanted = wanted[np.argsort(table.topic_index[wanted], kind="stable")]
+    edges = np.searchsorted(table.topic_index[wanted], np.arange(len(table.topics) + 1))
+    for index, topic in enumerate(table.topics):
+        if edges[index] < edges[index + 1]:
+            yield topic, wanted[edges[index] : edges[index + 1]]
+
+
+def runs(offsets: Ints) -> Iterator[tuple[int, int]]:
+    """Ranges of indices over which the offsets are consecutive."""
+    edges = [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
+    yield from ((begin, end) for begin, end in itertools.pairwise(edges) if begin < end)
+
+
+def entries_of(table: RecordTable, rows: Ints) -> Entries:
+    entries = np.empty(len(rows), ENTRY)
+    entries["physical_offset"], entries["size"] = table.physical_offsets[rows], table.sizes[rows]
+    entries["tags_code"] = table.tags_codes[rows]
+    return entries

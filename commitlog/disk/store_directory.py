@@ -1,0 +1,288 @@
+"""Where everything of a store lies, and `store.json`, which says whose pool and which configuration it has.
+
+STORE/
+  store.json              format version, random id, generation, segment size, pool, configuration
+  lock, locks/<stage>     held by the supervisor and the stages
+  lanes/<number>/         a RocketMQ store root each, and our `positions`, `tmp/`, `quarantine/`
+  logs/<stage>.log        what the stages say
+  readers/<name>.json     registered readers: where they are
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import re
+import stat
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from commitlog.config import SECTIONS
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.errors import IllegalArgument, StoreDamaged, StoreNotFound, StoreRefused, StoreTooNew
+from commitlog.shm.layout import LANE_ROWS
+
+FORMAT_VERSION = 1
+STORE_FILE = "store.json"
+
+
+@dataclass(frozen=True)
+class PoolPlace:
+    """Which shared memory a run of the store used. All of it must match before a pool is adopted."""
+
+    directory: str
+    device: int
+    boot_id: str
+    uid: int
+    other: dict[str, Any] = field(default_factory=dict)
+    """Fields of a newer package, kept as they are."""
+
+    @classmethod
+    def from_json(cls, values: Any) -> PoolPlace:
+        """Raises ValueError."""
+        names = ("directory", "device", "boot_id", "uid")
+        if not isinstance(values, dict) or not values.keys() >= {*names}:
+            raise ValueError("pool")
+        pool = cls(**{name: values.pop(name) for name in names}, other=values)
+        if not (isinstance(pool.directory, str) and os.path.isabs(pool.directory) and isinstance(pool.boot_id, str)):
+            raise ValueError("pool.directory or pool.boot_id")
+        if not (_is_number(pool.device, 0) and _is_number(pool.uid, 0)):
+            raise ValueError("pool.device or pool.uid")
+        return pool
+
+    def to_json(self) -> dict[str, Any]:
+        values = asdict(self)
+        return {**values.pop("other"), **values}
+
+
+@dataclass(frozen=True)
+class StoreFacts:
+    """The content of `store.json`. `config` is the configuration of the last start, resolved; `other`, fields of a newer
+    package that writes the same format: they are kept as they are."""
+
+    id: str
+    segment_bytes: int
+    generation: int = 0
+    pool: PoolPlace | None = None
+    config: dict[str, dict[str, Any]] = field(default_factory=dict)
+    other: dict[str, Any] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        values = asdict(self)
+        pool = self.pool.to_json() if self.pool else None
+        values = {"format": FORMAT_VERSION, **values.pop("other"), **values, "pool": pool}
+        return orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n"
+
+    @classmethod
+    def from_bytes(cls, data: bytes, file: Path) -> StoreFacts:
+        """Raises StoreTooNew, StoreDamaged."""
+        try:
+            values = orjson.loads(data)
+            version = values.pop("format")
+            if not _is_number(version, 1):
+                raise ValueError("format")
+            if version > FORMAT_VERSION:
+                raise StoreTooNew(f"{file}: format {version}, this package knows {FORMAT_VERSION}: upgrade commitlog")
+            pool = values.pop("pool", None)
+            own = {name: values.pop(name) for name in ("id", "segment_bytes", "generation", "config") if name in values}
+            facts = cls(pool=None if pool is None else PoolPlace.from_json(pool), **own, other=values)
+            facts._check()
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StoreDamaged(
+                f"{file}: not a store.json of ours ({error}); the messages under lanes/ are readable without it: "
+                f"commitlog dump {file.parent}/lanes/0"
+            ) from error
+        return facts
+
+    def _check(self) -> None:
+        size = self.segment_bytes
+        if not (isinstance(self.id, str) and re.fullmatch("[0-9a-f]{32}", self.id)):
+            raise ValueError("id")
+        if not (_is_number(size, 1 << 12) and size <= 1 << 30 and size & (size - 1) == 0):
+            raise ValueError("segment_bytes")
+        if not (_is_number(self.generation, 0) and self.generation < 1 << 63):
+            raise ValueError("generation")
+        if not isinstance(self.config, dict):
+            raise ValueError("config")
+        for name, kind in SECTIONS.items():
+            section = self.config.get(name, {})
+            if not isinstance(section, dict):
+                raise ValueError(f"config.{name}")
+            for key, default in asdict(kind()).items():
+                if type(section.get(key, default)) is not type(default):
+                    raise ValueError(f"config.{name}.{key}")
+
+
+def _is_number(value: object, least: int) -> bool:
+    """Whether it is a whole number from `least` on, and not true or 1.0, which Python takes for 1."""
+    return type(value) is int and value >= least
+
+
+def boot_id() -> str:
+    """This boot's random id: a pool of another boot can't be there any more."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def new_store_id() -> str:
+    return os.urandom(16).hex()
+
+
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """A path as a user gives it. Raises IllegalArgument for what is none, StoreRefused for what no file can be called."""
+    try:
+        name = os.fsencode(path)
+    except TypeError:
+        raise IllegalArgument(f"a path is a str or a pathlib.Path, not {type(path).__name__}") from None
+    except UnicodeEncodeError:
+        raise StoreRefused(
+            f"{str(path)!a}: half a surrogate pair is no character of a path; check where it comes from"
+        ) from None
+    if b"\0" in name:
+        raise StoreRefused(f"{str(path)!a}: a path has no NUL in it; check where it comes from")
+    return Path(os.fsdecode(name)).absolute()
+
+
+class StoreDirectory:
+    """Paths and small files of one store; holds nothing open. Raises IllegalArgument, StoreRefused."""
+
+    def __init__(self, path: str | os.PathLike[str], channel: FileChannel = DISK) -> None:
+        self.path = checked_path(path)
+        self.channel = channel
+        self.file = self.path / STORE_FILE
+        self.lock_file = self.path / "lock"
+        self.lanes_directory = self.path / "lanes"
+        self.logs_directory = self.path / "logs"
+        self.readers_directory = self.path / "readers"
+
+    def stage_lock_file(self, stage: str) -> Path:
+        return self.path / "locks" / stage
+
+    def lane(self, number: int) -> LaneDirectory:
+        return LaneDirectory(self.lanes_directory / str(number), number)
+
+    def lane_numbers(self) -> list[int]:
+        """The lanes on disk, ascending. Foreign names are passed over, and numbers that no lane can have."""
+        names = self.channel.list(self.lanes_directory)
+        numbers = (int(name) for name in names if name.isdecimal() and str(int(name)) == name)
+        return sorted(number for number in numbers if number < LANE_ROWS)
+
+    def load(self) -> StoreFacts:
+        """Reads `store.json`. Raises StoreNotFound, StoreRefused, StoreDamaged, StoreTooNew."""
+        self.check_path()
+        try:
+            data = self.channel.read_file(self.file)
+        except FileNotFoundError:
+            raise StoreNotFound(f"{self.path}: {self._why_not_found()}") from None
+        except OSError as error:
+            raise StoreRefused(f"{self.file}: {error.strerror}; check owner and permissions") from error
+        return StoreFacts.from_bytes(data, self.file)
+
+    def _why_not_found(self) -> str:
+        if (self.path / "commitlog").is_dir():
+            return "a RocketMQ store root and no store of ours; `commitlog cat`, `dump` and `verify` read it"
+        return f"there is no store here; commitlog.Store.open(path) or `commitlog run {self.path}` makes one"
+
+    def save(self, facts: StoreFacts) -> None:
+        """Replaces `store.json`, durably."""
+        self.channel.replace_file(self.file, facts.to_bytes())
+
+    def check_path(self) -> None:
+        """Refuses a path that is a file, a symbolic link at its last step, or another user's. Raises StoreRefused."""
+        try:
+            facts = os.lstat(self.path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StoreRefused(f"{self.path}: {error.strerror}; choose another path or fix its permissions") from error
+        if stat.S_ISLNK(facts.st_mode):
+            raise StoreRefused(f"{self.path} is a symbolic link; give the directory it points to")
+        if not stat.S_ISDIR(facts.st_mode):
+            raise StoreRefused(f"{self.path} is a file; a store is a directory: choose another path")
+
+    def check_owner(self) -> None:
+        """Refuses another user's store, also as root, whom its links could lead astray, and one that others may write to.
+
+        The group may where it is the user's own, of whom nobody else is a member: many systems give new directories to
+        that. Raises StoreRefused.
+        """
+        facts = os.lstat(self.path)
+        if facts.st_uid != os.geteuid():
+            raise StoreRefused(
+                f"{self.path} belongs to user {facts.st_uid}, not to user {os.geteuid()}: run as its owner, or chown it"
+            )
+        if facts.st_mode & stat.S_IWOTH or (facts.st_mode & stat.S_IWGRP and not _is_private_group(facts.st_gid)):
+            raise StoreRefused(
+                f"{self.path} may be written to by others (mode {stat.S_IMODE(facts.st_mode):o}), who could put their files "
+                f"in it: chmod go-w it"
+            )
+
+
+def _is_private_group(number: int) -> bool:
+    """Whether a group is this user's own: of the same name, and without another member."""
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(number)
+    except KeyError:
+        return False
+    return user.pw_gid == number and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
+
+
+@dataclass(frozen=True)
+class LaneDirectory:
+    """Paths of one lane: a RocketMQ store root with our own files beside RocketMQ's."""
+
+    path: Path
+    number: int
+
+    @property
+    def commitlog(self) -> Path:
+        return self.path / "commitlog"
+
+    @property
+    def consumequeue(self) -> Path:
+        return self.path / "consumequeue"
+
+    def queue(self, topic: str) -> Path:
+        """The consume queue of a topic: `consumequeue/<topic>/<lane>`."""
+        return self.consumequeue / topic / str(self.number)
+
+    @property
+    def lock_file(self) -> Path:
+        return self.path / "lock"
+
+    @property
+    def positions_file(self) -> Path:
+        return self.path / "positions"
+
+    @property
+    def checkpoint_file(self) -> Path:
+        return self.path / "checkpoint"
+
+    @property
+    def abort_file(self) -> Path:
+        return self.path / "abort"
+
+    @property
+    def tmp(self) -> Path:
+        return self.path / "tmp"
+
+    @property
+    def quarantine(self) -> Path:
+        return self.path / "quarantine"
+
+    def segment(self, start: int) -> Path:
+        """The segment file that begins at a log offset."""
+        return self.commitlog / segment_name(start)
+
+
+def segment_name(start: int) -> str:
+    """20 digits: the offset of a file's first byte, as RocketMQ names its mapped files."""
+    return f"{start:020d}"
+
+
+def is_segment_name(name: str) -> bool:
+    """Whether a name is 20 digits: those of ASCII, for `int` takes every script's, and other names are foreign files."""
+    return len(name) == 20 and name.isascii() and name.isdecimal()

@@ -1,0 +1,81 @@
+"""Every record of a log as a plain dictionary, with the names that RocketMQ's own classes have for its fields."""
+
+from __future__ import annotations
+
+import base64
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.errors import CorruptRecord, MissingCodec
+from commitlog.inspecting.log_root import LogRoot, find_roots
+from commitlog.record.body import plain_body
+from commitlog.record.host import Host
+from commitlog.record.record import Record, SysFlag, decode
+from commitlog.record.table import RecordTable
+
+
+def dump_records(path: str | os.PathLike[str], channel: FileChannel = DISK) -> Iterator[dict[str, Any]]:
+    """The records of a store of ours, one of its lanes, or a RocketMQ store root, log after log, in log order.
+
+    `body` is base64 of the stored bytes (None for no body), `plainBody` of the unpacked ones where they were
+    compressed. Damaged ranges are passed over: `verify` names them. Of a running store what is flushed is shown.
+    Raises StoreNotFound.
+    """
+    for root in find_roots(path, channel)[0]:
+        yield from _dump(root, channel)
+
+
+def _dump(root: LogRoot, channel: FileChannel) -> Iterator[dict[str, Any]]:
+    scan = root.scan(channel)
+    for piece in scan.pieces(scan.segments.first):
+        if not isinstance(piece, RecordTable):
+            continue
+        mapped = scan.segments.map(piece.base_offset)
+        for position, size in zip(piece.positions.tolist(), piece.sizes.tolist(), strict=True):
+            if root.limit is not None and piece.base_offset + position + size > root.limit:
+                return
+            record = decode(mapped[position : position + size], check_crc=False)
+            yield record_to_dict(record)
+
+
+def record_to_dict(record: Record) -> dict[str, Any]:
+    """One record; values are JSON's."""
+    values: dict[str, Any] = {
+        "physicOffset": record.physical_offset,
+        "size": record.total_size,
+        "storeSize": record.total_size,
+        "topic": record.topic,
+        "queueId": record.queue_id,
+        "queueOffset": record.queue_offset,
+        "sysFlag": record.sys_flag,
+        "flag": record.flag,
+        "bornTimestamp": record.born_timestamp,
+        "bornHost": _host_text(record.born_host),
+        "bornPort": record.born_host.port,
+        "storeTimestamp": record.store_timestamp,
+        "storeHost": _host_text(record.store_host),
+        "storePort": record.store_host.port,
+        "reconsumeTimes": record.reconsume_times,
+        "preparedTransactionOffset": record.prepared_transaction_offset,
+        "bodyCRC": record.body_crc,
+        "body": base64.b64encode(record.body).decode() if record.body else None,
+    }
+    if record.sys_flag & SysFlag.COMPRESSED:
+        try:
+            values["plainBody"] = base64.b64encode(plain_body(record)).decode()
+        except (MissingCodec, CorruptRecord) as error:
+            values["plainBody"], values["plainBodyError"] = None, str(error)
+    values["properties"] = dict(sorted(record.properties.items()))
+    values["msgId"] = record.message_id
+    return values
+
+
+def _host_text(host: Host) -> str:
+    """As Java writes addresses: all eight groups of an IPv6 one."""
+    if len(host.address) == 4:
+        return socket.inet_ntoa(host.address)
+    return ":".join(f"{group:x}" for group in struct.unpack(">8H", host.address))

@@ -1,0 +1,104 @@
+"""What there is to inspect at a path: a store of ours, one of its lanes, or any RocketMQ store root."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from commitlog.disk.checkpoint import PositionsFile
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.mapped_file_queue import MappedFileQueue, guess_segment_bytes
+from commitlog.disk.store_directory import STORE_FILE, LaneDirectory, StoreDirectory, checked_path
+from commitlog.errors import StoreDamaged, StoreNotFound, StoreRefused
+from commitlog.reading.log_scan import LogScan
+from commitlog.reading.view import StoreView
+
+
+@dataclass(frozen=True, slots=True)
+class LogRoot:
+    """One log: a directory with `commitlog/` and `consumequeue/` in it."""
+
+    path: Path
+    lane: int | None
+    """Its number, which all its records have for queue id; None for a RocketMQ's, whose records have any."""
+    segment_bytes: int
+    limit: int | None = None
+    """Log offset up to which it may be read while somebody appends; None where nobody does."""
+    dispatched: int = 0
+    """Log offset up to which the consume queues are complete; 0 where that is not known."""
+    flushed: int | None = None
+    """Log offset up to which the log was synced: its end, as far as it was recorded; None where that is not known."""
+    first: int = 0
+    """Log offset at which the log began, as far as it was recorded: retention says so before it removes anything."""
+
+    def scan(self, channel: FileChannel = DISK, *, check_crc: bool = True) -> LogScan:
+        """A scan of its log."""
+        return LogScan(MappedFileQueue(self.path / "commitlog", self.segment_bytes, channel), self.lane, check_crc)
+
+
+def find_roots(path: str | os.PathLike[str], channel: FileChannel = DISK) -> tuple[list[LogRoot], list[str]]:
+    """The logs at a path in the order of their numbers, and what is wrong with the store around them.
+
+    Raises StoreNotFound where there is none, StoreTooNew, StoreRefused.
+    """
+    path = checked_path(path)
+    directory = StoreDirectory(path, channel)
+    try:
+        is_store = (path / STORE_FILE).exists() or directory.lanes_directory.is_dir()
+    except OSError as error:
+        raise StoreRefused(f"{path}: {error.strerror}; check owner and permissions") from error
+    if is_store:
+        return _roots_of_store(directory)
+    if not (path / "commitlog").is_dir():
+        raise StoreNotFound(
+            f"{path}: neither a store nor a RocketMQ store root: there is no {STORE_FILE}, no commitlog/"
+        )
+    number = _number_of(path)
+    if number is not None:
+        return _lane_roots([LaneDirectory(path, number)], 0, "", channel)
+    return [LogRoot(path, None, guess_segment_bytes(path / "commitlog", channel) or 1 << 30)], []
+
+
+def _number_of(path: Path) -> int | None:
+    """The number of a lane of ours; None for another root."""
+    ours = (path / "positions").exists() or (path.parent.name == "lanes" and (path.parents[1] / STORE_FILE).exists())
+    return int(path.name) if ours and path.name.isdecimal() else None
+
+
+def _roots_of_store(directory: StoreDirectory) -> tuple[list[LogRoot], list[str]]:
+    channel, lanes = directory.channel, [directory.lane(number) for number in directory.lane_numbers()]
+    try:
+        view = StoreView(directory.path, channel)
+    except (StoreDamaged, StoreNotFound) as error:
+        roots, findings = _lane_roots(lanes, 0, "", channel)
+        return roots, [str(error), *findings]
+    try:
+        if not view.live:
+            return _lane_roots(lanes, view.segment_bytes, view.store_id, channel)
+        return [_live_root(lane, view) for lane in lanes], []
+    finally:
+        view.close()
+
+
+def _live_root(lane: LaneDirectory, view: StoreView) -> LogRoot:
+    limits = view.limits(lane.number)
+    return LogRoot(lane.path, lane.number, view.segment_bytes, limits.flushed, limits.dispatched, limits.flushed)
+
+
+def _lane_roots(
+    lanes: list[LaneDirectory], segment_bytes: int, store_id: str, channel: FileChannel
+) -> tuple[list[LogRoot], list[str]]:
+    """Lanes of a store that does not run, and what is wrong with their `positions`."""
+    roots, findings = [], []
+    for lane in lanes:
+        file = PositionsFile(lane, store_id, channel)
+        known = file.load()
+        findings += file.findings
+        size = segment_bytes or guess_segment_bytes(lane.commitlog, channel) or 1 << 30
+        if known is None:
+            roots.append(LogRoot(lane.path, lane.number, size))
+        else:
+            end = known.flushed_where
+            roots.append(LogRoot(lane.path, lane.number, size, None, known.dispatched_where, end, known.first_where))
+    return roots, findings

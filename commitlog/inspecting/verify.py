@@ -1,0 +1,247 @@
+"""Checks logs and consume queues byte by byte, and says what is damaged and where. Changes nothing.
+
+What verify calls good is what was written: records whose CRCs hold, at their place, with the consume queue entry that
+belongs to them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from commitlog.disk.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue, queue_directories
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.mapped_file_queue import MappedFileQueue
+from commitlog.disk.queue_entries import by_topic, entries_of, runs
+from commitlog.disk.store_directory import segment_name
+from commitlog.errors import DamagedFile
+from commitlog.inspecting.log_root import LogRoot, find_roots
+from commitlog.reading.log_scan import Gap
+from commitlog.record.byte_ranges import Ints
+from commitlog.record.table import RecordTable
+
+_OPEN_MOST = 256
+_FINDINGS_MOST = 1000
+"""Of one log; what is more is only counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong: in which file, at which offset (bytes: of the log in segments, of the file elsewhere)."""
+
+    file: str
+    offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LaneReport:
+    """What one log holds up to its end: where `positions` says it ends, else where the records do.
+
+    `lane` is None for a RocketMQ's; `records_bytes` are those of good records. What lies behind the recorded end was left
+    by a store that was killed, or by a RocketMQ that had the lane open: a start of the store takes it in, or sets it aside.
+    """
+
+    path: str
+    lane: int | None
+    first: int
+    end: int
+    records: int
+    records_bytes: int
+    entries: int
+    findings: tuple[Finding, ...]
+    findings_more: int
+    """How many there are beyond those listed."""
+    records_behind: int
+    """Good records behind the recorded end, which nobody reads yet."""
+    bytes_behind: int
+    """Theirs."""
+
+    @property
+    def good(self) -> bool:
+        return not self.findings
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReport:
+    """All logs at a path; `findings` are about what is around them, such as `store.json`."""
+
+    path: str
+    lanes: tuple[LaneReport, ...]
+    findings: tuple[str, ...]
+
+    @property
+    def good(self) -> bool:
+        return not self.findings and all(lane.good for lane in self.lanes)
+
+
+def verify_store(
+    path: str | os.PathLike[str], channel: FileChannel = DISK, progress: Callable[[int], None] = lambda where: None
+) -> StoreReport:
+    """Checks a store of ours, one of its lanes, or a RocketMQ store root. Of a running store what is flushed.
+
+    `progress` is called with log offsets. Raises StoreNotFound, StoreTooNew, StoreRefused.
+    """
+    roots, findings = find_roots(path, channel)
+    lanes = tuple(verify_lane(root, channel, progress) for root in roots)
+    return StoreReport(str(Path(path).absolute()), lanes, tuple(findings))
+
+
+def verify_lane(
+    root: LogRoot, channel: FileChannel = DISK, progress: Callable[[int], None] = lambda where: None
+) -> LaneReport:
+    """Checks one log: each record, then what its consume queues say. Raises OSError."""
+    return _Check(root, channel).run(progress)
+
+
+@dataclass
+class _Check:
+    root: LogRoot
+    channel: FileChannel
+    findings: list[Finding] = field(default_factory=list)
+    more: int = 0
+    records: int = 0
+    records_bytes: int = 0
+    records_behind: int = 0
+    bytes_behind: int = 0
+    entries: int = 0
+    queues: dict[Path, ConsumeQueue] = field(default_factory=dict)
+
+    def run(self, progress: Callable[[int], None]) -> LaneReport:
+        scan = self.root.scan(self.channel)
+        scan.progress = progress
+        segments = scan.segments
+        for path, reason in segments.findings:
+            self._find(path, 0, reason)
+        first = end = segments.first
+        if self.root.flushed is not None and self.root.limit is None and self.root.first < first:
+            missing = segments.path(self.root.first - self.root.first % segments.size)
+            self._find(missing, self.root.first, f"the files of [{self.root.first:,}, {first:,}) are missing")
+        try:
+            for piece in scan.pieces(segments.first):
+                if isinstance(piece, Gap):
+                    self._look_at_gap(piece, segments)
+                    end = piece.start if piece.last else piece.end
+                else:
+                    end = self._count(piece)
+                if self.root.limit is not None and end >= self.root.limit:
+                    end = self.root.limit
+                    break
+            self._look_at_ends(end)
+        finally:
+            self._close()
+        return LaneReport(
+            path=str(self.root.path),
+            lane=self.root.lane,
+            first=first,
+            end=end if self.root.flushed is None else min(end, self.root.flushed),
+            records=self.records,
+            records_bytes=self.records_bytes,
+            entries=self.entries,
+            findings=tuple(self.findings),
+            findings_more=self.more,
+            records_behind=self.records_behind,
+            bytes_behind=self.bytes_behind,
+        )
+
+    def _find(self, file: Path, offset: int, reason: str) -> None:
+        if len(self.findings) < _FINDINGS_MOST:
+            self.findings.append(Finding(str(file), offset, reason))
+        else:
+            self.more += 1
+
+    # ---- the log -------------------------------------------------------------------------------------------------
+
+    def _look_at_gap(self, gap: Gap, segments: MappedFileQueue) -> None:
+        limit = self.root.limit
+        if limit is not None and gap.start >= limit:
+            return
+        file, flushed = Path(gap.file), self.root.flushed
+        if not gap.last and flushed is not None and gap.start >= flushed:
+            self._find(file, gap.start, f"{gap.reason}; a torn tail: the next start of the store cuts the log here")
+        elif not gap.last:
+            self._find(file, gap.start, f"{gap.reason}; {gap.end - gap.start:,} bytes hold no record")
+        elif gap.start < (flushed or 0):
+            self._find(file, gap.start, f"{gap.reason or 'the file is missing'}; flushed was {flushed:,}")
+        elif gap.dirty:
+            self._find(file, gap.start, f"{gap.reason}; a torn tail: the next start of the store sets it aside")
+
+    def _count(self, table: RecordTable) -> int:
+        """Takes a table in; returns its end as a log offset."""
+        count, end = len(table), self.root.flushed
+        if end is not None:
+            count = int(np.searchsorted(table.physical_offsets + table.sizes, end, side="right"))
+        self.records += count
+        self.records_bytes += int(table.sizes[:count].sum())
+        if self.root.limit is None:
+            self.records_behind += len(table) - count
+            self.bytes_behind += int(table.sizes[count:].sum())
+        for topic, rows in by_topic(table, count):
+            for queue_id in np.unique(table.queue_ids[rows]).tolist():
+                self._look_up(table, topic, int(queue_id), rows[table.queue_ids[rows] == queue_id])
+        return table.base_offset + table.stop_position
+
+    # ---- consume queues ------------------------------------------------------------------------------------------
+
+    def _look_up(self, table: RecordTable, topic: str, queue_id: int, rows: Ints) -> None:
+        """Compares the entries of some records of one queue. Entries above `dispatched` need not be there yet."""
+        queue = self._queue(self.root.path / "consumequeue" / topic / str(queue_id))
+        for begin, end in runs(table.queue_offsets[rows]):
+            some = rows[begin:end]
+            first = int(table.queue_offsets[some[0]])
+            expected, actual = entries_of(table, some), np.zeros(len(some), ENTRY)
+            try:
+                found = queue.entries(first, len(some))
+                actual[: len(found)] = found
+            except (DamagedFile, OSError, OverflowError, ValueError) as error:
+                if not self._is_retired(table):
+                    self._find(queue.directory, max(first, 0) * ENTRY_BYTES, f"unreadable: {error}")
+                continue
+            there = actual["size"] != 0
+            self.entries += int(there.sum())
+            needed = table.physical_offsets[some] < self.root.dispatched
+            wrong = np.flatnonzero((actual != expected) & (there | needed))
+            if len(wrong) and not self._is_retired(table):
+                place = first + int(wrong[0])
+                where = int(table.physical_offsets[some[wrong[0]]])
+                kind = "wrong" if there[wrong[0]] else "missing"
+                reason = f"{len(wrong):,} entries are {kind}, the first is {place} of the record at {where}"
+                self._find(queue.directory, place * ENTRY_BYTES, reason)
+
+    def _is_retired(self, table: RecordTable) -> bool:
+        """Whether retention has removed the segment since, and perhaps its entries with it: both are no damage."""
+        return not (self.root.path / "commitlog" / segment_name(table.base_offset)).exists()
+
+    def _look_at_ends(self, end: int) -> None:
+        """No queue may name a record past the log's end."""
+        if self.root.limit is not None:
+            return
+        for directory in queue_directories(self.root.path / "consumequeue", self.channel):
+            try:
+                self._look_at_end(self._queue(directory), end)
+            except (DamagedFile, OSError) as error:
+                self._find(directory, 0, f"unreadable: {error}")
+
+    def _look_at_end(self, queue: ConsumeQueue, end: int) -> None:
+        count = queue.end()
+        last = queue.entries(count - 1, 1) if count else np.empty(0, ENTRY)
+        if len(last) and int(last["physical_offset"][0]) >= end:
+            place = (count - 1) * ENTRY_BYTES
+            self._find(queue.directory, place, f"entry {count - 1} names a record past the log's end, {end}")
+
+    def _queue(self, directory: Path) -> ConsumeQueue:
+        queue = self.queues.get(directory)
+        if queue is None:
+            if len(self.queues) >= _OPEN_MOST:
+                self._close()
+            queue = self.queues[directory] = ConsumeQueue(directory, channel=self.channel)
+        return queue
+
+    def _close(self) -> None:
+        for queue in self.queues.values():
+            queue.close()
+        self.queues.clear()

@@ -1,0 +1,210 @@
+"""The segment files of a lane whose pool is adopted: below `flushed` they must hold what the pool says was flushed.
+
+Somebody may have put older files back while nobody ran. What write buffers still hold is compared with the files, and written
+back where it is missing. What is older than the buffers has to be there, and to reach to its end; else the pool is newer than
+the directory, and is refused by name. No other byte of the log is looked at, however large it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from commitlog.disk.checkpoint import PositionsFile
+from commitlog.disk.direct_segment import check_whole
+from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.mapped_file_queue import MappedFileQueue
+from commitlog.disk.quarantine import is_noted
+from commitlog.disk.store_directory import LaneDirectory
+from commitlog.errors import CorruptRecord, PoolNotAdopted
+from commitlog.record.scan import Stop, scan
+from commitlog.shm.layout import Lane
+from commitlog.shm.pool import WriteBuffers, is_direct
+from commitlog.shm.positions import ControlRegion
+
+Report = Callable[[str], None]
+
+_HEAD_BYTES = 36
+_BLOCK_BYTES = 1 << 18
+
+
+@dataclass
+class AdoptedLog:
+    """See the module. `store_id`: whose `positions` count. Raises PoolNotAdopted, OSError."""
+
+    control: ControlRegion
+    lane: LaneDirectory
+    segment_bytes: int
+    store_id: str
+    channel: FileChannel
+    report: Report
+    _held: set[int] = field(default_factory=set)
+    """Segments that a buffer holds; their files hold the same."""
+    _doubtful: set[int] = field(default_factory=set)
+    """Segments that may have been half-full when the files were copied."""
+
+    def check(self) -> None:
+        words, base, size = self.control.words, self.control.lane_base(self.lane.number), self.segment_bytes
+        first, flushed = words[base + Lane.FIRST], words[base + Lane.FLUSHED]
+        if words[base + Lane.BUFFERS] & 1 and words[base + Lane.SLOTS]:
+            self._compare_buffers(first, flushed)
+        positions = PositionsFile(self.lane, self.store_id, self.channel)
+        recorded = positions.load()
+        for finding in positions.findings:
+            self.report(f"lane {self.lane.number}: {finding}")
+        if recorded is not None:
+            self._doubtful.update(range(recorded.flushed_where // size * size, flushed, size))
+        segments = MappedFileQueue(self.lane.commitlog, size, self.channel)
+        for start in range(first - first % size, flushed, size):
+            if start not in self._held:
+                self._check_old(segments, start, min(start + size, flushed))
+        self._make_missing(segments, words, base, flushed)
+
+    # ---- what buffers hold ---------------------------------------------------------------------------------------
+
+    def _compare_buffers(self, first: int, flushed: int) -> None:
+        """Segment S is in slot S mod N, as long as nobody has come to segment S + N."""
+        words, base, size = self.control.words, self.control.lane_base(self.lane.number), self.segment_bytes
+        slots, current = words[base + Lane.SLOTS], words[base + Lane.WROTE] // size
+        buffers = WriteBuffers.attach(self.control.region.path.parent, self.lane.number, size, slots, writable=False)
+        try:
+            for segment in range(max(current - slots + 1, first // size), current + 1):
+                start = segment * size
+                if start >= flushed or is_direct(words, base, segment):
+                    continue
+                wrote = words[base + Lane.WROTE]
+                end = words[base + Lane.DATA_END + segment % slots] if wrote >= start + size else wrote
+                length = min(max(end - start, 0), size)
+                is_same = self._is_same(start, buffers.slot(segment), min(length, flushed - start))
+                held = b"" if is_same else bytes(buffers.slot(segment)[:length])
+                if words[base + Lane.WROTE] // size >= segment + slots:
+                    continue  # a producer that lives has reused it meanwhile
+                if is_same:
+                    self._held.add(start)
+                else:
+                    self._write_back(start, held, min(length, flushed - start))
+        finally:
+            buffers.close()
+
+    def _is_same(self, start: int, slot: memoryview, count: int) -> bool:
+        """Whether a segment file has its full size and the first `count` bytes of a buffer; a block at a time, which stays in
+        the core's own cache."""
+        try:
+            with self.channel.opened(self.lane.segment(start)) as fd:
+                return self.channel.size(fd) == self.segment_bytes and all(
+                    self.channel.pread(fd, min(_BLOCK_BYTES, count - at), at)
+                    == bytes(slot[at : min(at + _BLOCK_BYTES, count)])
+                    for at in range(0, count, _BLOCK_BYTES)
+                )
+        except FileNotFoundError:
+            return False
+
+    def _write_back(self, start: int, held: bytes, count: int) -> None:
+        """Writes the first `count` bytes of what a buffer holds to the file, which has others, if they are a log."""
+        file = self.lane.segment(start)
+        if not self._is_whole(held, start):
+            return  # buffers made since: the segment was never in them
+        on_disk = self._read(file).ljust(self.segment_bytes, b"\0")
+        if has_other_bytes(on_disk, held[:count]) and self._is_whole(on_disk[:count], start):
+            raise PoolNotAdopted(
+                f"{file} holds other messages than those that were flushed there from the pool "
+                f"{self.control.region.path.parent}; {self._way_out()}"
+            )
+        with self.channel.opened(file, write=True, create=True) as fd:
+            self.channel.truncate(fd, self.segment_bytes)
+            self.channel.allocate(fd, self.segment_bytes)
+            self.channel.pwrite(fd, held[:count], 0)
+            self.channel.fdatasync(fd)
+        self.channel.sync_directory(self.lane.commitlog)
+        self._held.add(start)
+        if not any(on_disk[:_HEAD_BYTES]):
+            self._doubtful.add(start - self.segment_bytes)
+        different = np.count_nonzero(np.frombuffer(on_disk, np.uint8, count) != np.frombuffer(held, np.uint8, count))
+        self.report(
+            f"lane {self.lane.number}: {file}: of what was flushed {different:,} bytes were missing or others: written back "
+            f"from memory"
+        )
+
+    def _read(self, file: Path) -> bytes:
+        try:
+            with self.channel.opened(file) as fd:
+                return self.channel.pread(fd, self.segment_bytes, 0)
+        except FileNotFoundError:
+            return b""
+
+    def _is_whole(self, data: bytes, start: int) -> bool:
+        try:
+            check_whole(self.lane, data, 0, start)
+        except CorruptRecord:
+            return False
+        return bool(data)
+
+    # ---- what only files hold ------------------------------------------------------------------------------------
+
+    def _check_old(self, segments: MappedFileQueue, start: int, end: int) -> None:
+        """A segment that no buffer holds: there, begun, and full where it may have been copied before it was."""
+        what = ""
+        if start not in segments or start in segments.wrong_sizes:
+            what = f"has {segments.wrong_sizes[start]:,} bytes" if start in segments else "is missing"
+        else:
+            with self.channel.opened(segments.path(start)) as fd:
+                if not any(self.channel.pread(fd, min(_HEAD_BYTES, end - start), 0)):
+                    what = "is empty"
+            if not what and start in self._doubtful:
+                found = self._end_of(segments, start)
+                if found < end:
+                    what = f"ends at offset {found:,}"
+        if what and not is_noted(self.lane, start):
+            raise PoolNotAdopted(
+                f"{segments.path(start)} {what}, and all below {end:,} was flushed: these files are older than the pool "
+                f"{self.control.region.path.parent}; {self._way_out()}"
+            )
+
+    def _end_of(self, segments: MappedFileQueue, start: int) -> int:
+        """Where nothing but zeros follows on the records of a segment; its end where it goes on in any other way."""
+        size, at = segments.size, 0
+        mapped = segments.map(start)
+        while True:
+            table = scan(mapped, at, size, start, self.lane.number, check_crc=False, segment_end=size)
+            at = table.stop_position
+            if table.stop is not Stop.FULL:
+                break
+        is_older = table.stop is Stop.ZERO and segments.last_nonzero(start, at) == at
+        return start + at if is_older else start + size
+
+    def _way_out(self) -> str:
+        return (
+            "put the newer files back. Or keep a copy of both, then remove the pool to go on with what the files say: "
+            "messages of any lane that are in the pool only are given up then"
+        )
+
+    # ---- what was not flushed yet --------------------------------------------------------------------------------
+
+    def _make_missing(self, segments: MappedFileQueue, words: memoryview, base: int, flushed: int) -> None:
+        """Files for what was committed and not flushed; and the allocator is told which of those made ahead are gone."""
+        segments.look()
+        size = self.segment_bytes
+        where = flushed - flushed % size
+        for start in self._missing(segments, where, words[base + Lane.COMMITTED]):
+            with self.channel.opened(segments.path(start), write=True, create=True) as fd:
+                self.channel.allocate(fd, size)
+                self.channel.fdatasync(fd)
+            self.channel.sync_directory(self.lane.commitlog)
+        segments.look()
+        gone = next(self._missing(segments, where, words[base + Lane.ALLOCATED]), None)
+        if gone is not None:
+            words[base + Lane.ALLOCATED] = gone
+
+    def _missing(self, segments: MappedFileQueue, start: int, end: int) -> Iterator[int]:
+        for where in range(start, end, segments.size):
+            if where not in segments or where in segments.wrong_sizes:
+                yield where
+
+
+def has_other_bytes(on_disk: bytes, held: bytes) -> bool:
+    """Whether a byte of the file is neither zero nor that of the buffer."""
+    one, other = np.frombuffer(on_disk, np.uint8, len(held)), np.frombuffer(held, np.uint8)
+    return bool(np.any((one != other) & (one != 0)))

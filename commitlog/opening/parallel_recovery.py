@@ -1,0 +1,139 @@
+"""Recovers the lanes of a store side by side, a process each: the scan of small records is Python's work, not the disk's.
+
+A child is forked, so that it starts at once and shares what is loaded, and it inherits the store's locks: nobody starts
+the store while one is at work. It says its lines and its result through a pipe, as JSON, and ends by itself when nobody
+reads them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from commitlog import errors
+from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.mapped_file_queue import MappedFileQueue
+from commitlog.disk.store_directory import LaneDirectory
+from commitlog.errors import CommitLogError
+from commitlog.opening.recovery import LaneEnd, Report, recover_lane
+
+WORTH_BYTES = 16 << 20
+"""A lane with smaller logs is recovered sooner than a process is made for it."""
+_CHILDREN_MOST = 4
+"""Each takes some 25 MB of its own; all of them, and the supervisor, are to stay below 200 MB."""
+
+_Recover = Callable[[LaneDirectory, Report], LaneEnd]
+
+
+def recover_lanes(
+    lanes: Sequence[LaneDirectory],
+    segment_bytes: int,
+    channel: FileChannel,
+    report: Report,
+    *,
+    queue_file_bytes: int,
+    store_id: str = "",
+) -> dict[int, LaneEnd]:
+    """`recover_lane` for several: number → what it made sure of. Raises what that raises, for the first lane that failed;
+    none is begun after it, and those at work are waited for."""
+    large: list[LaneDirectory] = []
+    small: list[LaneDirectory] = []
+    for lane in lanes:
+        (large if _log_bytes(lane, segment_bytes, channel) >= WORTH_BYTES else small).append(lane)
+
+    def recover(lane: LaneDirectory, report: Report) -> LaneEnd:
+        return recover_lane(lane, segment_bytes, channel, report, queue_file_bytes=queue_file_bytes, store_id=store_id)
+
+    children = min(len(large), len(os.sched_getaffinity(0)), _CHILDREN_MOST)
+    if children < 2:
+        return {lane.number: recover(lane, report) for lane in lanes}
+    ends = {lane.number: recover(lane, report) for lane in small}
+    return ends | _Children(recover, report).run(large, children)
+
+
+def _log_bytes(lane: LaneDirectory, segment_bytes: int, channel: FileChannel) -> int:
+    try:
+        return len(MappedFileQueue(lane.commitlog, segment_bytes, channel).starts) * segment_bytes
+    except OSError:  # recovery says what is wrong with it
+        return 0
+
+
+class _Children:
+    def __init__(self, recover: _Recover, report: Report) -> None:
+        self._recover, self._report = recover, report
+        self._running: dict[Connection, tuple[LaneDirectory, BaseProcess]] = {}
+        self._ends: dict[int, LaneEnd] = {}
+        self._errors: list[CommitLogError] = []
+
+    def run(self, lanes: Sequence[LaneDirectory], most: int) -> dict[int, LaneEnd]:
+        waiting = list(lanes)
+        try:
+            while self._running or (waiting and not self._errors):
+                while waiting and not self._errors and len(self._running) < most:
+                    self._start(waiting.pop(0))
+                for pipe in wait(list(self._running)):
+                    assert isinstance(pipe, Connection)
+                    self._listen(pipe)
+        finally:
+            for pipe in list(self._running):  # `report` raised
+                self._end(pipe)
+        if self._errors:
+            raise self._errors[0]
+        return self._ends
+
+    def _start(self, lane: LaneDirectory) -> None:
+        mine, theirs = multiprocessing.Pipe(duplex=False)
+        context = multiprocessing.get_context("fork")
+        process = context.Process(target=self._work, args=(lane, mine, theirs), name=f"recovery-{lane.number}")
+        process.start()
+        theirs.close()
+        self._running[mine] = lane, process
+
+    def _work(self, lane: LaneDirectory, mine: Connection, theirs: Connection) -> None:
+        """In the child: says lines, then its end or its error. Keeps no reading end, so that it notices a dead parent."""
+
+        def say(**what: Any) -> None:
+            theirs.send_bytes(json.dumps(what).encode())  # orjson takes no name that is not UTF-8
+
+        for pipe in (mine, *self._running):
+            pipe.close()
+        with contextlib.suppress(BrokenPipeError):
+            try:
+                say(end=asdict(self._recover(lane, lambda line: say(line=line))))
+            except CommitLogError as error:
+                say(error=type(error).__name__, text=str(error))
+
+    def _listen(self, pipe: Connection) -> None:
+        lane, process = self._running[pipe]
+        try:
+            said = json.loads(pipe.recv_bytes())
+        except EOFError:
+            process.join()
+            said = {
+                "error": "RecoveryError",
+                "text": f"lane {lane.number}: the process that recovered it ended with {process.exitcode}; start the store "
+                f"again, recovery goes on where it was",
+            }
+        if "line" in said:
+            self._report(said["line"])
+            return
+        if "end" in said:
+            end = said["end"]
+            self._ends[lane.number] = LaneEnd(**{**end, "findings": tuple(end["findings"])})
+        else:
+            kind: type[CommitLogError] = getattr(errors, said["error"])
+            self._errors.append(kind.__new__(kind, said["text"]))  # not every one is made of its text alone
+        self._end(pipe)
+
+    def _end(self, pipe: Connection) -> None:
+        _, process = self._running.pop(pipe)
+        pipe.close()
+        process.join()
+        process.close()

@@ -1,0 +1,146 @@
+"""Pools that stay in shared memory though their store is gone: somebody removed it with `rm -rf`, or moved it away.
+
+A pool holds the path of its store in the file `store`. It is a stray where no store at that path names it any more, and
+no process of it lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import CommitLogError
+from commitlog.shm.layout import LANE_ROWS, STAGES, Header, Lane, Stage
+from commitlog.shm.positions import ControlRegion
+from commitlog.shm.region import RegionError, base_directory, private_directory
+
+STORE_NAME = "store"
+_PATH_BYTES_MAX = 4096
+_SILENT_NS = 5_000_000_000
+
+
+@dataclass(frozen=True)
+class StrayPool:
+    """A pool directory, the path of its store, its size in bytes, and how many of them never came to disk. `is_replaced`:
+    there is a store at that path, but with another pool."""
+
+    directory: Path
+    store: Path
+    size: int
+    unflushed: int
+    is_replaced: bool
+
+    def __str__(self) -> str:
+        lost = f", {self.unflushed:,} bytes in it were accepted and never written to disk" if self.unflushed else ""
+        if self.is_replaced:
+            return (
+                f"{self.directory} takes {self.size:,} bytes of shared memory and belongs to no store, the one at "
+                f"{self.store} has another{lost}: `rm -r {self.directory}` removes it"
+            )
+        return (
+            f"{self.directory} takes {self.size:,} bytes of shared memory, and its store {self.store} is gone{lost}: if it "
+            f"was moved, start it at its new place; else `commitlog destroy {self.store}` removes the memory"
+        )
+
+    def remove(self) -> None:
+        """Gives its memory back."""
+        remove_pool(self.directory)
+
+
+def name_store(pool: Path, store: Path, channel: FileChannel = DISK) -> None:
+    """Notes in a pool whose it is; also where the store has been moved. Raises OSError."""
+    data = os.fsencode(store)
+    with channel.opened(pool / STORE_NAME, write=True, create=True) as fd:
+        if channel.pread(fd, _PATH_BYTES_MAX, 0) != data:
+            channel.truncate(fd, 0)
+            channel.pwrite(fd, data, 0)
+
+
+def remove_pool(directory: Path) -> None:
+    """Removes a pool's files and the pool. For who knows that nobody uses it."""
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir(directory):
+            os.unlink(directory / name)
+        os.rmdir(directory)
+
+
+def stray_pools(clock: Clock = SYSTEM_CLOCK) -> list[StrayPool]:
+    """All of this user's. What can't be read, or is no pool of this version, is passed over."""
+    found = []
+    for directory, store in _pools():
+        with contextlib.suppress(OSError, RegionError):
+            stray = _look_at(directory, store, clock)
+            if stray:
+                found.append(stray)
+    return found
+
+
+def is_in_use(store: Path, clock: Clock = SYSTEM_CLOCK) -> bool:
+    """Whether a pool of a store that is gone may still have a process, so that it is no stray yet."""
+    for directory, owner in _pools():
+        with contextlib.suppress(OSError, RegionError):
+            if owner == store and not _names(store, directory):
+                with contextlib.closing(ControlRegion.attach(directory)) as control:
+                    if _lives(control.words, clock):
+                        return True
+    return False
+
+
+def _pools() -> Iterator[tuple[Path, Path]]:
+    """This user's pools, each with the path of its store."""
+    for directory in sorted(base_directory().glob(f"commitlog-{os.geteuid()}-*")):
+        with contextlib.suppress(OSError, RegionError):
+            private_directory(directory, create=False)
+            yield directory, Path(os.fsdecode(DISK.read_file(directory / STORE_NAME, _PATH_BYTES_MAX)))
+
+
+def _look_at(directory: Path, store: Path, clock: Clock) -> StrayPool | None:
+    if _names(store, directory):
+        return None
+    control = ControlRegion.attach(directory)
+    try:
+        if _lives(control.words, clock):
+            return None
+        bases = map(control.lane_base, range(LANE_ROWS))
+        unflushed = sum(control.words[base + Lane.WROTE] - control.words[base + Lane.FLUSHED] for base in bases)
+    finally:
+        control.close()
+    size = sum(os.lstat(directory / name).st_size for name in os.listdir(directory))
+    return StrayPool(directory, store, size, unflushed, os.path.lexists(store / "store.json"))
+
+
+def _names(store: Path, pool: Path) -> bool:
+    """Whether there is a store that calls the pool its own; one that can't be read may."""
+    if not os.path.lexists(store / "store.json"):
+        return False
+    try:
+        facts = StoreDirectory(store).load()
+    except CommitLogError:
+        return True
+    return facts.pool is not None and Path(facts.pool.directory) == pool
+
+
+def _lives(words: memoryview, clock: Clock) -> bool:
+    """Whether a supervisor, a stage or a producer of the pool may still be there."""
+    pids = [words[Header.SUPERVISOR_PID]]
+    pids += [words[ControlRegion.stage_base(stage) + Stage.PID] for stage in STAGES]
+    pids += [words[ControlRegion.lane_base(lane) + Lane.LESSEE_PID] for lane in range(LANE_ROWS)]
+    beat = clock.monotonic_ns() - words[Header.SUPERVISOR_HEARTBEAT]
+    return beat < _SILENT_NS or any(pid and _is_alive(pid) for pid in pids)
+
+
+def _is_alive(pid: int) -> bool:
+    """False of a zombie too: in a container it stays for ever where the first process waits for nobody."""
+    try:
+        stat = DISK.read_file(f"/proc/{pid}/stat", 4096)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except OSError:  # nobody can say: its memory stays
+        return True
+    return stat.rpartition(b")")[2].split()[0] not in (b"Z", b"X")

@@ -1,0 +1,210 @@
+"""Where a reader is in one lane of a store, or in one queue of a RocketMQ's, and how it gets past damage there."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from commitlog.errors import CorruptRecord, DamagedFile, DataLoss
+from commitlog.message import Message
+from commitlog.reading.left_out import LeftOut, LogError
+from commitlog.reading.log_walk import RecentSegments, Step
+from commitlog.reading.queue_bounds import record_of_entry
+from commitlog.reading.starting_point import QueueStarts, resolve
+from commitlog.reading.topic_index import LaneIndex
+from commitlog.record.record import decode
+from commitlog.record.scan import Source
+
+_ENTRIES_AT_ONCE = 1_000
+NOTHING_YET = Message("", -1, -1, None, b"", None, {}, -1, -1, -1, "")
+"""Given out inside instead of a message where there is none at the moment. It sorts before every message."""
+
+
+class LaneCursor:
+    """Where a reader is in one lane: an offset of the log, and from which queue offset on each topic counts."""
+
+    def __init__(self, index: LaneIndex, topics: set[str] | None, starts: QueueStarts, ignore_corrupt: bool) -> None:
+        self._index, self._topics, self._ignore_corrupt = index, topics, ignore_corrupt
+        self.damage: LogError | None = None
+        """What the last `read` has stopped at before the limit."""
+        self._left_out = LeftOut(f"lane {index.lane}")
+        self._first: dict[str, int] = {}  # topic → the first queue offset that there is to give out
+        self._given: dict[str, int] = {}
+        self._segments = RecentSegments(index.directory, index.view.segment_bytes, index.view.channel)
+        self._from: dict[str, int] = {}
+        self.where = index.limit
+        if starts.is_everything and topics is None:
+            self.where = max(index.first, 0)  # all there is: no consume queue is asked
+            return
+        for topic, known in index.queues.items():
+            if topics is not None and topic not in topics:
+                continue
+            where = f"{topic}, lane {index.lane}"
+            offset = resolve(
+                starts.of(topic, index.lane), known.first, known.end, partial(index.find_by_time, topic), where=where
+            )
+            self._from[topic] = offset
+            if offset < known.end:
+                self.where = min(self.where, self._place(topic, offset))
+
+    def _place(self, topic: str, offset: int) -> int:
+        """Where a walk may begin that is to meet this record; where its entry can't be believed, at the log's first."""
+        known = self._index.queues[topic]
+        if offset >= known.indexed:
+            return max(known.walk_from(offset), 0)
+        try:
+            return self._index.record(topic, offset).physical_offset
+        except (CorruptRecord, DamagedFile):
+            return max(self._index.first, 0)
+
+    def end(self) -> int:
+        """How far the lane may be read now, bytes of its log."""
+        return self._index.limit_now()
+
+    def _open(self, base: int) -> Source:
+        """The bytes of a segment. Raises DataLoss where retention was quicker than this reader, DamagedFile."""
+        try:
+            return self._segments.open(base)
+        except FileNotFoundError as error:
+            first = self._index.view.limits(self._index.lane).first
+            if first <= base:
+                path = self._index.directory.segment(base)
+                raise DamagedFile(f"{path}: missing, `commitlog verify` says more") from error
+            raise DataLoss(
+                f"lane {self._index.lane}: the log below {first:,} was deleted for its age or size, and this reader had come "
+                f"to {self.where:,} only: start it again, or raise retention.reserved_hours or retention.max_bytes"
+            ) from error
+
+    def read(self) -> Iterator[Message]:
+        """The wanted messages from here to the lane's limit, in the log's order; or to damage, which is in `damage` then."""
+        self.damage = None
+        if self._ignore_corrupt:
+            self._begin_counting()
+        for piece in self._index.walk(self._open, self.where, self._index.limit):
+            if isinstance(piece, Step):
+                if not (yield from self._messages(piece)):
+                    return
+                self.where = piece.next_where
+            elif not self._ignore_corrupt:
+                self.where, self.damage = piece.start, piece.error
+                return
+            else:
+                self._left_out.add(piece.start, piece.error)
+                self.where = piece.start if piece.is_open else piece.end
+        if self._left_out:
+            self._begin_counting()
+            self._left_out.tell(self._missing())
+
+    def _messages(self, step: Step) -> Generator[Message, None, bool]:
+        """The wanted ones of a step; False where it stopped at damage."""
+        table = step.table
+        wanted = table.in_queue.copy()
+        for number, topic in enumerate(table.topics):
+            if self._topics is not None and topic not in self._topics:
+                wanted &= table.topic_index != number
+            elif first := self._from.get(topic):
+                wanted &= (table.topic_index != number) | (table.queue_offsets >= first)
+        rows = np.flatnonzero(wanted)
+        if not len(rows):
+            yield NOTHING_YET
+            return True
+        buffer = self._open(table.base_offset)
+        for row in rows.tolist():
+            position = int(table.positions[row])
+            where = table.base_offset + position
+            try:
+                record = decode(buffer, position, physical_offset=where)
+            except CorruptRecord as error:
+                named = CorruptRecord(error.reason, where, str(self._index.directory.segment(table.base_offset)))
+                if not self._ignore_corrupt:
+                    self.where, self.damage = where, named
+                    return False
+                self._left_out.add(where, named)
+                continue
+            if self._ignore_corrupt:
+                self._given[record.topic] = self._given.get(record.topic, 0) + 1
+            yield Message.of(record)
+        return True
+
+    def _begin_counting(self) -> None:
+        """Queue offsets have no gaps, so what lies between the first one and the end and is not given out is missing."""
+        for topic, known in self._index.queues.items():
+            if topic not in self._first and (self._topics is None or topic in self._topics):
+                self._first[topic] = self._from.get(topic, known.first)
+
+    def _missing(self) -> int:
+        ends = {topic: self._index.queues[topic].end for topic in self._first if topic in self._index.queues}
+        return sum(max(end - self._first[topic] - self._given.get(topic, 0), 0) for topic, end in ends.items())
+
+
+class QueueCursor:
+    """Where a reader is in one queue of a RocketMQ store root: `where` is the place of its next record in the log."""
+
+    def __init__(
+        self, index: LaneIndex, topic: str, segments: RecentSegments, starts: QueueStarts, ignore_corrupt: bool
+    ) -> None:
+        self._index, self._topic, self._segments, self._ignore_corrupt = index, topic, segments, ignore_corrupt
+        self._queue = index.named(topic)
+        self.damage: LogError | None = None
+        """What the last `read` has stopped at before the end."""
+        known = index.queues[topic]
+        self._name = f"{topic}, queue {index.lane}"
+        self._left_out = LeftOut(self._name)
+        self._lost = 0
+        self._next = resolve(
+            starts.of(topic, index.lane), known.first, known.end, partial(index.find_by_time, topic), where=self._name
+        )
+        self._stop = known.end
+        first, last = (self._entries(offset, 1) for offset in (min(self._next, known.end - 1), known.end - 1))
+        self._end = last[0][0] + last[0][1] if last else 0
+        self.where = first[0][0] if first and self._next < known.end else self._end
+
+    def end(self) -> int:
+        """Where the queue's last record ends in the log."""
+        return self._end
+
+    def read(self) -> Iterator[Message]:
+        """The messages from here to the queue's end; or to damage, which is in `damage` then."""
+        self.damage = None
+        while self._next < self._stop:
+            entries = self._entries(self._next, min(_ENTRIES_AT_ONCE, self._stop - self._next))
+            if not entries:
+                error = DamagedFile(f"{self._name}: the file with entry {self._next:,} is gone")
+                if not self._pass(error, self._index.next_file(self._topic, self._next, self._stop)):
+                    return
+            for where, size, _ in entries:
+                try:
+                    record = record_of_entry(self._segments, self._queue, self._next, where, size)
+                except (CorruptRecord, DamagedFile) as error:
+                    if not self._pass(error, self._next + 1):
+                        return
+                    continue
+                message = Message.of(record)
+                if not self._queue.offset_is_stored:
+                    message = replace(message, topic=self._topic, partition=self._index.lane, offset=self._next)
+                yield message
+                self.where = where + size
+                self._next += 1
+        self._left_out.tell(self._lost)
+
+    def _pass(self, error: LogError, upto: int) -> bool:
+        """Leaves out the entries before `upto`; or False, and `error` is what was met."""
+        error = error.with_traceback(None)  # which would hold the segments
+        if not self._ignore_corrupt:
+            self.damage = error
+            return False
+        self._left_out.add(self._next, error)
+        self._lost += upto - self._next
+        self._next = upto
+        return True
+
+    def _entries(self, offset: int, count: int) -> list[tuple[int, int, int]]:
+        queue = self._index.queue(self._topic)
+        try:
+            entries: list[tuple[int, int, int]] = queue.entries(offset, count).tolist()
+            return entries
+        finally:
+            queue.close()

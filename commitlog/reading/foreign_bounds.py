@@ -1,0 +1,87 @@
+"""Where a consume queue of a RocketMQ begins and ends, also one that has damaged entries, or names damaged records.
+
+Its log belongs to all queues and can't be walked instead, so the entries alone say what there is. Those that are damaged,
+or lead to damage, are within the bounds: whoever reads them meets them one by one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from typing import Protocol
+
+import numpy as np
+
+from commitlog.disk.consume_queue import ENTRY_BYTES, PRE_FILL_SIZE, ConsumeQueue
+from commitlog.errors import CorruptRecord, DamagedFile, ReadingWarning
+from commitlog.reading.queue_bounds import QueueBounds
+from commitlog.reading.view import LaneLimits
+from commitlog.record.record import RECORD_BYTES_MIN, Record
+
+
+class RecordOf(Protocol):
+    """The record that an entry of the queue names. Raises CorruptRecord where it is another one, or none; DamagedFile."""
+
+    def __call__(self, offset: int, *, check_crc: bool = False) -> Record: ...
+
+
+def foreign_bounds(queue: ConsumeQueue, limits: LaneLimits, record: RecordOf) -> tuple[int, int]:
+    """First queue offset, and one past the last; both 0 where there is nothing. Raises DamagedFile, OSError."""
+    bounds = QueueBounds(queue, limits.first, limits.dispatched)
+    try:
+        first, end = bounds.find()
+        goes_on = bounds.goes_on(end)
+        is_found = not goes_on or not limits.stopped_properly
+    except DamagedFile:
+        is_found = False
+    if not is_found:
+        first, end = _by_looking(queue, limits.first, limits.dispatched, record)
+        goes_on = False
+    return first, end if limits.stopped_properly else _proven_end(queue, first, end, goes_on, record)
+
+
+def _proven_end(queue: ConsumeQueue, first: int, end: int, goes_on: bool, record: RecordOf) -> int:
+    """Where the queue of a RocketMQ that was killed ends. The last entries may name what never reached the disk."""
+    good = end
+    while good > first and not _is_good(record, good - 1, check_crc=True):
+        good -= 1
+    if good < end or goes_on:
+        warnings.warn(
+            f"{queue.directory}: the entries from {good:,} on name no good records, as a RocketMQ that was killed leaves "
+            f"them; they are passed over",
+            ReadingWarning,
+            stacklevel=2,
+        )
+    return good
+
+
+def _is_good(record: RecordOf, offset: int, *, check_crc: bool = False) -> bool:
+    with contextlib.suppress(CorruptRecord, DamagedFile, OverflowError, ValueError):
+        record(offset, check_crc=check_crc)
+        return True
+    return False
+
+
+def _by_looking(queue: ConsumeQueue, first_where: int, end_where: int, record: RecordOf) -> tuple[int, int]:
+    """The same bounds of a queue with entries in it that can't be right, found by a look at each: damaged ones are within.
+
+    The last good one is where the queue ends, with what follows it without an empty place. Raises DamagedFile, OSError.
+    """
+    first, last = -1, -1
+    per_file = queue.file_bytes // ENTRY_BYTES
+    starts = [start // ENTRY_BYTES for start in queue.starts()]
+    for start in starts:
+        entries = queue.entries(start, per_file)
+        where, size = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
+        is_in = (where >= first_where) & (where <= end_where - size) & (size >= RECORD_BYTES_MIN)
+        is_in &= size != PRE_FILL_SIZE
+        within = (np.flatnonzero(is_in) + start).tolist()
+        if first < 0 and within:  # where nothing was deleted, what comes before is damaged
+            first = starts[0] if first_where <= 0 and entries["size"][0] != PRE_FILL_SIZE else within[0]
+        last = next((offset for offset in reversed(within) if _is_good(record, offset)), last)
+    if last < 0:
+        return 0, 0
+    end = last + 1
+    while len(entry := queue.entries(end, 1)) and entry["size"][0]:
+        end += 1
+    return first, end

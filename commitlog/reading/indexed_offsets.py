@@ -1,0 +1,93 @@
+"""The next queue offsets of a lane's topics, for a new lessee: from the consume queues where they prove themselves, else from
+the log.
+
+A queue ends where its last entry names a record of its topic, lane and offset; and none is missing where all ends add up to
+what the dispatcher has counted. Else the log is walked, so that no queue offset is ever given out twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from commitlog.disk.consume_queue import ConsumeQueue
+from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.mapped_file_queue import MappedFileQueue
+from commitlog.disk.store_directory import LaneDirectory
+from commitlog.errors import CorruptRecord, DamagedFile
+from commitlog.reading.log_scan import Gap, LogScan
+from commitlog.reading.log_walk import RecentSegments
+from commitlog.reading.queue_bounds import NamedQueue, QueueBounds, check_entry, total_of_ends
+
+
+@dataclass
+class IndexedOffsets:
+    """Those of records below log offset `synced`, up to which the consume queues are durable and end at `counted` in all (−1
+    where nobody counted)."""
+
+    lane: LaneDirectory
+    segment_bytes: int
+    synced: int
+    counted: int
+    channel: FileChannel
+    _are_complete: bool | None = None
+    _walked: dict[str, int] | None = field(default=None, repr=False)
+
+    def next_offset(self, topic: str, first: int) -> int:
+        """One past the last offset of a topic in a log that begins at `first` now; 0 for one that has no message. Raises
+        OSError."""
+        end = self._proven_end(topic, first)
+        if end is not None and self._all_are_there(first):
+            return end
+        found = self._walk(first)
+        if end is None and topic not in found:
+            end = self._last_resort(topic)
+        return max(end or 0, found.get(topic, 0))
+
+    def _proven_end(self, topic: str, first: int) -> int | None:
+        """Where the topic's queue ends, 0 without one; None where its last entry does not name its record."""
+        queue = ConsumeQueue(self.lane.queue(topic), channel=self.channel)
+        try:
+            begin, end = QueueBounds(queue, first, self.synced).find()
+            if begin < end:
+                segments = RecentSegments(self.lane, self.segment_bytes, self.channel)
+                check_entry(queue, NamedQueue(topic, self.lane.number), end - 1, segments)
+            return end
+        except (DamagedFile, CorruptRecord, OSError, OverflowError, ValueError):
+            return None
+        finally:
+            queue.close()
+
+    def _all_are_there(self, first: int) -> bool:
+        if self._are_complete is None:
+            total = total_of_ends(self.lane, first, self.synced, self.channel) if self.counted >= 0 else -1
+            self._are_complete = 0 <= total == self.counted
+        return self._are_complete
+
+    def _walk(self, first: int) -> dict[str, int]:
+        """Next offsets by topic of all records in [first, synced), past what is damaged."""
+        if self._walked is None:
+            self._walked = {}
+            segments = MappedFileQueue(self.lane.commitlog, self.segment_bytes, self.channel)
+            log = LogScan(segments, self.lane.number, check_crc=False)
+            for piece in log.pieces(first) if first < self.synced else ():
+                if isinstance(piece, Gap):
+                    where = piece.end
+                else:
+                    where = piece.base_offset + piece.stop_position
+                    in_queue = piece.in_queue
+                    topics, offsets = piece.topic_index[in_queue].tolist(), piece.queue_offsets[in_queue].tolist()
+                    for topic, offset in zip(topics, offsets, strict=True):
+                        self._walked[piece.topics[topic]] = offset + 1
+                if where >= self.synced:
+                    break
+        return self._walked
+
+    def _last_resort(self, topic: str) -> int:
+        """Of a topic that the log has no record of, its consume queue alone can tell, be it damaged."""
+        queue = ConsumeQueue(self.lane.queue(topic), channel=self.channel)
+        try:
+            return queue.end()
+        except (DamagedFile, OSError):
+            return 0
+        finally:
+            queue.close()

@@ -1,0 +1,322 @@
+"""Reads a log whatever state it is in: records as tables, and between them the gaps that hold none.
+
+Recovery decides by it what to keep, `verify` and `dump` show what it says. It writes nothing. After a gap the log goes
+on at the next place that proves itself: a record whose physical offset is that of its place and whose CRCs hold, a
+BLANK that reaches exactly to its segment's end, or the start of a later segment file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
+
+import numpy as np
+
+from commitlog.disk.mapped_file_queue import MappedFileQueue
+from commitlog.errors import CorruptRecord
+from commitlog.record.byte_ranges import ByteArray, gather
+from commitlog.record.record import (
+    BLANK_BYTES,
+    CRC_PROPERTY_BYTES,
+    CRC_PROPERTY_START,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    SysFlag,
+    decode,
+)
+from commitlog.record.scan import scan
+from commitlog.record.table import RecordTable, Stop, size_and_magic
+
+_BLOCK_BYTES = 1 << 20
+_SAMPLE_RECORDS = 64
+_DOUBLE_CHECKS = 4
+"""Places that look like records and are none may cost so many times their segment's bytes in CRCs, then it is given up."""
+_CRC_TAIL = CRC_PROPERTY_START + b"0" * 10 + b"\x02"
+_PROPERTIES = re.compile(rb"(?:[^\x01\x02]+\x01[^\x01\x02]*\x02)*(?:[^\x01\x02]+\x01[^\x01\x02]*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Bytes [start, end) of the log that hold no record. The last gap of a log is where it ends, be it empty or not."""
+
+    start: int
+    end: int
+    file: str
+    reason: str
+    dirty: bool
+    """Whether any byte in it is not zero."""
+    last: bool
+    """Whether no record follows."""
+    claimed_end: int
+    """Where the record that seems to begin at `start` would end; `start` where nothing seems to."""
+
+
+@dataclass
+class LogScan:
+    """Walks a log from a record's start to its end. `queue_id`: what all records must have; None takes any."""
+
+    segments: MappedFileQueue
+    queue_id: int | None
+    check_crc: bool = True
+    progress: Callable[[int], None] = lambda where: None
+    _expects_crc: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        self._expects_crc = self._samples_have_crc()
+
+    def pieces(self, where: int) -> Iterator[RecordTable | Gap]:
+        """Tables and gaps in log order; a table's `base_offset` is its segment's start. Ends after the last gap.
+
+        Segments that retention removes meanwhile are passed over, like those that it removed before.
+        """
+        while True:
+            try:
+                for piece in self._pieces(where):
+                    where = piece.end if isinstance(piece, Gap) else piece.base_offset + piece.stop_position
+                    yield piece
+                return
+            except FileNotFoundError:
+                self.segments.look()
+                where = max(where, self.segments.first)
+
+    def _pieces(self, where: int) -> Iterator[RecordTable | Gap]:
+        segments = self.segments
+        while True:
+            base = where - where % segments.size
+            if base not in segments:
+                missing = "the segment file is missing" if segments.after(base) else ""
+                table = None
+                gap = self.gap(where, missing)
+            else:
+                table = self._scan(base, where - base)
+                if len(table):
+                    yield table
+                segments.done_with(base, table.stop_position)
+                where = base + table.stop_position
+                self.progress(where)
+                if table.stop is Stop.FULL:
+                    continue
+                if table.stop is Stop.BLANK or where == base + segments.size:
+                    where = base + segments.size
+                    continue
+                reason = "zeros where a record should be" if table.stop is Stop.ZERO else table.reason
+                gap = self.gap(where, reason)
+            yield gap
+            if gap.last:
+                return
+            where = gap.end
+
+    def holds_record(self, where: int) -> bool:
+        """Whether a good record is at this place."""
+        base = self.segments.find(where)
+        return base is not None and len(self._scan(base, where - base, 1)) > 0
+
+    def goes_on(self, where: int, end: int) -> bool:
+        """Whether a good record, or a BLANK, begins behind `where` and before `end`, both in one segment."""
+        base = where - where % self.segments.size
+        if base not in self.segments:
+            self.segments.look()
+        return base in self.segments and self._find(base, where - base, 0, end - base) is not None
+
+    # ---- records -------------------------------------------------------------------------------------------------
+
+    def _scan(self, base: int, position: int, most: int = 65_536) -> RecordTable:
+        size = self.segments.size
+        mapped = self.segments.map(base)
+        table = scan(
+            mapped, position, size, base, self.queue_id, check_crc=self.check_crc, segment_end=size, max_records=most
+        )
+        return self._trusted(table, mapped)
+
+    def _trusted(self, table: RecordTable, mapped: mmap.mmap) -> RecordTable:
+        """The table up to the first record whose whole-record CRC seems to have been there and to be damaged.
+
+        A record without that CRC is fine: it is an option. But where its bytes were lost, nothing else covers the
+        properties. So one that ends in a zero byte is taken for torn, and in a log whose records have CRCs one without
+        (RocketMQ may have added it) has to have properties in good order.
+        """
+        if not self.check_crc or not len(table):
+            return table
+        without = np.flatnonzero(~table.has_crc & (table.properties_sizes > 0))
+        if not len(without):
+            return table
+        ends = table.positions + table.sizes
+        doubtful = without[gather(np.frombuffer(mapped, np.uint8), "u1", ends[without] - 1) == 0]
+        if self._expects_crc:
+            for index in without.tolist():
+                start = int(table.properties_positions[index])
+                if not _in_good_order(mapped[start : int(ends[index])]):
+                    doubtful = np.append(doubtful, index)
+                    break
+        return _shortened(table, int(doubtful.min())) if len(doubtful) else table
+
+    def _samples_have_crc(self) -> bool:
+        """Whether records of this log end with the whole-record CRC, by the looks of a few."""
+        starts = self.segments.starts
+        for base in dict.fromkeys([*starts[:2], *starts[-4:]]):
+            with contextlib.suppress(FileNotFoundError):  # its store runs, and retention has just removed it
+                sample = self._sample(base, 0)
+                if not len(sample) and (found := self._find(base, 0, 0, self.segments.last_nonzero(base))) is not None:
+                    sample = self._sample(base, found)  # the first record is damaged
+                if sample.has_crc.any():
+                    return True
+        return False
+
+    def _sample(self, base: int, position: int) -> RecordTable:
+        mapped = self.segments.map(base)
+        return scan(
+            mapped, position, len(mapped), base, self.queue_id, check_crc=self.check_crc, max_records=_SAMPLE_RECORDS
+        )
+
+    # ---- gaps ----------------------------------------------------------------------------------------------------
+
+    def gap(self, where: int, reason: str, *, passes_file: bool = False) -> Gap:
+        """The gap that begins at `where`: it ends where the log proves itself again, or with its last file.
+
+        `passes_file`: not before the next file, because what is in this one can't be had.
+        """
+        segments, size = self.segments, self.segments.size
+        base = where - where % size
+        claimed, dirty = where, False
+        if base in segments and not passes_file:
+            claimed = self._claimed_end(base, where - base)
+            used = segments.last_nonzero(base, where - base)
+            dirty = used > where - base
+            found = self._find(base, where - base, claimed - base, used) if dirty else None
+            if found is not None:
+                return self._closed(where, base + found, reason, claimed)
+        for start in segments.after(base):
+            self.progress(start)
+            used = segments.last_nonzero(start)
+            found = self._find(start, -1, 0, used) if used else None
+            if found is not None:
+                return self._closed(where, start + found, reason, claimed)
+            dirty = dirty or used > 0
+        end = max(segments.end, where)
+        return Gap(where, end, str(segments.path(base)), reason, dirty, last=True, claimed_end=claimed)
+
+    def _closed(self, where: int, end: int, reason: str, claimed: int) -> Gap:
+        path = self.segments.path(where - where % self.segments.size)
+        return Gap(where, end, str(path), reason, dirty=True, last=False, claimed_end=claimed)
+
+    def _claimed_end(self, base: int, position: int) -> int:
+        """Where the record at `position` ends if its head can be believed; else its start."""
+        size, mapped = self.segments.size, self.segments.map(base)
+        if size - position < RECORD_BYTES_MIN:
+            return base + position
+        total, magic = size_and_magic(mapped, position)
+        offset = int.from_bytes(mapped[position + 28 : position + 36], "big")
+        if magic not in (MAGIC_V1, MAGIC_V2) or offset != base + position:
+            return base + position
+        total = min(total, _size_by_lengths(mapped, position, magic) or total)
+        return base + position + total if RECORD_BYTES_MIN <= total <= size - position else base + position
+
+    def _find(self, base: int, after: int, likely: int, end: int) -> int | None:
+        """The first position behind `after`, before `end`, at which a good record or a BLANK is; `likely` comes first."""
+        mapped, size = self.segments.map(base), self.segments.size
+        budget = _DOUBLE_CHECKS * size
+        if likely > after and self._is_good(base, likely):
+            return likely
+        view = np.frombuffer(mapped, np.uint8)
+        for at in range(after + 1, min(end, size - BLANK_BYTES), _BLOCK_BYTES):
+            for position, length in _candidates(view, base, at, min(at + _BLOCK_BYTES, end)):
+                if self._is_good(base, position):
+                    return position
+                budget -= length
+                if budget < 0:
+                    return None
+            self.segments.done_with(base, at)
+        return None
+
+    def _is_good(self, base: int, position: int) -> bool:
+        size = self.segments.size
+        if position + BLANK_BYTES <= size:
+            remaining, magic = size_and_magic(self.segments.map(base), position)
+            if magic == MAGIC_BLANK and position + remaining == size:
+                return True
+        return len(self._scan(base, position, 1)) > 0
+
+
+def _size_by_lengths(mapped: mmap.mmap, position: int, magic: int) -> int:
+    """What the lengths within a record come to, if it is a good one with that size: its TOTALSIZE alone may be damaged, and
+    name the end of a later record. 0 where it is none."""
+
+    def number(at: int, width: int) -> int:
+        return int.from_bytes(mapped[at : at + width], "big")
+
+    flags = number(position + 36, 4)
+    body = position + 88 + 12 * bool(flags & SysFlag.BORN_HOST_V6) + 12 * bool(flags & SysFlag.STORE_HOST_V6)
+    topic = body + number(body - 4, 4)
+    width = 1 if magic == MAGIC_V1 else 2
+    properties = topic + width + number(topic, width) + 2
+    end = properties + number(properties - 2, 2)
+    size = end - position
+    if end > len(mapped):
+        return 0
+    try:
+        decode(size.to_bytes(4, "big") + mapped[position + 4 : end])
+    except CorruptRecord:
+        return 0
+    return size
+
+
+def _candidates(view: ByteArray, base: int, start: int, end: int) -> list[tuple[int, int]]:
+    """Positions in [start, end) that look like a record or a BLANK of their place, with the bytes they claim."""
+    size = len(view)
+    magics = view[start + 4 : min(end + 7, size)]
+    first = np.flatnonzero((magics == MAGIC_V1 >> 24) | (magics == MAGIC_BLANK >> 24)) + start
+    first = first[first + BLANK_BYTES <= size]
+    magic, length = gather(view, ">u4", first + 4), gather(view, ">i4", first)
+    blank = (magic == MAGIC_BLANK) & (length == size - first)
+    record = ((magic == MAGIC_V1) | (magic == MAGIC_V2)) & (length >= RECORD_BYTES_MIN) & (length <= size - first)
+    places = first[record]
+    fits = gather(view, ">i8", places + 28) == places + base
+    record[record] = fits
+    keep = np.flatnonzero(blank | record)
+    return list(zip(first[keep].tolist(), length[keep].tolist(), strict=True))
+
+
+def _in_good_order(properties: bytes) -> bool:
+    """Whether properties without a CRC look as if they never had one."""
+    if not _PROPERTIES.fullmatch(properties) or CRC_PROPERTY_START in properties:
+        return False
+    tail = properties[-CRC_PROPERTY_BYTES:].rjust(CRC_PROPERTY_BYTES, b" ")
+    if b"\0" in tail:  # lost bytes read as zeros
+        return False
+    same = sum(a == b for a, b in zip(tail[:9] + tail[-1:], _CRC_TAIL[:9] + _CRC_TAIL[-1:], strict=True))
+    if same >= 5:  # of ten bytes that never change: a few of them were damaged
+        return False
+    name = properties.rstrip(b"\x02").rpartition(b"\x02")[2].partition(b"\x01")[0]
+    if min(name, default=32) < 32 or _looks_like_crc(name):
+        return False
+    try:
+        properties.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _looks_like_crc(name: bytes) -> bool:
+    """Whether a property's name is that of the CRC, give or take some bytes lost or slipped in."""
+    wanted = CRC_PROPERTY_START[:-1]
+    if not 5 <= len(name) <= 11 or len(set(name) & set(wanted)) < 4:  # quick: most names
+        return False
+    return SequenceMatcher(None, name, wanted).ratio() > 0.6
+
+
+def _shortened(table: RecordTable, count: int) -> RecordTable:
+    """The first `count` records; the next one is why it stops."""
+    columns = {
+        name: getattr(table, name)[:count]
+        for name in RecordTable.__slots__
+        if isinstance(getattr(table, name), np.ndarray)
+    }
+    position = int(table.positions[count])
+    reason = "the whole-record CRC is missing or damaged"
+    return replace(table, **columns, stop=Stop.CORRUPT, stop_position=position, reason=reason)

@@ -1,0 +1,75 @@
+"""Walks a lane's log from record to record, across segments, up to a limit and never past it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.mapped_file import MappedFile
+from commitlog.disk.store_directory import LaneDirectory
+from commitlog.errors import CorruptRecord
+from commitlog.record.scan import RecordTable, Source, Stop, scan
+
+WALK_BYTES = 4 << 20
+"""About as much as one table covers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Some records of one segment, and where the log goes on behind them (a record's start, bytes)."""
+
+    table: RecordTable
+    next_where: int
+
+
+def walk(
+    open_segment: Callable[[int], Source], lane: int | None, segment_bytes: int, start: int, limit: int
+) -> Iterator[Step]:
+    """The records in [start, limit) of a log, CRCs unchecked; `table.base_offset` is their segment's start.
+
+    `start` is a record's start. `open_segment(base)` gives the bytes of the segment that begins at a log offset. Ends
+    at `limit`, or before a record that reaches beyond it. Raises CorruptRecord, and what `open_segment` raises.
+    """
+    where = start
+    while where < limit:
+        base = where - where % segment_bytes
+        end = min(limit - base, segment_bytes)
+        table = scan(
+            open_segment(base), where - base, end, base, lane,
+            check_crc=False, segment_end=segment_bytes, max_bytes=WALK_BYTES,
+        )  # fmt: skip
+        if table.stop in (Stop.CORRUPT, Stop.ZERO):
+            if len(table):
+                yield Step(table, base + table.stop_position)
+            reason = table.reason or "nothing but zeros below the limit"
+            raise CorruptRecord(f"lane {lane}: {reason}", base + table.stop_position)
+        where = base + (segment_bytes if table.stop is Stop.BLANK else table.stop_position)
+        yield Step(table, where)
+        if table.stop is Stop.PARTIAL:
+            return
+
+
+class RecentSegments:
+    """Opens segments of one log and keeps those mapped that were asked for last: one is enough for a walk."""
+
+    def __init__(
+        self, directory: LaneDirectory, segment_bytes: int, channel: FileChannel = DISK, *, keep: int = 1
+    ) -> None:
+        self.directory, self.segment_bytes, self.channel, self.keep = directory, segment_bytes, channel, keep
+        self._mapped: OrderedDict[int, Source] = OrderedDict()
+
+    def open(self, base: int) -> Source:
+        """The bytes of the segment that begins at `base`. Raises FileNotFoundError, DamagedFile."""
+        mapped = self._mapped.get(base)
+        if mapped is None:
+            file = MappedFile(self.directory.segment(base), base, self.segment_bytes, self.channel)
+            if not file.is_whole:
+                return file.view  # a copy, and the file may be healed
+            mapped = self._mapped[base] = file.view  # unmapped as soon as the last user of the bytes is done
+            if len(self._mapped) > self.keep:
+                self._mapped.popitem(last=False)
+        else:
+            self._mapped.move_to_end(base)
+        return mapped

@@ -1,0 +1,192 @@
+"""What a reader may believe of a consume queue: where it begins and ends, and which record an entry names.
+
+A bisection over damaged entries ends anywhere, and then messages are missing without a word. So each probe looks at the
+entries beside it too: entries that count come first, their physical offsets never go back, and no place among them is
+empty. Whether the records are really there, `record_of_entry` tells: readers ask it about both ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from commitlog.disk.consume_queue import ENTRY_BYTES, PRE_FILL_SIZE, ConsumeQueue
+from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.quarantine import is_noted
+from commitlog.disk.store_directory import LaneDirectory
+from commitlog.errors import CorruptRecord, DamagedFile
+from commitlog.reading.log_walk import RecentSegments
+from commitlog.record.record import RECORD_BYTES_MIN, Record, decode
+
+_BESIDE = 2
+"""Entries looked at on either side of a probe."""
+_LOOKS_MOST = 100
+_SMALL_ENTRIES = 512
+
+Place = tuple[int, int]
+"""Physical offset and size of an entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedQueue:
+    """What all records of one consume queue have in common."""
+
+    topic: str
+    lane: int
+    offset_is_stored: bool = True
+    """False for queues that name records of other topics: RocketMQ's light ones."""
+
+
+def record_of_entry(
+    segments: RecentSegments, queue: NamedQueue, offset: int, where: int, size: int, *, check_crc: bool = True
+) -> Record:
+    """The record that entry `offset` of a queue names: `size` bytes at log offset `where`.
+
+    Raises CorruptRecord where none is, or one of another place; DamagedFile where its segment is not there.
+    """
+    base = where - where % segments.segment_bytes
+    at, file = where - base, str(segments.directory.segment(base))
+    try:
+        found = decode(segments.open(base), at, limit=at + size, physical_offset=where, check_crc=check_crc)
+    except CorruptRecord as error:
+        raise CorruptRecord(error.reason, where, file) from None
+    except FileNotFoundError:
+        raise DamagedFile(
+            f"{file}: missing, and entry {offset} of {queue.topic}, queue {queue.lane} is in it"
+        ) from None
+    stored = queue.topic, queue.lane, offset
+    if found.total_size != size or (
+        queue.offset_is_stored and stored != (found.topic, found.queue_id, found.queue_offset)
+    ):
+        reason = (
+            f"the record of topic {found.topic}, queue {found.queue_id}, offset {found.queue_offset}, not of {stored}"
+        )
+        raise CorruptRecord(reason, where, file)
+    return found
+
+
+def check_entry(queue: ConsumeQueue, named: NamedQueue, offset: int, segments: RecentSegments) -> None:
+    """Checks that an entry names its record, or a place that recovery noted as damaged. Raises CorruptRecord, DamagedFile."""
+    entry = queue.entries(offset, 1)
+    if not len(entry) or not entry["size"][0]:
+        raise DamagedFile(f"{queue.directory}: there is no entry {offset}")
+    where, size = int(entry["physical_offset"][0]), int(entry["size"][0])
+    try:
+        record_of_entry(segments, named, offset, where, size)
+    except (CorruptRecord, DamagedFile):
+        if not is_noted(segments.directory, where):
+            raise
+
+
+class QueueBounds:
+    """Bounds of one queue: its entries of records that begin at or after `first_where` and end at or before `end_where`."""
+
+    def __init__(self, queue: ConsumeQueue, first_where: int, end_where: int) -> None:
+        self.queue, self.first_where, self.end_where = queue, first_where, end_where
+        self._begin = self._top = 0
+        self._knows_end = False
+        """Whether all entries of [begin, top) have to count."""
+
+    def find(self) -> tuple[int, int]:
+        """First queue offset, and one past the last; both 0 where there is no file. Raises DamagedFile, OSError."""
+        starts = self.queue.starts()
+        for _ in range(_LOOKS_MOST):
+            damage = None
+            try:
+                found = self._find(starts)
+            except DamagedFile as error:
+                damage = error
+            before, starts = starts, self.queue.starts()
+            if before == starts:
+                break  # else retention, or the dispatcher, changed the files meanwhile
+        if damage is not None:
+            raise damage
+        return found
+
+    def goes_on(self, end: int) -> bool:
+        """Whether anything is behind the end: an entry beyond `end_where`, or junk."""
+        return any(entry[:2] != (0, 0) for entry in self.queue.entries(end, 1).tolist())
+
+    def _find(self, starts: list[int]) -> tuple[int, int]:
+        if not starts:
+            return 0, 0
+        file_bytes = self.queue.file_bytes
+        for before, after in itertools.pairwise(starts):
+            if after - before != file_bytes:
+                raise DamagedFile(f"{self.queue.directory}: the files of [{before + file_bytes}, {after}) are missing")
+        self._begin, self._top = starts[0] // ENTRY_BYTES, (starts[-1] + file_bytes) // ENTRY_BYTES
+        self._knows_end = False
+        self._top = self._bisect(self._begin, self._top, self._is_in)
+        self._knows_end = True
+        return self._bisect(self._begin, self._top, self._is_old), self._top
+
+    def _bisect(self, low: int, high: int, holds: Callable[[Place], bool]) -> int:
+        """The first queue offset in [low, high) for which a condition does not hold that holds for all before."""
+        if low < high and not self._probe(low, holds):
+            return low
+        while low < high:
+            middle = (low + high) // 2
+            if self._probe(middle, holds):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _probe(self, offset: int, holds: Callable[[Place], bool]) -> bool:
+        start, stop = max(offset - _BESIDE, self._begin), min(offset + _BESIDE + 1, self._top)
+        places: list[Place] = [entry[:2] for entry in self.queue.entries(start, stop - start).tolist()]
+        places += [(0, 0)] * (stop - start - len(places))
+        marks = [holds(place) for place in places]
+        count = marks.index(False) if False in marks else len(marks)
+        if any(marks[count:]):
+            raise self._damaged(start + count)
+        before = -1
+        for number, (where, size) in enumerate(places):
+            if not self._is_in((where, size)) and not self._knows_end:
+                break
+            if not self._is_in((where, size)) or size < RECORD_BYTES_MIN or where < before:
+                raise self._damaged(start + number)
+            before = where if size != PRE_FILL_SIZE else before
+        return marks[offset - start]
+
+    def _is_in(self, place: Place) -> bool:
+        where, size = place
+        return where >= 0 and size > 0 and (where + size <= self.end_where or place == (0, PRE_FILL_SIZE))
+
+    def _is_old(self, place: Place) -> bool:
+        return place[0] < self.first_where or place == (0, PRE_FILL_SIZE)
+
+    def _damaged(self, offset: int) -> DamagedFile:
+        return DamagedFile(f"{self.queue.directory}: entry {offset} does not fit those beside it")
+
+
+def total_of_ends(lane: LaneDirectory, first_where: int, end_where: int, channel: FileChannel) -> int:
+    """What the ends of all topics' queues of a lane add up to, each behind its last entry below `end_where`; −1 where one of
+    them can't be read."""
+    total = 0
+    for topic in channel.list(lane.consumequeue):
+        queue = ConsumeQueue(lane.queue(topic), channel=channel)
+        try:
+            end = _end_of_small(queue, end_where)
+            total += QueueBounds(queue, first_where, end_where).find()[1] if end is None else end
+        except (DamagedFile, OSError):
+            return -1
+        finally:
+            queue.close()
+    return total
+
+
+def _end_of_small(queue: ConsumeQueue, end_where: int) -> int | None:
+    """Where a queue of few entries ends, by one read: lanes with thousands of topics have such ones. None for another."""
+    starts = queue.starts()
+    if len(starts) != 1:
+        return None if starts else 0
+    first = starts[0] // ENTRY_BYTES
+    entries = queue.entries(first, _SMALL_ENTRIES)
+    where, size = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
+    counts = (size > 0) & ((where + size <= end_where) | ((where == 0) & (size == PRE_FILL_SIZE)))
+    count = int(counts.sum())
+    return first + count if count < len(counts) and counts[:count].all() else None

@@ -1,0 +1,386 @@
+"""Readers that the store knows by name, and how far each has come: `STORE/readers/<name>.json`.
+
+    {"name": "billing", "store": "<store id>", "moved_ms": 1790000000000, "offsets": {"orders": {"0": 42, "1": 7}}}
+
+An offset is the queue offset of the next message that the reader needs of a topic in a lane. A lane that a topic has no
+offset for counts as 0: the reader has not seen anything of it yet. More fields, where they are needed:
+
+    "kind": "python"        a `Reader`'s, which goes on from here; without it a Spark query's, which goes by its checkpoint
+    "all_topics": true      topics without offsets are read too, from 0
+    "pattern": "or.*"       topics that match are read too, from 0 when they appear
+    "passed_over": ["x"]    topics that were looked at and do not match
+    "all_lanes": false      only lanes that have an offset are read
+    "lanes": [0, 2]         only these lanes are read
+    "members": [1, 3]       only lanes whose number modulo 3 is 1 are read
+
+Retention keeps what a registered reader needs, so one that is gone for good has to be removed. A pattern is matched by
+its owner alone, for a regular expression may take for ever: to everybody else a topic that is neither among the offsets nor
+passed over is one that may match, and is kept from its first message until the owner says. (A file of a version that
+did not write `passed_over` yet so keeps more than it needs, until its query runs again.)
+
+Anybody who may write here may write nonsense. What a file says is checked, and a file that can't be believed keeps
+everything: it costs space, and harms no other reader and no stage.
+
+Beside it lies `<name>.lock`, which whoever reads under the name holds locked: the kernel frees it when that process dies.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.disk.consume_queue import ENTRY_BYTES
+from commitlog.disk.locks import Lock
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import CommitLogError, ReaderError, ReaderInUse
+from commitlog.reading.lane_choice import ALL_LANES, LaneChoice
+from commitlog.reading.topic_index import TopicIndex
+from commitlog.record.properties import check_topic
+from commitlog.shm.layout import LANE_ROWS
+
+PATIENCE_SECONDS = 5.0
+"""How long a name that is held is waited for: a reader that was stopped just now is still ending."""
+SPARK, PYTHON = "spark", "python"
+"""Kinds of readers."""
+OFFSET_END = (1 << 63) // ENTRY_BYTES
+"""Queue offsets are below it: an entry's place is a signed number of 64 bits."""
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_FILE_BYTES_MAX = 4 << 20
+"""Room for 300,000 queues."""
+PATTERN_LENGTH_MAX = 10_000
+_TIME_MS_END = 1 << 62
+_UNBELIEVABLE = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    MemoryError,
+    CommitLogError,
+)
+"""What reading nonsense raises."""
+
+Lag = dict[str, dict[int, int]]
+"""topic → lane → messages that are there and not read."""
+
+
+@dataclass(frozen=True)
+class RegisteredReader:
+    """Where a reader is. `offsets`: topic → lane → next queue offset; `moved_ms`: wall time of its last progress."""
+
+    name: str
+    store_id: str
+    offsets: Mapping[str, Mapping[int, int]]
+    moved_ms: int
+    pattern: str | None = None
+    """It reads topics that match as well, from their first message. Never matched here."""
+    all_lanes: bool = True
+    """Whether it reads lanes that have no offset, from their first message."""
+    passed_over: frozenset[str] = frozenset()
+    """Topics that its owner has matched with the pattern in vain."""
+    kind: str = SPARK
+    all_topics: bool = False
+    lanes: LaneChoice = ALL_LANES
+
+    def offset(self, topic: str, lane: int) -> int | None:
+        """The next queue offset it needs; None where it does not read the topic in that lane."""
+        if lane not in self.lanes:
+            return None
+        known = self.offsets.get(topic)
+        if known is not None:
+            return known.get(lane, 0 if self.all_lanes else None)
+        may_match = self.pattern is not None and topic not in self.passed_over
+        return 0 if self.all_topics or may_match else None
+
+    def lag(self, index: TopicIndex) -> Lag:
+        """How many messages are there that it has not read; what retention took is none of them."""
+        found: Lag = {}
+        for topic in index.topics():
+            for lane, queue in sorted(index.ranges(topic).items()):
+                offset = self.offset(topic, lane)
+                if offset is not None:
+                    found.setdefault(topic, {})[lane] = max(queue.end - max(offset, queue.first), 0)
+        return found
+
+
+class RegisteredReaders:
+    """The readers of one store."""
+
+    def __init__(self, directory: StoreDirectory, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.directory, self.channel, self.clock = directory, directory.channel, clock
+
+    def names(self) -> list[str]:
+        """Names of all registered readers, sorted."""
+        files = self.channel.list(self.directory.readers_directory)
+        return sorted(name for file in files if (name := file.removesuffix(".json")) != file and _NAME.fullmatch(name))
+
+    def load(self, name: str) -> RegisteredReader:
+        """Raises ReaderError for a file that says no reader's position, FileNotFoundError, OSError."""
+        path = self._path(name, "json")
+        data = self.channel.read_file(path, _FILE_BYTES_MAX + 1)
+        try:
+            if len(data) > _FILE_BYTES_MAX:
+                raise ValueError(f"more than {_FILE_BYTES_MAX:,} bytes")
+            return _from_json(name, orjson.loads(data))
+        except _UNBELIEVABLE as error:
+            raise ReaderError(
+                f"{path}: not the position of a reader ({repr(error)[:200]}); remove the file if that reader is gone"
+            ) from error
+
+    def stamp(self, name: str) -> tuple[int, int, int]:
+        """Changes whenever the reader's file does. Raises OSError."""
+        facts = os.lstat(self._path(name, "json"))
+        return facts.st_ino, facts.st_mtime_ns, facts.st_size
+
+    def save(self, reader: RegisteredReader) -> None:
+        """Registers a reader or moves it, durably: whoever looks sees the old position or the new.
+
+        Raises ReaderError for one of too many queues, OSError.
+        """
+        data = orjson.dumps(_to_json(reader)) + b"\n"
+        if len(data) > _FILE_BYTES_MAX:
+            raise ReaderError(
+                f"reader {reader.name}: {len(data):,} bytes of offsets, and its file may have {_FILE_BYTES_MAX:,}: read "
+                "fewer topics under one name"
+            )
+        self.channel.create_directory(self.directory.readers_directory, below=self.directory.path)
+        self.channel.replace_file(self._path(reader.name, "json"), data)
+
+    def remove(self, name: str) -> None:
+        """Forgets a reader: nothing is kept for it any more. Raises ReaderError where there is none, ReaderInUse."""
+        path = self._path(name, "json")
+        self.check_is_registered(name)
+        held = self.hold(name)
+        try:
+            self.channel.unlink(path)
+            self.channel.unlink(self._path(name, "lock"))
+            self.channel.sync_directory(self.directory.readers_directory)
+        except OSError as error:
+            raise ReaderError(f"{path}: can't be removed ({error.strerror}): remove it by hand") from error
+        finally:
+            self.let_go(held)
+
+    def check_is_registered(self, name: str) -> None:
+        """Raises ReaderError where there is no such reader, and says which there are."""
+        names = self.names()
+        if name not in names:
+            raise ReaderError(f"{self.directory.path}: no reader {name!r}; there are {', '.join(names) or 'none'}")
+
+    # ---- holding a name ------------------------------------------------------------------------------------------
+
+    def hold(self, name: str) -> Lock:
+        """Takes the name for this process: closing the lock, or dying, lets go. A forked child does not hold it.
+
+        Raises ReaderInUse where another process holds it, ReaderError where the store may not be written.
+        """
+        path = self._path(name, "lock")
+        deadline = self.clock.monotonic_ns() + int(PATIENCE_SECONDS * 1e9)
+        while True:
+            lock = Lock(self.channel)
+            try:
+                if self._try(lock, name, path):
+                    return lock
+            except BaseException:  # whoever keeps the error would keep the lock
+                lock.close()
+                raise
+            lock.close()
+            if self.clock.monotonic_ns() >= deadline:
+                raise ReaderInUse(
+                    f"reader {name} is in use by process {self._holder(path)}: stop that reader first, or give this one a "
+                    "name of its own"
+                )
+            self.clock.sleep(0.02)
+
+    def _remove_leftovers(self, name: str) -> None:
+        """Files that holders of the name were replacing the position with when they were killed."""
+        left = re.compile(rf"\.{re.escape(name)}\.json\.[0-9]+\.tmp")
+        for file in self.channel.list(self.directory.readers_directory):
+            if left.fullmatch(file):
+                self.channel.unlink(self.directory.readers_directory / file)
+
+    def let_go(self, held: Lock) -> None:
+        """Gives back what `hold` gave. In a forked child, which holds nothing, it does nothing."""
+        held.close()
+
+    def is_held(self, name: str) -> bool:
+        """Whether a process reads under the name now."""
+        return self.channel.is_locked(self._path(name, "lock"))
+
+    def _try(self, lock: Lock, name: str, path: Path) -> bool:
+        try:
+            self.channel.create_directory(path.parent, below=self.directory.path)
+            if not lock.try_take(path):
+                return False
+            self.channel.truncate(lock.fd, 0)
+            self.channel.pwrite(lock.fd, b"%d\n" % os.getpid(), 0)
+            self._remove_leftovers(name)
+            return True
+        except OSError as error:
+            raise self._refused(path, error) from error
+
+    @staticmethod
+    def _refused(path: Path, error: OSError) -> ReaderError:
+        return ReaderError(
+            f"{path.parent}: {error.strerror}; the position of a registered reader is kept in the store: run as a user "
+            "who may write there, or read without a name (readerName)"
+        )
+
+    def _holder(self, path: Path) -> str:
+        try:
+            return self.channel.read_file(path, 32).decode("ascii", "replace").strip() or "?"
+        except OSError:
+            return "?"
+
+    def _path(self, name: str, kind: str) -> Path:
+        check_name(name)
+        return self.directory.readers_directory / f"{name}.{kind}"
+
+
+def check_name(name: str) -> None:
+    """Raises ReaderError for what can't be the name of a reader."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ReaderError(f"{name!r} is no reader's name: letters, digits, _ . and -, 100 at most, not . or - first")
+
+
+def _to_json(reader: RegisteredReader) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "name": reader.name,
+        "store": reader.store_id,
+        "moved_ms": reader.moved_ms,
+        "offsets": {
+            topic: {str(lane): offset for lane, offset in sorted(lanes.items())}
+            for topic, lanes in sorted(reader.offsets.items())
+        },
+    }
+    if reader.kind != SPARK:
+        values["kind"] = reader.kind
+    if reader.all_topics:
+        values["all_topics"] = True
+    if reader.pattern is not None:
+        values["pattern"] = reader.pattern
+        values["passed_over"] = sorted(reader.passed_over)
+    if not reader.all_lanes:
+        values["all_lanes"] = False
+    if reader.lanes.numbers is not None:
+        values["lanes"] = sorted(reader.lanes.numbers)
+    if reader.lanes.member is not None:
+        values["members"] = list(reader.lanes.member)
+    return values
+
+
+def _from_json(name: str, values: dict[str, Any]) -> RegisteredReader:
+    """Raises one of _UNBELIEVABLE. Nothing is taken for what it is not: True is no number, "1" neither."""
+    pattern = values.get("pattern")
+    if pattern is not None and len(_is(str, pattern)) > PATTERN_LENGTH_MAX:
+        raise ValueError("a pattern that long")
+    passed_over = frozenset(_is(list, values.get("passed_over", [])))
+    for topic in passed_over:
+        check_topic(topic)
+    kind = values.get("kind", SPARK)
+    if kind not in (SPARK, PYTHON):
+        raise ValueError(f"kind {kind!r}")
+    return RegisteredReader(
+        name,
+        _is(str, values["store"]),
+        {topic: _queues(topic, lanes) for topic, lanes in _is(dict, values["offsets"]).items()},
+        _number(values["moved_ms"], _TIME_MS_END),
+        pattern,
+        _is(bool, values.get("all_lanes", True)),
+        passed_over,
+        kind,
+        _is(bool, values.get("all_topics", False)),
+        LaneChoice.of(values.get("lanes"), values.get("members")),
+    )
+
+
+def _queues(topic: str, lanes: object) -> dict[int, int]:
+    check_topic(topic)
+    return {_lane(lane): _number(offset, OFFSET_END) for lane, offset in _is(dict, lanes).items()}
+
+
+def _lane(text: str) -> int:
+    if not (
+        text.isascii() and text.isdecimal() and len(text) <= 4 and str(int(text)) == text and int(text) < LANE_ROWS
+    ):
+        raise ValueError(f"lane {text[:20]!r}")
+    return int(text)
+
+
+def _number(value: object, end: int) -> int:
+    if type(value) is not int or not 0 <= value < end:
+        raise ValueError(f"{str(value)[:40]} is not in [0, {end:,})")
+    return value
+
+
+def _is(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"{str(value)[:40]!r} is no {kind.__name__}")
+    return value
+
+
+# ---- for people ------------------------------------------------------------------------------------------------------
+
+STANDS_STILL_MS = 86_400_000
+"""A reader that is behind and has not moved for so long is warned of."""
+
+
+@dataclass(frozen=True)
+class ReaderState:
+    """A registered reader as `commitlog stat` and `commitlog readers` show it."""
+
+    name: str
+    running: bool
+    """Whether a process reads under the name now."""
+    kind: str = ""
+    """SPARK or PYTHON; empty where its position can't be read."""
+    still_ms: int = 0
+    """For how long it has not moved."""
+    offsets: Mapping[str, Mapping[int, int]] | None = None
+    lag: Lag | None = None
+    warning: str = ""
+
+    @property
+    def behind(self) -> int:
+        """Messages it has not read, over all topics and lanes."""
+        return sum(sum(lanes.values()) for lanes in (self.lag or {}).values())
+
+
+def reader_states(index: TopicIndex, clock: Clock = SYSTEM_CLOCK) -> list[ReaderState]:
+    """All registered readers of the store that the index looks at, by name; damaged positions come as warnings."""
+    view = index.view
+    readers = RegisteredReaders(StoreDirectory(view.path), clock)
+    found = []
+    for name in readers.names():
+        running = False
+        try:
+            running = readers.is_held(name)
+            reader = readers.load(name)
+        except FileNotFoundError:
+            continue  # removed meanwhile
+        except (OSError, ReaderError) as error:
+            found.append(
+                ReaderState(name, running, warning=f"reader {name}: {error}; until then everything is kept for it")
+            )
+            continue
+        still_ms = max(clock.wall_ms() - reader.moved_ms, 0)
+        if reader.store_id != view.store_id:
+            warning = f"reader {name}: belongs to another store, nothing is kept for it"
+            found.append(ReaderState(name, running, reader.kind, still_ms, reader.offsets, {}, warning))
+            continue
+        state = ReaderState(name, running, reader.kind, still_ms, reader.offsets, reader.lag(index))
+        if state.behind and still_ms >= STANDS_STILL_MS:
+            warning = (
+                f"reader {name} has not moved for {still_ms // 3_600_000:,} hours and keeps what it has not read: start it "
+                f"again, or `commitlog readers {view.path} --remove {name}`"
+            )
+            state = replace(state, warning=warning)
+        found.append(state)
+    return found

@@ -1,0 +1,168 @@
+"""Where to begin to read: one small language for `Reader(start=)`, `commitlog cat --from` and Spark's startingOffsets.
+
+    earliest | latest | last 100 | 10 minutes ago | 2026-03-01T12:00:00+01:00 | 42
+
+`last N` counts in each topic and lane; a plain number is a queue offset for every lane (not for Spark). A time means
+the first message stored at or after it; where there is none, the end. Offsets for single queues are Kafka's JSON,
+`{"orders": {"0": 42, "1": -2}}`, or the same as a mapping: −1 is the latest, −2 the earliest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.errors import BadStart, OffsetOutOfRange
+from commitlog.record.properties import check_topic
+
+ALLOWED = "earliest, latest, 'last 100', '10 minutes ago', an ISO time such as 2026-03-01T12:00:00"
+
+_UNIT_MS = {
+    "millisecond": 1,
+    "second": 1_000,
+    "minute": 60_000,
+    "hour": 3_600_000,
+    "day": 86_400_000,
+    "week": 604_800_000,
+}
+_SHORT = {"ms": "millisecond", "s": "second", "sec": "second", "m": "minute", "min": "minute", "h": "hour"}
+_SHORT |= {"d": "day", "w": "week"}
+_LAST = re.compile(r"last\s+(\d{1,18})", re.IGNORECASE)
+_AGO = re.compile(r"(\d{1,12}(?:\.\d{1,3})?)\s*([a-z]+)\s+ago", re.IGNORECASE)
+_TIME = re.compile(r"\d{4}-\d{2}-\d{2}.*")
+
+LATEST_OFFSET, EARLIEST_OFFSET = -1, -2
+"""In offsets by queue, as Kafka has them."""
+_NUMBER_END = 1 << 62
+
+Offsets = dict[str, dict[int, int]]
+"""topic → lane → queue offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start. `value`: messages for `last`, ms before now for `ago`, ms since the epoch for `time`, else an offset."""
+
+    kind: Literal["earliest", "latest", "last", "ago", "time", "offset"]
+    value: int = 0
+
+    def at(self, clock: Clock = SYSTEM_CLOCK) -> Start:
+        """The same start with `ago` turned into the time it means now; the others as they are."""
+        return Start("time", max(clock.wall_ms() - self.value, 0)) if self.kind == "ago" else self
+
+
+EARLIEST, LATEST = Start("earliest"), Start("latest")
+
+
+@dataclass(frozen=True)
+class QueueStarts:
+    """Where to begin in each queue: at its number in `offsets` where it has one, else as `other` says."""
+
+    other: Start = EARLIEST
+    offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+
+    def of(self, topic: str, lane: int) -> Start:
+        """The start of one queue."""
+        number = self.offsets.get(topic, {}).get(lane)
+        if number is None:
+            return self.other
+        return {LATEST_OFFSET: LATEST, EARLIEST_OFFSET: EARLIEST}.get(number) or Start("offset", number)
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether all queues begin at their first message."""
+        return self.other == EARLIEST and not self.offsets
+
+
+def parse_starts(start: str | int | Mapping[str, Mapping[int, int]], clock: Clock = SYSTEM_CLOCK) -> QueueStarts:
+    """Reads a start for all queues, or offsets for single ones (a mapping, or JSON): the other queues begin at the earliest.
+
+    `ago` is taken from now. Raises BadStart.
+    """
+    if isinstance(start, str) and start.lstrip().startswith("{"):
+        try:
+            start = json.loads(start)
+        except (ValueError, RecursionError) as error:
+            raise BadStart(f"{str(start)[:200]!r} is no JSON ({error}); {_SHAPE}") from None
+    if isinstance(start, Mapping):
+        offsets = offsets_by_queue(start)
+        if not any(offsets.values()):
+            raise BadStart(f"{str(start)[:80]} names no queue; {_SHAPE}")
+        return QueueStarts(EARLIEST, offsets)
+    return QueueStarts(parse_start(start).at(clock))
+
+
+_SHAPE = 'give offsets such as {"orders": {"0": 42, "1": -2}} (−1 latest, −2 earliest)'
+
+
+def offsets_by_queue(value: Mapping[str, object], smallest: int = EARLIEST_OFFSET) -> Offsets:
+    """Numbers for single queues, checked: topic → lane (a number, or its digits) → a number from `smallest` on.
+
+    Raises BadStart, IllegalTopic.
+    """
+    found: Offsets = {}
+    for topic, lanes in value.items():
+        check_topic(topic)
+        if not isinstance(lanes, Mapping):
+            raise BadStart(f"start of topic {topic}: {str(lanes)[:80]} is no mapping; {_SHAPE}")
+        queue = found[topic] = {}
+        for lane, number in lanes.items():
+            is_lane = re.fullmatch(r"[0-9]{1,9}", str(lane)) and not isinstance(lane, bool)
+            if not is_lane or type(number) is not int or not smallest <= number < _NUMBER_END:
+                raise BadStart(f"start of topic {topic}: {str(lane)[:40]}: {str(number)[:40]} is no offset; {_SHAPE}")
+            queue[int(lane)] = number
+    return found
+
+
+def parse_start(text: str | int, *, offsets: bool = True) -> Start:
+    """Reads a start; a time without a zone is local time. `offsets`: whether a plain number is one.
+
+    Raises BadStart, which lists what is allowed.
+    """
+    text = str(text).strip()
+    lower = text.lower()
+    if lower in ("earliest", "latest"):
+        return EARLIEST if lower == "earliest" else LATEST
+    if offsets and re.fullmatch(r"\d{1,18}", text):
+        return Start("offset", int(text))
+    if found := _LAST.fullmatch(text):
+        return Start("last", int(found[1]))
+    if found := _AGO.fullmatch(text):
+        unit = _SHORT.get(found[2].lower(), found[2].lower().removesuffix("s"))
+        if unit in _UNIT_MS:
+            return Start("ago", int(float(found[1]) * _UNIT_MS[unit]))
+    if _TIME.fullmatch(text):
+        with suppress(ValueError, OverflowError):
+            return Start("time", max(int(datetime.fromisoformat(text).timestamp() * 1000), 0))
+    also = " or an offset such as 42" if offsets else ' or JSON such as {"orders": {"0": 42, "1": -2}}'
+    raise BadStart(f"{text!r} is no start; give {ALLOWED},{also}")
+
+
+def resolve(start: Start, first: int, end: int, find_by_time: Callable[[int], int | None], *, where: str = "") -> int:
+    """The queue offset that a start means in a queue which holds [first, end).
+
+    `find_by_time(ms)` gives the offset of the first message stored at or after a time, None where there is none. `ago`
+    has to be turned into a time before (`Start.at`), so that all queues agree on it. `where` names the queue in errors.
+    Raises OffsetOutOfRange for a plain offset outside [first, end].
+    """
+    if start.kind == "earliest":
+        return first
+    if start.kind == "last":
+        return max(first, end - start.value)
+    if start.kind == "time":
+        found = find_by_time(start.value)
+        return end if found is None else min(max(found, first), end)
+    if start.kind == "offset":
+        if not first <= start.value <= end:
+            place = f"{where}: " if where else ""
+            raise OffsetOutOfRange(
+                f"{place}offset {start.value:,} is outside [{first:,}, {end:,}], which is all there is"
+            )
+        return start.value
+    return end

@@ -1,0 +1,453 @@
+"""Which topics and lanes a store has, and which queue offsets of each may be read now.
+
+What is dispatched, the consume queues know; what is flushed (or committed) and not dispatched yet is found by walking
+the log, so that a slow or dead dispatcher costs readers nothing but time. The order matters: first `dispatched` is
+read, then the ends of the consume queues, then the limit, then [dispatched, limit) is walked. Everything below the
+dispatched position that was read is in the queues; everything above it is walked.
+
+Consume queues are an index, and an index may be damaged. So no entry is believed: the ends that a bisection finds must
+name records of that topic, lane and queue offset, the ends of all topics must add up to what was counted when the store
+was stopped, and the walk must go on where they end. If anything is wrong the lane is walked from its first record, with
+a ReadingWarning. A damaged entry between the ends meets those who read the record it names: each checks what it gets.
+
+The log may be damaged too. A hole in it (log_holes.py) hides nothing but what was in it: the walk goes on behind it, and who
+reads the records meets it.
+
+An object lives as long as its reader and remembers how far it has walked, so that asking again costs next to nothing
+while nothing has moved. It is not for threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK
+from commitlog.disk.consume_queue import ENTRY_BYTES, ConsumeQueue, is_light
+from commitlog.disk.mapped_file_queue import MappedFileQueue
+from commitlog.disk.quarantine import is_noted
+from commitlog.errors import CorruptRecord, DamagedFile, ReadingWarning
+from commitlog.reading.foreign_bounds import foreign_bounds
+from commitlog.reading.log_holes import Hole, LogHoles, walk_past
+from commitlog.reading.log_walk import RecentSegments, Step
+from commitlog.reading.queue_bounds import NamedQueue, QueueBounds, record_of_entry
+from commitlog.reading.view import LaneLimits, LogView
+from commitlog.record.record import RECORD_BYTES_MIN, Record
+from commitlog.record.scan import Source
+
+WALK_RATHER_BYTES = 8192
+"""Per queue of a lane: so much more is walked before the ends of all its consume queues are read again."""
+MARK_BYTES = 1 << 20
+"""A topic's records above `dispatched` are marked about this often, so that readers of a part walk little."""
+_SEGMENTS_KEPT = 4
+"""Mapped at a time: queues begin and end in different segments."""
+_REST_BYTES = 1 << 16
+"""Behind the end so much is looked at for a byte that is not zero."""
+STOPPED_REREAD_NS = 100_000_000
+"""Without a pool the limits are in files; they are looked at no more often than this."""
+
+
+@dataclass(slots=True)
+class QueueRange:
+    """The queue offsets [first, end) of one topic in one lane; those below `indexed` have a consume queue entry."""
+
+    first: int
+    end: int
+    indexed: int
+    marks: list[tuple[int, int]] = field(default_factory=list)
+    """(queue offset, log offset) of some records that may have no entry yet, ascending."""
+
+    def walk_from(self, offset: int) -> int:
+        """A log offset from which a walk finds this queue offset and all after it; −1 if there is nothing to walk."""
+        at = bisect_right(self.marks, (offset, 1 << 63)) - 1
+        return self.marks[max(at, 0)][1] if self.marks else -1
+
+
+class LaneIndex:
+    """The queues of one lane."""
+
+    def __init__(self, view: LogView, lane: int, isolation: str) -> None:
+        self.view, self.lane, self.isolation = view, lane, isolation
+        self.directory = view.lane(lane)
+        self.queues: dict[str, QueueRange] = {}
+        self.limit = 0
+        """Bytes of the log that were looked through."""
+        self.first = -1
+        """Where the log begins: its first record, as far as nothing was deleted."""
+        self._walked_to = -1
+        self._indexed_to = 0
+        self._trusts_queues = True
+        self._hole_end = 0  # of the last hole that was walked past
+        self._met: set[str] = set()  # topics of which the walk has shown that their consume queues reach up to it
+        self.holes = LogHoles(self.directory, view.segment_bytes, view.channel)
+        self._segments = RecentSegments(self.directory, view.segment_bytes, view.channel, keep=_SEGMENTS_KEPT)
+
+    def _limit_of(self, limits: LaneLimits) -> int:
+        return limits.committed if self.isolation == "committed" else limits.flushed
+
+    def refresh(self) -> bool:
+        """Looks how far the lane is now; whether anything moved. Raises DamagedFile, OSError.
+
+        Where retention deletes what is being looked at, it looks again at what is left.
+        """
+        limits = self.view.limits(self.lane)
+        if self.view.live and limits.dispatched < self._indexed_to:
+            self._forget()  # a sync of the consume queues failed: what they lost is placed again, and walked until then
+        elif self._limit_of(limits) <= self.limit and limits.first <= self.first:
+            return False
+        while True:
+            try:
+                self._follow(limits)
+                return True
+            except _RetentionWasQuicker:
+                limits = self.view.limits(self.lane)
+            except _DoubtfulQueue as doubt:
+                before, limits = limits, self.view.limits(self.lane)
+                if limits.first > before.first:
+                    continue  # nothing is wrong: retention deleted what was looked at
+                if self.view.one_log:
+                    raise DamagedFile(
+                        f"{doubt}; a RocketMQ that opens the root builds its consume queues anew"
+                    ) from doubt
+                self._distrust(str(doubt))
+
+    def _forget(self) -> None:
+        self.queues.clear()
+        self._met.clear()
+        self.limit, self.first, self._walked_to, self._indexed_to = 0, -1, -1, 0
+
+    def _distrust(self, reason: str) -> None:
+        """From now on all is found by walking the log, which needs no consume queue."""
+        warnings.warn(
+            f"lane {self.lane}: {reason}: the consume queues are passed over and the whole log is walked, which is slow; "
+            f"`commitlog run` on {self.view.path} builds them anew",
+            ReadingWarning,
+            stacklevel=2,
+        )
+        self._forget()
+        self._trusts_queues = False
+
+    def _follow(self, limits: LaneLimits) -> None:
+        limit = self._limit_of(limits)
+        if self._trusts_queues and (
+            self._walked_to < max(limits.first, 0)
+            or limits.dispatched - self._walked_to > WALK_RATHER_BYTES * len(self.queues)
+        ):
+            self._read_queues(limits)
+            self._walked_to = max(self._walked_to, self._proving_from(limits), limits.first)
+            self._indexed_to = limits.dispatched
+            limit = max(limit, self._limit_of(self.view.limits(self.lane)))
+        elif limits.first > self.first:
+            if self._trusts_queues:
+                self._read_firsts(limits)
+            else:  # nobody knows where the queues begin now
+                self.queues.clear()
+                self._walked_to = limits.first
+        self.first = max(self.first, limits.first)
+        for piece in self._walk(self._walked_to, limit):
+            if isinstance(piece, Step):
+                self._note(piece)
+            elif not piece.is_open:  # else what comes next may close it
+                self._hole_end = self._walked_to = piece.end
+        self.limit = limit
+
+    def _proving_from(self, limits: LaneLimits) -> int:
+        """From where a walk also proves the consume queues. A store that nobody stopped may be a copy that was made while it
+        ran, with queues older than its `positions`: there the last segment below `dispatched` is walked as well."""
+        if self.view.live or self.view.one_log or limits.stopped_properly:
+            return limits.dispatched
+        return max(limits.dispatched - 1, 0) // self.view.segment_bytes * self.view.segment_bytes
+
+    def _walk(self, start: int, limit: int) -> Iterator[Step | Hole]:
+        return self.walk(self._open, start, limit)
+
+    def walk(self, open_segment: Callable[[int], Source], start: int, limit: int) -> Iterator[Step | Hole]:
+        """The lane's records in [start, limit), and the holes between them."""
+        ends_whole = not self.view.live and self.view.limits(self.lane).stopped_properly and limit == self.limit_now()
+        size = self.view.segment_bytes
+        return walk_past(open_segment, self.lane, size, start, limit, self.holes, ends_whole=ends_whole)
+
+    def limit_now(self) -> int:
+        """How far the lane may be read now, bytes of its log."""
+        return self._limit_of(self.view.limits(self.lane))
+
+    def _open(self, base: int) -> Source:
+        try:
+            return self._segments.open(base)
+        except FileNotFoundError as error:
+            if self.view.limits(self.lane).first > base:
+                raise _RetentionWasQuicker from error
+            raise DamagedFile(f"{self.directory.segment(base)}: missing, `commitlog verify` says more") from error
+
+    # ---- consume queues ------------------------------------------------------------------------------------------
+
+    def queue(self, topic: str) -> ConsumeQueue:
+        """Opens the topic's consume queue; the caller closes it."""
+        return ConsumeQueue(self.directory.queue(topic), channel=self.view.channel)
+
+    def next_file(self, topic: str, offset: int, end: int) -> int:
+        """The first queue offset behind `offset`, before `end`, that a file of the consume queue begins with; else `end`."""
+        queue = self.queue(topic)
+        try:
+            return min((at for start in queue.starts() if offset < (at := start // ENTRY_BYTES) < end), default=end)
+        finally:
+            queue.close()
+
+    def named(self, topic: str) -> NamedQueue:
+        """What the records of the topic's consume queue have in common."""
+        return NamedQueue(topic, self.lane, offset_is_stored=not (self.view.one_log and is_light(topic)))
+
+    def _topics_on_disk(self) -> list[str]:
+        return self.view.channel.list(self.directory.consumequeue)
+
+    def _read_queues(self, limits: LaneLimits) -> None:
+        self._met.clear()
+        total = 0
+        for topic in self._topics_on_disk():
+            first, end = self._bounds(topic, limits)
+            total += end
+            if not end:
+                continue
+            known = self.queues.get(topic)
+            if known is None:
+                self.queues[topic] = QueueRange(first, end, end)
+            else:
+                known.first, known.end, known.indexed = first, max(end, known.end), max(end, known.indexed)
+        if limits.entries not in (-1, total):
+            raise _DoubtfulQueue(f"its consume queues end at {total:,} in all, not at {limits.entries:,}")
+        self._forget_marks(limits.first)
+
+    def _read_firsts(self, limits: LaneLimits) -> None:
+        """Old segments were deleted: their entries may be the only ones that were not walked but looked up."""
+        for topic, known in self.queues.items():
+            first, end = self._bounds(topic, limits)
+            end = min(end, known.end)
+            if end:
+                known.first = max(min(first, end), known.first)
+                known.indexed = max(end, known.indexed)
+        self._forget_marks(limits.first)
+
+    def _forget_marks(self, first_where: int) -> None:
+        """Marks below what is indexed now are not needed; none may lead below the log's first offset."""
+        for known in self.queues.values():
+            at = bisect_right(known.marks, (known.indexed, 1 << 63)) - 1
+            del known.marks[: max(at, 0)]
+            known.marks = [(offset, max(where, first_where)) for offset, where in known.marks]
+
+    def _bounds(self, topic: str, limits: LaneLimits) -> tuple[int, int]:
+        """First and end of the queue offsets whose records are below `dispatched` and in segments that are still there.
+
+        Entries beyond it may name what was lost with a pool. Raises _DoubtfulQueue.
+        """
+        queue = self.queue(topic)
+        try:
+            if self.view.one_log:
+                return foreign_bounds(queue, limits, partial(self._record_of, topic, queue))
+            first, end = QueueBounds(queue, limits.first, limits.dispatched).find()
+            for offset in {first, end - 1} if first < end else ():
+                self._check_entry(topic, queue, offset)
+        except (DamagedFile, CorruptRecord, OSError, OverflowError, ValueError) as error:
+            raise _DoubtfulQueue(f"topic {topic}: {error}") from error
+        finally:
+            queue.close()
+        return first, end
+
+    def _check_entry(self, topic: str, queue: ConsumeQueue, offset: int) -> None:
+        try:
+            self._record_of(topic, queue, offset)
+        except (DamagedFile, CorruptRecord):
+            entry = queue.entries(offset, 1)
+            if not len(entry):
+                raise
+            where, size = int(entry["physical_offset"][0]), int(entry["size"][0])
+            deleted_since = where < self.view.limits(self.lane).first
+            if not deleted_since and not is_noted(self.directory, where) and not self._is_in_hole(where, size):
+                raise
+
+    def _is_in_hole(self, where: int, size: int) -> bool:
+        """Whether the log is damaged where an entry leads, so that nothing speaks against the entry."""
+        if self.view.one_log or where < 0 or size < RECORD_BYTES_MIN:
+            return False
+        base = where - where % self.view.segment_bytes
+        for piece in self._walk(base, self.limit_now()):
+            if isinstance(piece, Hole) and piece.start <= where and where + size <= piece.end:
+                return True
+            if (piece.end if isinstance(piece, Hole) else piece.next_where) > where:
+                break
+        return False
+
+    def record(self, topic: str, offset: int) -> Record:
+        """The record of a queue offset below `indexed`. Raises CorruptRecord for an entry of another record, DamagedFile."""
+        queue = self.queue(topic)
+        try:
+            return self._record_of(topic, queue, offset)
+        finally:
+            queue.close()
+
+    def _record_of(self, topic: str, queue: ConsumeQueue, offset: int, *, check_crc: bool = False) -> Record:
+        entry = queue.entries(offset, 1)
+        if not len(entry) or not entry["size"][0]:
+            raise DamagedFile(f"{queue.directory}: there is no entry {offset}")
+        where, size = int(entry["physical_offset"][0]), int(entry["size"][0])
+        return record_of_entry(self._segments, self.named(topic), offset, where, size, check_crc=check_crc)
+
+    def goes_on(self) -> bool:
+        """Whether a lane that was not stopped properly has anything behind what may be read."""
+        if self.view.limits(self.lane).stopped_properly:
+            return False
+        segments = MappedFileQueue(self.directory.commitlog, self.view.segment_bytes, self.view.channel)
+        where = max(self.limit, segments.first)
+        base = where - where % segments.size
+        looks = [(base, where - base), (base + segments.size, 0)]
+        try:
+            return any(any(segments.map(start)[at : at + _REST_BYTES]) for start, at in looks if start in segments)
+        except FileNotFoundError:
+            return False  # somebody has started the store since, and it deletes
+
+    # ---- the walk ------------------------------------------------------------------------------------------------
+
+    def _note(self, step: Step) -> None:
+        table = step.table
+        in_queue = table.in_queue
+        for index, topic in enumerate(table.topics):
+            rows = np.flatnonzero((table.topic_index == index) & in_queue)
+            if not len(rows):
+                continue
+            first = int(table.queue_offsets[rows[0]])
+            end = int(table.queue_offsets[rows[-1]]) + 1
+            where = table.base_offset + int(table.positions[rows[0]])
+            known = self.queues.get(topic)
+            is_after_hole = self._hole_end > 0 and topic in self._met  # what is missing was in it
+            if self._trusts_queues and first > (known.end if known else 0) and not is_after_hole:
+                raise _DoubtfulQueue(
+                    f"topic {topic}: the consume queue ends before offset {first:,}, the next in the log"
+                )
+            if known is None:
+                # where nothing was deleted, the hole has the others
+                begin = 0 if self._hole_end and self.first <= 0 else first
+                known = self.queues[topic] = QueueRange(begin, end, 0)
+                if begin < first:
+                    known.marks.append((begin, max(self.first, 0)))
+            known.end = max(known.end, end)
+            self._met.add(topic)
+            marked = known.marks[-1][1] if known.marks else -1
+            if marked < 0 or where - marked >= MARK_BYTES or marked < self._hole_end:
+                known.marks.append((first, where))
+        self._walked_to = step.next_where
+
+    def find_by_time(self, topic: str, timestamp_ms: int) -> int | None:
+        """The queue offset of the first message stored at or after a time (ms); None if there is none."""
+        known = self.queues.get(topic)
+        if known is None or known.first >= known.end:
+            return None
+        indexed = min(known.indexed, known.end)
+        queue = self.queue(topic)
+        try:
+            found = queue.find_by_timestamp(
+                timestamp_ms, known.first, indexed, lambda offset: self._record_of(topic, queue, offset).store_timestamp
+            )
+        except (DamagedFile, CorruptRecord):
+            if self.view.one_log:
+                return self._find_by_looking(topic, queue, known, timestamp_ms)
+            return self._find_by_walking(topic, self.first, timestamp_ms)
+        finally:
+            queue.close()
+        if found < indexed:
+            return found
+        return self._find_by_walking(topic, known.walk_from(indexed), timestamp_ms)
+
+    def _find_by_looking(self, topic: str, queue: ConsumeQueue, known: QueueRange, timestamp_ms: int) -> int | None:
+        """The same by a look at each record of a queue, where a damaged one is in the way of a search."""
+        for offset in range(known.first, known.end):
+            with contextlib.suppress(CorruptRecord, DamagedFile):
+                if self._record_of(topic, queue, offset).store_timestamp >= timestamp_ms:
+                    return offset
+        return None
+
+    def _find_by_walking(self, topic: str, start: int, timestamp_ms: int) -> int | None:
+        while start >= 0:
+            try:
+                return self._first_behind(topic, start, timestamp_ms)
+            except _RetentionWasQuicker:
+                start = self.view.limits(self.lane).first
+        return None
+
+    def _first_behind(self, topic: str, start: int, timestamp_ms: int) -> int | None:
+        for step in self._walk(start, self.limit):
+            if isinstance(step, Hole):
+                continue
+            table = step.table
+            if topic not in table.topics:
+                continue
+            wanted = (table.topic_index == table.topics.index(topic)) & table.in_queue
+            rows = np.flatnonzero(wanted & (table.store_timestamps >= timestamp_ms))
+            if len(rows):
+                return int(table.queue_offsets[rows[0]])
+        return None
+
+
+class _DoubtfulQueue(Exception):
+    """Something in a consume queue that can't be right; the text says what."""
+
+
+class _RetentionWasQuicker(Exception):
+    """A segment was deleted since the lane's limits were read."""
+
+
+class TopicIndex:
+    """All lanes of a store, or all queue ids of a RocketMQ store root. `isolation` is "flushed" or "committed"."""
+
+    def __init__(self, view: LogView, isolation: str = "flushed") -> None:
+        self.view, self.isolation = view, isolation
+        self.lanes: dict[int, LaneIndex] = {}
+        self._looked_at_ns = LONG_AGO_NS
+        self._warned = False
+
+    def refresh(self) -> bool:
+        """Looks at the store again; whether anything moved. Raises DamagedFile, CommitLogError."""
+        self.view.refresh()
+        if not self.view.live:
+            now = SYSTEM_CLOCK.monotonic_ns()
+            if now - self._looked_at_ns < STOPPED_REREAD_NS:
+                return False
+            self._looked_at_ns = now
+        moved = False
+        for lane in self.view.lanes():
+            index = self.lanes.get(lane)
+            if index is None:
+                index = self.lanes[lane] = LaneIndex(self.view, lane, self.isolation)
+            moved = index.refresh() or moved
+        self._warn_of_rest()
+        return moved
+
+    def _warn_of_rest(self) -> None:
+        """Says once what a reader of a store that was killed can't know: that there may be more."""
+        if self._warned or self.view.live or self.view.one_log:
+            return
+        lanes = [str(lane) for lane, index in self.lanes.items() if index.goes_on()]
+        if lanes:
+            self._warned = True
+            warnings.warn(
+                f"{self.view.path} was not stopped properly: lane {', '.join(lanes)} has more than its `positions` say, "
+                f"which is not read; `commitlog run` on the store takes in what is whole of it",
+                ReadingWarning,
+                stacklevel=3,
+            )
+
+    def topics(self) -> list[str]:
+        """Topics that have, or had, a message in any lane; sorted."""
+        return sorted({topic for index in self.lanes.values() for topic in index.queues})
+
+    def ranges(self, topic: str) -> dict[int, QueueRange]:
+        """Lane → what may be read of the topic there."""
+        return {lane: index.queues[topic] for lane, index in self.lanes.items() if topic in index.queues}
+
+    def find_by_time(self, topic: str, lane: int, timestamp_ms: int) -> int | None:
+        """The queue offset of the first message stored at or after a time (ms); None if there is none."""
+        return self.lanes[lane].find_by_time(topic, timestamp_ms)

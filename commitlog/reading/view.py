@@ -1,0 +1,240 @@
+"""How far a store may be read, without asking its stages: the limits of every lane.
+
+While a pool is there the words in shared memory say it, whoever runs or has died; without one each lane's `positions`
+file does. Reading never repairs and never writes. Readers, Spark and the command line all look through this door.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from commitlog.disk.checkpoint import PositionsFile
+from commitlog.disk.consume_queue import queue_directories
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.mapped_file_queue import MappedFileQueue, guess_segment_bytes
+from commitlog.disk.store_directory import (
+    STORE_FILE,
+    LaneDirectory,
+    PoolPlace,
+    StoreDirectory,
+    StoreFacts,
+    boot_id,
+    checked_path,
+)
+from commitlog.errors import StoreNotFound
+from commitlog.shm.layout import LANE_ROWS, Lane
+from commitlog.shm.positions import ControlRegion, counted_entries
+from commitlog.shm.region import RegionError, private_directory
+
+
+@dataclass(frozen=True, slots=True)
+class LaneLimits:
+    """Positions of one lane, bytes of its log: first ≤ dispatched ≤ flushed ≤ committed.
+
+    Records in [first, dispatched) are in the consume queues; those in [dispatched, flushed) may or may not be yet, and
+    are found by walking from `dispatched`, which is a record's start.
+    """
+
+    lane: int
+    first: int
+    dispatched: int
+    flushed: int
+    committed: int
+    entries: int = -1
+    """What the ends of the consume queues add up to, each behind its last entry below `dispatched`; −1 if not known."""
+    stopped_properly: bool = True
+    """False where no pool is left and the store was not stopped: the log may go on behind `flushed`."""
+
+
+class LogView(Protocol):
+    """What readers look at: a store of ours, or a RocketMQ store root (`open_view`)."""
+
+    path: Path
+    channel: FileChannel
+
+    @property
+    def store_id(self) -> str:
+        """What tells this store from another one at the same path; "" for a RocketMQ store root, which has no name."""
+
+    @property
+    def segment_bytes(self) -> int: ...
+
+    @property
+    def live(self) -> bool:
+        """Whether a pool is there: positions move, or will as soon as the stages run again."""
+
+    @property
+    def one_log(self) -> bool:
+        """Whether all lanes are queue ids of one log, which is RocketMQ's own: see RocketMQView."""
+
+    def refresh(self) -> None:
+        """Looks whether the store was stopped or started since."""
+
+    def lanes(self) -> list[int]:
+        """Numbers of the lanes that exist, ascending."""
+
+    def lane(self, number: int) -> LaneDirectory:
+        """Where a lane's log and consume queues are."""
+
+    def limits(self, lane: int) -> LaneLimits:
+        """The lane's positions now."""
+
+    def close(self) -> None: ...
+
+
+def open_view(path: str | os.PathLike[str], channel: FileChannel = DISK) -> LogView:
+    """The store, or the RocketMQ store root, at a path. Raises StoreNotFound, StoreDamaged, StoreTooNew, StoreRefused."""
+    if is_rocketmq_root(path):
+        return RocketMQView(path, channel)
+    return StoreView(path, channel)
+
+
+def is_rocketmq_root(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a directory with `commitlog/` in it and no `store.json`."""
+    try:
+        root = checked_path(path)
+        return (root / "commitlog").is_dir() and not (root / STORE_FILE).exists()
+    except OSError:  # not ours to look into: StoreView says so
+        return False
+
+
+def attach_control(directory: StoreDirectory, facts: StoreFacts, *, writable: bool = False) -> ControlRegion | None:
+    """The control region of the store's pool; None where there is none that belongs to it and may be opened."""
+    pool = facts.pool
+    if pool is None or not _same_place(pool):
+        return None
+    try:
+        private_directory(Path(pool.directory), create=False)
+        control = ControlRegion.attach(Path(pool.directory), writable=writable)
+    except (OSError, RegionError):
+        return None
+    if control.belongs_to(facts.id, directory.path, facts.generation):
+        return control
+    control.close()
+    return None
+
+
+def _same_place(pool: PoolPlace) -> bool:
+    try:
+        return pool.boot_id == boot_id() and os.stat(pool.directory).st_dev == pool.device
+    except OSError:
+        return False
+
+
+class StoreView:
+    """A read-only look at a store; `refresh` follows it through stops and starts.
+
+    Raises StoreNotFound, StoreDamaged, StoreTooNew, StoreRefused.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], channel: FileChannel = DISK) -> None:
+        self.directory = StoreDirectory(path, channel)
+        self.path, self.channel = self.directory.path, channel
+        self.control: ControlRegion | None = None
+        self._load()
+
+    def _load(self) -> None:
+        self._stamp = self._file_stamp()
+        self.facts = self.directory.load()
+        self.control = attach_control(self.directory, self.facts)
+
+    def _file_stamp(self) -> tuple[int, int]:
+        try:
+            facts = os.stat(self.directory.file)
+        except OSError:  # `load` says what is wrong with it
+            return (0, 0)
+        return facts.st_ino, facts.st_mtime_ns
+
+    @property
+    def store_id(self) -> str:
+        return self.facts.id
+
+    @property
+    def segment_bytes(self) -> int:
+        return self.facts.segment_bytes
+
+    @property
+    def live(self) -> bool:
+        return self.control is not None
+
+    @property
+    def one_log(self) -> bool:
+        return False
+
+    def refresh(self) -> None:
+        """Looks whether the store was stopped or started since. A few microseconds when it was not."""
+        if self._file_stamp() != self._stamp or (self.control and self.control.region.is_unlinked()):
+            self.close()
+            self._load()
+
+    def lanes(self) -> list[int]:
+        return self.directory.lane_numbers()
+
+    def lane(self, number: int) -> LaneDirectory:
+        return self.directory.lane(number)
+
+    def limits(self, lane: int) -> LaneLimits:
+        """The lane's positions now. `dispatched` is loaded before `flushed`, `flushed` before `committed`."""
+        if self.control is not None and lane < LANE_ROWS:
+            words, base = self.control.words, self.control.lane_base(lane)
+            dispatched = words[base + Lane.DISPATCHED]
+            flushed = words[base + Lane.FLUSHED]
+            committed = words[base + Lane.COMMITTED]
+            entries = counted_entries(words, base, dispatched)
+            return LaneLimits(lane, words[base + Lane.FIRST], dispatched, flushed, committed, entries)
+        found = PositionsFile(self.directory.lane(lane), self.facts.id, self.channel).load()
+        if found is None:
+            return LaneLimits(lane, 0, 0, 0, 0, stopped_properly=False)
+        flushed = found.flushed_where
+        return LaneLimits(
+            lane, found.first_where, found.dispatched_where, flushed, flushed, found.entries, found.drained
+        )
+
+    def close(self) -> None:
+        control, self.control = self.control, None  # a reader may be closed by two threads
+        if control is not None:
+            control.close()
+
+
+class RocketMQView:
+    """A read-only look at a RocketMQ store root, as far as its consume queues go.
+
+    Its one log holds the records of all queue ids. Each id is a lane here: `partition` is what RocketMQ calls queueId.
+    The limits of all lanes are those of the log's files, so that entries bound what is read and nothing is walked.
+    Raises StoreNotFound.
+    """
+
+    live, one_log, store_id = False, True, ""
+
+    def __init__(self, path: str | os.PathLike[str], channel: FileChannel = DISK) -> None:
+        self.path, self.channel = checked_path(path), channel
+        if not is_rocketmq_root(self.path):
+            raise StoreNotFound(f"{self.path}: no RocketMQ store root: there is no commitlog/, or a {STORE_FILE}")
+        self.segment_bytes = guess_segment_bytes(self.path / "commitlog", channel) or 1 << 30
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Lists the segment files anew."""
+        segments = MappedFileQueue(self.path / "commitlog", self.segment_bytes, self.channel)
+        self._first, self._end = segments.first, segments.end
+        self._halted = (self.path / "abort").exists()
+
+    def lanes(self) -> list[int]:
+        """Queue ids that any topic has, ascending."""
+        directories = queue_directories(self.path / "consumequeue", self.channel)
+        return sorted({int(path.name) for path in directories if str(int(path.name)) == path.name})
+
+    def lane(self, number: int) -> LaneDirectory:
+        """The root, with the queue id for a number."""
+        return LaneDirectory(self.path, number)
+
+    def limits(self, lane: int) -> LaneLimits:
+        """The same for all lanes: from the first segment file to the end of the last one."""
+        end = self._end
+        return LaneLimits(lane, self._first, end, end, end, stopped_properly=not self._halted)
+
+    def close(self) -> None:
+        """Nothing is held open."""

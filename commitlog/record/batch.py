@@ -1,0 +1,180 @@
+"""Many records at once: encoded by numpy into the write buffer, and (from scan.py) decoded into columns.
+
+A batch is RocketMQ's batch put: whole records one after the other, consecutive queue offsets, one store
+timestamp, never across segments. Where all bodies are of one size and all properties the same, every record is a copy of
+the first with five fields replaced, column by column; else heads are made by numpy and joined with bodies and tails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from commitlog.record.bodies import Bodies
+from commitlog.record.byte_ranges import Ints, crcs_of_rows, five_digits
+from commitlog.record.record import CRC_MASK, CRC_PROPERTY_BYTES, CRC_PROPERTY_START, RecordEncoder, crc32
+from commitlog.record.scan import scan, tabulate
+from commitlog.record.table import RecordTable, Stop
+
+__all__ = ["Bodies", "RecordTable", "Stop", "batch_size", "encode_batch", "scan", "tabulate"]
+
+_BLOCK_BYTES = 256 * 1024
+"""Records are made in blocks of about this size, which stay in the processor's second-level cache."""
+_CRC_COLUMNS = [("crc_name", "S9"), ("crc_low", "S5"), ("crc_high", "S5"), ("crc_end", "u1")]
+assert np.dtype(_CRC_COLUMNS).itemsize == CRC_PROPERTY_BYTES
+
+
+def batch_size(
+    encoder: RecordEncoder, topic: bytes, bodies: Bodies | Sequence[bytes], properties: bytes | Sequence[bytes]
+) -> int:
+    """Bytes that `encode_batch` will write for the same arguments. Raises what Bodies.of and the encoder do."""
+    made = Bodies.of(bodies)
+    if isinstance(properties, bytes):
+        return made.total_bytes + made.count * encoder.size(topic, b"", properties)
+    return made.total_bytes + made.count * encoder.size(topic, b"", b"") + sum(map(len, properties))
+
+
+def largest_record(encoder: RecordEncoder, topic: bytes, bodies: Bodies, properties: bytes | Sequence[bytes]) -> int:
+    """Bytes of the largest record that `encode_batch` will write, or of one with an empty body where it writes none."""
+    if isinstance(properties, bytes):
+        return encoder.size(topic, b"", properties) + bodies.largest
+    return encoder.size(topic, b"", b"") + int((bodies.sizes + _lengths(properties)).max(initial=0))
+
+
+def _lengths(items: Sequence[bytes]) -> Ints:
+    return np.fromiter(map(len, items), np.int64, len(items))
+
+
+def encode_batch(
+    encoder: RecordEncoder,
+    topic: bytes,
+    bodies: Bodies | Sequence[bytes] | npt.NDArray[np.uint8] | Any,
+    properties: bytes | Sequence[bytes],
+    first_queue_offset: int,
+    physical_offset: int,
+    born_timestamp: int,
+    store_timestamp: int,
+    out: memoryview,
+) -> Ints:
+    """Writes one record for each body to the start of `out`; returns their physical offsets, int64.
+
+    `bodies` is what Bodies.of takes. `out` is writable and holds `batch_size` bytes at least (ValueError if
+    not); nothing beyond them is touched. Every record has the same topic, the same properties or, where they are a
+    sequence as long as the bodies, those of its own; consecutive queue offsets, and the physical offset of its place,
+    of which the first is `physical_offset`. Timestamps are ms. Raises what Bodies.of and RecordEncoder.encode do; then
+    what is in `out` is of no use.
+    """
+    made = Bodies.of(bodies)
+    total = batch_size(encoder, topic, made, properties)
+    if len(out) < total:
+        raise ValueError(f"a batch of {total:,} bytes does not fit into {len(out):,}")
+    if made.count == 0:
+        return np.empty(0, np.int64)
+    # the first record as the encoder makes it: what is in all of them need not be written here a second time
+    same, tails = (
+        (properties, None) if isinstance(properties, bytes) else (properties[0], encoder.tails(topic, properties))
+    )
+    first = encoder.encode(
+        topic, made.first(), same, first_queue_offset, physical_offset, born_timestamp, store_timestamp
+    )
+    writer = _Writer(encoder, first, len(made.first()), first_queue_offset, physical_offset)
+    step = max(_BLOCK_BYTES * made.count // total, 1)
+    if tails is None and made.size is not None:
+        offsets = physical_offset + np.arange(made.count) * len(first)
+        for start in range(0, made.count, step):
+            writer.write_equal(made, start, min(start + step, made.count), out)
+    else:
+        overhead = encoder.size(topic, b"", same)
+        sizes = made.sizes + (overhead if tails is None else _lengths(tails) + (overhead - len(tails[0])))
+        ends = physical_offset + np.cumsum(sizes)
+        offsets = ends - sizes
+        for start in range(0, made.count, step):
+            stop = min(start + step, made.count)
+            part = [writer.tail] * (stop - start) if tails is None else tails[start:stop]
+            writer.write_mixed(made, start, stop, sizes[start:stop], offsets[start:stop], part, out)
+    return offsets
+
+
+class _Writer:
+    """Copies a first record and replaces what differs in the others."""
+
+    def __init__(
+        self, encoder: RecordEncoder, first: bytes, body_bytes: int, queue_offset: int, physical_offset: int
+    ) -> None:
+        self.append_crc = encoder.append_crc
+        self.queue_offset, self.physical_offset = queue_offset, physical_offset
+        head_bytes = encoder.head_bytes
+        crc_bytes = CRC_PROPERTY_BYTES if self.append_crc else 0
+        tail_bytes = len(first) - head_bytes - body_bytes - crc_bytes
+        self.head = np.frombuffer(first, f"V{head_bytes}", 1)
+        self.tail = first[head_bytes + body_bytes : len(first) - crc_bytes]
+        self.size = len(first)
+        self.head_type = np.dtype(
+            {
+                "names": ["total_size", "body_crc", "queue_offset", "physical_offset", "body_bytes"],
+                "formats": [">i4", ">u4", ">i8", ">i8", ">i4"],
+                "offsets": [0, 8, 20, 28, head_bytes - 4],
+                "itemsize": head_bytes,
+            }
+        )
+        columns: list[tuple[str, Any]] = [("head", self.head_type), ("body", f"V{body_bytes}")]
+        columns += [("tail", f"V{tail_bytes}"), *(_CRC_COLUMNS if self.append_crc else [])]
+        self.record = np.frombuffer(first, f"V{self.size}", 1)
+        self.record_type = np.dtype(columns)
+        assert self.record_type.itemsize == self.size
+
+    def write_equal(self, bodies: Bodies, start: int, stop: int, out: memoryview) -> None:
+        """Records [start, stop) of a batch of equal bodies."""
+        count, at = stop - start, start * self.size
+        np.ndarray((count,), self.record.dtype, out, at)[:] = self.record
+        rows = np.ndarray((count,), self.record_type, out, at)
+        head, body = rows["head"], bodies.rows(start, stop)
+        index = np.arange(start, stop)
+        head["queue_offset"] = index + self.queue_offset
+        head["physical_offset"] = index * self.size + self.physical_offset
+        if body is not None:
+            rows["body"] = body
+            head["body_crc"] = bodies.crcs(start, stop)
+        if self.append_crc:
+            crcs = crcs_of_rows(out, at, self.size, self.size - CRC_PROPERTY_BYTES, count)
+            digits = five_digits()
+            rows["crc_low"] = digits[crcs % 100_000]
+            rows["crc_high"] = digits[crcs // 100_000]
+
+    def write_mixed(
+        self, bodies: Bodies, start: int, stop: int, sizes: Ints, offsets: Ints, tails: list[bytes], out: memoryview
+    ) -> None:
+        """Records [start, stop) of a batch of bodies of different sizes, or of different tails."""
+        count = stop - start
+        heads = np.empty(count, self.head.dtype)
+        heads[:] = self.head
+        columns = heads.view(self.head_type)
+        columns["total_size"] = sizes
+        columns["body_crc"] = bodies.crcs(start, stop)
+        columns["queue_offset"] = np.arange(start, stop) + self.queue_offset
+        columns["physical_offset"] = offsets
+        columns["body_bytes"] = bodies.sizes[start:stop]
+        pieces = 4 if self.append_crc else 3
+        parts: list[bytes] = [b""] * (count * pieces)
+        parts[0::pieces] = head_items = heads.tolist()
+        parts[1::pieces] = items = bodies.items(start, stop)
+        parts[2::pieces] = tails
+        if self.append_crc:
+            running = map(crc32, items, map(crc32, head_items))
+            crcs = np.fromiter(map(crc32, tails, running), np.uint32, count) & np.uint32(CRC_MASK)
+            parts[3::pieces] = _crc_properties(crcs)
+        at = int(offsets[0]) - self.physical_offset
+        made = b"".join(parts)
+        out[at : at + len(made)] = made
+
+
+def _crc_properties(crcs: npt.NDArray[np.uint32]) -> list[bytes]:
+    digits = five_digits()
+    rows = np.empty(len(crcs), _CRC_COLUMNS)
+    rows["crc_name"], rows["crc_end"] = CRC_PROPERTY_START, 2
+    rows["crc_low"], rows["crc_high"] = digits[crcs % 100_000], digits[crcs // 100_000]
+    items: list[bytes] = rows.view(f"V{CRC_PROPERTY_BYTES}").tolist()
+    return items

@@ -1,0 +1,151 @@
+"""Walks the records of a segment: what recovery, dispatch and bulk readers do all day.
+
+The walk itself reads the sizes only, and finds a run of records of one size by one comparison of numpy's.
+The records found are then gathered and checked column by column (record_table.py).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from commitlog.record.byte_ranges import Ints, first_false
+from commitlog.record.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from commitlog.record.record import Buffer as Source
+from commitlog.record.table import RecordGatherer, RecordTable, Stop, size_and_magic
+
+__all__ = ["MAX_BYTES", "MAX_RECORDS", "RecordTable", "Source", "Stop", "scan", "tabulate"]
+
+MAX_RECORDS = 8192
+MAX_BYTES = 8 * 1024 * 1024
+"""A table ends after so many records, or with the record that passes so many bytes. That bounds memory, and keeps what
+is looked at several times in the processor's cache: larger tables are slower."""
+
+_RUN_LEAST = 16
+"""Records of one size in a row that are worth a comparison by numpy; shorter runs are walked."""
+_WALK_MOST = 2048
+_size = struct.Struct(">i").unpack_from
+
+
+def scan(
+    buffer: Source,
+    start: int,
+    end: int,
+    base_offset: int,
+    queue_id: int | None,
+    *,
+    check_crc: bool,
+    require_crc: bool = False,
+    segment_end: int | None = None,
+    max_records: int = MAX_RECORDS,
+    max_bytes: int = MAX_BYTES,
+) -> RecordTable:
+    """The records in [start, end) of a buffer whose first byte has the physical offset `base_offset`.
+
+    Call again from `stop_position` while `stop` is FULL. A record counts only if its size, magic, physical
+    offset and (where given) queue id are those of its place and its CRCs hold; `check_crc` and
+    `require_crc` are those of `record.decode`. `segment_end`, where known, is the position at which the
+    segment ends: a BLANK must reach it exactly. Nothing beyond `end` is read. Damage is no exception here:
+    see `stop` and `reason`.
+    """
+    gatherer = RecordGatherer(buffer, base_offset, queue_id, check_crc, require_crc)
+    end = min(end, len(gatherer.view))
+    positions, where = _walk(buffer, start, end, max_records, max_bytes)
+    table = gatherer.tabulate(positions, np.diff(positions, append=where))
+    if table.stop is Stop.CORRUPT:
+        where = table.stop_position  # the walk looks at sizes only, so this may also be a BLANK
+    stop, reason = gatherer.why_stopped(where, end, segment_end)
+    if stop is Stop.END and table.stop is Stop.CORRUPT:
+        return table
+    if stop is Stop.END and where < end:
+        stop = Stop.FULL
+    return replace(table, stop=stop, stop_position=where, reason=reason)
+
+
+def tabulate(
+    buffer: Source,
+    positions: npt.ArrayLike,
+    sizes: npt.ArrayLike,
+    base_offset: int,
+    queue_id: int | None,
+    *,
+    check_crc: bool,
+    require_crc: bool = False,
+) -> RecordTable:
+    """The records at known places, such as a consume queue's entries: any order, gaps allowed, sizes in
+    bytes.
+
+    Like `scan`, without the walk. Stops with CORRUPT at the first that is no record of its place (also one
+    that is not within the buffer): `len(table)` is its index and `stop_position` its position. Else END.
+    """
+    gatherer = RecordGatherer(buffer, base_offset, queue_id, check_crc, require_crc)
+    at, lengths = np.asarray(positions, np.int64), np.asarray(sizes, np.int64)
+    room = len(gatherer.view)
+    count = first_false((at >= 0) & (lengths >= RECORD_BYTES_MIN) & (lengths <= room - at))
+    table = gatherer.tabulate(at[:count], lengths[:count])
+    if table.stop is Stop.END and count < len(at):
+        reason = f"a record of {lengths[count]} bytes is not within the {room} there are"
+        return replace(table, stop=Stop.CORRUPT, stop_position=int(at[count]), reason=reason)
+    return table
+
+
+def _walk(buffer: Source, start: int, end: int, max_records: int, max_bytes: int) -> tuple[Ints, int]:
+    """Positions of what may be records by their sizes, one after the other; and where they end."""
+    found: list[Ints] = []
+    room, last = max_records, min(end, start + max_bytes)
+    position, walk_next = start, _RUN_LEAST
+    while room > 0 and position < last:
+        run, size = _run(buffer, position, end, min(room, (last - position) // RECORD_BYTES_MIN + 1))
+        if run >= _RUN_LEAST:
+            run = min(run, (last - position - 1) // size + 1)  # the record that passes `last` is the last one
+            found.append(np.arange(run, dtype=np.int64) * size + position)
+            position, room, walk_next = position + run * size, room - run, _RUN_LEAST
+            continue
+        # so few bytes can't begin more records than there is room for
+        before = min(last, position + min(room, walk_next) * RECORD_BYTES_MIN)
+        walked, position, done = _walk_some(buffer, position, before, end)
+        found.append(np.array(walked, np.int64))
+        room -= len(walked)
+        walk_next = min(walk_next * 2, _WALK_MOST)  # sizes differ: look for runs less and less often
+        if done:
+            break
+    return (np.concatenate(found) if found else np.empty(0, np.int64)), position
+
+
+def _walk_some(buffer: Source, position: int, before: int, end: int) -> tuple[list[int], int, bool]:
+    """Records that begin before a position, one by one: theirs, their end, and whether no record follows there."""
+    positions: list[int] = []
+    append, unpack, stop = positions.append, _size, min(before - 1, end - RECORD_BYTES_MIN)
+    while position <= stop:
+        (size,) = unpack(buffer, position)
+        if size < RECORD_BYTES_MIN:
+            return positions, position, True
+        append(position)
+        position += size
+    if position > end:  # the last one reaches too far: nothing was read there
+        return positions, positions.pop(), True
+    return positions, position, position > end - RECORD_BYTES_MIN
+
+
+def _run(buffer: Source, position: int, end: int, most: int) -> tuple[int, int]:
+    """How many records in a row begin with the size and magic of the one at `position`; and that size."""
+    if end - position < RECORD_BYTES_MIN:
+        return 0, 0
+    size, magic = size_and_magic(buffer, position)
+    if magic not in (MAGIC_V1, MAGIC_V2) or size < RECORD_BYTES_MIN:
+        return 0, 0
+    most = min(most, (end - position) // size)
+    first = np.ndarray((), np.int64, buffer, position)
+    run, step = 0, _RUN_LEAST
+    while run < most:
+        count = min(step, most - run)
+        starts = np.ndarray((count,), np.int64, buffer, position + run * size, (size,))
+        same = first_false(starts == first)
+        run += same
+        if same < count:
+            break
+        step *= 8
+    return run, size

@@ -1,0 +1,320 @@
+"""Records as columns: gathered from a segment's bytes by numpy, and checked column by column.
+
+Which records are good is exactly what `record.decode` says of each: one that fails here is given to it for
+the reason.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from commitlog.errors import CorruptRecord
+from commitlog.record.byte_ranges import Ints as Ints
+from commitlog.record.byte_ranges import Mask, crcs_of, first_false, five_digits, gather
+from commitlog.record.record import (
+    BLANK_BYTES,
+    CRC_PROPERTY_BYTES,
+    CRC_PROPERTY_START,
+    FIXED_BYTES,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    Buffer,
+    SysFlag,
+    Transaction,
+    decode,
+    topic_fault,
+)
+from commitlog.record.tags_column import tags_codes_of
+
+Columns = dict[str, npt.NDArray[Any]]
+
+_HEAD = np.dtype(
+    [
+        ("total_size", ">i4"),
+        ("magic", ">u4"),
+        ("body_crc", ">u4"),
+        ("queue_id", ">i4"),
+        ("flag", ">i4"),
+        ("queue_offset", ">i8"),
+        ("physical_offset", ">i8"),
+        ("sys_flag", ">i4"),
+        ("born_timestamp", ">i8"),
+    ]
+)
+_HEAD_BYTES = 48
+assert _HEAD.itemsize == _HEAD_BYTES
+_TAIL = np.dtype([("start", "S9"), ("low", "S5"), ("high", "S5"), ("end", "u1")])
+"""The CRC property, its digits in halves: the least significant come first."""
+assert _TAIL.itemsize == CRC_PROPERTY_BYTES
+assert _TAIL["start"].itemsize == len(CRC_PROPERTY_START)
+size_and_magic = struct.Struct(">iI").unpack_from
+
+_TOPIC_ROUNDS = 64
+"""Topics of a table that are found by numpy, one round each; beyond that one record at a time."""
+
+
+class Stop(Enum):
+    """Why a scan ended where it did."""
+
+    END = "end"
+    """All bytes up to `end` are records."""
+    FULL = "full"
+    """The table is full; go on at `stop_position`."""
+    BLANK = "blank"
+    """The segment ends here; the log goes on in the next one."""
+    ZERO = "zero"
+    """Nothing was written from here on."""
+    PARTIAL = "partial"
+    """A record that begins well and reaches beyond `end`: it may not be read yet, or its size is damaged."""
+    CORRUPT = "corrupt"
+    """No record of its place; `reason` says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordTable:
+    """Good records in log order, as columns of int64 that own their memory; where it stopped, and why.
+
+    `positions` are bytes in the buffer that was scanned, `base_offset` is the physical offset of its first
+    byte. `topics[topic_index[i]]` is the topic of record i. Timestamps are ms. `tags_codes` are the consume
+    queue's.
+    """
+
+    base_offset: int
+    positions: Ints
+    sizes: Ints
+    queue_ids: Ints
+    queue_offsets: Ints
+    flags: Ints
+    sys_flags: Ints
+    born_timestamps: Ints
+    store_timestamps: Ints
+    body_positions: Ints
+    body_sizes: Ints
+    properties_positions: Ints
+    properties_sizes: Ints
+    topic_index: Ints
+    topics: list[str]
+    tags_codes: Ints
+    has_crc: Mask
+    stop: Stop
+    stop_position: int
+    reason: str
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @property
+    def physical_offsets(self) -> Ints:
+        return self.positions + self.base_offset
+
+    @property
+    def in_queue(self) -> Mask:
+        """Which records get a consume queue entry: all but PREPARED and ROLLBACK."""
+        # both have bit 0x4, the other two have not
+        mask: Mask = (self.sys_flags & Transaction.PREPARED) == 0
+        return mask
+
+
+class RecordGatherer:
+    """A buffer and what its place demands of the records in it."""
+
+    def __init__(
+        self, buffer: Buffer, base_offset: int, queue_id: int | None, check_crc: bool, require_crc: bool
+    ) -> None:
+        self.buffer = buffer
+        self.view = np.frombuffer(buffer, np.uint8)
+        self.base_offset, self.queue_id = base_offset, queue_id
+        self.check_crc, self.require_crc = check_crc, require_crc
+
+    def gather(self, dtype: str, positions: Ints) -> npt.NDArray[Any]:
+        """Items at any positions within the buffer, aligned or not."""
+        return gather(self.view, dtype, positions)
+
+    def ints(self, dtype: str, positions: Ints) -> Ints:
+        return self.gather(dtype, positions).astype(np.int64)
+
+    def tabulate(self, positions: Ints, sizes: Ints) -> RecordTable:
+        """The table up to the first bad record (CORRUPT), or of all (END). All places are within the buffer."""
+        columns: Columns = {"positions": positions, "sizes": sizes}
+        for check in (self._heads, self._bodies, self._topic_sizes, self._properties):
+            _shorten(columns, check(columns))
+        topics, good = self._topics(columns)
+        _shorten(columns, good)
+        columns["has_crc"] = self._has_crc(columns)
+        if self.check_crc:
+            _shorten(columns, self._crcs(columns))
+        crc_bytes = CRC_PROPERTY_BYTES * columns["has_crc"]
+        columns["tags_codes"] = tags_codes_of(
+            self.view, columns["properties_positions"], columns["properties_sizes"] - crc_bytes
+        )
+        count = len(columns["positions"])
+        stop, reason = Stop.END, ""
+        position = int(positions[-1] + sizes[-1]) if len(positions) else 0
+        if count < len(positions):
+            position = int(positions[count])
+            stop, reason = Stop.CORRUPT, self.fault(position, position + int(sizes[count]))
+        return RecordTable(
+            base_offset=self.base_offset,
+            topics=topics[: int(columns["topic_index"].max(initial=-1)) + 1],
+            stop=stop,
+            stop_position=position,
+            reason=reason,
+            **{name: columns[name] for name in RecordTable.__slots__ if name in columns},
+        )
+
+    def fault(self, position: int, end: int) -> str:
+        """Why the bytes in [position, end) are no record, in decode's words."""
+        try:
+            decode(
+                self.view.data,
+                position,
+                limit=end,
+                physical_offset=self.base_offset + position,
+                queue_id=self.queue_id,
+                check_crc=self.check_crc,
+                require_crc=self.require_crc,
+            )
+        except CorruptRecord as error:
+            return error.reason
+        return "its size is not the one that was expected"
+
+    def why_stopped(self, position: int, end: int, segment_end: int | None) -> tuple[Stop, str]:
+        """What is at a position where the walk ended. END where a record is, or nothing is left."""
+        left = end - position
+        if left == 0:
+            return Stop.END, ""
+        if left < BLANK_BYTES:
+            return Stop.PARTIAL, f"{left} bytes are too few for a record"
+        size, magic = size_and_magic(self.buffer, position)
+        if magic == MAGIC_BLANK:
+            if size >= BLANK_BYTES and segment_end in (None, position + size):
+                return Stop.BLANK, ""
+            return Stop.CORRUPT, f"BLANK of {size} bytes does not end with its segment"
+        if size == 0 and magic == 0:
+            return Stop.ZERO, ""
+        if magic in (MAGIC_V1, MAGIC_V2) and size >= RECORD_BYTES_MIN:
+            if size <= left:
+                return Stop.END, ""
+            if left < _HEAD_BYTES or self._begins_well(position):
+                return Stop.PARTIAL, f"size {size:,} with {left:,} bytes left"
+        return Stop.CORRUPT, self.fault(position, end)
+
+    def _begins_well(self, position: int) -> bool:
+        head = self.view[position : position + _HEAD_BYTES].view(_HEAD)[0]
+        offset_fits = int(head["physical_offset"]) == self.base_offset + position
+        return offset_fits and (self.queue_id is None or int(head["queue_id"]) == self.queue_id)
+
+    def _heads(self, columns: Columns) -> Mask:
+        positions, sizes = columns["positions"], columns["sizes"]
+        heads = self.gather(f"V{_HEAD_BYTES}", positions).view(_HEAD)
+        columns["magic"] = magic = heads["magic"].astype(np.int64)
+        for name, field in (
+            ("queue_ids", "queue_id"),
+            ("queue_offsets", "queue_offset"),
+            ("flags", "flag"),
+            ("sys_flags", "sys_flag"),
+            ("born_timestamps", "born_timestamp"),
+            ("body_crcs", "body_crc"),
+        ):
+            columns[name] = heads[field].astype(np.int64)
+        sys_flags = columns["sys_flags"]
+        # 0x10 and 0x20 are 12 bytes more each, for the longer address
+        columns["born_bytes"] = 8 + ((sys_flags & SysFlag.BORN_HOST_V6) >> 4) * 12
+        columns["hosts_bytes"] = columns["born_bytes"] + 8 + ((sys_flags & SysFlag.STORE_HOST_V6) >> 5) * 12
+        columns["fixed"] = FIXED_BYTES + columns["hosts_bytes"] + (magic == MAGIC_V2)
+        good: Mask = (magic == MAGIC_V1) | (magic == MAGIC_V2)
+        good &= heads["total_size"] == sizes
+        good &= heads["physical_offset"] == positions + self.base_offset
+        good &= sizes >= columns["fixed"]
+        if self.queue_id is not None:
+            good &= columns["queue_ids"] == self.queue_id
+        return good
+
+    def _bodies(self, columns: Columns) -> Mask:
+        positions = columns["positions"]
+        columns["store_timestamps"] = self.ints(">i8", positions + 48 + columns["born_bytes"])
+        columns["body_positions"] = at = positions + 72 + columns["hosts_bytes"]
+        columns["body_sizes"] = sizes = self.ints(">i4", at - 4)
+        return (sizes >= 0) & (sizes <= columns["sizes"] - columns["fixed"])
+
+    def _topic_sizes(self, columns: Columns) -> Mask:
+        at = columns["body_positions"] + columns["body_sizes"]
+        second = columns["magic"] == MAGIC_V2
+        sizes = self.ints("i1", at)
+        if second.any():
+            sizes[second] = self.ints(">i2", at[second])
+        columns["topic_positions"], columns["topic_sizes"] = at + 1 + second, sizes
+        room = columns["sizes"] - columns["fixed"] - columns["body_sizes"]
+        return (sizes > 0) & (sizes <= room)
+
+    def _properties(self, columns: Columns) -> Mask:
+        at = columns["topic_positions"] + columns["topic_sizes"]
+        columns["properties_positions"] = at + 2
+        columns["properties_sizes"] = sizes = self.ints(">i2", at)
+        good: Mask = sizes == columns["positions"] + columns["sizes"] - at - 2
+        return good
+
+    def _topics(self, columns: Columns) -> tuple[list[str], Mask]:
+        """Numbers the topics in order of appearance; one that can't be a topic makes its records bad."""
+        positions, sizes = columns["topic_positions"], columns["topic_sizes"]
+        columns["topic_index"] = index = np.full(len(positions), -1, np.int64)
+        good = np.ones(len(positions), np.bool_)
+        topics: list[str] = []
+        first = 0
+        while first < len(index):
+            if len(topics) < _TOPIC_ROUNDS:
+                left = np.flatnonzero((index < 0) & (sizes == sizes[first]))
+                names = self.gather(f"S{sizes[first]}", positions[left])
+                # all of one length, so it does no harm that numpy leaves zeros at the end out
+                same = left[names == names[0]]
+            else:
+                same = np.array([first])
+            start = int(positions[first])
+            name = self.view[start : start + int(sizes[first])].tobytes()
+            index[same], good[same] = len(topics), topic_fault(name) is None
+            topics.append(name.decode(errors="replace"))
+            first += first_false(index[first:] >= 0)
+        return topics, good
+
+    def _crcs(self, columns: Columns) -> Mask:
+        """Which records are as they were written.
+
+        The whole-record CRC covers the body and BODYCRC: where it holds, the body's is not computed a second time.
+        """
+        good: Mask = columns["has_crc"].copy()
+        index = slice(None) if good.all() else np.flatnonzero(good)
+        positions, sizes = columns["positions"][index], columns["sizes"][index]
+        crcs = crcs_of(self.view, positions, sizes - CRC_PROPERTY_BYTES)
+        tails, digits = columns["tails"][index], five_digits()
+        high = crcs // 100_000
+        good[index] = (tails["low"] == digits[crcs - high * 100_000]) & (tails["high"] == digits[high])
+        index = np.flatnonzero(~columns["has_crc"])
+        if len(index) and not self.require_crc:
+            crcs = crcs_of(self.view, columns["body_positions"][index], columns["body_sizes"][index])
+            good[index] = crcs == columns["body_crcs"][index]
+        return good
+
+    def _has_crc(self, columns: Columns) -> Mask:
+        """Which records end with the CRC property."""
+        # a record without properties is at least as long as the CRC property: no place is outside the buffer
+        places = columns["positions"] + columns["sizes"] - CRC_PROPERTY_BYTES
+        columns["tails"] = tails = self.gather(f"V{CRC_PROPERTY_BYTES}", places).view(_TAIL)
+        has: Mask = columns["properties_sizes"] >= CRC_PROPERTY_BYTES
+        has &= (tails["start"] == CRC_PROPERTY_START) & (tails["end"] == 2)
+        return has
+
+
+def _shorten(columns: Columns, good: Mask) -> None:
+    """Drops the first bad record and all that follow."""
+    count = first_false(good)
+    if count < len(good):
+        for name, column in columns.items():
+            columns[name] = column[:count]

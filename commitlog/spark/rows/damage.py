@@ -1,0 +1,79 @@
+"""Records that can't be given out: which of a range recovery has quarantined, and which are not what was stored.
+
+Recovery leaves damaged bytes where they are and notes each range in `lanes/<number>/quarantine/corrupt-<offset>.json`
+(commitlog/disk/quarantine.py). Rows whose consume queue entry leads into a noted range are looked at one by one, CRCs
+included: a note may be older than the bytes, if somebody brought a file back. Everything else is checked against its
+place only, as the decoder does with all records at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import orjson
+
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.store_directory import LaneDirectory
+from commitlog.errors import CorruptRecord
+from commitlog.record.body import plain_body
+from commitlog.record.byte_ranges import Ints, Mask
+from commitlog.record.record import decode
+from commitlog.spark.rows.decoding import Places, Queue
+from commitlog.spark.rows.segments import Segment
+
+_NOTE = re.compile(r"corrupt-(\d{20})\.json")
+_ANYWHERE = 1 << 62
+
+
+@dataclass(frozen=True)
+class Damage:
+    """The noted ranges of a lane's log, [start, end) in bytes, ascending by start."""
+
+    start: Ints
+    end: Ints
+    """The furthest end of any range up to this one, so that it ascends as well."""
+
+    @classmethod
+    def load(cls, lane: LaneDirectory, channel: FileChannel = DISK) -> Damage:
+        """Reads the lane's notes. One that can't be read names where its range begins, so all behind it counts."""
+        found = []
+        for name in channel.list(lane.quarantine):
+            if not (begin := _NOTE.fullmatch(name)):
+                continue
+            start, end = int(begin[1]), _ANYWHERE
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                note = orjson.loads(channel.read_file(lane.quarantine / name))
+                start, end = int(note["offset"]), int(note["offset"]) + int(note["bytes"])
+            found.append((start, end))
+        found.sort()
+        starts, ends = ([pair[index] for pair in found] for index in (0, 1))
+        return cls(np.array(starts, np.int64), np.maximum.accumulate(np.array(ends, np.int64)))
+
+    def touches(self, where: Ints, size: Ints) -> Mask:
+        """Which of the records [where, where + size), in bytes of the log, lie in a noted range in part or whole."""
+        if not len(self.start):
+            return np.zeros(len(where), np.bool_)
+        before = np.searchsorted(self.start, where + size, side="left")  # ranges that begin before the record's end
+        reaches: Mask = self.end[np.maximum(before - 1, 0)] > where
+        return reaches & (before > 0)
+
+
+def look_at(segment: Segment, queue: Queue, places: Places, rows: Ints) -> dict[int, str]:
+    """Looks at single rows with all their CRCs: row → what is wrong with it, for those that can't be given out."""
+    wrong = {}
+    for row in rows.tolist():
+        at, size = int(places.at[row]), int(places.size[row])
+        try:
+            record = decode(segment.map, at, limit=at + size, physical_offset=segment.base + at)
+            plain_body(record)
+        except CorruptRecord as error:
+            wrong[row] = error.reason
+            continue
+        named = queue.topic.decode(), queue.lane, places.offset + row
+        is_other = queue.offset_is_stored and (record.topic, record.queue_id, record.queue_offset) != named
+        if record.total_size != size or is_other:
+            wrong[row] = "another record is in its place"
+    return wrong

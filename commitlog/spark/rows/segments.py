@@ -1,0 +1,115 @@
+"""Segment files, mapped read-only and kept mapped in the process that reads them.
+
+A Spark worker lives through many tasks, so the mappings are kept between them, by device and inode: a path that was
+given to a new file (a store made again) never shows the old bytes. Segments are never truncated or recycled, so a
+mapping stays valid even after retention has unlinked its file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.mapped_file import map_segment
+from commitlog.errors import DamagedFile
+from commitlog.record.byte_ranges import ByteArray, Ints, gather
+
+HEAD_BYTES = 88
+"""A record up to its body, both hosts IPv4."""
+MAPPINGS_MAX = 128
+"""Mapped files kept; each holds a descriptor and address space, the page cache is shared."""
+
+HEAD = np.dtype(
+    [
+        ("total", ">i4"),  # 0
+        ("magic", ">u4"),  # 4
+        ("body_crc", ">i4"),  # 8
+        ("queue_id", ">i4"),  # 12
+        ("flag", ">i4"),  # 16
+        ("queue_offset", ">i8"),  # 20
+        ("physical_offset", ">i8"),  # 28
+        ("sys_flag", ">i4"),  # 36
+        ("born", ">i8"),  # 40
+        ("born_host", "V8"),  # 48
+        ("stored", ">i8"),  # 56
+        ("store_host", "V8"),  # 64
+        ("reconsume_times", ">i4"),  # 72
+        ("prepared", ">i8"),  # 76
+        ("body_bytes", ">i4"),  # 84
+    ]
+)
+assert HEAD.itemsize == HEAD_BYTES
+
+
+class Segment:
+    """One mapped segment file. `base` is the log offset of its first byte."""
+
+    def __init__(self, path: Path, base: int, fd: int, length: int, size: int, channel: FileChannel) -> None:
+        self.path, self.base, self.size = path, base, size
+        self.map = map_segment(fd, length, size, channel)
+        self.buffer = pa.py_buffer(self.map)
+        self.u8: ByteArray = np.frombuffer(self.map, np.uint8)
+
+    def gather(self, dtype: str, at: Ints) -> npt.NDArray[Any]:
+        """What lies at these bytes of the segment, all within it."""
+        return gather(self.u8, dtype, at)
+
+    def gather_as(self, dtype: np.dtype[np.void], at: Ints) -> npt.NDArray[np.void]:
+        """The same for items with fields, which numpy copies ten times faster as plain bytes."""
+        return self.gather(f"V{dtype.itemsize}", at).view(dtype)
+
+
+class SegmentCache:
+    """Mapped segments by device and inode, the last used ones. One object serves a process; not for threads."""
+
+    def __init__(self, channel: FileChannel = DISK, limit: int = MAPPINGS_MAX) -> None:
+        self.channel, self.limit = channel, limit
+        self._mapped: OrderedDict[tuple[int, int], Segment] = OrderedDict()
+
+    def get(self, path: Path, base: int, segment_bytes: int) -> Segment:
+        """The mapped segment file; of one that is too short a copy that ends in zeros, which is not kept.
+
+        Raises FileNotFoundError (retention took it), DamagedFile (too long).
+        """
+        fd = self.channel.open(path)
+        try:
+            facts = os.fstat(fd)
+            key = facts.st_dev, facts.st_ino
+            segment = self._mapped.get(key)
+            if segment is None or segment.path != path:
+                if facts.st_size > segment_bytes:
+                    raise DamagedFile(f"{path}: {facts.st_size:,} bytes, a segment of this log has {segment_bytes:,}")
+                segment = Segment(path, base, fd, facts.st_size, segment_bytes, self.channel)
+                if facts.st_size < segment_bytes:
+                    return segment
+                self._mapped[key] = segment
+                while len(self._mapped) > self.limit:
+                    self._mapped.popitem(last=False)
+        finally:
+            self.channel.close(fd)
+        self._mapped.move_to_end(key)
+        return segment
+
+    def forget_gone(self) -> None:
+        """Lets go of files that are not at their path any more: a mapping would keep their space on the disk."""
+        for key, segment in list(self._mapped.items()):
+            try:
+                facts = os.stat(segment.path)
+            except FileNotFoundError:
+                del self._mapped[key]
+                continue
+            if (facts.st_dev, facts.st_ino) != key:
+                del self._mapped[key]
+
+    def clear(self) -> None:
+        self._mapped.clear()
+
+
+SEGMENTS = SegmentCache()

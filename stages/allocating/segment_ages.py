@@ -1,0 +1,72 @@
+"""How old the messages of a segment are, read from the segment itself and kept."""
+
+from __future__ import annotations
+
+import logging
+
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import CommitLogError, CorruptRecord, DamagedFile
+from commitlog.reading.log_walk import RecentSegments, walk
+from commitlog.record.scan import scan
+
+UNKNOWN = 1 << 62
+"""Timestamp of a segment whose messages can't be read: it is never expired, and the last to go."""
+
+log = logging.getLogger(__name__)
+
+
+class SegmentAges:
+    """Store timestamps (ms) of full segments. What was asked about one segment of a lane is forgotten with the next."""
+
+    def __init__(self, directory: StoreDirectory, segment_bytes: int) -> None:
+        self.directory, self._size = directory, segment_bytes
+        self._known: dict[int, tuple[int, dict[str, int]]] = {}
+
+    def oldest(self, lane: int, start: int, end: int) -> int:
+        """That of the first message in the segment which begins at `start`; `end` is the end of the lane's log."""
+        return self._ask("oldest", lane, start, end)
+
+    def newest(self, lane: int, start: int, end: int) -> int:
+        """That of the last message. Of a damaged segment: of the first message behind it, which is no older."""
+        return self._ask("newest", lane, start, end)
+
+    def _ask(self, what: str, lane: int, start: int, end: int) -> int:
+        known_start, answers = self._known.get(lane, (-1, {}))
+        if known_start != start:
+            self._known[lane] = start, (answers := {})
+        if what not in answers:
+            try:
+                answers[what] = self._first_in(lane, start) if what == "oldest" else self._last_in(lane, start, end)
+            except FileNotFoundError:
+                answers[what] = 0  # nothing there: whoever goes by age may go on
+            except (OSError, CommitLogError) as error:
+                log.warning("lane %d, segment %d: its age is not known: %s", lane, start, error)
+                answers[what] = UNKNOWN
+        return answers[what]
+
+    def _segments(self, lane: int) -> RecentSegments:
+        return RecentSegments(self.directory.lane(lane), self._size, self.directory.channel)
+
+    def _first_in(self, lane: int, start: int) -> int:
+        table = scan(self._segments(lane).open(start), 0, self._size, start, lane, check_crc=False, max_records=1)
+        return int(table.store_timestamps[0]) if len(table) else 0
+
+    def _last_in(self, lane: int, start: int, end: int) -> int:
+        newest = UNKNOWN
+        try:
+            for step in walk(self._segments(lane).open, lane, self._size, start, start + self._size):
+                if len(step.table):
+                    newest = int(step.table.store_timestamps[-1])
+        except (CorruptRecord, DamagedFile):
+            return self._first_behind(lane, start, end)
+        return newest
+
+    def _first_behind(self, lane: int, start: int, end: int) -> int:
+        for later in range(start + self._size, end, self._size):
+            try:
+                found = self._first_in(lane, later)
+            except (DamagedFile, FileNotFoundError):
+                continue
+            if found:
+                return found
+        return UNKNOWN

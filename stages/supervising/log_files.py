@@ -1,0 +1,93 @@
+"""The store's log files, `STORE/logs/<name>.log`, which do not grow for ever: a full one becomes `<name>.log.1`, and so on.
+
+RocketMQ leaves this to logback. Here a stage's log is also its standard output and error, so that what it says when it
+crashes is in it: after a rename the new file takes the place of these descriptors, for whatever writes to them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.lines import LineHandler, log_to
+
+LOG_BYTES = 16 << 20
+"""A file that has so much is full."""
+LOGS_KEPT = 3
+"""Full ones that are kept of each log: the older ones go."""
+
+
+def open_log(path: Path) -> int:
+    """A descriptor that appends to the log file; it is made if it is missing. Raises OSError."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def log_to_file(path: Path) -> None:
+    """Sends this process's log to a file of its own."""
+    stream = os.fdopen(open_log(path), "a", encoding="utf-8")
+    log_to(RotatingHandler(stream, path, [stream.fileno()]))
+
+
+def log_to_own_output(path: Path) -> None:
+    """Sends this process's log to its standard error, which whoever started it has opened at `path`, like its output. What is
+    something else, such as a terminal, is left as it is."""
+    with contextlib.suppress(OSError):
+        if os.path.samestat(os.fstat(sys.stderr.fileno()), os.stat(path)):
+            log_to(RotatingHandler(sys.stderr, path, [sys.stdout.fileno(), sys.stderr.fileno()]))
+            return
+    log_to(sys.stderr)
+
+
+def last_lines(path: Path, most: int = 4096, channel: FileChannel = DISK) -> list[str]:
+    """The last lines of a log, of the full one before it where it is empty. Raises OSError."""
+    for file in (path, _full(path, 1)):
+        with channel.opened(file) as fd:
+            size = channel.size(fd)
+            lines = channel.pread(fd, most, max(size - most, 0)).decode(errors="replace").strip().splitlines()
+        if lines or not _full(path, 1).exists():
+            break
+    return lines
+
+
+def _full(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.name}.{number}")
+
+
+class RotatingHandler(LineHandler):
+    """Writes lines to `stream`, which appends to the file at `path`; `descriptors` are all that lead there."""
+
+    def __init__(
+        self, stream: TextIO, path: Path, descriptors: Sequence[int], channel: FileChannel = DISK, limit_bytes: int = 0
+    ) -> None:
+        super().__init__(stream)
+        self._path, self._descriptors, self._channel = path, descriptors, channel
+        self._limit_bytes = limit_bytes or LOG_BYTES
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """A file that can't be rotated now goes on growing: its lines matter more."""
+        with contextlib.suppress(OSError):
+            if self._channel.size(self._descriptors[0]) >= self._limit_bytes:
+                self._rotate()
+        super().emit(record)
+
+    def _rotate(self) -> None:
+        """The names move on by one, where nobody else has moved them; then the log's own name is a new file's."""
+        facts = os.fstat(self._descriptors[0])
+        with contextlib.suppress(FileNotFoundError):  # somebody has removed it
+            if os.path.samestat(facts, os.stat(self._path, follow_symlinks=False)):
+                for number in range(LOGS_KEPT, 0, -1):
+                    with contextlib.suppress(FileNotFoundError):
+                        source = _full(self._path, number - 1) if number > 1 else self._path
+                        self._channel.rename(source, _full(self._path, number))
+        new = open_log(self._path)
+        try:
+            for descriptor in self._descriptors:
+                os.dup2(new, descriptor, inheritable=descriptor <= 2)
+        finally:
+            os.close(new)

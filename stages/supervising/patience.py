@@ -1,0 +1,59 @@
+"""How long a process has waited for another: only time in which it ran itself.
+
+When a machine stands still (a paused virtual machine or container, the cgroup freezer, SIGSTOP to a whole group) nobody runs,
+so nobody hangs; and the clock goes on. Whoever waits looks every now and then. Between two looks no more than `STEP_NS` is
+counted, so a standstill of any length is one step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from commitlog.clock import Clock
+from commitlog.shm.layout import Stage
+from commitlog.shm.positions import ControlRegion
+
+STEP_NS = 400_000_000
+"""Two of the supervisor's rounds. Whoever comes round less often waits longer, which hurts nobody."""
+
+
+class Patience:
+    """`is_over` once so much time (ns) was spent waiting."""
+
+    def __init__(self, clock: Clock, limit_ns: int) -> None:
+        self.spent_ns, self.limit_ns = 0, limit_ns
+        self._clock, self._looked_ns = clock, clock.monotonic_ns()
+
+    def is_over(self) -> bool:
+        now = self._clock.monotonic_ns()
+        self.spent_ns += min(now - self._looked_ns, STEP_NS)
+        self._looked_ns = now
+        return self.spent_ns > self.limit_ns
+
+
+@dataclass
+class _Silence:
+    sign: tuple[int, int]
+    """Pid, and its last heartbeat; 0 before the first."""
+    patience: Patience
+
+
+class Heartbeats:
+    """What the supervisor has seen of the stages' hearts: a stage is silent from when it saw the last beat."""
+
+    def __init__(self, control: ControlRegion, clock: Clock) -> None:
+        self._control, self._clock = control, clock
+        self._silences: dict[str, _Silence] = {}
+
+    def silent_for(self, name: str, pid: int, limit_ns: int, start_ns: int) -> int:
+        """For how long (ns) a stage has been silent, if that is longer than the limit; else 0. One that has just been
+        launched, and has not said its pid, has `start_ns` for its first beat if that is longer."""
+        words, base = self._control.words, self._control.stage_base(name)
+        has_begun = words[base + Stage.PID] == pid
+        sign = pid, words[base + Stage.HEARTBEAT] if has_begun else 0
+        known = self._silences.get(name)
+        if known is None or known.sign != sign:
+            limit_ns = limit_ns if has_begun else max(limit_ns, start_ns)
+            self._silences[name] = _Silence(sign, Patience(self._clock, limit_ns))
+            return 0
+        return known.patience.spent_ns if known.patience.is_over() else 0

@@ -1,0 +1,51 @@
+"""Whether a running store still has its memory and its directory: either may be taken away under it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import PoolUnlinked, store_moved
+from commitlog.shm.layout import Lane
+from commitlog.shm.pool import buffers_path
+from commitlog.shm.positions import ControlRegion
+
+
+class StoreWatch:
+    """`check` every now and then; the supervisor's."""
+
+    def __init__(self, directory: StoreDirectory, control: ControlRegion) -> None:
+        self.directory, self.control = directory, control
+        self.pool = control.region.path.parent
+
+    def check(self) -> None:
+        """Raises StoreMoved, PoolUnlinked."""
+        self.check_place()
+        gone = self.pool if self.control.region.is_unlinked() else self._unlinked_buffers()
+        if gone:
+            raise PoolUnlinked(
+                f"the pool {gone} was removed under the running store (systemd's RemoveIPC at "
+                f"logout, or a cleaner of /dev/shm): what was accepted is written to disk, then the store stops"
+            )
+
+    def check_place(self) -> None:
+        """Raises StoreMoved where the store's path leads to another directory than at its start: whatever is written there
+        now is not written to the store."""
+        if not self.control.is_at(self.directory.path):
+            raise store_moved(self.directory.path, self.pool)
+
+    def _unlinked_buffers(self) -> Path | None:
+        """A lane's buffers that have no name any more: another committer would not find them. None where all have.
+
+        What is mapped stays: the stages drain it, and the store stops.
+        """
+        lanes = self.control.lane_table()
+        sequences, slots = lanes[:, Lane.BUFFERS], lanes[:, Lane.SLOTS]
+        for lane in np.flatnonzero(slots).tolist():
+            sequence, path = int(sequences[lane]), buffers_path(self.pool, lane)
+            is_missing = sequence & 1 and slots[lane] and not path.exists()
+            if is_missing and int(sequences[lane]) == sequence:  # not given back meanwhile
+                return path
+        return None

@@ -1,0 +1,142 @@
+"""Stores written by hand, without stages: what a stopped store looks like, with any part not yet dispatched or flushed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from commitlog.disk.checkpoint import Positions, PositionsFile
+from commitlog.disk.consume_queue import ConsumeQueue
+from commitlog.disk.file_channel import DISK
+from commitlog.disk.store_directory import StoreDirectory, StoreFacts, new_store_id
+from commitlog.record.properties import encode_properties
+from commitlog.record.record import BLANK_BYTES, Host, Record, RecordEncoder, decode, encode_blank
+
+V4, V6 = Host(b"\x7f\0\0\x01", 10911), Host(bytes(15) + b"\x01", 10911)
+BEGIN_MS = 1_700_000_000_000
+
+
+@dataclass
+class HandMadeLane:
+    """One lane. Each record is stored a second after the one before."""
+
+    store: HandMadeStore
+    number: int
+    end: int = 0
+    records: list[Record] = field(default_factory=list)
+    next_offsets: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    dispatched: int = 0  # records that have an entry
+
+    def append(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | None = None,
+        tags: str | None = None,
+        properties: dict[str, str] | None = None,
+        raw_properties: bytes | None = None,
+        born: Host = V4,
+        stored: Host = V4,
+        sys_flag: int = 0,
+        crc: bool = True,
+    ) -> Record:
+        encoder = RecordEncoder(self.number, born, stored, crc)
+        made = encode_properties(key, tags, properties) if raw_properties is None else raw_properties
+        size = self.store.segment_bytes
+        remaining = size - self.end % size
+        if encoder.size(topic.encode(), body, made) + BLANK_BYTES > remaining:
+            self._write(encode_blank(remaining))
+            self.end += remaining
+        offset, time = self.next_offsets[topic], BEGIN_MS + 1000 * len(self.records)
+        data = encoder.encode(topic.encode(), body, made, offset, self.end, time - 5, time, sys_flag=sys_flag)
+        self._write(data)
+        self.end += len(data)
+        self.next_offsets[topic] += not sys_flag & 4
+        self.records.append(decode(data))
+        return self.records[-1]
+
+    def _write(self, data: bytes) -> None:
+        size = self.store.segment_bytes
+        path = self.store.directory.lane(self.number).segment(self.end - self.end % size)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("r+b" if path.exists() else "wb") as file:
+            file.truncate(size)
+            file.seek(self.end % size)
+            file.write(data)
+
+    def dispatch(self, count: int | None = None) -> None:
+        """Places the entries of the next `count` records; None: of all."""
+        upto = len(self.records) if count is None else self.dispatched + count
+        by_topic = defaultdict(list)
+        for record in self.records[self.dispatched : upto]:
+            if not record.sys_flag & 4:
+                by_topic[record.topic].append(record)
+        for topic, records in by_topic.items():
+            queue = ConsumeQueue(self.store.directory.lane(self.number).queue(topic), 20 * 1000)
+            columns = [(r.queue_offset, r.physical_offset, r.total_size, r.tags_code) for r in records]
+            queue.place(*zip(*columns, strict=True))
+            queue.close()
+        self.dispatched = upto
+
+    def publish(self, *, flushed: int | None = None, first: int = 0) -> None:
+        """Writes `positions`: everything is flushed, or the log up to `flushed` (bytes)."""
+        done = self.records[: self.dispatched]
+        where = done[-1].physical_offset + done[-1].total_size if done else 0
+        limit = self.end if flushed is None else flushed
+        lane = self.store.directory.lane(self.number)
+        lane.path.mkdir(parents=True, exist_ok=True)
+        entries = sum(not record.sys_flag & 4 for record in done) if where <= limit else -1
+        PositionsFile(lane, self.store.id, DISK).store(
+            Positions(1, limit, max(min(where, limit), first), first, 0, True, entries)
+        )
+
+    def forget_before(self, segment: int) -> None:
+        """Retention: the segments below the one of this number are gone."""
+        size = self.store.segment_bytes
+        for number in range(segment):
+            self.store.directory.lane(self.number).segment(number * size).unlink()
+        self.publish(first=segment * size)
+
+
+class HandMadeStore:
+    """A store's directory. `lane(n)` makes lanes."""
+
+    def __init__(self, path: Path, segment_bytes: int = 1 << 16) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        self.path, self.segment_bytes, self.id = path, segment_bytes, new_store_id()
+        self.directory = StoreDirectory(path)
+        self.directory.save(StoreFacts(self.id, segment_bytes))
+        self.lanes: dict[int, HandMadeLane] = {}
+
+    def lane(self, number: int) -> HandMadeLane:
+        return self.lanes.setdefault(number, HandMadeLane(self, number))
+
+    def publish(self) -> None:
+        """All of it dispatched and flushed."""
+        for lane in self.lanes.values():
+            lane.dispatch()
+            lane.publish()
+
+    def rows(self, topic: str) -> list[tuple[int, int, bytes]]:
+        """(lane, queue offset, body) of a topic's messages, sorted."""
+        return sorted(
+            (lane.number, record.queue_offset, record.body)
+            for lane in self.lanes.values()
+            for record in lane.records
+            if record.topic == topic and not record.sys_flag & 4
+        )
+
+
+def small_store(
+    path: Path, rows: int = 100, lanes: int = 2, topics: tuple[str, ...] = ("orders", "other")
+) -> HandMadeStore:
+    """`rows` messages of each topic in each lane, over several segments, all dispatched."""
+    store = HandMadeStore(path, segment_bytes=1 << 13)
+    for number in range(lanes):
+        for row in range(rows):
+            for topic in topics:
+                store.lane(number).append(topic, b"%s-%d-%d" % (topic.encode(), number, row), key=f"k{row}")
+    store.publish()
+    return store

@@ -1,0 +1,30 @@
+"""Readers of one name, for the tests of what the name is good for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from commitlog.message import Message
+from commitlog.reader import Reader
+from commitlog.reading.registered_readers import RegisteredReader, RegisteredReaders
+from tests.builders.hand_made import HandMadeStore
+
+Places = list[tuple[str, int, int]]
+
+
+def billing(store: HandMadeStore, **options: Any) -> Reader:
+    return Reader(store.path, **{"topic": "orders", "name": "billing"} | options)
+
+
+def place(message: Message) -> tuple[str, int, int]:
+    return message.topic, message.partition, message.offset
+
+
+def rest(store: HandMadeStore, **options: Any) -> Places:
+    """What is given out now to a reader of the name."""
+    with billing(store, **options) as reader:
+        return list(map(place, reader))
+
+
+def stored(store: HandMadeStore, name: str = "billing") -> RegisteredReader:
+    return RegisteredReaders(store.directory).load(name)

@@ -1,0 +1,190 @@
+"""A process with few file descriptors, or without the first three: errors by name or no difference, never an abort."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import os
+import pickle
+import resource
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import commitlog
+from commitlog import errors
+from commitlog.disk.file_channel import DISK
+from tests.children import in_child
+from tests.waiting import wait_until
+
+CONFIG: dict[str, Any] = {
+    "store": {"segment_bytes": 1 << 16, "flush_disk_type": "SYNC_FLUSH", "max_lanes": 3},
+    "producer": {"sync_flush_timeout_ms": 60_000},
+    "supervisor": {"hung_after_ms": 600_000},
+}
+FREE = range(28)
+
+
+def leave(free: int) -> None:
+    """From now on this process can open so many files more."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    held = []
+    while True:
+        try:
+            held.append(os.open(os.devnull, os.O_RDONLY))
+        except OSError:
+            break
+    for fd in held[:free]:
+        os.close(fd)
+
+
+def _work(producer: commitlog.Producer, body: bytes) -> None:
+    """Every way to wait."""
+    answers: list[object] = []
+    receipt = producer.send("t", body)
+    receipt.add_callback(answers.append, "flushed", 60)
+    producer.flush(60)
+    wait_until(lambda: len(answers) == 1, "the callback")
+    assert receipt.wait("flushed", 60).name == answers[0].name == "PUT_OK"  # type: ignore[attr-defined]
+
+
+def test_any_number_of_free_descriptors_is_enough_or_an_error_by_name(tmp_path: Path) -> None:
+    """For a producer that is made then: what it accepted is there once, and no lane is lost."""
+    with commitlog.Store.open(tmp_path / "store", CONFIG) as store:
+        said = []
+        for free in FREE:
+
+            def make(free: int = free) -> str:
+                leave(free)
+                try:
+                    with commitlog.Producer(store.path) as producer:
+                        _work(producer, b"%d" % free)
+                except errors.NotEnoughDescriptors:
+                    return "refused"
+                return "works"
+
+            said.append(in_child(make))
+        assert set(said) == {"refused", "works"}
+        assert said == sorted(said)
+        producers = [commitlog.Producer(store.path) for _ in range(3)]
+        for producer in producers:
+            producer.close()
+    with commitlog.Reader(store.path) as reader:
+        found = Counter(message.value for message in reader)
+    assert found == {b"%d" % free: 1 for free in FREE if said[free] == "works"}
+
+
+def test_a_producer_does_without_more_descriptors(tmp_path: Path) -> None:
+    """They run out after it was made: what is sent is accepted, flushed and reported so, or refused by name before."""
+    with commitlog.Store.open(tmp_path / "store", CONFIG) as store:
+        accepted = []
+        for free in FREE:
+
+            def send(free: int = free) -> str:
+                with commitlog.Producer(store.path) as producer:
+                    producer.send("t", b"first %d" % free, wait=False)
+                    leave(free)
+                    _work(producer, b"%d" % free)
+                    try:
+                        producer.send(f"new{free}", b"x")
+                    except errors.NotEnoughDescriptors:
+                        return "refused"
+                    return "works"
+
+            said = in_child(send)
+            assert said in ("works", "refused")
+            accepted += [b"first %d" % free, b"%d" % free] + [b"x"] * (said == "works")
+    with commitlog.Reader(store.path) as reader:
+        assert Counter(message.value for message in reader) == Counter(accepted)
+
+
+def test_a_machine_without_memory_for_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that was accepted is no error; a new producer is one by name."""
+
+    def refuse(_count: int) -> int:
+        raise OSError(errno.ENOMEM, "no memory")
+
+    with commitlog.Store.open(tmp_path / "store", CONFIG) as store, store.producer() as producer:
+        monkeypatch.setattr(os, "eventfd", refuse)
+        _work(producer, b"x")
+        with pytest.raises(errors.NotEnoughDescriptors):
+            commitlog.Producer(store.path)
+
+
+def test_a_start_with_few_descriptors_is_an_error_by_name(tmp_path: Path) -> None:
+    """And nothing is begun."""
+
+    def start() -> None:
+        leave(3)
+        commitlog.Store.open(tmp_path / "store", CONFIG)
+
+    assert in_child(start).startswith("NotEnoughDescriptors")
+    assert not (tmp_path / "store").exists()
+
+
+_WITHOUT = """
+import os, sys, commitlog
+for fd in (0, 1, 2):
+    os.close(fd)
+
+def stray():
+    for fd in (0, 1, 2):
+        try:
+            os.write(fd, b"stop " * 2000)
+        except OSError:
+            pass
+
+with commitlog.Store.open(sys.argv[1], {"store": {"segment_bytes": 65536, "write_path": sys.argv[2]}}) as store:
+    stray()
+    with commitlog.Producer(store.path) as producer:
+        for fd in (0, 1, 2):
+            os.close(fd)
+        for number in range(200):
+            producer.send("t", b"%d " % number + bytes(1000))
+            stray()
+        producer.flush(60)
+        stray()
+    assert store.running
+"""
+
+
+@pytest.mark.parametrize("write_path", ["pool", "direct"])
+def test_a_program_without_standard_descriptors_writes_into_nothing_of_ours(write_path: str, tmp_path: Path) -> None:
+    """It closes them before the start, and again later, and writes to them all the same: the supervisor hears no word, the
+    records are whole."""
+    path = tmp_path / "store"
+    subprocess.run([sys.executable, "-c", _WITHOUT, str(path), write_path], check=True)
+    with commitlog.Reader(path) as reader:
+        assert [int(message.value.split()[0]) for message in reader] == list(range(200))
+
+
+def test_a_file_of_ours_is_never_a_standard_stream(tmp_path: Path) -> None:
+    """Whatever number is free."""
+    (tmp_path / "file").touch()
+
+    def numbers() -> list[int]:
+        os.close(0)
+        os.close(2)
+        return [DISK.open(tmp_path / "file") for _ in range(2)]
+
+    low, high = eval(in_child(numbers))
+    assert 2 < low < high
+
+
+def test_nothing_that_holds_a_lane_is_copied(tmp_path: Path) -> None:
+    """An error by name, and the original goes on."""
+    with commitlog.Store.open(tmp_path / "store", CONFIG) as store, store.producer() as producer:
+        producer.send("t", b"x")
+        with commitlog.Reader(store.path) as reader:
+            for original in (producer, store, reader):
+                for way in (copy.copy, copy.deepcopy, pickle.dumps):
+                    with pytest.raises(errors.NotCopied, match="can't be copied"):
+                        way(original)
+                with pytest.raises(TypeError):
+                    copy.copy(original)
+            assert len(list(reader)) == 1
+        assert producer.send("t", b"y").wait("flushed", 60).name == "PUT_OK"

@@ -1,0 +1,308 @@
+"""Locks of lanes, stores and readers: each has one holder, and nobody holds one whom it is no use to."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import commitlog
+from commitlog import errors
+from commitlog.disk.file_channel import Buffer, FileChannel
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.reading.registered_readers import RegisteredReaders
+from commitlog.shm.layout import STAGES
+from tests import leaks
+from tests.children import in_child
+from tests.crash.scene import pid_of
+from tests.waiting import wait_until
+
+ROOT = Path(commitlog.__file__).parents[1]
+LANES = 4
+CONFIG: dict[str, Any] = {
+    "store": {"segment_bytes": 1 << 16, "max_lanes": LANES},
+    "allocator": {"lane_idle_ms": 0, "interval_ms": 10},
+    "supervisor": {"hung_after_ms": 600_000},
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[commitlog.Store]:
+    """A running store of few lanes, which gives the memory of a lane back as soon as nobody holds it."""
+    with commitlog.Store.open(tmp_path / "store", CONFIG) as opened:
+        yield opened
+
+
+def lease_all(store: commitlog.Store) -> list[int]:
+    """Takes every lane, as one who comes later does, and lets them go. NoFreeLane where somebody holds one."""
+    producers = []
+    try:
+        for _ in range(LANES):
+            producers.append(commitlog.Producer(store.path))
+        return sorted(producer.lane for producer in producers)
+    finally:
+        for producer in producers:
+            producer.close()
+
+
+def bodies(path: Path) -> Counter[bytes]:
+    with commitlog.Reader(path) as reader:
+        return Counter(message.value for message in reader)
+
+
+# ---- descriptors -----------------------------------------------------------------------------------------------------
+
+
+def test_children_forked_by_another_thread_hold_no_lane(store: commitlog.Store) -> None:
+    """Threads fork all the time while producers come and go: no child keeps a lane that its parent has let go."""
+    children: list[int] = []
+    done = threading.Event()
+
+    def fork() -> None:
+        while not done.is_set() and len(children) < 60:
+            child = os.fork()
+            if child == 0:
+                signal.pause()
+                os._exit(0)
+            children.append(child)
+
+    switching = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    thread = threading.Thread(target=fork)
+    thread.start()
+    try:
+        while thread.is_alive():
+            commitlog.Producer(store.path).close()
+        assert lease_all(store) == list(range(LANES))
+    finally:
+        done.set()
+        thread.join()
+        sys.setswitchinterval(switching)
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+_ONE_STEP = ("__del__", "close", "open", "opened")
+"""Functions that hand a descriptor over, or close it. Python lets no signal in where they have it in a local variable only; a
+trace function could be there."""
+
+
+class _AtNewLine:
+    """Does something once, at the first line of the project's own files that was not `seen` before."""
+
+    def __init__(self, seen: set[tuple[str, int]], act: Callable[[], object], *rooms: str) -> None:
+        self._seen, self._act = seen, act
+        self._rooms = tuple(str(ROOT / room) for room in rooms)
+        self.at: tuple[str, int] | None = None
+
+    def __call__(self, frame: FrameType, event: str, _argument: object) -> Any:
+        code = frame.f_code
+        if self.at or not code.co_filename.startswith(self._rooms) or code.co_name in _ONE_STEP:
+            return None
+        place = (code.co_filename, frame.f_lineno)
+        if event == "line" and place not in self._seen:
+            self._seen.add(place)
+            self.at = place
+            self._act()
+        return self
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it comes into destructors, too
+def test_an_interrupt_at_any_line_of_a_lease_leaves_nothing(store: commitlog.Store) -> None:
+    """No descriptor, no locked lane, for every line between the call of `Producer` and its end."""
+    commitlog.Producer(store.path).close()
+    before, seen = set(leaks.descriptors()), set[tuple[str, int]]()
+    while True:
+        tracer = _AtNewLine(seen, _interrupt, "commitlog", "shm")
+        sys.settrace(tracer)
+        try:
+            commitlog.Producer(store.path).close()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        if not set(leaks.descriptors()) <= before:
+            gc.collect()  # what only a cycle of references keeps is no leak
+        assert set(leaks.descriptors()) <= before, f"after line {tracer.at}"
+        if tracer.at is None:
+            break
+    assert len(seen) > 100
+    assert lease_all(store) == list(range(LANES))
+
+
+class _Interrupted(Exception):
+    """What the handler of a signal raises."""
+
+
+def _storm(store: commitlog.Store) -> str:
+    """Producers that signals come into, at whatever moments a timer of the kernel hits. Which lanes can be had afterwards,
+    and which locks are still open."""
+    hits, armed = 0, False
+
+    def handler(_signal: int, _frame: FrameType | None) -> None:
+        if armed:
+            raise _Interrupted
+
+    signal.signal(signal.SIGALRM, handler)
+    sys.unraisablehook = lambda _what: None  # it hits destructors, too
+    for turn in range(300):
+        try:
+            armed = True
+            signal.setitimer(signal.ITIMER_REAL, 0.0001 + turn % 100 * 0.00003)
+            commitlog.Producer(store.path)
+        except _Interrupted:
+            hits += 1
+        armed = False
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    gc.collect()
+    locks = [name for name in leaks.descriptors().values() if name.endswith("/lock")]
+    return f"{lease_all(store)} {locks} {hits > 0}"
+
+
+def test_signals_during_leases_lock_no_lane(store: commitlog.Store) -> None:
+    """A handler that raises, again and again: all lanes can be had by the same process."""
+    assert in_child(lambda: _storm(store)) == "[0, 1, 2, 3] [] True"
+
+
+def test_a_fork_in_the_middle_of_a_lease_makes_one_producer(store: commitlog.Store) -> None:
+    """By a handler that comes back in both processes: the parent has the lane, the child an error by name."""
+    seen, ours, forked = set[tuple[str, int]](), os.getpid(), 0
+    while True:
+        tracer = _AtNewLine(seen, os.fork, "commitlog/producer.py")
+        reading, writing = os.pipe()
+        made, said = None, ""
+        sys.settrace(tracer)
+        try:
+            made = commitlog.Producer(store.path)
+        except BaseException as error:
+            said = "an error by name" if isinstance(error, errors.CommitLogError) else repr(error)
+        finally:
+            sys.settrace(None)
+        if os.getpid() != ours:
+            os.write(writing, said.encode())
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as pipe:
+            heard = pipe.read().decode()
+        assert made is not None, said
+        made.close()
+        if tracer.at is None:
+            break
+        os.wait()
+        forked += heard == "an error by name"
+        # before it has a lock, the child just makes a producer of its own
+        assert heard in ("an error by name", ""), f"after {tracer.at}: {heard}"
+    assert forked
+
+
+@pytest.mark.parametrize("where", ["lock", "abort"])
+def test_a_full_disk_while_leasing_costs_no_lane(
+    where: str, store: commitlog.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing can be written into new lanes: an error by name each time. Healed, all of them are there, marked as in use."""
+    before = set(leaks.descriptors())
+    write_once = FileChannel.write_once
+
+    def full(self: FileChannel, fd: int, data: Buffer, offset: int) -> int:
+        if where in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError(errno.ENOSPC, "no space")
+        return write_once(self, fd, data, offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileChannel, "write_once", full)
+        for _ in range(2 * LANES):
+            with pytest.raises(errors.DiskFull):
+                commitlog.Producer(store.path)
+    gc.collect()
+    assert set(leaks.descriptors()) <= before
+    assert lease_all(store) == list(range(LANES))
+    assert all((store.path / f"lanes/{n}/abort").exists() for n in range(LANES))
+
+
+def test_a_readers_name_is_not_held_by_a_forked_child(tmp_path: Path) -> None:
+    """It lives on, and the name is free as soon as its parent has let go."""
+    commitlog.Store.open(tmp_path / "store", CONFIG).close()
+    readers = RegisteredReaders(StoreDirectory(tmp_path / "store"))
+    held = readers.hold("billing")
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+        os._exit(0)
+    try:
+        readers.let_go(held)
+        readers.let_go(readers.hold("billing"))
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+# ---- removed under their holders -------------------------------------------------------------------------------------
+
+
+def test_a_removed_lock_file_gives_nobody_a_second_lessee(store: commitlog.Store, shm_root: Path) -> None:
+    """The lane stays its holder's: another producer gets another lane, the memory stays, and all that both sent is there."""
+    first = commitlog.Producer(store.path)
+    for number in range(50):
+        first.send("t", b"first %d" % number)
+    first.flush(60)
+    (store.path / "lanes/0/lock").unlink()
+    with commitlog.Producer(store.path) as second:
+        assert (first.lane, second.lane) == (0, 1)
+        rounds = store.statistics().stages[2].rounds
+        wait_until(lambda: store.statistics().stages[2].rounds > rounds + 3, "the allocator to look for idle lanes")
+        assert list(shm_root.glob("*/lane-0"))
+        assert [lane.producer for lane in store.statistics().lanes] == [os.getpid()] * 2
+        for number in range(50, 100):
+            first.send("t", b"first %d" % number)
+            second.send("t", b"second %d" % number)
+        second.flush(60)
+        first.flush(60)
+    assert bodies(store.path) == Counter(
+        [b"first %d" % n for n in range(100)] + [b"second %d" % n for n in range(50, 100)]
+    )
+    first.close()
+    assert lease_all(store) == list(range(LANES))
+    assert (store.path / "lanes/0/lock").read_bytes() == b"lock"
+
+
+def test_a_stop_sees_who_holds_a_lane_without_its_lock_file(tmp_path: Path) -> None:
+    """The lane is not closed under its holder: the pool stays for him."""
+    store = commitlog.Store.open(tmp_path / "store", CONFIG)
+    producer = commitlog.Producer(store.path)
+    producer.send("t", b"x")
+    (store.path / "lanes/0/lock").unlink()
+    assert store.close().kept == (f"lane 0: producer {os.getpid()} still holds it",)
+    producer.close()
+    with commitlog.Store.open(tmp_path / "store", CONFIG):
+        pass
+    assert bodies(store.path) == {b"x": 1}
+
+
+def test_a_store_without_its_lock_files_has_one_owner(store: commitlog.Store) -> None:
+    """Another start is refused by name, its producers go on, and a new one finds it."""
+    producer = store.producer()
+    for name in ("", *STAGES):
+        pid_of(store.path, name)
+        (store.path / "locks" / name if name else store.path / "lock").unlink()
+    with pytest.raises(errors.StoreRunning, match="is running already"):
+        commitlog.Store.open(store.path, {**CONFIG, "supervisor": {"start_wait_ms": 0}})
+    assert producer.send("t", b"x").wait("flushed", 60).name == "PUT_OK"
+    with commitlog.Producer(store.path) as other:
+        assert other.send("t", b"y").wait("flushed", 60).name == "PUT_OK"
+    assert store.statistics().running
+    assert in_child(lambda: commitlog.Store.open(store.path, CONFIG)).startswith("StoreRunning")

@@ -1,0 +1,164 @@
+"""What stays in shared memory of a store that is gone: named, and removed when its owner says so."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import commitlog
+from commitlog import errors
+from commitlog.cli.app import app
+from commitlog.opening.stray_pools import stray_pools
+from commitlog.shm.layout import STAGES
+from tests import leaks
+from tests.crash.scene import kill, pid_of
+from tests.fake_clock import SetClock
+from tests.waiting import wait_until
+
+SMALL = {"store": {"segment_bytes": 1 << 16}}
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def run(*words: object, given: str = "") -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words], input=given)
+
+
+def later() -> SetClock:
+    """A clock that says that no heartbeat is young any more."""
+    clock = SetClock()
+    clock.boot = 1 << 62
+    return clock
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("commitlog.opening.stray_pools.stray_pools.__defaults__", (later(),))
+
+
+def killed(path: Path, *, unflushed: bool) -> None:
+    """A store of which everything was killed at once."""
+    store = commitlog.Store.open(path, SMALL)
+    producer = store.producer()
+    producer.send("t", b"on disk").wait("flushed", timeout=60)
+    os.kill(pid_of(path, "committer"), signal.SIGSTOP)
+    if unflushed:
+        producer.send("t", b"in memory")
+    producer.close()
+    for name in ("", *STAGES):
+        kill(pid_of(path, name))
+    with pytest.raises(errors.StageFailed):
+        store.close()
+
+
+def values(path: Path) -> list[bytes | None]:
+    with commitlog.Reader(path) as reader:
+        return [message.value for message in reader]
+
+
+@pytest.mark.usefixtures("late")
+@pytest.mark.parametrize("unflushed", [False, True])
+def test_the_pool_of_a_removed_store_is_named_and_removed(unflushed: bool, tmp_path: Path, shm_root: Path) -> None:
+    """Where it holds what never came to disk, only when its owner says so himself."""
+    killed(tmp_path / "gone", unflushed=unflushed)
+    assert stray_pools() == []
+    commitlog.Store.open(tmp_path / "other", SMALL).close()
+    shutil.rmtree(tmp_path / "gone")
+    (stray,) = wait_until(stray_pools, "the killed processes to go")
+    assert stray.store == tmp_path / "gone"
+    assert bool(stray.unflushed) is unflushed
+    shown = run("stat", tmp_path / "other").output
+    assert f"commitlog destroy {tmp_path / 'gone'}" in shown
+    assert ("never written to disk" in shown) is unflushed
+    refused = run("destroy", tmp_path / "gone", given="n\n")
+    assert refused.exit_code == 1
+    if unflushed:
+        assert isinstance(run("destroy", tmp_path / "gone", "--yes").exception, errors.StoreRefused)
+        assert stray.directory.exists()
+        assert run("destroy", tmp_path / "gone", given="y\n").exit_code == 0
+    else:
+        assert run("destroy", tmp_path / "gone", "--yes").exit_code == 0
+    assert not list(shm_root.iterdir())
+
+
+@pytest.mark.usefixtures("late")
+def test_a_zombie_keeps_no_pool(tmp_path: Path, shm_root: Path) -> None:
+    """The killed stages stay as such where the first process waits for nobody, as in some containers."""
+    libc = ctypes.CDLL(None)
+    assert libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0  # here it is this one
+    try:
+        killed(tmp_path / "gone", unflushed=False)
+        shutil.rmtree(tmp_path / "gone")
+        zombies = wait_until(lambda: _zombies(len(STAGES)), "the stages to be killed")
+        assert run("destroy", tmp_path / "gone", "--yes").exit_code == 0
+        assert not list(shm_root.iterdir())
+        assert zombies == _zombies(len(STAGES))
+    finally:
+        assert libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) == 0
+    for zombie in zombies:
+        os.waitpid(zombie, 0)
+
+
+def _zombies(count: int) -> list[int]:
+    """Children of this process that have ended, when there are so many."""
+    table = leaks.processes()
+    ended = [pid for pid, process in table.items() if process.parent == os.getpid() and process.state == "Z"]
+    return sorted(ended) if len(ended) == count else []
+
+
+def test_memory_that_is_still_in_use_can_be_removed_later(tmp_path: Path, shm_root: Path) -> None:
+    """`destroy` says when: the processes of a store that is gone leave by themselves."""
+    killed(tmp_path / "gone", unflushed=False)
+    shutil.rmtree(tmp_path / "gone")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("commitlog.opening.stray_pools._SILENT_NS", 1 << 62)  # the last heartbeat is young
+        early = run("destroy", tmp_path / "gone", "--yes").exception
+    assert isinstance(early, errors.StoreRunning)
+    assert "leave within a minute" in str(early)
+    assert "repeat this command" in str(early)
+    assert list(shm_root.iterdir())
+    wait_until(lambda: run("destroy", tmp_path / "gone", "--yes").exit_code == 0, "the memory to be free")
+    assert not list(shm_root.iterdir())
+
+
+@pytest.mark.usefixtures("late")
+def test_a_store_that_was_moved_keeps_its_pool(tmp_path: Path, shm_root: Path) -> None:
+    """It looks like a stray only until it is started at its new place, where it loses nothing."""
+    killed(tmp_path / "old", unflushed=True)
+    (tmp_path / "old").rename(tmp_path / "new")
+    (stray,) = wait_until(stray_pools, "the killed processes to go")
+    assert "if it was moved, start it at its new place" in str(stray)
+    with commitlog.Store.open(tmp_path / "new", SMALL):
+        assert stray_pools() == []
+        wait_until(lambda: values(tmp_path / "new") == [b"on disk", b"in memory"], "the committer to write it")
+    assert not list(shm_root.iterdir())
+
+
+@pytest.mark.leaves_pools
+def test_the_pool_of_a_store_that_runs_is_no_stray(tmp_path: Path) -> None:
+    """Also when its directory was removed under it."""
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store:
+        (tmp_path / "store").rename(tmp_path / "moved")
+        assert stray_pools() == []
+        (tmp_path / "moved").rename(tmp_path / "store")
+        assert store.running
+
+
+def test_destroy_refuses_before_it_asks(tmp_path: Path) -> None:
+    """While anything of the store runs: its supervisor, a stage alone, a producer alone."""
+    path = tmp_path / "store"
+    store = commitlog.Store.open(path, SMALL)
+    refused = run("destroy", path, given="y\n")
+    assert isinstance(refused.exception, errors.StoreRunning)
+    assert "Remove" not in refused.output
+    producer = commitlog.Producer(path)
+    assert not store.close().drained
+    assert "the producer of lane 0" in str(run("destroy", path, given="y\n").exception)
+    producer.close()
+    assert run("destroy", path, given="y\n").exit_code == 0
+    assert not path.exists()

@@ -1,0 +1,131 @@
+"""Things in a store's directories that nobody here put there: they are named, left alone, and in nobody's way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+import commitlog
+from tests.builders.made_lane import SEGMENT, make_lane
+
+SENT = 20
+NAMES = {
+    "no UTF-8": b"\xff\xfe.txt",
+    "another script's digits": ("\u0660" * 20).encode(),
+    "digits, but not twenty": b"20261121",
+}
+
+
+def add(path: Path) -> None:
+    """Opens the store, appends, closes it."""
+    with commitlog.Store.open(path, {"store": {"segment_bytes": 1 << 16, "max_lanes": 2}}) as store:
+        producer = store.producer()
+        for row in range(SENT):
+            producer.send("orders", b"%d" % row)
+        producer.flush()
+
+
+def command(*words: str | Path) -> subprocess.CompletedProcess[bytes]:
+    """A command of ours; one that waits for ever fails the test."""
+    return subprocess.run([sys.executable, "-m", "commitlog.cli", *words], capture_output=True, timeout=60)
+
+
+def offsets(path: Path) -> list[int]:
+    return [message.offset for message in commitlog.Reader(path, topic="orders", start="earliest")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files_with_odd_names(name: str, tmp_path: Path) -> None:
+    """In the log and in a consume queue: the store opens, goes on where it was, and keeps its hands off them."""
+    path, lane = tmp_path / "store", tmp_path / "store/lanes/0"
+    add(path)
+    foreign = [lane / part / os.fsdecode(NAMES[name]) for part in ("commitlog", "consumequeue/orders/0")]
+    for file in foreign:
+        file.write_bytes(b"mine")
+    add(path)
+    assert offsets(path) == list(range(2 * SENT))
+    assert [file.read_bytes() for file in foreign] == [b"mine"] * 2
+    said = command("verify", path, "--json")
+    (found,) = orjson.loads(said.stdout)["lanes"]
+    assert (found["records"], found["entries"]) == (2 * SENT, 2 * SENT)
+    assert [finding["reason"] for finding in found["findings"]] == ["not a segment's name; passed over"]
+    shutil.rmtree(os.fsencode(path))  # pytest's own clean-up does not get past every name
+
+
+def test_a_number_that_no_lane_can_have(tmp_path: Path) -> None:
+    """Passed over."""
+    path = tmp_path / "store"
+    add(path)
+    (path / "lanes/999/commitlog").mkdir(parents=True)
+    add(path)
+    assert offsets(path) == list(range(2 * SENT))
+    assert command("verify", path).returncode == 0
+
+
+def test_a_file_in_place_of_a_lane(tmp_path: Path) -> None:
+    """A named error of every command and of a start; without it all is well."""
+    path = tmp_path / "store"
+    add(path)
+    (path / "lanes/1").write_bytes(b"mine")
+    for name in ("verify", "dump", "cat", "run"):
+        said = command(name, path)
+        assert said.returncode == 1, name
+        assert b"Traceback" not in said.stderr
+        assert b"lanes/1" in said.stderr
+    (path / "lanes/1").unlink()
+    add(path)
+    assert offsets(path) == list(range(2 * SENT))
+
+
+def test_a_damaged_store_in_a_directory_whose_name_is_no_utf8(tmp_path: Path) -> None:
+    """What recovery finds is noted and told all the same."""
+    lane = make_lane(tmp_path / os.fsdecode(b"\xe9t\xe9") / "3")
+    lane.write(lane.places[5][0] + 90, b"\xee\xee")
+    lane.set_positions(lane.end, 0)
+    assert len(lane.recover().findings) == 1
+    (note,) = lane.directory.quarantine.glob("corrupt-*.json")
+    assert "\\udce9t" in orjson.loads(note.read_bytes())["file"]
+    assert b"NOT good" in command("verify", lane.directory.path).stdout
+    assert orjson.loads(command("verify", lane.directory.path, "--json").stdout)["lanes"][0]["lane"] == 3
+    shutil.rmtree(os.fsencode(lane.directory.path.parent))
+
+
+@pytest.mark.parametrize("name", ["consumequeue/orders/0/00000000000000000000", "positions", "checkpoint", "lock"])
+def test_a_named_pipe_keeps_nobody_waiting(name: str, tmp_path: Path) -> None:
+    """To open one is to wait for somebody at its other end: it is read past, or a named error. Without it all is well, and no
+    start that failed has left a pool behind."""
+    path = tmp_path / "store"
+    add(path)
+    pipe = path / "lanes/0" / name
+    pipe.unlink()
+    os.mkfifo(pipe)
+    for words in (("verify",), ("cat", "--topic", "orders"), ("stat",), ("produce",)):
+        more = ["orders", os.devnull] if words == ("produce",) else []
+        said = command(words[0], path, *words[1:], *more)
+        assert b"Traceback" not in said.stderr
+        assert said.returncode == 0 or b"]" in said.stderr or b"NOT good" in said.stdout
+    pipe.unlink(missing_ok=True)
+    add(path)
+    assert offsets(path) == list(range(2 * SENT))
+
+
+def test_what_a_segment_file_has_too_much_of_is_copied_without_its_holes(tmp_path: Path) -> None:
+    """A length is cheap to claim: setting it aside must not fill the disk."""
+    lane = make_lane(tmp_path / "3")
+    with lane.directory.segment(SEGMENT).open("r+b") as file:
+        file.truncate(SEGMENT + (1 << 28))
+        file.seek(SEGMENT + (100 << 20))
+        file.write(b"something")
+    assert lane.recover().end == lane.end
+    (copy,) = lane.directory.quarantine.glob("surplus-*")
+    assert copy.stat().st_size == 1 << 28
+    assert copy.stat().st_blocks * 512 <= 8 << 20
+    with copy.open("rb") as file:
+        file.seek(100 << 20)
+        assert file.read(9) == b"something"

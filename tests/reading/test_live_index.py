@@ -1,0 +1,85 @@
+"""The index of a running store whose dispatcher had to go back: a sync of the consume queues failed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from commitlog.disk.consume_queue import ENTRY_BYTES
+from commitlog.disk.store_directory import PoolPlace, boot_id
+from commitlog.reader import Reader
+from commitlog.reading.topic_index import TopicIndex
+from commitlog.reading.view import StoreView
+from commitlog.shm.layout import Header, Lane
+from commitlog.shm.positions import ControlRegion
+from tests.builders.hand_made import HandMadeLane, HandMadeStore
+
+
+class LiveLane:
+    """A lane with 100 records of one topic, all dispatched, and the words of its pool."""
+
+    def __init__(self, path: Path, pool: Path) -> None:
+        self.store = HandMadeStore(path, 1 << 12)
+        self.made: HandMadeLane = self.store.lane(0)
+        for row in range(100):
+            self.made.append("orders", b"%d" % row)
+        self.store.publish()
+        pool.mkdir(mode=0o700)
+        self.control = ControlRegion.create(pool, self.store.id, path)
+        self.control.words[Header.GENERATION] = 1
+        place = PoolPlace(str(pool), os.stat(pool).st_dev, boot_id(), os.geteuid())
+        directory = self.store.directory
+        directory.save(replace(directory.load(), generation=1, pool=place))
+        for word in (Lane.WROTE, Lane.COMMITTED, Lane.FLUSHED, Lane.DISPATCHED, Lane.DISPATCH_SYNCED):
+            self.set(word, self.made.end)
+
+    def set(self, word: int, value: int) -> None:
+        self.control.words[self.control.lane_base(0) + word] = value
+
+    def lose_entries(self, start: int, end: int) -> None:
+        """What a failed sync does: pages of the queue are as they were before. The dispatcher goes back at once."""
+        file = self.store.directory.lane(0).queue("orders") / f"{0:020d}"
+        data = bytearray(file.read_bytes())
+        data[start * ENTRY_BYTES : end * ENTRY_BYTES] = bytes((end - start) * ENTRY_BYTES)
+        file.write_bytes(data)
+        self.set(Lane.DISPATCHED, self.made.records[start].physical_offset)
+
+
+@pytest.fixture
+def lane(tmp_path: Path, shm_root: Path) -> Iterator[LiveLane]:
+    pool = shm_root / "pool"
+    made = LiveLane(tmp_path / "store", pool)
+    yield made
+    made.control.close()
+    for name in os.listdir(pool):
+        os.unlink(pool / name)
+    pool.rmdir()
+
+
+@pytest.mark.parametrize("lost", [(30, 100), (30, 60), (99, 100), (0, 100), (0, 1)])
+def test_entries_that_a_failed_sync_lost(lane: LiveLane, lost: tuple[int, int]) -> None:
+    """Who looked before and who looks now see every record; what has no entry is found by a walk, without a warning."""
+    with closing(StoreView(lane.store.path)) as view:
+        before = TopicIndex(view)
+        before.refresh()
+        lane.lose_entries(*lost)
+        assert before.refresh()
+        fresh = TopicIndex(view)
+        fresh.refresh()
+        for index in (before, fresh):
+            known = index.ranges("orders")[0]
+            assert (known.first, known.end) == (0, 100)
+            assert known.indexed <= lost[0]
+            assert 0 <= known.walk_from(lost[0]) <= lane.made.records[lost[0]].physical_offset
+            for offset in (0, 29, 30, 59, 99):
+                time = lane.made.records[offset].store_timestamp
+                assert index.find_by_time("orders", 0, time) == offset
+    for start in ("earliest", 0, 30, 60, "last 3"):
+        with Reader(lane.store.path, "orders", start=start) as reader:
+            first = {"earliest": 0, "last 3": 97}.get(str(start), start)
+            assert [message.offset for message in reader] == list(range(int(first), 100))
