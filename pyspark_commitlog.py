@@ -1,7 +1,9 @@
-"""Lets Spark find the format `commitlog` with no registration: it looks for a module `pyspark_<format>`.
+"""Lets Spark find the format `commitlog` with no registration: it looks for a module
+`pyspark_<format>`.
 
-Spark imports all of these modules when a session looks for any Python source, and takes one that fails for one that is not
-there. So nothing is needed here but PySpark: what is missing or wrong is said by name when the format is used.
+Spark imports all of these modules when a session looks for any Python source, and takes one that
+fails for one that is not there. So nothing is needed here but PySpark: what is missing or wrong is
+said by name when the format is used.
 """
 
 from __future__ import annotations

@@ -1,19 +1,21 @@
-"""A commit log fed through shared memory: RocketMQ's storage write path for local Python processes, read by PySpark.
+"""A commit log fed through shared memory: RocketMQ's storage write path for local Python processes,
+read by PySpark.
 
     store = commitlog.Store.open("data/events")      # makes it if missing, starts the stages
     producer = store.producer()                       # any other process: commitlog.Producer("data/events")
     receipt = producer.send("orders", b"...", key="42")
     receipt.wait("flushed")
 
-Everything a user touches is here, in `commitlog.errors`, `commitlog.logging` and `commitlog.spark`; the rest may change any
-day.
+Everything a user touches is here, in `commitlog.errors`, `commitlog.logging` and `commitlog.spark`;
+the rest may change any day.
 """
 
 from __future__ import annotations
 
 import importlib
 
-# As typing has it. To import that takes long, and nobody can catch a Ctrl-C while this module is loaded.
+# As typing has it. To import that takes long, and nobody can catch a Ctrl-C while this module is
+# loaded.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -45,7 +47,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Loads a name when it is first asked for: a Spark worker that reads imports neither ZeroMQ nor pydantic."""
+    """Loads a name when it is first asked for: a Spark worker that reads imports neither ZeroMQ nor
+    pydantic.
+    """
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'commitlog' has no attribute {name!r}")

@@ -9,15 +9,17 @@ from numbers import Real
 from commitlog.errors import IllegalArgument
 
 LONG_AGO_NS = -(1 << 62)
-"""Stands for "never yet" where the monotonic time of the last time is kept. It lies before every time that `monotonic_ns`
-gives. Zero does not: it is the moment of the boot, which may have been just now."""
+"""Stands for "never yet" where the monotonic time of the last time is kept. It lies before every
+time that `monotonic_ns` gives. Zero does not: it is the moment of the boot, which may have been
+just now."""
 
 
 class Clock:
     """Wall time for stamps, monotonic time for waits.
 
-    `wall_ms` is milliseconds since the epoch and may jump; nothing decides by it but retention and time look-ups.
-    `monotonic_ns` never goes back and is what every interval and deadline is measured with.
+    `wall_ms` is milliseconds since the epoch and may jump; nothing decides by it but retention and
+    time look-ups. `monotonic_ns` never goes back and is what every interval and deadline is
+    measured with.
     """
 
     def wall_ms(self) -> int:
@@ -27,7 +29,9 @@ class Clock:
         return time.monotonic_ns()
 
     def boot_ns(self) -> int:
-        """Nanoseconds since boot, suspended time included (CLOCK_BOOTTIME): tells a clock jump from time passed."""
+        """Nanoseconds since boot, suspended time included (CLOCK_BOOTTIME): tells a clock jump from
+        time passed.
+        """
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
     def sleep(self, seconds: float) -> None:
@@ -38,7 +42,9 @@ SYSTEM_CLOCK = Clock()
 
 
 def limit_ns(timeout: object) -> float:
-    """A limit in seconds as nanoseconds; None and infinity are no limit. Raises IllegalArgument for what is no time."""
+    """A limit in seconds as nanoseconds; None and infinity are no limit. Raises IllegalArgument for
+    what is no time.
+    """
     if timeout is None:
         return math.inf
     try:

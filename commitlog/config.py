@@ -1,7 +1,8 @@
 """Every knob, as frozen dataclasses: its default, its unit in its name, and what is allowed.
 
-`configs/default.toml` documents them one by one with RocketMQ's names; `config_file.py` reads such files (through
-pydantic, which is not imported here: stages and producers get the resolved values from `store.json`).
+`configs/default.toml` documents them one by one with RocketMQ's names; `config_file.py` reads such
+files (through pydantic, which is not imported here: stages and producers get the resolved values
+from `store.json`).
 """
 
 from __future__ import annotations
@@ -91,7 +92,9 @@ class AllocatorConfig:
 
 @dataclass(frozen=True)
 class RetentionConfig:
-    """`[retention]`, RocketMQ's CleanCommitLogService and CleanConsumeQueueService; the allocator carries it out."""
+    """`[retention]`, RocketMQ's CleanCommitLogService and CleanConsumeQueueService; the allocator
+    carries it out.
+    """
 
     reserved_hours: Annotated[int, Interval(ge=0, le=1_000_000)] = 72
     max_bytes: Annotated[int, Interval(ge=0, le=1 << 60)] = 0
@@ -148,7 +151,9 @@ class Config:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Mapping[str, Any]]) -> Config:
-        """The values of a `store.json`, which were checked when they were written; unknown ones are skipped."""
+        """The values of a `store.json`, which were checked when they were written; unknown ones are
+        skipped.
+        """
         sections: dict[str, Any] = {}
         for name, kind in SECTIONS.items():
             known = kind.__dataclass_fields__

@@ -1,4 +1,6 @@
-"""TOML files and dictionaries → `Config`, checked by pydantic: an error names key, value, file and what is allowed."""
+"""TOML files and dictionaries → `Config`, checked by pydantic: an error names key, value, file and
+what is allowed.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _HOUR = r"([01]?\d|2[0-3])"
 
 
 def load_config(source: str | Path | Mapping[str, Any] | Config | None) -> Config:
-    """A `Config` from a TOML file, a dictionary of sections, or the defaults for None. Raises ConfigError."""
+    """A `Config` from a TOML file, a dictionary of sections, or the defaults for None. Raises
+    ConfigError.
+    """
     if source is None:
         return Config()
     if isinstance(source, Config):
@@ -80,7 +84,9 @@ def _check_retention(retention: RetentionConfig, where: str) -> None:
 
 
 def _describe(problem: Any, where: str) -> str:
-    """One problem, one clause: file, key, value, and what is allowed, taken from the knob's own annotation."""
+    """One problem, one clause: file, key, value, and what is allowed, taken from the knob's own
+    annotation.
+    """
     *path, last = problem["loc"]
     section: Any = Config
     for part in path:

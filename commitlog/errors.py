@@ -1,9 +1,9 @@
 """Every error of the project, by name, each with a hint what to do.
 
-All of them are subclasses of `CommitLogError`, so one `except` catches the project's own and nothing else. The text
-of an error is one line: what is wrong, then the way out. `error.status` is RocketMQ's name for what became of the
-message. A stage that the disk refuses publishes its errno in shared memory (a *fault*), and a producer that waits raises the
-class that stands for it.
+All of them are subclasses of `CommitLogError`, so one `except` catches the project's own and
+nothing else. The text of an error is one line: what is wrong, then the way out. `error.status` is
+RocketMQ's name for what became of the message. A stage that the disk refuses publishes its errno in
+shared memory (a *fault*), and a producer that waits raises the class that stands for it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 class CommitLogError(Exception):
     """Base of every error here.
 
-    Attributes: `status`, the PutMessageStatus of a message that `send` or `wait` raised it for; `append_status`, what the
-    append itself came to (AppendMessageStatus); `receipt`, that of a message which `send` or `send_batch` had accepted
-    before it raised this: wait on with it, to send the message again would double it. None where nothing was accepted.
+    Attributes: `status`, the PutMessageStatus of a message that `send` or `wait` raised it for;
+    `append_status`, what the append itself came to (AppendMessageStatus); `receipt`, that of a
+    message which `send` or `send_batch` had accepted before it raised this: wait on with it, to
+    send the message again would double it. None where nothing was accepted.
     """
 
     status = PutMessageStatus.UNKNOWN_ERROR
@@ -35,7 +36,7 @@ class CommitLogError(Exception):
         return type(self), self.args, {**vars(self), "receipt": None}
 
 
-# ---- the store -------------------------------------------------------------------------------------------------
+# ---- the store ---------------------------------------------------------------------------------
 
 
 class StoreNotFound(CommitLogError):
@@ -71,7 +72,9 @@ class StoreStopped(CommitLogError):
 
 
 class StoreMoved(StoreStopped):
-    """The store's directory was renamed, removed or replaced while the store ran. What was accepted is in its pool."""
+    """The store's directory was renamed, removed or replaced while the store ran. What was accepted
+    is in its pool.
+    """
 
 
 class StageFailed(CommitLogError):
@@ -83,7 +86,9 @@ class RecoveryError(CommitLogError):
 
 
 class PoolNotAdopted(CommitLogError):
-    """A pool that may hold unflushed data does not belong to this store's last run. It was left alone."""
+    """A pool that may hold unflushed data does not belong to this store's last run. It was left
+    alone.
+    """
 
 
 class NotEnoughSharedMemory(CommitLogError):
@@ -105,7 +110,7 @@ class ConfigError(CommitLogError):
     """A configuration file or value is wrong: names key, value, file and what is allowed."""
 
 
-# ---- producers ---------------------------------------------------------------------------------------------------
+# ---- producers ---------------------------------------------------------------------------------
 
 
 class ProducerError(CommitLogError):
@@ -133,13 +138,16 @@ class ForkedProducer(ProducerError):
 
 
 class ConcurrentUse(ProducerError):
-    """A call of a producer inside a call of the same one, by a signal handler or a finalizer. Nothing was done."""
+    """A call of a producer inside a call of the same one, by a signal handler or a finalizer.
+    Nothing was done.
+    """
 
 
 class WaitTimeout(ProducerError):
     """A `wait`, a `flush`, or a `send` in a store with SYNC_FLUSH did not come through in time.
 
-    Nothing is lost: the messages are in the log and may still become flushed, so to send them again would double them.
+    Nothing is lost: the messages are in the log and may still become flushed, so to send them again
+    would double them.
     """
 
     status = PutMessageStatus.FLUSH_DISK_TIMEOUT
@@ -147,7 +155,9 @@ class WaitTimeout(ProducerError):
 
 
 class NotCopied(ProducerError, TypeError):
-    """What holds a lane or a store can't be copied or pickled: a copy that goes would let go of what the original has."""
+    """What holds a lane or a store can't be copied or pickled: a copy that goes would let go of
+    what the original has.
+    """
 
 
 def refuse_copy(original: object, _protocol: SupportsIndex) -> NoReturn:
@@ -156,7 +166,7 @@ def refuse_copy(original: object, _protocol: SupportsIndex) -> NoReturn:
     raise NotCopied(f"a {name} can't be copied or pickled: give others its path, with which they make their own")
 
 
-# ---- messages ----------------------------------------------------------------------------------------------------
+# ---- messages ----------------------------------------------------------------------------------
 
 
 class RecordError(CommitLogError):
@@ -210,11 +220,13 @@ class DamagedFile(CommitLogError):
     """A segment, consume queue or checkpoint file has a size or a name it can't have."""
 
 
-# ---- the disk ----------------------------------------------------------------------------------------------------
+# ---- the disk ----------------------------------------------------------------------------------
 
 
 class DiskError(CommitLogError):
-    """The operating system refused to read, write or sync. Its status is that of a RocketMQ whose disk is full or broken."""
+    """The operating system refused to read, write or sync. Its status is that of a RocketMQ whose
+    disk is full or broken.
+    """
 
     status = PutMessageStatus.SERVICE_NOT_AVAILABLE
 
@@ -228,7 +240,9 @@ class QuotaExceeded(DiskError):
 
 
 class DiskInputOutput(DiskError):
-    """EIO: the device failed to write or to sync. The data is still in the pool and is written again."""
+    """EIO: the device failed to write or to sync. The data is still in the pool and is written
+    again.
+    """
 
 
 class AllocateTimeout(DiskError):
@@ -238,21 +252,24 @@ class AllocateTimeout(DiskError):
 
 
 class LaneDamaged(DiskError):
-    """What a failed sync lost can't be written again, because the file no longer holds it. The lane stops; others go on.
+    """What a failed sync lost can't be written again, because the file no longer holds it. The lane
+    stops; others go on.
 
     The next start of the store keeps what is whole of it, and names what is lost.
     """
 
 
 class PoolUnlinked(DiskError):
-    """Files of the pool, or segments, were removed under the running store (RemoveIPC, a cleaner): stop it, put them back."""
+    """Files of the pool, or segments, were removed under the running store (RemoveIPC, a cleaner):
+    stop it, put them back.
+    """
 
 
 class NotEnoughDescriptors(DiskError):
     """The process, or the machine, has no file descriptor left."""
 
 
-# ---- readers -----------------------------------------------------------------------------------------------------
+# ---- readers -----------------------------------------------------------------------------------
 
 
 class ReaderError(CommitLogError):
@@ -272,7 +289,9 @@ class OffsetOutOfRange(ReaderError):
 
 
 class OptionError(ReaderError):
-    """An option of the Spark source or sink, or of a Reader, is unknown, has a bad value, or can't be had at this path."""
+    """An option of the Spark source or sink, or of a Reader, is unknown, has a bad value, or can't
+    be had at this path.
+    """
 
 
 class ReaderInUse(ReaderError):
@@ -288,7 +307,9 @@ class JavaNotFound(CommitLogError):
 
 
 class ReadingWarning(UserWarning):
-    """A reader found a store in a state that `commitlog run STORE` mends; the text says what is read meanwhile."""
+    """A reader found a store in a state that `commitlog run STORE` mends; the text says what is
+    read meanwhile.
+    """
 
 
 class IngestError(CommitLogError):
@@ -324,7 +345,9 @@ def refusal(error: OSError, path: Path) -> CommitLogError:
 
 
 def disk_error(code: int, doing: str) -> DiskError:
-    """The named error for an errno that a stage met while `doing` something (also read back from a fault word)."""
+    """The named error for an errno that a stage met while `doing` something (also read back from a
+    fault word).
+    """
     kind = FAULT_BY_ERRNO.get(code, DiskError)
     name = errno.errorcode.get(code, str(code))
     hint = (kind.__doc__ or "").strip().splitlines()[0].rstrip(".")

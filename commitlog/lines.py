@@ -1,4 +1,5 @@
-"""Lines: bytes into lines as they come, and lines for logs and terminals in which a name plays no tricks.
+"""Lines: bytes into lines as they come, and lines for logs and terminals in which a name plays no
+tricks.
 
 A path or a topic may hold any character, so what is printed of it is escaped here.
 """
@@ -20,13 +21,15 @@ _NOT_UTF8 = re.compile("[\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    """The text on one line, its control characters written out: a line feed as \\n, an escape as \\x1b."""
+    """The text on one line, its control characters written out: a line feed as \\n, an escape as
+    \\x1b.
+    """
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def to_json(values: Any, indent: int | None = None) -> bytes:
-    """JSON of plain values. A name that is no UTF-8 has its odd bytes written out, byte 255 as \\udcff; else nothing but
-    Python's own parser would take it."""
+    """JSON of plain values. A name that is no UTF-8 has its odd bytes written out, byte 255 as
+    \\udcff; else nothing but Python's own parser would take it."""
     text = json.dumps(values, ensure_ascii=False, indent=indent)
     return _NOT_UTF8.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text).encode()
 
@@ -39,8 +42,9 @@ class LineFormatter(logging.Formatter):
 
 
 class LineHandler(logging.StreamHandler[TextIO]):
-    """A line that finds no place is dropped: logging's own report, a traceback on the user's terminal, says no more than
-    the fault that its writer noticed as well. It comes out with a later one, when there is space again."""
+    """A line that finds no place is dropped: logging's own report, a traceback on the user's
+    terminal, says no more than the fault that its writer noticed as well. It comes out with a later
+    one, when there is space again."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         if not isinstance(sys.exception(), OSError):
@@ -57,7 +61,9 @@ def log_to(
 
 
 class LineSplitter:
-    """A line is the bytes before a newline. `name` is what errors call the input, `longest` the most bytes of a line."""
+    """A line is the bytes before a newline. `name` is what errors call the input, `longest` the
+    most bytes of a line.
+    """
 
     def __init__(self, name: str, longest: int) -> None:
         self._name, self._longest = name, longest
@@ -65,7 +71,9 @@ class LineSplitter:
         self._lines = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that `data` completes. Raises MessageTooLarge, so that endless input does not fill the memory."""
+        """The lines that `data` completes. Raises MessageTooLarge, so that endless input does not
+        fill the memory.
+        """
         *lines, self._partial = (self._partial + data).split(b"\n")
         self._lines += len(lines)
         if len(self._partial) > self._longest:
@@ -88,8 +96,8 @@ class LineSplitter:
 
 
 def why_unreadable(name: str) -> str | None:
-    """What keeps a file from being read, in the system's words; None when nothing does. Opens nothing: that would be the end
-    of a named pipe for whoever writes to it."""
+    """What keeps a file from being read, in the system's words; None when nothing does. Opens
+    nothing: that would be the end of a named pipe for whoever writes to it."""
     try:
         is_directory = stat.S_ISDIR(os.stat(name).st_mode)
     except OSError as error:

@@ -4,7 +4,8 @@
 
     logging.getLogger().addHandler(commitlog.logging.Handler("data/events", topic="logs"))
 
-or, in a configuration of `logging.config.dictConfig`: `{"class": "commitlog.logging.Handler", "path": "data/events"}`.
+or, in a configuration of `logging.config.dictConfig`: `{"class": "commitlog.logging.Handler",
+"path": "data/events"}`.
 """
 
 from __future__ import annotations
@@ -34,16 +35,17 @@ _RETRY_NS = 5_000_000_000
 
 
 class Handler(logging.Handler):
-    """Appends a message a record: the formatter's text is its body, the logger's name its key, the level its tags, and the
-    time of the record its born timestamp.
+    """Appends a message a record: the formatter's text is its body, the logger's name its key, the
+    level its tags, and the time of the record its born timestamp.
 
-    The producer is made at the first record, in each process: a forked child leases a lane of its own when it logs, and
-    its parent's goes on. An error never gets into the program, it goes to `handleError`, as with every handler. While the
-    store does not run, or does not accept, records are dropped, and a new try is made every five seconds; `dropped` counts
-    them. What commitlog itself logs while a record is being sent is left out.
+    The producer is made at the first record, in each process: a forked child leases a lane of its
+    own when it logs, and its parent's goes on. An error never gets into the program, it goes to
+    `handleError`, as with every handler. While the store does not run, or does not accept, records
+    are dropped, and a new try is made every five seconds; `dropped` counts them. What commitlog
+    itself logs while a record is being sent is left out.
 
-    Attributes: `path`, the store's; `topic`; `dropped`, how many records are not in the log. Raises IllegalTopic,
-    IllegalArgument, StoreRefused.
+    Attributes: `path`, the store's; `topic`; `dropped`, how many records are not in the log. Raises
+    IllegalTopic, IllegalArgument, StoreRefused.
     """
 
     def __init__(self, path: str | os.PathLike[str], topic: str = "logs", level: int | str = logging.NOTSET) -> None:
@@ -99,7 +101,9 @@ class Handler(logging.Handler):
             producer.close()
 
     def flush(self) -> None:
-        """Waits until everything sent is flushed, `FLUSH_SECONDS` at most; an error goes to `handleError`."""
+        """Waits until everything sent is flushed, `FLUSH_SECONDS` at most; an error goes to
+        `handleError`.
+        """
         producer = self._producer
         try:
             if producer is not None:

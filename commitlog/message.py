@@ -9,9 +9,11 @@ from commitlog.record.record import Record
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. `partition` is its lane, `offset` its queue offset in topic and lane; timestamps are ms since 1970.
+    """One message. `partition` is its lane, `offset` its queue offset in topic and lane; timestamps
+    are ms since 1970.
 
-    `value` is the body as it was sent. `properties` are the user's own and RocketMQ's others, without KEYS and TAGS.
+    `value` is the body as it was sent. `properties` are the user's own and RocketMQ's others,
+    without KEYS and TAGS.
     """
 
     topic: str

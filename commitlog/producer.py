@@ -1,15 +1,18 @@
 """Appends messages to a lane at memory speed: no lock, no system call, no round trip.
 
-A producer leases a lane and is the only writer of its log, so it knows queue offset, physical offset and message id at
-append. It encodes a record in its final bytes, copies it into the lane's write buffer, and publishes it by storing
-`wrote`. RocketMQ's DefaultAppendMessageCallback, with the lane in place of the put-message lock.
+A producer leases a lane and is the only writer of its log, so it knows queue offset, physical
+offset and message id at append. It encodes a record in its final bytes, copies it into the lane's
+write buffer, and publishes it by storing `wrote`. RocketMQ's DefaultAppendMessageCallback, with the
+lane in place of the put-message lock.
 
-**Threads and interrupts.** A call takes the producer's one token first and puts it back last. One that finds none is beside
-another thread's, and waits until that has put it back; or it is inside a call of its own thread (by a signal handler, a
-finalizer), as the stack shows: then it raises ConcurrentUse before it has stored anything. A call that was interrupted
-(KeyboardInterrupt can hit between any two steps) or has failed puts back the token `False`: then the next one re-reads
-`wrote` and learns what was published from the buffer itself. Token and local variable are exchanged in one statement that
-calls nothing: CPython neither switches threads nor raises an interrupt in it. So who is alone pays for no lock.
+**Threads and interrupts.** A call takes the producer's one token first and puts it back last. One
+that finds none is beside another thread's, and waits until that has put it back; or it is inside a
+call of its own thread (by a signal handler, a finalizer), as the stack shows: then it raises
+ConcurrentUse before it has stored anything. A call that was interrupted (KeyboardInterrupt can hit
+between any two steps) or has failed puts back the token `False`: then the next one re-reads `wrote`
+and learns what was published from the buffer itself. Token and local variable are exchanged in one
+statement that calls nothing: CPython neither switches threads nor raises an interrupt in it. So who
+is alone pays for no lock.
 """
 
 from __future__ import annotations
@@ -57,7 +60,9 @@ _FLAG_MAX, _TIMESTAMP_MAX = (1 << 31) - 1, (1 << 63) - 1
 
 
 class _Topic:
-    """What a producer keeps of a topic it has sent to. `encode` and `overhead` are for messages without properties."""
+    """What a producer keeps of a topic it has sent to. `encode` and `overhead` are for messages
+    without properties.
+    """
 
     __slots__ = ("encode", "encoded", "next_offset", "overhead")
 
@@ -77,10 +82,12 @@ class _Gone(dict[str, _Topic]):
 
 
 class Producer:
-    """Leases a lane of a running store and appends to it. Threads may share it: they come one after the other.
+    """Leases a lane of a running store and appends to it. Threads may share it: they come one after
+    the other.
 
-    Attributes: `lane`, its number; `store_host`, the host in its message ids; `message_bytes_max`, the largest record.
-    Raises StoreNotFound, StoreNotRunning, StoreStopped, NoFreeLane, NotEnoughSharedMemory, DiskError.
+    Attributes: `lane`, its number; `store_host`, the host in its message ids; `message_bytes_max`,
+    the largest record. Raises StoreNotFound, StoreNotRunning, StoreStopped, NoFreeLane,
+    NotEnoughSharedMemory, DiskError.
     """
 
     __slots__ = (
@@ -128,7 +135,7 @@ class Producer:
             self._die_after_fork()
             raise ForkedProducer(f"lane {self.lane}: a fork came while this producer was made; make one in the child")
 
-    # ---- append --------------------------------------------------------------------------------------------------
+    # ---- append ---------------------------------------------------------------------------------
 
     def send(
         self,
@@ -141,15 +148,18 @@ class Producer:
         flag: int = 0,
         born_timestamp: int | None = None,
     ) -> Receipt:
-        """Appends one message and returns when it is *accepted*: it survives the kill of any process.
+        """Appends one message and returns when it is *accepted*: it survives the kill of any
+        process.
 
-        `key` and `tags` become RocketMQ's KEYS and TAGS, `properties` are the user's own; `wait=False` keeps a store
-        with SYNC_FLUSH from waiting for this message; `flag` and `born_timestamp` (ms) go into the record as they are.
-        Raises IllegalTopic, IllegalProperty, IllegalMessage, MessageTooLarge, PropertiesTooLarge, NoBufferAvailable
-        (back-pressure), StoreStopped, ProducerClosed, ForkedProducer, ConcurrentUse: nothing was appended then. In a store
-        with SYNC_FLUSH also what `Receipt.wait` raises, with the receipt as `error.receipt`: then the message *is* in the
-        log, and sending it again would double it. PoolUnlinked without a receipt: the store stops because its memory was
-        removed, and this message has come too late to reach the disk.
+        `key` and `tags` become RocketMQ's KEYS and TAGS, `properties` are the user's own;
+        `wait=False` keeps a store with SYNC_FLUSH from waiting for this message; `flag` and
+        `born_timestamp` (ms) go into the record as they are. Raises IllegalTopic, IllegalProperty,
+        IllegalMessage, MessageTooLarge, PropertiesTooLarge, NoBufferAvailable (back-pressure),
+        StoreStopped, ProducerClosed, ForkedProducer, ConcurrentUse: nothing was appended then. In a
+        store with SYNC_FLUSH also what `Receipt.wait` raises, with the receipt as `error.receipt`:
+        then the message *is* in the log, and sending it again would double it. PoolUnlinked without
+        a receipt: the store stops because its memory was removed, and this message has come too
+        late to reach the disk.
         """
         token = None
         try:
@@ -217,12 +227,13 @@ class Producer:
         wait: bool = True,
         keys: Sequence[str | None] | None = None,
     ) -> BatchReceipt:
-        """Appends a message for each body, all or none: consecutive queue offsets, one store timestamp, one segment.
+        """Appends a message for each body, all or none: consecutive queue offsets, one store
+        timestamp, one segment.
 
-        `bodies`: bytes objects, a 2-D numpy array of uint8 (a body a row), or a pyarrow binary array. Key, tags and
-        properties are those of every message; `keys`, in place of `key`, has one for each, or None. Raises what `send`
-        does; MessageTooLarge also for a batch that no segment holds, IllegalMessage also for keys that are not as many
-        as the bodies.
+        `bodies`: bytes objects, a 2-D numpy array of uint8 (a body a row), or a pyarrow binary
+        array. Key, tags and properties are those of every message; `keys`, in place of `key`, has
+        one for each, or None. Raises what `send` does; MessageTooLarge also for a batch that no
+        segment holds, IllegalMessage also for keys that are not as many as the bodies.
         """
         token = None
         try:
@@ -267,11 +278,12 @@ class Producer:
         return self._progress.wait_put(receipt) if self._sync and wait else receipt
 
     def last(self, topic: str) -> Message | None:
-        """The last accepted message of a topic in this producer's lane, wherever it is by now and whoever sent it; None
-        where there was none yet, or retention has deleted it.
+        """The last accepted message of a topic in this producer's lane, wherever it is by now and
+        whoever sent it; None where there was none yet, or retention has deleted it.
 
-        For who numbers messages and goes on after a crash. Each lane has its own last one. Raises IllegalTopic, DiskError,
-        CorruptRecord, DamagedFile, StoreStopped, StoreMoved, ProducerClosed, ForkedProducer, ConcurrentUse.
+        For who numbers messages and goes on after a crash. Each lane has its own last one. Raises
+        IllegalTopic, DiskError, CorruptRecord, DamagedFile, StoreStopped, StoreMoved,
+        ProducerClosed, ForkedProducer, ConcurrentUse.
         """
         token = None
         try:
@@ -293,7 +305,9 @@ class Producer:
         return None if record is None else Message.of(record)
 
     def _batch_size(self, topic: bytes, bodies: Bodies, properties: bytes | list[bytes]) -> int:
-        """Bytes of a batch. Raises MessageTooLarge for one that no segment holds, or a message over the limit."""
+        """Bytes of a batch. Raises MessageTooLarge for one that no segment holds, or a message over
+        the limit.
+        """
         size = batch_size(self._encoder, topic, bodies, properties)
         largest = largest_record(self._encoder, topic, bodies, properties)
         if largest > self.message_bytes_max:
@@ -323,8 +337,9 @@ class Producer:
         return state
 
     def _wait_outside(self) -> None:
-        """Another call has the token: returns when it is back, and may be gone again. Raises ConcurrentUse where that call is
-        one of this thread's own, which goes on only after this one."""
+        """Another call has the token: returns when it is back, and may be gone again. Raises
+        ConcurrentUse where that call is one of this thread's own, which goes on only after this
+        one."""
         if is_inside(self, _TAKING_TOKENS, sys._getframe(1)):
             raise ConcurrentUse(
                 f"lane {self.lane}: this thread is inside a call of this producer further up (in a signal handler or a "
@@ -339,7 +354,9 @@ class Producer:
         self._seen = -1
 
     def _learn_published(self) -> None:
-        """The last call was interrupted or has failed: what it has published is in the log, and nothing else is."""
+        """The last call was interrupted or has failed: what it has published is in the log, and
+        nothing else is.
+        """
         if self._closed:
             return  # the topics say why
         place, published = self._place, self._words[self._wrote_at]
@@ -356,23 +373,26 @@ class Producer:
         self._wrote = published
         place.leave()
 
-    # ---- acknowledgements ----------------------------------------------------------------------------------------
+    # ---- acknowledgements -----------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
-        """Returns when everything sent so far is flushed; raises what `Receipt.wait` does, WaitTimeout after `timeout`
-        seconds (None: never). Whatever it raises, the messages stay in the log."""
+        """Returns when everything sent so far is flushed; raises what `Receipt.wait` does,
+        WaitTimeout after `timeout` seconds (None: never). Whatever it raises, the messages stay in
+        the log."""
         self._progress.flush(timeout)
 
     def statistics(self) -> LaneStatistics:
-        """What happened in its lane since the store was started, earlier producers' messages included."""
+        """What happened in its lane since the store was started, earlier producers' messages
+        included.
+        """
         return lane_statistics(self._attachment.control, self.lane)
 
     def _attend(self, end: int) -> None:
-        """The committer went to sleep, another thread has waited for its turn, or the store is closing: rings, gives way, or
-        makes the next send find out.
+        """The committer went to sleep, another thread has waited for its turn, or the store is
+        closing: rings, gives way, or makes the next send find out.
 
-        What was accepted meanwhile stays in the pool for the next start; in one that was removed it would be lost without a
-        word. Raises PoolUnlinked then.
+        What was accepted meanwhile stays in the pool for the next start; in one that was removed it
+        would be lost without a word. Raises PoolUnlinked then.
         """
         seen = self._words[self._sleep_at]
         self._attachment.wake("committer")
@@ -390,11 +410,11 @@ class Producer:
         if self._lease.is_unlinked():
             self._progress.wait_for_the_last(end)
 
-    # ---- life ----------------------------------------------------------------------------------------------------
+    # ---- life -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Gives the lane back. What was sent is drained by the stages; `flush` before waits for it. Another thread's call
-        comes to its end first. Raises ConcurrentUse inside a call."""
+        """Gives the lane back. What was sent is drained by the stages; `flush` before waits for it.
+        Another thread's call comes to its end first. Raises ConcurrentUse inside a call."""
         gone = _Gone(ProducerClosed(f"lane {self.lane}: this producer was closed"))
         token = None
         try:
@@ -455,7 +475,9 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def _check_numbers(flag: int, born_timestamp: int) -> None:
-    """Raises IllegalMessage for numbers that a record has no place for, or that readers would take for others."""
+    """Raises IllegalMessage for numbers that a record has no place for, or that readers would take
+    for others.
+    """
     try:
         fits = 0 <= index(flag) <= _FLAG_MAX and 0 <= index(born_timestamp) <= _TIMESTAMP_MAX
     except TypeError:

@@ -1,12 +1,15 @@
-"""Reads a store message by message, live or stopped, beside its producers and without its stages; or a RocketMQ's.
+"""Reads a store message by message, live or stopped, beside its producers and without its stages;
+or a RocketMQ's.
 
-Each lane is walked in its order; lanes are merged by store timestamp. A following reader merges what is there and never
-waits for a quiet lane. Nothing beyond the limit (flushed, or committed where asked for) is ever given out.
+Each lane is walked in its order; lanes are merged by store timestamp. A following reader merges
+what is there and never waits for a quiet lane. Nothing beyond the limit (flushed, or committed
+where asked for) is ever given out.
 
-A RocketMQ store root is read queue by queue, as far as its consume queues go, and merged by the places in its log.
+A RocketMQ store root is read queue by queue, as far as its consume queues go, and merged by the
+places in its log.
 
-Damage hides nothing but itself: what is good before it, and in other lanes, is given out before its error is raised, and with
-`ignore_corrupt` what is behind it too.
+Damage hides nothing but itself: what is good before it, and in other lanes, is given out before its
+error is raised, and with `ignore_corrupt` what is behind it too.
 """
 
 from __future__ import annotations
@@ -55,39 +58,44 @@ _MESSAGES_IN_A_ROW = 64
 
 
 class Reader:
-    """An iterator over messages: `for message in Reader("data/events", topic="orders"): …`, or `async for`.
+    """An iterator over messages: `for message in Reader("data/events", topic="orders"): …`, or
+    `async for`.
 
-    `topic`: a name, several, or None for all. `isolation`: "flushed" (survives power loss) or "committed". `start`:
-    earliest, latest, "last 100" (of each topic and lane), "10 minutes ago", an ISO time, an offset for every lane, or
-    offsets for single ones, `{"orders": {0: 42, 1: 7}}` (−1 latest, −2 earliest; the others begin at the earliest).
-    `follow`: go on waiting for more at the end instead of stopping there.
+    `topic`: a name, several, or None for all. `isolation`: "flushed" (survives power loss) or
+    "committed". `start`: earliest, latest, "last 100" (of each topic and lane), "10 minutes ago",
+    an ISO time, an offset for every lane, or offsets for single ones, `{"orders": {0: 42, 1: 7}}`
+    (−1 latest, −2 earliest; the others begin at the earliest). `follow`: go on waiting for more at
+    the end instead of stopping there.
 
-    `lanes`: only these, such as `{0, 2}`. `members=(i, n)`: only lanes whose number modulo n is i, so that n readers
-    share the work; a lane that is new while they follow belongs to one of them.
+    `lanes`: only these, such as `{0, 2}`. `members=(i, n)`: only lanes whose number modulo n is i,
+    so that n readers share the work; a lane that is new while they follow belongs to one of them.
 
-    `name`: the store keeps the reader's position under it, and the next reader of the name goes on there; `start` says where
-    the first one begins. Whoever splits lanes gives each member a name of its own. One process at a time has a name, and
-    retention keeps what it has not committed. `commit` says what is done, or `auto_commit_seconds` so often: then a message
-    counts once the next one is asked for. What was given out and not committed comes again: at least once.
+    `name`: the store keeps the reader's position under it, and the next reader of the name goes on
+    there; `start` says where the first one begins. Whoever splits lanes gives each member a name of
+    its own. One process at a time has a name, and retention keeps what it has not committed.
+    `commit` says what is done, or `auto_commit_seconds` so often: then a message counts once the
+    next one is asked for. What was given out and not committed comes again: at least once.
 
         with Reader("data/events", topic="orders", name="billing", follow=True) as reader:
             for message in reader:
                 bill(message)
                 reader.commit(message)
 
-    `fail_on_data_loss=False`: where messages were deleted that a named reader had not read when it was stopped, the next
-    one goes on with a ReadingWarning that counts them, instead of the error. (One that is overtaken while it reads gets
-    DataLoss in any case: make it again.)
+    `fail_on_data_loss=False`: where messages were deleted that a named reader had not read when it
+    was stopped, the next one goes on with a ReadingWarning that counts them, instead of the error.
+    (One that is overtaken while it reads gets DataLoss in any case: make it again.)
 
-    `ignore_corrupt`: go on behind records that are damaged, and count them in a ReadingWarning. Without it they are an error,
-    raised when all that is good before it and in other lanes was given out; asked again, the reader looks there again.
+    `ignore_corrupt`: go on behind records that are damaged, and count them in a ReadingWarning.
+    Without it they are an error, raised when all that is good before it and in other lanes was
+    given out; asked again, the reader looks there again.
 
-    Raises StoreNotFound, BadStart, UnknownTopic (a following reader waits for the topic instead), OffsetOutOfRange,
-    OptionError, ReaderInUse, ReaderError (the name's position is a Spark query's, of another store, or can't be read or
-    written), DataLoss, CorruptRecord, DamagedFile.
+    Raises StoreNotFound, BadStart, UnknownTopic (a following reader waits for the topic instead),
+    OffsetOutOfRange, OptionError, ReaderInUse, ReaderError (the name's position is a Spark query's,
+    of another store, or can't be read or written), DataLoss, CorruptRecord, DamagedFile.
 
-    `path` may also be a RocketMQ store root, of which `partition` is the queue id; it can't be followed, and has neither
-    `isolation` nor names (OptionError). Light queues (`%LMQ%…`) are read where they are named.
+    `path` may also be a RocketMQ store root, of which `partition` is the queue id; it can't be
+    followed, and has neither `isolation` nor names (OptionError). Light queues (`%LMQ%…`) are read
+    where they are named.
 
     One thread at a time reads; `close`, `commit` and `statistics` may be called from others.
     """
@@ -172,7 +180,7 @@ class Reader:
                 if wanted and known.first < known.end:
                     self._cursors[lane, topic] = QueueCursor(index, topic, segments, starts, self.ignore_corrupt)
 
-    # ---- messages ------------------------------------------------------------------------------------------------
+    # ---- messages -------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Message]:
         return self
@@ -184,11 +192,11 @@ class Reader:
         return message
 
     def poll(self, timeout: float | None = 0.0) -> Message | None:
-        """The next message, or None where none came within `timeout` seconds (None: without a limit), at the end, and after
-        `close` (`closed` tells). For loops that do other things too.
+        """The next message, or None where none came within `timeout` seconds (None: without a
+        limit), at the end, and after `close` (`closed` tells). For loops that do other things too.
 
-        A reader that walks through much of other topics may answer None although there is something behind it.
-        Raises IllegalArgument for a timeout that is none, and what `next` raises.
+        A reader that walks through much of other topics may answer None although there is something
+        behind it. Raises IllegalArgument for a timeout that is none, and what `next` raises.
         """
         deadline = self._clock.monotonic_ns() + limit_ns(timeout)
         while True:
@@ -210,10 +218,11 @@ class Reader:
     async def __anext__(self) -> Message:
         """The next message, without blocking the event loop while there is none.
 
-        It reads in the loop's thread, a few MiB of each lane at a time, and sleeps on the loop in between. A thread of its
-        own would cost more than most messages do; and one whose task is cancelled would have taken a message that nobody
-        gets: here no message is in hand where a cancellation can come. `commit` waits for the disk, so rather
-        `await asyncio.to_thread(reader.commit)`.
+        It reads in the loop's thread, a few MiB of each lane at a time, and sleeps on the loop in
+        between. A thread of its own would cost more than most messages do; and one whose task is
+        cancelled would have taken a message that nobody gets: here no message is in hand where a
+        cancellation can come. `commit` waits for the disk, so rather `await
+        asyncio.to_thread(reader.commit)`.
         """
         if self._given % _MESSAGES_IN_A_ROW == 0:
             await asyncio.sleep(0)  # others want to run too, also while there is always a message
@@ -227,7 +236,9 @@ class Reader:
             await asyncio.sleep(self._rest() if self._is_at_end else 0)
 
     def _take(self) -> Message | None:
-        """The next message; None where there is none at the moment. Raises StopIteration at the end and after `close`."""
+        """The next message; None where there is none at the moment. Raises StopIteration at the end
+        and after `close`.
+        """
         try:
             message = next(self._messages)
         except StopIteration:
@@ -259,7 +270,8 @@ class Reader:
         return disk_error(error.errno or errno.EIO, f"{place}: {error.strerror}, while it was read")
 
     def _read(self, *, again: bool = False) -> Generator[Message, None, None]:
-        """All messages in their order, and NOTHING_YET where it came to the end or walked for long without finding any.
+        """All messages in their order, and NOTHING_YET where it came to the end or walked for long
+        without finding any.
 
         `again`: after damage, by when there may be more, or what was damaged may be healed.
         """
@@ -289,7 +301,9 @@ class Reader:
         return self._rest_seconds
 
     def _note_end(self) -> None:
-        """There is no message any more. Raises ReaderError where that is for an error, which was raised before."""
+        """There is no message any more. Raises ReaderError where that is for an error, which was
+        raised before.
+        """
         if self._failure:
             raise ReaderError(f"this reader ended with {self._failure}: make another to go on") from None
         if self._position is not None:
@@ -308,14 +322,15 @@ class Reader:
         else:
             self._failure = f"{type(error).__name__}: {error}"
 
-    # ---- the position of a named reader --------------------------------------------------------------------------
+    # ---- the position of a named reader ---------------------------------------------------------
 
     def commit(self, message: Message | None = None) -> None:
-        """Stores, durably, that all messages given out so far are done; or those of one topic and lane, up to `message` and
-        with it. A position never goes back. It takes as long as a sync of the disk.
+        """Stores, durably, that all messages given out so far are done; or those of one topic and
+        lane, up to `message` and with it. A position never goes back. It takes as long as a sync of
+        the disk.
 
-        Raises ReaderError: no name, closed, in a forked child, not this reader's message, or it can't be written;
-        IllegalArgument: no message.
+        Raises ReaderError: no name, closed, in a forked child, not this reader's message, or it
+        can't be written; IllegalArgument: no message.
         """
         self._named().commit(message)
 
@@ -327,7 +342,9 @@ class Reader:
         return self._named().position()
 
     def committed(self) -> Offsets:
-        """The queue offsets at which a reader of the name would begin now. Raises ReaderError: no name."""
+        """The queue offsets at which a reader of the name would begin now. Raises ReaderError: no
+        name.
+        """
         return self._named().committed()
 
     def _named(self) -> ReaderPosition:
@@ -337,10 +354,12 @@ class Reader:
             )
         return self._position
 
-    # ---- the end -------------------------------------------------------------------------------------------------
+    # ---- the end --------------------------------------------------------------------------------
 
     def statistics(self) -> ReaderStatistics:
-        """What it has given out so far, and what lies before it; of a closed reader, what that was at its end."""
+        """What it has given out so far, and what lies before it; of a closed reader, what that was
+        at its end.
+        """
         try:
             return self._last_statistics or self._statistics()
         except ValueError:  # closed meanwhile: the shared memory is released
@@ -368,12 +387,14 @@ class Reader:
         return self._closed
 
     def close(self) -> None:
-        """Ends the iteration, for good and from anywhere: the loop's body, a signal handler, another thread.
+        """Ends the iteration, for good and from anywhere: the loop's body, a signal handler,
+        another thread.
 
-        `next` raises StopIteration then, also one that waits. What was read ahead is not given out. Files and memory are
-        free when this returns; or as soon as the `next` that is being interrupted, or runs in another thread, has come to
-        its end, which is at once. To call it again does no harm. With `auto_commit_seconds` what is done is committed: the
-        message given out last is not, unless the reader was asked for another.
+        `next` raises StopIteration then, also one that waits. What was read ahead is not given out.
+        Files and memory are free when this returns; or as soon as the `next` that is being
+        interrupted, or runs in another thread, has come to its end, which is at once. To call it
+        again does no harm. With `auto_commit_seconds` what is done is committed: the message given
+        out last is not, unless the reader was asked for another.
         """
         self._closed = True
         try:

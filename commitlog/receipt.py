@@ -16,7 +16,9 @@ Level = Literal["accepted", "committed", "flushed"]
 
 
 class Progress(Protocol):
-    """How far the lane of a receipt has come (`commitlog.appending.progress.LaneProgress`); `where` is a position, in bytes."""
+    """How far the lane of a receipt has come (`commitlog.appending.progress.LaneProgress`); `where`
+    is a position, in bytes.
+    """
 
     lane: int
 
@@ -37,11 +39,12 @@ def _field(index: int) -> Any:
 class Receipt(tuple[Any, ...]):
     """An accepted message. `await receipt` waits until it is flushed, as `wait` does.
 
-    Attributes: `topic`; `offset`, its queue offset (its number in topic and lane); `physical_offset`, bytes of the
-    lane's log; `end`, where its record ends. It stays valid after the producer is closed.
+    Attributes: `topic`; `offset`, its queue offset (its number in topic and lane);
+    `physical_offset`, bytes of the lane's log; `end`, where its record ends. It stays valid after
+    the producer is closed.
 
-    A tuple (progress, topic, offset, physical offset, end) underneath: one is made for every message, and Python has no
-    cheaper object.
+    A tuple (progress, topic, offset, physical offset, end) underneath: one is made for every
+    message, and Python has no cheaper object.
     """
 
     __slots__ = ()
@@ -67,21 +70,25 @@ class Receipt(tuple[Any, ...]):
         return self[0].reached(level, self[4])  # type: ignore[no-any-return]  # looked at often: no properties
 
     def wait(self, level: Level = "flushed", timeout: float | None = None) -> PutMessageStatus:
-        """Waits until the message has reached the level, at most `timeout` seconds; None: as long as it takes.
+        """Waits until the message has reached the level, at most `timeout` seconds; None: as long
+        as it takes.
 
-        Returns PUT_OK or raises: WaitTimeout (`error.status` is FLUSH_DISK_TIMEOUT: the message is in the log and may still
-        become flushed, so sending it again would double it), DiskFull, DiskInputOutput, … while the disk refuses,
-        StoreStopped or StoreNotRunning when nobody is left to flush it, IllegalArgument.
+        Returns PUT_OK or raises: WaitTimeout (`error.status` is FLUSH_DISK_TIMEOUT: the message is
+        in the log and may still become flushed, so sending it again would double it), DiskFull,
+        DiskInputOutput, … while the disk refuses, StoreStopped or StoreNotRunning when nobody is
+        left to flush it, IllegalArgument.
         """
         return self._progress.wait(level, self.end, timeout)
 
     def add_callback(
         self, callback: Callable[[PutMessageStatus], object], level: Level = "flushed", timeout: float | None = None
     ) -> None:
-        """Calls `callback(status)` once, from another thread: PUT_OK, FLUSH_DISK_TIMEOUT after `timeout` seconds (None:
-        never), or SERVICE_NOT_AVAILABLE when the stages are gone. While the disk refuses it goes on waiting.
+        """Calls `callback(status)` once, from another thread: PUT_OK, FLUSH_DISK_TIMEOUT after
+        `timeout` seconds (None: never), or SERVICE_NOT_AVAILABLE when the stages are gone. While
+        the disk refuses it goes on waiting.
 
-        Thousands may be outstanding; each costs a place in a queue. Raises IllegalArgument, ForkedProducer.
+        Thousands may be outstanding; each costs a place in a queue. Raises IllegalArgument,
+        ForkedProducer.
         """
         self._progress.call_back(level, self.end, callback, timeout)
 
@@ -91,7 +98,9 @@ class Receipt(tuple[Any, ...]):
 
     @property
     def status(self) -> PutMessageStatus:
-        """PUT_OK once the message is as safe as the store's `flush_disk_type` promises, else FLUSH_DISK_TIMEOUT."""
+        """PUT_OK once the message is as safe as the store's `flush_disk_type` promises, else
+        FLUSH_DISK_TIMEOUT.
+        """
         return self._progress.status_of(self.end)
 
     def __repr__(self) -> str:
@@ -100,8 +109,8 @@ class Receipt(tuple[Any, ...]):
 
 
 class BatchReceipt(Receipt):
-    """An accepted batch: a receipt of its last message that knows all of them. `offset` and `physical_offset` are the
-    first's; `physical_offsets` has everybody's, int64."""
+    """An accepted batch: a receipt of its last message that knows all of them. `offset` and
+    `physical_offset` are the first's; `physical_offsets` has everybody's, int64."""
 
     __slots__ = ()
 

@@ -1,7 +1,9 @@
-"""What a store, a producer and a reader have done so far, as plain values: RocketMQ's StoreStatsService.
+"""What a store, a producer and a reader have done so far, as plain values: RocketMQ's
+StoreStatsService.
 
-All of it is read from the control region, so it is there while the stages hang, and for whoever may read the store.
-Counters of a run begin with its pool: a store that was closed and opened again counts from 0.
+All of it is read from the control region, so it is there while the stages hang, and for whoever may
+read the store. Counters of a run begin with its pool: a store that was closed and opened again
+counts from 0.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class LaneStatistics:
     producer: int = 0
     messages: int = 0
     buffer_waits: int = 0
-    """How often its producers had to wait for a free write buffer; then for how long in all and at most."""
+    """How often its producers had to wait for a free write buffer; then for how long in all and at
+    most.
+    """
     buffer_wait_ms: float = 0.0
     buffer_wait_max_ms: float = 0.0
     buffer_timeouts: int = 0
@@ -65,8 +69,8 @@ class LaneStatistics:
 
 @dataclass(frozen=True)
 class StageStatistics:
-    """One stage process; `pid` 0: there is none now. Times are those of its actions (a commit, a sync, a segment made,
-    records placed)."""
+    """One stage process; `pid` 0: there is none now. Times are those of its actions (a commit, a
+    sync, a segment made, records placed)."""
 
     stage: str
     pid: int
@@ -96,9 +100,11 @@ class RetentionStatistics:
 
 @dataclass(frozen=True)
 class StoreStatistics:
-    """A whole store. Without a pool (closed properly) there are positions, and neither stages nor counters.
+    """A whole store. Without a pool (closed properly) there are positions, and neither stages nor
+    counters.
 
-    `killed`: its supervisor is gone and has not stopped it properly; the next start goes on with what is there.
+    `killed`: its supervisor is gone and has not stopped it properly; the next start goes on with
+    what is there.
     """
 
     path: str
@@ -166,7 +172,9 @@ def _lane(view: StoreView, number: int) -> LaneStatistics:
 
 
 def lane_statistics(control: ControlRegion, number: int) -> LaneStatistics:
-    """One lane, from its words. Positions are loaded from the last to the first, so that they never seem to cross."""
+    """One lane, from its words. Positions are loaded from the last to the first, so that they never
+    seem to cross.
+    """
     words, base = control.words, control.lane_base(number)
     dispatched, flushed = words[base + Lane.DISPATCHED], words[base + Lane.FLUSHED]
     committed, wrote = words[base + Lane.COMMITTED], words[base + Lane.WROTE]

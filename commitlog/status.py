@@ -6,8 +6,9 @@ from enum import Enum
 
 
 class AppendMessageStatus(Enum):
-    """What an append came to (RocketMQ's DefaultAppendMessageCallback). END_OF_FILE is never told: who meets a segment's end
-    writes a BLANK there and goes on in the next segment, here as in RocketMQ."""
+    """What an append came to (RocketMQ's DefaultAppendMessageCallback). END_OF_FILE is never told:
+    who meets a segment's end writes a BLANK there and goes on in the next segment, here as in
+    RocketMQ."""
 
     PUT_OK = "PUT_OK"
     END_OF_FILE = "END_OF_FILE"
@@ -17,7 +18,9 @@ class AppendMessageStatus(Enum):
 
 
 class PutMessageStatus(Enum):
-    """What a caller is told about a message. FLUSH_DISK_TIMEOUT: in the log, and not known to be flushed."""
+    """What a caller is told about a message. FLUSH_DISK_TIMEOUT: in the log, and not known to be
+    flushed.
+    """
 
     PUT_OK = "PUT_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"

@@ -39,7 +39,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StopReport:
-    """How a stop ended. `drained`: everything sent is on disk and the pool is gone; else `kept` says why not."""
+    """How a stop ended. `drained`: everything sent is on disk and the pool is gone; else `kept`
+    says why not.
+    """
 
     drained: bool
     kept: tuple[str, ...] = ()
@@ -48,8 +50,8 @@ class StopReport:
 class Store:
     """The stages of one store, as child processes of a supervisor that leaves with this object.
 
-    `Store.open` starts them and `close` drains and stops them; should this process die instead, they notice, drain and
-    leave by themselves. Attributes: `path`, `segment_bytes`.
+    `Store.open` starts them and `close` drains and stops them; should this process die instead,
+    they notice, drain and leave by themselves. Attributes: `path`, `segment_bytes`.
     """
 
     def __init__(self, path: object = "…", *_: object, **__: object) -> None:
@@ -72,9 +74,10 @@ class Store:
     def open(cls, path: str | os.PathLike[str], config: str | Path | Mapping[str, Any] | Config | None = None) -> Store:
         """Makes the store if it is missing, recovers it if it was killed, and starts its stages.
 
-        `config` is a TOML file, a dictionary of sections ({"store": {"flush_disk_type": "SYNC_FLUSH"}}) or a Config.
-        Raises StoreRunning, StoreRefused, StoreDamaged, StoreTooNew, NotEnoughSharedMemory, PoolNotAdopted,
-        RecoveryError, StageFailed, ConfigError, NotEnoughDescriptors.
+        `config` is a TOML file, a dictionary of sections ({"store": {"flush_disk_type":
+        "SYNC_FLUSH"}}) or a Config. Raises StoreRunning, StoreRefused, StoreDamaged, StoreTooNew,
+        NotEnoughSharedMemory, PoolNotAdopted, RecoveryError, StageFailed, ConfigError,
+        NotEnoughDescriptors.
         """
         directory = StoreDirectory(path)
         settings = load_config(config)
@@ -108,7 +111,9 @@ class Store:
         return store
 
     def _listen(self) -> None:
-        """What the supervisor says while it runs: warnings are passed on, the end is kept for `close`."""
+        """What the supervisor says while it runs: warnings are passed on, the end is kept for
+        `close`.
+        """
         assert self._process.stdout
         with self._process.stdout as lines:  # closed here: another thread's `close` would wait for the end of a read
             for line in lines:
@@ -132,7 +137,9 @@ class Store:
         return producer
 
     def statistics(self) -> StoreStatistics:
-        """Positions, counters and times of all lanes and stages, throughput, what retention did. Works while stages hang."""
+        """Positions, counters and times of all lanes and stages, throughput, what retention did.
+        Works while stages hang.
+        """
         view = StoreView(self.path)
         try:
             return store_statistics(view)
@@ -140,11 +147,13 @@ class Store:
             view.close()
 
     def close(self) -> StopReport:
-        """Closes this store's producers, drains the stages, stops them. Raises StageFailed when they were given up, or when
-        the supervisor has not stopped long after the time that its stages have.
+        """Closes this store's producers, drains the stages, stops them. Raises StageFailed when
+        they were given up, or when the supervisor has not stopped long after the time that its
+        stages have.
 
-        What other processes' producers had sent is drained too; while one of them still holds its lane, the pool stays
-        and the report says so. In a forked child it closes the child's own producers only: the store is its parent's.
+        What other processes' producers had sent is drained too; while one of them still holds its
+        lane, the pool stays and the report says so. In a forked child it closes the child's own
+        producers only: the store is its parent's.
         """
         if self._forked:
             self._close_producers()
@@ -175,8 +184,8 @@ class Store:
         self._producers.clear()
 
     def hurry(self) -> None:
-        """While another thread or a signal handler's main flow is in `close`: stages that still drain are stopped at once.
-        What they have not done stays in the pool for the next start."""
+        """While another thread or a signal handler's main flow is in `close`: stages that still
+        drain are stopped at once. What they have not done stays in the pool for the next start."""
         if self.running:
             self._process.terminate()
 
@@ -208,8 +217,8 @@ _STORES: weakref.WeakSet[Store] = weakref.WeakSet()
 def _let_go_in_child() -> None:
     """A forked child would keep the stages running after its parent's death.
 
-    The pipes below their buffers are closed: the objects know of it then, and no longer use numbers that name other files
-    soon, and no lock is waited for that a thread of the parent held.
+    The pipes below their buffers are closed: the objects know of it then, and no longer use numbers
+    that name other files soon, and no lock is waited for that a thread of the parent held.
     """
     for store in list(_STORES):
         store._forked = True

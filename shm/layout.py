@@ -1,8 +1,9 @@
 """Every word of the control region, in one table.
 
-The control region is one small file, `control`, in the store's pool directory. Whoever maps it sees the whole state
-of the pipeline without asking anybody: readers find the limits in it, `commitlog stat` the counters, and the next start
-what the last one left behind. All numbers are unsigned 64-bit words in the machine's byte order.
+The control region is one small file, `control`, in the store's pool directory. Whoever maps it sees
+the whole state of the pipeline without asking anybody: readers find the limits in it, `commitlog
+stat` the counters, and the next start what the last one left behind. All numbers are unsigned
+64-bit words in the machine's byte order.
 
     byte 0         ┌──────────────────────────────┐
                    │ header            512 words  │  identity of the pool, closing flag
@@ -12,13 +13,15 @@ what the last one left behind. All numbers are unsigned 64-bit words in the mach
                    │ 128 lane rows  × 128 words   │  positions, requests, faults, counters of a lane
     byte 151552    └──────────────────────────────┘
 
-**One writer per word.** A word is stored by one role only, and words of different roles never share a cache line, so
-that no store of one process delays or overwrites another's. The roles: the *lessee* holds the lane's lock and sends;
-*committer*, *flusher*, *allocator*, *dispatcher* are the stages, each of them alone because it holds its stage lock;
-the *supervisor* holds the store's lock; the *lock holder* is whoever holds the lane's lock. While the supervisor
-recovers a store it holds every one of these locks, and only then may it store all words.
+**One writer per word.** A word is stored by one role only, and words of different roles never share
+a cache line, so that no store of one process delays or overwrites another's. The roles: the
+*lessee* holds the lane's lock and sends; *committer*, *flusher*, *allocator*, *dispatcher* are the
+stages, each of them alone because it holds its stage lock; the *supervisor* holds the store's lock;
+the *lock holder* is whoever holds the lane's lock. While the supervisor recovers a store it holds
+every one of these locks, and only then may it store all words.
 
-The cache-line rule is Aeron's (one counter a line); asserting a layout at import is TigerBeetle's habit.
+The cache-line rule is Aeron's (one counter a line); asserting a layout at import is TigerBeetle's
+habit.
 """
 
 from __future__ import annotations
@@ -75,7 +78,8 @@ class Header:
     DELETED_BYTES = 21
     FORCED_SEGMENTS = 22  # of these, deleted for the disk's sake before their time, or under a registered reader
     DISK_USED_PERMILLE = 23
-    # line 4, supervisor: how many samples of the throughput were taken; then the last of them, number i at place i mod 121
+    # line 4, supervisor: how many samples of the throughput were taken; then the last of them,
+    # number i at place i mod 121
     SAMPLES_TAKEN = 32
     SAMPLES = 64
 
@@ -103,7 +107,9 @@ class Stage:
 
 
 class Lane:
-    """Word indices from the start of a lane's row. Positions are bytes of the lane's log and only grow."""
+    """Word indices from the start of a lane's row. Positions are bytes of the lane's log and only
+    grow.
+    """
 
     # line 0, lessee
     WROTE = 0
@@ -127,7 +133,8 @@ class Lane:
     BUFFER_TIMEOUTS = 44
     BUFFER_WAIT_NS_MAX = 46
     DIRECT_SEGMENTS = 45  # how many were written directly because no buffer was free
-    # line 6, lessee: where the data of the segment in slot 0, 1, … ends (after its BLANK); stored before the roll
+    # line 6, lessee: where the data of the segment in slot 0, 1, … ends (after its BLANK); stored
+    # before the roll
     DATA_END = 48
     # line 7, lock holder: the lane's buffers
     BUFFERS = 56  # a sequence: odd while the lane is prepared for a lessee
@@ -144,7 +151,8 @@ class Lane:
     REWRITE_WANTED = 73  # a sequence: raised when [flushed, committed] has to be written again
     FLUSHER_FAULT = 74
     SYNCS = 75
-    # FIRST as `positions` has it durably; 0 until this start has written it. Retention unlinks what lies below.
+    # FIRST as `positions` has it durably; 0 until this start has written it. Retention unlinks what
+    # lies below.
     FIRST_RECORDED = 76
     # line 10, committer
     REWRITTEN = 80  # the last REWRITE_WANTED that was carried out
@@ -153,12 +161,14 @@ class Lane:
     # line 11, dispatcher
     DISPATCHER_FAULT = 88
     DISPATCHED_RECORDS = 89
-    # What the ends of the lane's consume queues add up to (ENTRIES) at a log offset (ENTRIES_AT); three pairs.
+    # What the ends of the lane's consume queues add up to (ENTRIES) at a log offset (ENTRIES_AT);
+    # three pairs.
     ENTRIES_AT = 90
     ENTRIES = 93
     # line 12, lessee: segment S is written to its file by the lessee where word S mod 8 is S + 1
     DIRECT = 96
-    # lines 13 and 14, lessee: how many puts took how long, RocketMQ's buckets; the first is not counted (statistics.py)
+    # lines 13 and 14, lessee: how many puts took how long, RocketMQ's buckets; the first is not
+    # counted (statistics.py)
     PUT_TIMES = 104
 
 
@@ -211,7 +221,9 @@ _ALONE = ("WROTE", "COMMITTED", "FLUSHED", "SLEEP")
 
 
 def _check_layout() -> None:
-    """Every word has one writer, no two overlap, no cache line has two writers, hot words have a line to themselves."""
+    """Every word has one writer, no two overlap, no cache line has two writers, hot words have a
+    line to themselves.
+    """
     for block, writers in _WRITERS.items():
         owner_of_line: dict[int, str] = {}
         names_on_line: dict[int, set[str]] = {}

@@ -1,13 +1,15 @@
 """The control region as an object: who may store which word, and in what order stores are seen.
 
-**The memory order, said once.** A position publishes the bytes below it: they are stored first, then the position, as
-one aligned 8-byte store through a `memoryview.cast("Q")`. x86-64 makes stores visible in program order, and loads are
-not reordered with loads, so a reader that sees the position sees the bytes. `struct.pack_into` is never used on these
-words: it clears them first. On a machine with a weaker order the store has to be a release and the load an acquire;
-`attach` refuses to run there instead of being wrong now and then.
+**The memory order, said once.** A position publishes the bytes below it: they are stored first,
+then the position, as one aligned 8-byte store through a `memoryview.cast("Q")`. x86-64 makes stores
+visible in program order, and loads are not reordered with loads, so a reader that sees the position
+sees the bytes. `struct.pack_into` is never used on these words: it clears them first. On a machine
+with a weaker order the store has to be a release and the load an acquire; `attach` refuses to run
+there instead of being wrong now and then.
 
-What x86-64 does not give is store-then-load order: a producer that stores `wrote` and then looks whether the committer
-sleeps may look before its store is seen. The sleeper pays for that (stages/service_thread.py), the producer does not.
+What x86-64 does not give is store-then-load order: a producer that stores `wrote` and then looks
+whether the committer sleeps may look before its store is seen. The sleeper pays for that
+(stages/service_thread.py), the producer does not.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ CONTROL_NAME = "control"
 
 
 class ControlRegion:
-    """The `control` file of a pool, mapped. `words` is all of it; rows are found by `lane_base` and `stage_base`."""
+    """The `control` file of a pool, mapped. `words` is all of it; rows are found by `lane_base` and
+    `stage_base`.
+    """
 
     def __init__(self, region: Region) -> None:
         if platform.machine() not in ("x86_64", "AMD64"):
@@ -73,7 +77,9 @@ class ControlRegion:
 
     @classmethod
     def attach(cls, directory: Path, *, writable: bool = False) -> ControlRegion:
-        """Maps the control region of a pool. Raises FileNotFoundError, PermissionError, RegionError."""
+        """Maps the control region of a pool. Raises FileNotFoundError, PermissionError,
+        RegionError.
+        """
         region = Region.attach(directory / CONTROL_NAME, writable=writable)
         try:
             return cls(region)
@@ -91,13 +97,15 @@ class ControlRegion:
     def belongs_to(self, store_id: str, store_path: Path, generation: int) -> bool:
         """Whether this is the pool of the last start of that store, and of this copy of it.
 
-        A start raises the generation here first and in `store.json` next, so one killed in between leaves it one ahead.
+        A start raises the generation here first and in `store.json` next, so one killed in between
+        leaves it one ahead.
         """
         identity = tuple(self.words[index] for index in _IDENTITY)
         return identity == _identity(store_id, store_path) and 0 <= self.generation - generation <= 1 and generation > 0
 
     def is_at(self, store_path: Path) -> bool:
-        """Whether the directory at that path is still the pool's store: it may have been renamed, removed or replaced since.
+        """Whether the directory at that path is still the pool's store: it may have been renamed,
+        removed or replaced since.
 
         Where the system does not say, it is: whoever opens something there hears why.
         """
@@ -126,7 +134,8 @@ class ControlRegion:
         return STAGES_AT + STAGES.index(stage) * STAGE_ROW_WORDS
 
     def lane_table(self) -> npt.NDArray[np.uint64]:
-        """All lane rows as a live array of shape (128, 128), words; `table[:, Lane.WROTE]` is every lane's position.
+        """All lane rows as a live array of shape (128, 128), words; `table[:, Lane.WROTE]` is every
+        lane's position.
 
         It shares the memory: drop it before `close`.
         """
@@ -138,8 +147,9 @@ class ControlRegion:
 
 
 def counted_entries(words: memoryview, base: int, where: int) -> int:
-    """What the ends of a lane's consume queues add up to, each behind its last entry below a log offset; −1 where nobody
-    counted. `base`: index of the lane's first word. Safe beside a running dispatcher."""
+    """What the ends of a lane's consume queues add up to, each behind its last entry below a log
+    offset; −1 where nobody counted. `base`: index of the lane's first word. Safe beside a running
+    dispatcher."""
     if where == 0:
         return 0
     for place in range(ENTRY_COUNTS):
@@ -152,8 +162,9 @@ def counted_entries(words: memoryview, base: int, where: int) -> int:
 
 
 def count_entries(words: memoryview, base: int, where: int, entries: int) -> None:
-    """Says what they add up to at a log offset, before `dispatched` or `dispatch_synced` is that. The counts of the present
-    two stay, so that whoever is killed anywhere leaves them. For the dispatcher, or who recovers."""
+    """Says what they add up to at a log offset, before `dispatched` or `dispatch_synced` is that.
+    The counts of the present two stay, so that whoever is killed anywhere leaves them. For the
+    dispatcher, or who recovers."""
     kept = {words[base + Lane.DISPATCHED], words[base + Lane.DISPATCH_SYNCED]}
     for place in range(ENTRY_COUNTS):
         at = base + Lane.ENTRIES_AT + place

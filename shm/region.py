@@ -1,8 +1,9 @@
 """Named regions of shared memory: create, attach, permissions.
 
-A region is a file of fixed size in a private directory of /dev/shm (or of the directory that the environment variable
-COMMITLOG_SHM_DIR names). It lives until it is unlinked, whoever dies: `multiprocessing.shared_memory` is not used because
-its resource tracker unlinks what other processes still use.
+A region is a file of fixed size in a private directory of /dev/shm (or of the directory that the
+environment variable COMMITLOG_SHM_DIR names). It lives until it is unlinked, whoever dies:
+`multiprocessing.shared_memory` is not used because its resource tracker unlinks what other
+processes still use.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def base_directory() -> Path:
 def private_directory(path: Path, *, create: bool) -> None:
     """Checks (and makes, 0700 whatever the umask) a directory that only this user can enter.
 
-    Raises RegionError for a symbolic link, a foreign owner or a mode that lets others in; FileNotFoundError if it is
-    not there and not to be made.
+    Raises RegionError for a symbolic link, a foreign owner or a mode that lets others in;
+    FileNotFoundError if it is not there and not to be made.
     """
     if create:
         with contextlib.suppress(FileExistsError):  # somebody's, maybe not ours: looked at below
@@ -49,14 +50,17 @@ def private_directory(path: Path, *, create: bool) -> None:
 
 
 def _opened(path: Path, flags: int) -> io.FileIO:
-    """An open file. In one call, so that an interrupt at any moment leaves the descriptor with an owner that closes it."""
+    """An open file. In one call, so that an interrupt at any moment leaves the descriptor with an
+    owner that closes it.
+    """
     return next(map(io.FileIO, map(os.open, (path,), (flags | os.O_NOFOLLOW | os.O_CLOEXEC,), (0o600,))))
 
 
 class Region:
     """A mapped region. `words` is its memory as unsigned 64-bit words, `bytes` as bytes.
 
-    Stores through `words[i] = value` are single aligned machine stores; see positions.py for the memory order.
+    Stores through `words[i] = value` are single aligned machine stores; see positions.py for the
+    memory order.
     """
 
     def __init__(self, path: Path, fd: int, *, writable: bool) -> None:
@@ -71,8 +75,8 @@ class Region:
 
     @classmethod
     def create(cls, path: Path, size: int) -> Region:
-        """Makes a region of `size` zero bytes, all of it allocated now: a full file system is an error here, not a
-        SIGBUS later. Raises FileExistsError, RegionFull."""
+        """Makes a region of `size` zero bytes, all of it allocated now: a full file system is an
+        error here, not a SIGBUS later. Raises FileExistsError, RegionFull."""
         with _opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as file:
             try:
                 os.fchmod(file.fileno(), 0o600)
@@ -84,7 +88,9 @@ class Region:
 
     @classmethod
     def attach(cls, path: Path, *, writable: bool = False) -> Region:
-        """Maps a region made by another process of this user. Raises FileNotFoundError, PermissionError, RegionError."""
+        """Maps a region made by another process of this user. Raises FileNotFoundError,
+        PermissionError, RegionError.
+        """
         with _opened(path, os.O_RDWR if writable else os.O_RDONLY) as file:
             facts = os.fstat(file.fileno())
             if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid():
@@ -99,14 +105,18 @@ class Region:
         return self._mapping.write
 
     def is_unlinked(self) -> bool:
-        """Whether the region's name was removed: the memory stays usable, but nobody can find it any more."""
+        """Whether the region's name was removed: the memory stays usable, but nobody can find it
+        any more.
+        """
         try:
             return os.stat(self.path, follow_symlinks=False).st_ino != self._inode
         except FileNotFoundError:
             return True
 
     def close(self) -> None:
-        """Unmaps; the region itself stays. Views that were handed out must be released before (BufferError)."""
+        """Unmaps; the region itself stays. Views that were handed out must be released before
+        (BufferError).
+        """
         self.words.release()
         self.bytes.release()
         self._mapping.close()

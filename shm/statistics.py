@@ -1,8 +1,9 @@
-"""Counters and histograms in shared memory, which anyone may read at any time, also while the stages hang.
+"""Counters and histograms in shared memory, which anyone may read at any time, also while the
+stages hang.
 
-A histogram has 192 buckets of microseconds: one each up to 15, then eight to a power of two, so that a percentile is
-within 12.5 % (the idea of HdrHistogram). Each is written by one process; a reader takes what it sees: a count may be one
-behind, never torn.
+A histogram has 192 buckets of microseconds: one each up to 15, then eight to a power of two, so
+that a percentile is within 12.5 % (the idea of HdrHistogram). Each is written by one process; a
+reader takes what it sees: a count may be one behind, never torn.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ class Histogram:
         return sum(self.counts)
 
     def percentile(self, fraction: float) -> float | None:
-        """Microseconds below which that fraction (0 to 1) of the durations lay; None when there are none."""
+        """Microseconds below which that fraction (0 to 1) of the durations lay; None when there are
+        none.
+        """
         left = self.total * fraction
         if left <= 0:
             return None if self.total == 0 else float(bucket_floor(next(i for i, n in enumerate(self.counts) if n)))
@@ -87,7 +90,9 @@ class RetentionFlag(IntFlag):
 
 
 PUT_TIME_LIMITS_MS = (0, 10, 50, 100, 200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 10_000)
-"""RocketMQ's distribution of put times: at most 0 ms, less than 10, less than 50, …, and 10 s or more."""
+"""RocketMQ's distribution of put times: at most 0 ms, less than 10, less than 50, …, and 10 s or
+more.
+"""
 PUT_TIME_NAMES = (
     "<=0ms",
     *(f"<{ms}ms" for ms in PUT_TIME_LIMITS_MS[1:6]),
@@ -103,27 +108,31 @@ assert len(PUT_TIME_NAMES) == len(PUT_TIME_LIMITS_MS) + 1 == PUT_TIME_BUCKETS
 
 
 def record_put_time(words: memoryview, base: int, nanoseconds: int) -> None:
-    """Counts a put of the lane at words index `base` that had to wait. Only its lessee may call this; those that did not
-    wait are not counted one by one, they are the rest of its messages."""
+    """Counts a put of the lane at words index `base` that had to wait. Only its lessee may call
+    this; those that did not wait are not counted one by one, they are the rest of its messages."""
     milliseconds = nanoseconds // 1_000_000
     words[base + Lane.PUT_TIMES + (bisect_right(PUT_TIME_LIMITS_MS, milliseconds) if milliseconds else 0)] += 1
 
 
 def record_wait(words: memoryview, base: int, nanoseconds: int) -> None:
-    """Adds a wait for a write buffer to the lane at words index `base`. Only its lessee may call this."""
+    """Adds a wait for a write buffer to the lane at words index `base`. Only its lessee may call
+    this.
+    """
     words[base + Lane.BUFFER_WAIT_NS] += nanoseconds
     if nanoseconds > words[base + Lane.BUFFER_WAIT_NS_MAX]:
         words[base + Lane.BUFFER_WAIT_NS_MAX] = nanoseconds
 
 
 def put_times(words: memoryview, base: int) -> tuple[int, ...]:
-    """How many puts of a lane took how long, in the order of PUT_TIME_NAMES; those that ended in NoBufferAvailable too."""
+    """How many puts of a lane took how long, in the order of PUT_TIME_NAMES; those that ended in
+    NoBufferAvailable too.
+    """
     counts = words[base + Lane.PUT_TIMES : base + Lane.PUT_TIMES + PUT_TIME_BUCKETS].tolist()
     counts[0] = max(words[base + Lane.MESSAGES] + words[base + Lane.BUFFER_TIMEOUTS] - sum(counts[1:]), 0)
     return tuple(counts)
 
 
-# ---- throughput ------------------------------------------------------------------------------------------------------
+# ---- throughput --------------------------------------------------------------------------------
 
 SAMPLE_NS = 5_000_000_000
 WINDOWS_SECONDS = (10, 60, 600)
@@ -132,7 +141,9 @@ WINDOWS_SECONDS = (10, 60, 600)
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """What all lanes took per second. `window_seconds` was asked for; `over_seconds` it was measured over."""
+    """What all lanes took per second. `window_seconds` was asked for; `over_seconds` it was
+    measured over.
+    """
 
     window_seconds: int
     over_seconds: float
@@ -147,7 +158,9 @@ def _totals(words: memoryview) -> tuple[int, int]:
 
 
 def take_sample(words: memoryview, now_ns: int) -> None:
-    """Notes what all lanes have taken so far, if the last note is old enough. Only the supervisor may call this."""
+    """Notes what all lanes have taken so far, if the last note is old enough. Only the supervisor
+    may call this.
+    """
     taken = words[Header.SAMPLES_TAKEN]
     if taken and now_ns - words[_sample_at(taken - 1)] < SAMPLE_NS:
         return
@@ -161,10 +174,11 @@ def _sample_at(number: int) -> int:
 
 
 def throughput(words: memoryview, now_ns: int) -> tuple[Throughput, ...]:
-    """The throughput of each window: from the youngest sample that is as old as the window until now.
+    """The throughput of each window: from the youngest sample that is as old as the window until
+    now.
 
-    A window that a young store has not filled yet is left out, as RocketMQ leaves it blank; but for the shortest, which
-    begins with the oldest sample then.
+    A window that a young store has not filled yet is left out, as RocketMQ leaves it blank; but for
+    the shortest, which begins with the oldest sample then.
     """
     taken = words[Header.SAMPLES_TAKEN]
     samples = [

@@ -1,10 +1,12 @@
-"""Makes segment files ahead of need, gives drained lanes' memory back, and has old segments deleted (retention.py).
+"""Makes segment files ahead of need, gives drained lanes' memory back, and has old segments deleted
+(retention.py).
 
 RocketMQ's AllocateMappedFileService, and where its CleanCommitLogService runs.
 
-A segment is made in the lane's `tmp/`, allocated in full, synced, renamed into `commitlog/`, its directory synced, and only
-then announced (`allocated`): a full disk is an error here, never in the middle of a commit, and a half-made file is never
-seen. What somebody waits for comes first, then the next segments of the other lanes.
+A segment is made in the lane's `tmp/`, allocated in full, synced, renamed into `commitlog/`, its
+directory synced, and only then announced (`allocated`): a full disk is an error here, never in the
+middle of a commit, and a half-made file is never seen. What somebody waits for comes first, then
+the next segments of the other lanes.
 """
 
 from __future__ import annotations
@@ -63,7 +65,9 @@ class AllocateMappedFileService(ServiceThread):
         return sum(1 for lane in self._leased() if self._has_data_without_file(lane))
 
     def on_start(self) -> None:
-        """Removes what an allocator that was killed had begun: nothing in it was ever part of a log."""
+        """Removes what an allocator that was killed had begun: nothing in it was ever part of a
+        log.
+        """
         for number in self.directory.lane_numbers():
             tmp = self.directory.lane(number).tmp
             for name in self.channel.list(tmp):
@@ -71,16 +75,22 @@ class AllocateMappedFileService(ServiceThread):
                     self.channel.unlink(tmp / name)
 
     def work(self) -> bool:
-        """Makes one segment, the most urgent. True when it made one; where a lane's can't be made, others get theirs."""
+        """Makes one segment, the most urgent. True when it made one; where a lane's can't be made,
+        others get theirs.
+        """
         return any(self._make_next(lane) for lane in sorted(self._short(), key=self._urgency))
 
     def _leased(self) -> list[int]:
-        """Lanes whose buffers are there: somebody writes into them, or has left something to commit."""
+        """Lanes whose buffers are there: somebody writes into them, or has left something to
+        commit.
+        """
         leased: list[int] = np.flatnonzero(self.lanes[:, Lane.BUFFERS] & np.uint64(1)).tolist()
         return leased
 
     def _short(self) -> list[int]:
-        """Lanes that have not all their segments; while stopping, only those whose data has nowhere to go."""
+        """Lanes that have not all their segments; while stopping, only those whose data has nowhere
+        to go.
+        """
         is_short = self._has_data_without_file if self._closes() else self._missing
         return [lane for lane in self._leased() if is_short(lane) > 0]
 
@@ -100,9 +110,11 @@ class AllocateMappedFileService(ServiceThread):
         return (until - int(row[Lane.ALLOCATED])) // size
 
     def _urgency(self, lane: int) -> tuple[int, int, int]:
-        """Sorts lanes: those that can't go on come first, a waiting producer's before all, then who has fewest ahead.
+        """Sorts lanes: those that can't go on come first, a waiting producer's before all, then who
+        has fewest ahead.
 
-        A lane can't go on without the segment that its committer, or its producer in direct mode, has come to.
+        A lane can't go on without the segment that its committer, or its producer in direct mode,
+        has come to.
         """
         row = self.lanes[lane]
         size, allocated = int(row[Lane.SEGMENT_SIZE]), int(row[Lane.ALLOCATED]) // int(row[Lane.SEGMENT_SIZE])
@@ -153,11 +165,11 @@ class AllocateMappedFileService(ServiceThread):
         self.channel.rename(temporary, target)
         self.channel.sync_directory(directory.commitlog)
 
-    # ---- house-keeping -------------------------------------------------------------------------------------------
+    # ---- house-keeping --------------------------------------------------------------------------
 
     def on_wait_end(self) -> None:
-        """Gives back the buffers of lanes that nobody has leased for a while and that are drained; looks after the others,
-        and deletes old segments."""
+        """Gives back the buffers of lanes that nobody has leased for a while and that are drained;
+        looks after the others, and deletes old segments."""
         now = self.clock.monotonic_ns()
         for lane in self._leased():
             try:
@@ -196,7 +208,9 @@ class AllocateMappedFileService(ServiceThread):
         return bool(drained) and not is_leased(self.directory.lane(lane), self.pool, self.channel)
 
     def _give_back(self, lane: int) -> None:
-        """Removes a lane's buffers, under the lane's lock: a producer can't be leasing it meanwhile."""
+        """Removes a lane's buffers, under the lane's lock: a producer can't be leasing it
+        meanwhile.
+        """
         with lane_locked(self.directory.lane(lane), self.pool, self.channel) as is_ours:
             if is_ours and self._is_drained(lane):
                 self.words[self.control.lane_base(lane) + Lane.BUFFERS] += 1

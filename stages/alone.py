@@ -1,9 +1,11 @@
-"""One stage alone, on prepared input, with no other process running: for benchmarks, and to see where its time goes.
+"""One stage alone, on prepared input, with no other process running: for benchmarks, and to see
+where its time goes.
 
-`python -P -m commitlog.stages.alone STAGE DIRECTORY [SEGMENT_BYTES [BODY_BYTES]]` makes a small store in a new
-DIRECTORY and fills a lane's buffers. Then it obeys lines of its standard input, each answered by one JSON object: `prepare` sets the stage's
-input back to untouched, `go` turns the stage's rounds until nothing is left and says what that took. At the end of its
-input it removes the store and its pool.
+`python -P -m commitlog.stages.alone STAGE DIRECTORY [SEGMENT_BYTES [BODY_BYTES]]` makes a small
+store in a new DIRECTORY and fills a lane's buffers. Then it obeys lines of its standard input, each
+answered by one JSON object: `prepare` sets the stage's input back to untouched, `go` turns the
+stage's rounds until nothing is left and says what that took. At the end of its input it removes the
+store and its pool.
 
 | stage | input of a pass |
 | --- | --- |
@@ -65,7 +67,9 @@ class _Locks(Supervisor):
 
 
 class Alone:
-    """A store of one filled lane, and one stage of it in this process. `input_bytes`: of the lane's log."""
+    """A store of one filled lane, and one stage of it in this process. `input_bytes`: of the lane's
+    log.
+    """
 
     def __init__(self, name: str, path: Path, segment_bytes: int, body_bytes: int) -> None:
         self.name, self.path, self.segment_bytes = name, path, segment_bytes
@@ -141,7 +145,7 @@ class Alone:
             pass
         self._end(flusher)
 
-    # ---- a pass --------------------------------------------------------------------------------------------------
+    # ---- a pass ---------------------------------------------------------------------------------
 
     def prepare(self) -> None:
         """Sets the stage's input back, and makes the stage."""
@@ -253,7 +257,9 @@ def _usage() -> tuple[float, float, int]:
 
 
 def _let_profilers_in() -> None:
-    """Where Yama lets only parents trace, a profiler that is a sibling of this process is asked in by it."""
+    """Where Yama lets only parents trace, a profiler that is a sibling of this process is asked in
+    by it.
+    """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _PR_SET_PTRACER_ANY, 0, 0, 0)
 

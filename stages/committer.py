@@ -1,10 +1,10 @@
 """Copies write buffers to segment files: RocketMQ's CommitRealTimeService.
 
-For each lane, [committed, wrote) goes from the lane's buffer to its segment file by one pwrite a slice, then `committed`
-is stored. Only this process writes segment bytes. Nothing is committed into a segment before the flusher holds a
-descriptor of it (`opened`), and what a failed sync may have lost is written again when the flusher asks
-(`rewrite_wanted`): after a failed fdatasync the kernel counts the lost pages as clean, and only a new write makes them
-dirty again.
+For each lane, [committed, wrote) goes from the lane's buffer to its segment file by one pwrite a
+slice, then `committed` is stored. Only this process writes segment bytes. Nothing is committed into
+a segment before the flusher holds a descriptor of it (`opened`), and what a failed sync may have
+lost is written again when the flusher asks (`rewrite_wanted`): after a failed fdatasync the kernel
+counts the lost pages as clean, and only a new write makes them dirty again.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ class CommitRealTimeService(ServiceThread):
             self._buffers.follow()
 
     def work(self) -> int:
-        """One slice of every lane that has something: lanes take turns, so that none starves the others."""
+        """One slice of every lane that has something: lanes take turns, so that none starves the
+        others.
+        """
         dirty = np.flatnonzero((self._wrote != self._committed) | (self._wanted != self._rewritten))
         now = self.clock.monotonic_ns()
         moved = 0
@@ -110,7 +112,9 @@ class CommitRealTimeService(ServiceThread):
         return moved
 
     def _is_due(self, lane: int, base: int, now: int) -> bool:
-        """RocketMQ's rule: enough pages, a full segment, or the thorough interval; and whenever somebody waits."""
+        """RocketMQ's rule: enough pages, a full segment, or the thorough interval; and whenever
+        somebody waits.
+        """
         wrote, committed = self.words[base + Lane.WROTE], self.words[base + Lane.COMMITTED]
         if wrote - committed >= self._least_bytes or self.stopping:
             return wrote > committed
@@ -151,15 +155,18 @@ class CommitRealTimeService(ServiceThread):
         return True
 
     def _data_end(self, base: int, start: int, size: int, wrote: int) -> int:
-        """Where the data of a segment ends: `wrote`, or behind its BLANK once the lessee has rolled over."""
+        """Where the data of a segment ends: `wrote`, or behind its BLANK once the lessee has rolled
+        over.
+        """
         if wrote < start + size:
             return wrote
         slots = self.words[base + Lane.SLOTS]
         return self.words[base + Lane.DATA_END + start // size % slots]
 
     def _rewrite(self, lane: int, base: int) -> None:
-        """Writes [flushed rounded down to a page, committed) again from the buffers, into the same files; of a direct segment
-        everything that is published, for the failed sync may have lost that too."""
+        """Writes [flushed rounded down to a page, committed) again from the buffers, into the same
+        files; of a direct segment everything that is published, for the failed sync may have lost
+        that too."""
         words = self.words
         flushed, committed, wrote = words[base + Lane.FLUSHED], words[base + Lane.COMMITTED], words[base + Lane.WROTE]
         size = words[base + Lane.SEGMENT_SIZE]
@@ -173,22 +180,25 @@ class CommitRealTimeService(ServiceThread):
             where = start + size
 
     def _trust_direct(self, lane: int, base: int, committed: int, stop: int) -> None:
-        """Bytes that a lessee wrote before a failed sync may be published after their rewrite: what is published next is
-        written again as well. Later ones were written after it. A committer that starts knows of no rewrite: the same."""
+        """Bytes that a lessee wrote before a failed sync may be published after their rewrite: what
+        is published next is written again as well. Later ones were written after it. A committer
+        that starts knows of no rewrite: the same."""
         if stop > self._trusted_above.get(lane, 0):
             start = committed - committed % self.words[base + Lane.SEGMENT_SIZE]
             self._write_again(lane, base, start, committed - committed % PAGE_BYTES, stop)
             self._trusted_above[lane] = math.inf
 
     def _write_again(self, lane: int, base: int, start: int, where: int, end: int) -> None:
-        """Writes [where, end) of the segment that begins at `start` again, as far as the segment reaches."""
+        """Writes [where, end) of the segment that begins at `start` again, as far as the segment
+        reaches.
+        """
         if where < end:
             with self.channel.opened(self.directory.lane(lane).segment(start), write=True) as fd:
                 self.channel.pwrite(fd, self._again(lane, base, start, where, end, fd), where - start)
 
     def _again(self, lane: int, base: int, start: int, where: int, committed: int, fd: int) -> bytes | memoryview:
-        """What was written to a segment from `where` on. Of a direct one there is no buffer: it is read back, and must be
-        right by every CRC. Raises CorruptRecord."""
+        """What was written to a segment from `where` on. Of a direct one there is no buffer: it is
+        read back, and must be right by every CRC. Raises CorruptRecord."""
         words = self.words
         size = words[base + Lane.SEGMENT_SIZE]
         if not is_direct(words, base, start // size):

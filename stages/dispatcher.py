@@ -1,8 +1,8 @@
 """Places an entry in a consume queue for every flushed record: RocketMQ's ReputMessageService.
 
-Each entry goes to QUEUEOFFSET × 20 of its topic's queue, so that doing it again writes the same bytes: a dispatcher that
-was killed starts again from `dispatched`, or from anywhere before it. Consume queues are synced before `dispatch_synced`
-says so, which is what `positions` records.
+Each entry goes to QUEUEOFFSET × 20 of its topic's queue, so that doing it again writes the same
+bytes: a dispatcher that was killed starts again from `dispatched`, or from anywhere before it.
+Consume queues are synced before `dispatch_synced` says so, which is what `positions` records.
 """
 
 from __future__ import annotations
@@ -30,17 +30,20 @@ from commitlog.stages.service_thread import ServiceThread, main
 
 _SLICE_BYTES = 16 << 20
 _OTHER_DESCRIPTORS = 24
-"""What a stage has open besides; the other half of its limit is for queues with two files, and for the segments of lanes."""
+"""What a stage has open besides; the other half of its limit is for queues with two files, and for
+the segments of lanes.
+"""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class LaneDispatch:
-    """What the dispatcher keeps of a lane: its open queues, the least used first, and the segment that it reads.
+    """What the dispatcher keeps of a lane: its open queues, the least used first, and the segment
+    that it reads.
 
-    `entries`: what its queues end at, added up, at `dispatched`; −1 where nobody knows, and is counted anew from log offset
-    `count_from` on.
+    `entries`: what its queues end at, added up, at `dispatched`; −1 where nobody knows, and is
+    counted anew from log offset `count_from` on.
     """
 
     entries: int
@@ -73,7 +76,9 @@ class ReputMessageService(ServiceThread):
         self._flushed, self._dispatched = self.lanes[:, Lane.FLUSHED], self.lanes[:, Lane.DISPATCHED]
 
     def on_start(self) -> None:
-        """Places again what was not synced: a sync that failed under a killed dispatcher was reported to nobody."""
+        """Places again what was not synced: a sync that failed under a killed dispatcher was
+        reported to nobody.
+        """
         self._dispatched[:] = self.lanes[:, Lane.DISPATCH_SYNCED]
 
     def left(self) -> int:
@@ -91,7 +96,9 @@ class ReputMessageService(ServiceThread):
         return moved
 
     def _attend(self, lane: int) -> int:
-        """Goes on in a lane, to the end of its segment or of a slice. Returns by how many bytes, 0 after a fault."""
+        """Goes on in a lane, to the end of its segment or of a slice. Returns by how many bytes, 0
+        after a fault.
+        """
         try:
             moved = self._dispatch(lane)
             self.set_fault(lane, 0)
@@ -166,8 +173,9 @@ class ReputMessageService(ServiceThread):
         return queue
 
     def _make_room(self, lane: int) -> None:
-        """Closes queues where as many are open as may be: there may be more topics than descriptors. First the least used one
-        of the lane that has most; each is synced before. Raises OSError where that fails and is this lane's."""
+        """Closes queues where as many are open as may be: there may be more topics than
+        descriptors. First the least used one of the lane that has most; each is synced before.
+        Raises OSError where that fails and is this lane's."""
         while sum(len(state.queues) for state in self._state.values()) >= self._open_most:
             fullest = max(self._state, key=lambda number: len(self._state[number].queues))
             state = self._state[fullest]
@@ -184,7 +192,9 @@ class ReputMessageService(ServiceThread):
                 queue.close()
 
     def _go_back(self, lane: int, error: OSError) -> None:
-        """After a failed sync: the kernel may have dropped what was not synced, so it is placed again."""
+        """After a failed sync: the kernel may have dropped what was not synced, so it is placed
+        again.
+        """
         self.set_fault(lane, error.errno or errno.EIO)
         base = self.control.lane_base(lane)
         synced = self.words[base + Lane.DISPATCHED] = self.words[base + Lane.DISPATCH_SYNCED]
@@ -198,7 +208,9 @@ class ReputMessageService(ServiceThread):
             self._sync()
 
     def _start_over(self, lane: int, state: LaneDispatch) -> None:
-        """Somebody removed files of consume queues under the running store: all of the lane's are built anew."""
+        """Somebody removed files of consume queues under the running store: all of the lane's are
+        built anew.
+        """
         log.warning("lane %d: consume queue files were removed; they are built anew from the log", lane)
         base = self.control.lane_base(lane)
         first = self.words[base + Lane.FIRST]
@@ -229,7 +241,9 @@ class ReputMessageService(ServiceThread):
             self.words[base + Lane.DISPATCH_SYNCED] = dispatched
 
     def _count(self, lane: int, state: LaneDispatch, dispatched: int) -> None:
-        """All queues were built anew: what they end at is known once all that was there has been placed again."""
+        """All queues were built anew: what they end at is known once all that was there has been
+        placed again.
+        """
         base = self.control.lane_base(lane)
         first = self.words[base + Lane.FIRST]
         state.entries = total_of_ends(self.directory.lane(lane), first, dispatched, self.channel)

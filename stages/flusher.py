@@ -1,14 +1,17 @@
-"""Makes committed bytes durable: RocketMQ's FlushRealTimeService, and GroupCommitService for who waits.
+"""Makes committed bytes durable: RocketMQ's FlushRealTimeService, and GroupCommitService for who
+waits.
 
-`flushed` advances only over bytes that were committed before a successful fdatasync began, on a descriptor that was open
-before they were written. After a failed sync, and at the flusher's own start, the range (flushed, committed] counts as
-lost by the kernel: the committer is asked to write it again from the buffers, and only a sync begun after that counts.
+`flushed` advances only over bytes that were committed before a successful fdatasync began, on a
+descriptor that was open before they were written. After a failed sync, and at the flusher's own
+start, the range (flushed, committed] counts as lost by the kernel: the committer is asked to write
+it again from the buffers, and only a sync begun after that counts.
 
-A segment that somebody removes while it is open stops its lane by name: what is written to it nobody will find, so nothing
-more of it counts. Its bytes are still in the buffers, and stay there until the next start.
+A segment that somebody removes while it is open stops its lane by name: what is written to it
+nobody will find, so nothing more of it counts. Its bytes are still in the buffers, and stay there
+until the next start.
 
-One sync answers everybody who waits at or below it: a request is a position in shared memory (`flush_requested`), not a
-message, so thousands of them cost nothing.
+One sync answers everybody who waits at or below it: a request is a position in shared memory
+(`flush_requested`), not a message, so thousands of them cost nothing.
 """
 
 from __future__ import annotations
@@ -90,7 +93,9 @@ class FlushRealTimeService(ServiceThread):
         self._syncs = ThreadPoolExecutor(_OVERLAPPING_SYNCS, thread_name_prefix="fdatasync")
 
     def on_start(self) -> None:
-        """Distrusts what was committed before: a sync that failed under a killed flusher is reported to nobody."""
+        """Distrusts what was committed before: a sync that failed under a killed flusher is
+        reported to nobody.
+        """
         words = self.words
         for lane in range(len(self.lanes)):
             base = self.control.lane_base(lane)
@@ -144,7 +149,9 @@ class FlushRealTimeService(ServiceThread):
         self.set_fault(lane, errno.ENOENT)
 
     def _log_progress(self) -> None:
-        """RocketMQ's printFlushProgress: now and then, while anything moves, how far the disk is behind memory."""
+        """RocketMQ's printFlushProgress: now and then, while anything moves, how far the disk is
+        behind memory.
+        """
         logged_at, flushed_then = self._progress
         now = self.clock.monotonic_ns()
         if now - logged_at < self._progress_ns:
@@ -162,7 +169,9 @@ class FlushRealTimeService(ServiceThread):
             )
 
     def work(self) -> int:
-        """Opens what the allocator has made, then syncs every lane that is due; syncs of several lanes overlap."""
+        """Opens what the allocator has made, then syncs every lane that is due; syncs of several
+        lanes overlap.
+        """
         opened = False
         for lane in np.flatnonzero(self._allocated > self._opened).tolist():
             opened = (lane not in self._removed and self._open_segments(lane)) or opened
@@ -209,7 +218,8 @@ class FlushRealTimeService(ServiceThread):
         return SyncOrder(lane, flushed, committed, start, min(committed, start + size), self._files[lane][start])
 
     def _sync(self, order: SyncOrder) -> tuple[int, int]:
-        """Runs in a thread of its own when several lanes are due, so it touches nothing but the file.
+        """Runs in a thread of its own when several lanes are due, so it touches nothing but the
+        file.
 
         Returns (errno or 0, nanoseconds).
         """
@@ -223,7 +233,9 @@ class FlushRealTimeService(ServiceThread):
         return 0, self.clock.monotonic_ns() - began
 
     def _finish(self, order: SyncOrder, result: tuple[int, int]) -> int:
-        """Publishes what a sync has made durable, or asks for it to be written again. By how much `flushed` moved."""
+        """Publishes what a sync has made durable, or asks for it to be written again. By how much
+        `flushed` moved.
+        """
         words, base, lane = self.words, self.control.lane_base(order.lane), order.lane
         code, nanoseconds = result
         if code == errno.ENOENT:
@@ -245,12 +257,15 @@ class FlushRealTimeService(ServiceThread):
         if is_segments_end:
             self.channel.close(self._files[lane].pop(order.start))
         if is_segments_end or lane not in self._recorded:
-            # Positions are written in this round: without them a stopped store would read as empty after its first flush.
+            # Positions are written in this round: without them a stopped store would read as empty
+            # after its first flush.
             self._recorded_ns = LONG_AGO_NS
         return order.target - order.flushed
 
     def _open_segments(self, lane: int) -> bool:
-        """Opens every segment that exists and is not flushed yet, before the committer's first write to it."""
+        """Opens every segment that exists and is not flushed yet, before the committer's first
+        write to it.
+        """
         words, base = self.words, self.control.lane_base(lane)
         allocated, flushed = words[base + Lane.ALLOCATED], words[base + Lane.FLUSHED]
         size = words[base + Lane.SEGMENT_SIZE] or self.facts.segment_bytes
@@ -271,14 +286,15 @@ class FlushRealTimeService(ServiceThread):
         return True
 
     def record_positions(self) -> None:
-        """Writes `positions` (ours) and `checkpoint` (RocketMQ's) of every lane that moved: data and consume queues are
-        durable up to what they say."""
+        """Writes `positions` (ours) and `checkpoint` (RocketMQ's) of every lane that moved: data
+        and consume queues are durable up to what they say."""
         self._recorded_ns = self.clock.monotonic_ns()
         words = self.words
         for lane in np.flatnonzero(self._flushed).tolist():
             base = self.control.lane_base(lane)
             first = words[base + Lane.FIRST]  # loaded first: it may grow up to the other two
-            # what lies below the first needs no entries: queues that are being built anew may not have come so far yet
+            # what lies below the first needs no entries: queues that are being built anew may not
+            # have come so far yet
             dispatched, flushed = max(words[base + Lane.DISPATCH_SYNCED], first), words[base + Lane.FLUSHED]
             if self._recorded.get(lane) == (flushed, dispatched, first):
                 continue

@@ -1,12 +1,14 @@
 """The life of a stage: started, woken, drained, stopped. RocketMQ's ServiceThread, as a process.
 
-A stage is a process that holds its stage lock, binds its bell, and then turns rounds: wait for a wakeup or for the
-interval, work on every lane. It leaves when its owner closes its standard input (or dies, which closes it too) or on
-SIGTERM: it drains, for at most ten rounds, and says what is left.
+A stage is a process that holds its stage lock, binds its bell, and then turns rounds: wait for a
+wakeup or for the interval, work on every lane. It leaves when its owner closes its standard input
+(or dies, which closes it too) or on SIGTERM: it drains, for at most ten rounds, and says what is
+left.
 
-**No lost wakeup.** A producer that finds the stage awake does not ring. On x86 its look at the sleep word may overtake
-its own store of `wrote`, so both could miss each other. The sleeper pays: it announces its sleep, looks at the positions,
-waits a millisecond (store buffers drain in far less), looks again, and only then sleeps for long.
+**No lost wakeup.** A producer that finds the stage awake does not ring. On x86 its look at the
+sleep word may overtake its own store of `wrote`, so both could miss each other. The sleeper pays:
+it announces its sleep, looks at the positions, waits a millisecond (store buffers drain in far
+less), looks again, and only then sleeps for long.
 """
 
 from __future__ import annotations
@@ -53,9 +55,9 @@ log = logging.getLogger(__name__)
 class ServiceThread(ABC):
     """Base of the stages. `lanes` is the live table of lane rows, shape (128, 128), words.
 
-    A subclass says `watched` (the lane words whose change is news to it), `work` (one round over all lanes) and `left`
-    (what is still to do, for the drain). `reach` is the lane word up to which it has done its part of a synchronous flush;
-    None: it has no part in one.
+    A subclass says `watched` (the lane words whose change is news to it), `work` (one round over
+    all lanes) and `left` (what is still to do, for the drain). `reach` is the lane word up to which
+    it has done its part of a synchronous flush; None: it has no part in one.
     """
 
     name: str
@@ -104,10 +106,11 @@ class ServiceThread(ABC):
             raise StoreNotFound(f"{path}: {error.strerror}; start the store, not a single stage") from error
 
     def _take_lock(self) -> int:
-        """The stage's own lock decides that there is one of it, not a signal that was sent to another.
+        """The stage's own lock decides that there is one of it, not a signal that was sent to
+        another.
 
-        A stage that was launched just before its supervisor was killed may be so late that the next start has let the lock
-        go for its own: that one waits until the orphan has drained.
+        A stage that was launched just before its supervisor was killed may be so late that the next
+        start has let the lock go for its own: that one waits until the orphan has drained.
         """
         wait_ms = Config.from_json(self.directory.load().config).supervisor.start_wait_ms
         until = self.clock.monotonic_ns() + wait_ms * 1_000_000
@@ -133,18 +136,22 @@ class ServiceThread(ABC):
             raise StageFailed(f"{self.directory.path}: a {self.name} is running already, and its lock file was removed")
         return fd
 
-    # ---- what a stage is -----------------------------------------------------------------------------------------
+    # ---- what a stage is ------------------------------------------------------------------------
 
     @abstractmethod
     def work(self) -> int:
-        """One round over all lanes. Returns how much moved (bytes, or just 1): after a large step it is no time to rest."""
+        """One round over all lanes. Returns how much moved (bytes, or just 1): after a large step
+        it is no time to rest.
+        """
 
     @abstractmethod
     def left(self) -> int:
         """How much (bytes, or steps) this stage has still to do before it may leave."""
 
     def waiting_lanes(self) -> list[int]:
-        """Lanes of which somebody waits for a synchronous flush to which this stage has still to do its part."""
+        """Lanes of which somebody waits for a synchronous flush to which this stage has still to do
+        its part.
+        """
         if self._reached is None:
             return []
         now = self.clock.monotonic_ns()
@@ -172,7 +179,7 @@ class ServiceThread(ABC):
         """The sender that wakes another stage."""
         return WakeupSender(self.context, self.pool, stage, self.words, self.control.stage_base(stage))
 
-    # ---- its life ------------------------------------------------------------------------------------------------
+    # ---- its life -------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Turns rounds until told to stop, drains, leaves."""
@@ -208,9 +215,11 @@ class ServiceThread(ABC):
         self._close()
 
     def _round(self) -> int:
-        """`work`, then the frames that rang for it: who comes out of sleep has cold caches, and somebody waits for the work.
+        """`work`, then the frames that rang for it: who comes out of sleep has cold caches, and
+        somebody waits for the work.
 
-        Before anything that may wait: a frame that is taken out here and came for more is seen as news by then.
+        Before anything that may wait: a frame that is taken out here and came for more is seen as
+        news by then.
         """
         moved = self.work()
         if self._rung:
@@ -219,14 +228,17 @@ class ServiceThread(ABC):
         return moved
 
     def news(self) -> int:
-        """A number that changes when any watched word does: the words only grow, so their sum tells."""
+        """A number that changes when any watched word does: the words only grow, so their sum
+        tells.
+        """
         return int(self.lanes[:, self.watched].sum())
 
     def wait_for_running(self, interval_ms: int, seen: int) -> None:
         """Sleeps until a wakeup, the interval's end, or the stop.
 
-        `seen` is what `news` said before the last round: returns at once when there is more since. What the round saw and
-        could not do (a segment is missing, the disk is full) is no news, so a blocked stage sleeps too.
+        `seen` is what `news` said before the last round: returns at once when there is more since.
+        What the round saw and could not do (a segment is missing, the disk is full) is no news, so
+        a blocked stage sleeps too.
         """
         sleep_at = self.base + Stage.SLEEP
         words = self.words
@@ -242,9 +254,10 @@ class ServiceThread(ABC):
             words[sleep_at] += 1
 
     def _serve_waiters(self) -> bool:
-        """While this stage has a part to do in a synchronous flush, looks at its lanes and serves them at once: a wakeup
-        takes as long as a whole step does. So it looks a moment longer after a small step: who waits for each message comes
-        back at once. True when something moved. Others get their turn after five milliseconds.
+        """While this stage has a part to do in a synchronous flush, looks at its lanes and serves
+        them at once: a wakeup takes as long as a whole step does. So it looks a moment longer after
+        a small step: who waits for each message comes back at once. True when something moved.
+        Others get their turn after five milliseconds.
 
         Whoever finds nothing to do yields: three processes do so, and there may be two cores only.
         """
@@ -270,7 +283,9 @@ class ServiceThread(ABC):
         return moved
 
     def _linger(self) -> None:
-        """Rests after work, so that a busy pipeline makes few large steps; not while somebody waits for a flush."""
+        """Rests after work, so that a busy pipeline makes few large steps; not while somebody waits
+        for a flush.
+        """
         if self._serve_waiters():
             return
         lingering_at = self.base + Stage.LINGERING
@@ -301,7 +316,9 @@ class ServiceThread(ABC):
         self.words[self.base + Stage.ROUNDS] += 1
 
     def set_fault(self, lane: int, code: int) -> bool:
-        """Tells who waits for the lane what this stage suffers from (an errno; 0: nothing). True when that is new."""
+        """Tells who waits for the lane what this stage suffers from (an errno; 0: nothing). True
+        when that is new.
+        """
         at = self.control.lane_base(lane) + self.fault_word
         if self.words[at] == code:
             return False
@@ -343,8 +360,9 @@ class ServiceThread(ABC):
             log.info("%s drained", self.name)
 
     def _check_place(self) -> None:
-        """Leaves at once, as if it were killed, where the store's path leads to another directory, or to none: the pool has
-        all that is not flushed, and the next start of the store goes on with it. Raises StoreMoved."""
+        """Leaves at once, as if it were killed, where the store's path leads to another directory,
+        or to none: the pool has all that is not flushed, and the next start of the store goes on
+        with it. Raises StoreMoved."""
         if not self.control.is_at(self.directory.path):
             self._close()
             raise store_moved(self.directory.path, self.pool)
@@ -372,7 +390,9 @@ class ServiceThread(ABC):
 
 
 def main(service: type[ServiceThread]) -> None:
-    """Entry of a stage process: `python -P -m stages.<name> STORE`. Its output goes to the store's log of the stage."""
+    """Entry of a stage process: `python -P -m stages.<name> STORE`. Its output goes to the store's
+    log of the stage.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     assert service.name in STAGES
     log_to_own_output(StoreDirectory(sys.argv[1]).logs_directory / f"{service.name}.log")

@@ -1,4 +1,6 @@
-"""The disk as a stage sees it: no call by a path of the store reaches another directory that has come into its place."""
+"""The disk as a stage sees it: no call by a path of the store reaches another directory that has
+come into its place.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,12 @@ from commitlog.disk.file_channel import FileChannel
 
 
 class StoreChannel(FileChannel):
-    """Raises FileNotFoundError where the path of the store no longer leads to the directory that it led to at first.
+    """Raises FileNotFoundError where the path of the store no longer leads to the directory that it
+    led to at first.
 
-    An open looks before, so that nothing is made there, and after, so that no byte of ours goes to a file there and no sync
-    of such a file counts. What is open already is the store's, wherever it is.
+    An open looks before, so that nothing is made there, and after, so that no byte of ours goes to
+    a file there and no sync of such a file counts. What is open already is the store's, wherever it
+    is.
     """
 
     def __init__(self, store: Path) -> None:

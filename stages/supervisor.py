@@ -1,9 +1,11 @@
-"""Owns a running store: locks it, opens its pool, starts the stages, watches them, stops them in order.
+"""Owns a running store: locks it, opens its pool, starts the stages, watches them, stops them in
+order.
 
-A process of its own, started by `commitlog.Store.open`. Its standard input is the owner's hand: the first line is the
-request (JSON), the end of it means stop. Its standard output reports (a JSON object a line): `ready`, `warning`, `error`,
-`stopped`. The supervisor holds the store's lock for its whole life, and all stage locks before anything is recovered; a
-stage takes its own lock again when it starts, so that there is never a second one, whatever happened to the first.
+A process of its own, started by `commitlog.Store.open`. Its standard input is the owner's hand: the
+first line is the request (JSON), the end of it means stop. Its standard output reports (a JSON
+object a line): `ready`, `warning`, `error`, `stopped`. The supervisor holds the store's lock for
+its whole life, and all stage locks before anything is recovered; a stage takes its own lock again
+when it starts, so that there is never a second one, whatever happened to the first.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ _STAGE_START_SECONDS = 20.0
 _STOP_ORDER = ("committer", "flusher", "dispatcher", "allocator")
 _BACKOFF_SECONDS_MAX = 2.0
 _ROUNDS_OF_A_LIFE = 3
-"""A stage that has turned so many rounds could work: whatever killed it, it is started again at once."""
+"""A stage that has turned so many rounds could work: whatever killed it, it is started again at
+once.
+"""
 _DRAIN_AGAIN_NS = 3_000_000_000
 _DESCRIPTORS_MAX = 65_536
 
@@ -92,10 +96,11 @@ class Supervisor:
         self.heartbeats: Heartbeats | None = None
         self.facts: StoreFacts | None = None
 
-    # ---- start ---------------------------------------------------------------------------------------------------
+    # ---- start ----------------------------------------------------------------------------------
 
     def start(self, on_locked: Callable[[], None] = lambda: None) -> None:
-        """Everything up to running stages. Raises named errors, having touched nothing of another owner's.
+        """Everything up to running stages. Raises named errors, having touched nothing of another
+        owner's.
 
         `on_locked` is called when the store is ours: before, not even the log may be written to.
         """
@@ -105,7 +110,8 @@ class Supervisor:
         try:
             facts = self.directory.load()  # again, now that nobody else can change it
         except StoreNotFound:
-            # a parent that may not be opened is somebody else's, and so was the making of our directory
+            # a parent that may not be opened is somebody else's, and so was the making of our
+            # directory
             with contextlib.suppress(PermissionError):
                 self.channel.sync_directory(self.directory.path.parent)
             self.directory.save(facts)
@@ -166,7 +172,7 @@ class Supervisor:
             lane = self.directory.lane(number)
             self.channel.replace_file(lane.abort_file, str(os.getpid()).encode())
 
-    # ---- stages --------------------------------------------------------------------------------------------------
+    # ---- stages ---------------------------------------------------------------------------------
 
     def _launch(self, name: str, before: StageProcess | None = None) -> StageProcess:
         self.channel.create_directory(self.directory.logs_directory, below=self.directory.path)
@@ -196,7 +202,9 @@ class Supervisor:
         return f"commitlog.stages.{name}"
 
     def _wait_until_up(self) -> None:
-        """Waits until every stage turns its rounds. Raises StageFailed with the last line of its log."""
+        """Waits until every stage turns its rounds. Raises StageFailed with the last line of its
+        log.
+        """
         patience = Patience(self.clock, int(_STAGE_START_SECONDS * 1e9))
         assert self.control is not None
         for stage in self.stages.values():
@@ -214,10 +222,12 @@ class Supervisor:
             return f"its log can't be read: {error}"
         return f"{lines[-1] if lines else 'it said nothing'} (see {path})"
 
-    # ---- watch ---------------------------------------------------------------------------------------------------
+    # ---- watch ----------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Restarts what dies until the owner asks to stop or goes away. Raises StageFailed, PoolUnlinked, StoreMoved."""
+        """Restarts what dies until the owner asks to stop or goes away. Raises StageFailed,
+        PoolUnlinked, StoreMoved.
+        """
         poller = select.poll()
         poller.register(_STDIN, select.POLLIN)
         for stage in self.stages.values():
@@ -255,7 +265,9 @@ class Supervisor:
         return max(min([_POLL_MS, *waits]), 0)
 
     def _bury(self, stage: StageProcess) -> None:
-        """Notes a stage's death and when to start it again: at once, or with back-off where the last ones died young."""
+        """Notes a stage's death and when to start it again: at once, or with back-off where the
+        last ones died young.
+        """
         assert self.control is not None
         code = stage.process.wait()
         os.close(stage.pidfd)
@@ -279,7 +291,9 @@ class Supervisor:
         self._warn(f"the {stage.name} (pid {stage.process.pid}) died with {code}; it is started again {when}")
 
     def _check_heartbeat(self, stage: StageProcess) -> None:
-        """A stage whose heart stands still for long while this process runs is killed; its lock tells when it is gone."""
+        """A stage whose heart stands still for long while this process runs is killed; its lock
+        tells when it is gone.
+        """
         assert self.heartbeats is not None
         limit_ns, pid = self.config.supervisor.hung_after_ms * 1_000_000, stage.process.pid
         silent_ns = self.heartbeats.silent_for(stage.name, pid, limit_ns, int(_STAGE_START_SECONDS * 1e9))
@@ -292,11 +306,11 @@ class Supervisor:
         now = self.control.words[Header.SUPERVISOR_HEARTBEAT] = self.clock.monotonic_ns()
         take_sample(self.control.words, now)
 
-    # ---- stop ----------------------------------------------------------------------------------------------------
+    # ---- stop -----------------------------------------------------------------------------------
 
     def stop(self) -> StopReport:
-        """Producers are told, the stages drain in order, the last positions are written, then the pool goes. It stays, and
-        nothing is written, where the store's path leads elsewhere."""
+        """Producers are told, the stages drain in order, the last positions are written, then the
+        pool goes. It stays, and nothing is written, where the store's path leads elsewhere."""
         if self.control is None or self.facts is None:
             return StopReport(drained=True, kept=[])
         self.stopping = True  # from here on a SIGTERM hurries
@@ -335,7 +349,9 @@ class Supervisor:
         stage.pidfd = -1
 
     def _can_drain_more(self) -> bool:
-        """Whether something is left only because a stage was dead, or asked for a rewrite when the committer had gone."""
+        """Whether something is left only because a stage was dead, or asked for a rewrite when the
+        committer had gone.
+        """
         lanes = self._sound_lanes()
         asked = bool((lanes[:, Lane.REWRITE_WANTED] != lanes[:, Lane.REWRITTEN]).any())
         died = any(stage.process.returncode != 0 for stage in self.stages.values())
@@ -347,14 +363,18 @@ class Supervisor:
         return bool(left.any())
 
     def _sound_lanes(self) -> npt.NDArray[np.uint64]:
-        """The rows of lanes that a stage can still do something for: not of those that are damaged (LaneDamaged)."""
+        """The rows of lanes that a stage can still do something for: not of those that are damaged
+        (LaneDamaged).
+        """
         assert self.control is not None
         lanes = self.control.lane_table()
         sound: npt.NDArray[np.uint64] = lanes[lanes[:, Lane.COMMITTER_FAULT] != errno.EILSEQ]
         return sound
 
     def _drain_again(self) -> None:
-        """A second and last time, together: what a flusher asks to be written again needs a committer."""
+        """A second and last time, together: what a flusher asks to be written again needs a
+        committer.
+        """
         log.info("something is left that another round of the stages can do")
         try:
             for name in STAGES:
@@ -369,8 +389,9 @@ class Supervisor:
             self._stop_stage(self.stages[name])
 
     def give_up_start(self) -> None:
-        """Nothing half-started stays behind: no stage, and no pool that this start has made. One that a producer has found
-        meanwhile and sent to stays for the next start, as after any stop."""
+        """Nothing half-started stays behind: no stage, and no pool that this start has made. One
+        that a producer has found meanwhile and sent to stays for the next start, as after any stop.
+        """
         for stage in self.stages.values():
             stage.process.kill()
             stage.process.wait()
@@ -440,8 +461,8 @@ def run(supervisor: Supervisor) -> int:
 
 
 def _allow_descriptors() -> None:
-    """A flusher has one for every unflushed segment, a dispatcher one for every queue: the usual 1,024 are for programs that
-    call select(2), which no stage does."""
+    """A flusher has one for every unflushed segment, a dispatcher one for every queue: the usual
+    1,024 are for programs that call select(2), which no stage does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -13,7 +13,9 @@ NOBODY = 65534
 
 
 def as_nobody(action: Callable[[], object]) -> str:
-    """What the action returns as text, or the error it raises, with its class, in a forked child that is another user."""
+    """What the action returns as text, or the error it raises, with its class, in a forked child
+    that is another user.
+    """
 
     def act() -> object:
         os.setgroups([])

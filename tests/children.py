@@ -10,7 +10,9 @@ _CAPABILITY_VERSION = 0x20080522
 
 
 def in_child(action: Callable[[], object]) -> str:
-    """What the action returns as text, or the error it raises, with its class, in a forked child. It must come to its end."""
+    """What the action returns as text, or the error it raises, with its class, in a forked child.
+    It must come to its end.
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -30,7 +32,9 @@ def in_child(action: Callable[[], object]) -> str:
 
 
 def without_privileges(action: Callable[[], object]) -> str:
-    """What the action returns or raises in a forked child that has no capabilities: modes of files count, also for root."""
+    """What the action returns or raises in a forked child that has no capabilities: modes of files
+    count, also for root.
+    """
 
     def act() -> object:
         header, nothing = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()

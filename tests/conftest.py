@@ -1,4 +1,6 @@
-"""Fixtures of all tests: pools of their own, a look for leaks after each, one Spark session a worker."""
+"""Fixtures of all tests: pools of their own, a look for leaks after each, one Spark session a
+worker.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,9 @@ _spark_jvm: int | None = None  # the session is one a worker, and so is its JVM
 
 @pytest.fixture(scope="session", autouse=True)
 def shm_base() -> Iterator[Path]:
-    """A directory of this pytest process in /dev/shm, named in COMMITLOG_SHM_DIR. Its path is short because sockets lie in
-    it, and theirs may be 107 bytes long. A lock on it tells it from those of runs that were killed, which are removed."""
+    """A directory of this pytest process in /dev/shm, named in COMMITLOG_SHM_DIR. Its path is short
+    because sockets lie in it, and theirs may be 107 bytes long. A lock on it tells it from those of
+    runs that were killed, which are removed."""
     for stale in leaks.SHARED_MEMORY.glob(f"{leaks.BASE_PREFIX}*"):
         _remove_if_stale(stale)
     unlocked = Path(tempfile.mkdtemp(dir=leaks.SHARED_MEMORY, prefix=f".{leaks.BASE_PREFIX}"))  # not yet a stale one
@@ -79,8 +82,9 @@ def shm_root(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Path]:
-    """The test's own directory for pools. Afterwards it must be empty and nothing else left: no descriptor, thread,
-    process, socket or piece of shared memory. A test that kills what would clean up is marked `leaves_pools`."""
+    """The test's own directory for pools. Afterwards it must be empty and nothing else left: no
+    descriptor, thread, process, socket or piece of shared memory. A test that kills what would
+    clean up is marked `leaves_pools`."""
     root = shm_base / str(next(_numbers))
     root.mkdir(mode=0o700)
     monkeypatch.setenv("COMMITLOG_SHM_DIR", str(root))
@@ -113,7 +117,9 @@ def spark_session(shm_base: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture
 def spark(spark_session: SparkSession) -> Iterator[SparkSession]:
-    """The worker's session on two cores. A streaming query that a test leaves running is stopped and fails the test."""
+    """The worker's session on two cores. A streaming query that a test leaves running is stopped
+    and fails the test.
+    """
     yield spark_session
     running = [query.name or str(query.id) for query in spark_session.streams.active]
     for query in spark_session.streams.active:
@@ -124,7 +130,9 @@ def spark(spark_session: SparkSession) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def quick_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark sessions in processes that the test starts start quickly; their standard error gets one line more."""
+    """Spark sessions in processes that the test starts start quickly; their standard error gets one
+    line more.
+    """
     from tests.spark_session import QUICK
 
     monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK)

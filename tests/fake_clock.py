@@ -6,8 +6,9 @@ from commitlog.clock import Clock
 
 
 class SetClock(Clock):
-    """A clock that stands where it was put. It goes on in `sleep` and when a test says so. No two looks at the monotonic time
-    give the same number. `wall` is in milliseconds since the epoch, `boot` in nanoseconds since the boot."""
+    """A clock that stands where it was put. It goes on in `sleep` and when a test says so. No two
+    looks at the monotonic time give the same number. `wall` is in milliseconds since the epoch,
+    `boot` in nanoseconds since the boot."""
 
     def __init__(self) -> None:
         self.wall, self.boot = super().wall_ms(), super().boot_ns()
@@ -34,8 +35,8 @@ class SetClock(Clock):
 
 
 class SteppingClock(Clock):
-    """The system's, plus what a test has added: retries are due when it says so. `uptime_seconds`: the machine was booted so
-    long ago when the clock is made."""
+    """The system's, plus what a test has added: retries are due when it says so. `uptime_seconds`:
+    the machine was booted so long ago when the clock is made."""
 
     def __init__(self, uptime_seconds: float | None = None) -> None:
         self.added_ns = 0 if uptime_seconds is None else int(uptime_seconds * 1e9) - super().monotonic_ns()
@@ -44,6 +45,8 @@ class SteppingClock(Clock):
         return super().monotonic_ns() + self.added_ns
 
     def step(self, seconds: float) -> None:
-        """Time goes forward; it never goes back, which on a machine that has just booted would be below zero."""
+        """Time goes forward; it never goes back, which on a machine that has just booted would be
+        below zero.
+        """
         assert seconds >= 0
         self.added_ns += int(seconds * 1e9)

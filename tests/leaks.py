@@ -1,4 +1,6 @@
-"""What a test may leave behind: nothing. Looks at descriptors, threads, processes and shared memory, before and after."""
+"""What a test may leave behind: nothing. Looks at descriptors, threads, processes and shared
+memory, before and after.
+"""
 
 from __future__ import annotations
 
@@ -81,13 +83,16 @@ def descriptors() -> dict[int, str]:
 
 
 def shared_memory() -> set[str]:
-    """Names outside the tests' own directories that could come from a test; others use /dev/shm as well."""
+    """Names outside the tests' own directories that could come from a test; others use /dev/shm as
+    well.
+    """
     return {name for name in os.listdir(SHARED_MEMORY) if name.startswith(SUSPECTS)}
 
 
 def left_in_the_end(look: Callable[[], list[str]], patience: float) -> list[str]:
-    """What `look` finds when it has looked for `patience` seconds; nothing, as soon as it finds nothing once: what others
-    have in the same places comes and goes, such as the names of multiprocessing's semaphores."""
+    """What `look` finds when it has looked for `patience` seconds; nothing, as soon as it finds
+    nothing once: what others have in the same places comes and goes, such as the names of
+    multiprocessing's semaphores."""
     found: list[str] = []
 
     def is_clean() -> bool:
@@ -104,8 +109,9 @@ def left_in_the_end(look: Callable[[], list[str]], patience: float) -> list[str]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state before a test. `mark` is an environment entry that every process the test starts inherits, so that those
-    are found that have lost their parent. Stores of tests are below `stores`."""
+    """The state before a test. `mark` is an environment entry that every process the test starts
+    inherits, so that those are found that have lost their parent. Stores of tests are below
+    `stores`."""
 
     mark: str
     stores: Path
@@ -137,7 +143,9 @@ class Snapshot:
         ]
 
     def left_processes(self) -> set[int]:
-        """New processes that descend from this one or carry the mark. Spark's own come and go as they like."""
+        """New processes that descend from this one or carry the mark. Spark's own come and go as
+        they like.
+        """
         table = processes()
         new = {pid for pid, process in table.items() if not self._was_there(process)}
         if self.spark_jvm is not None:
@@ -179,8 +187,8 @@ class Snapshot:
                 yield f"shared memory {path}"
 
     def _is_of_another_store(self, pool: Path) -> bool:
-        """Whether it is the pool of a store that no test of this process has made: somebody works beside the tests, and may
-        have killed it."""
+        """Whether it is the pool of a store that no test of this process has made: somebody works
+        beside the tests, and may have killed it."""
         try:
             store = Path(os.fsdecode((pool / STORE_NAME).read_bytes()))
         except (FileNotFoundError, NotADirectoryError):
@@ -194,8 +202,9 @@ def _is_py4js(thread: threading.Thread) -> bool:
 
 
 def _spark_sockets() -> set[str]:
-    """Names, as /proc/self/fd shows them, of sockets that may be PySpark's: py4j keeps a TCP connection for each thread, and
-    the server of accumulators one with a path like `.<uuid>.sock`."""
+    """Names, as /proc/self/fd shows them, of sockets that may be PySpark's: py4j keeps a TCP
+    connection for each thread, and the server of accumulators one with a path like `.<uuid>.sock`.
+    """
     names = set()
     for table in (PROC / "net").glob("tcp*"):  # there may be no IPv6
         lines = table.read_text().splitlines()[1:]
@@ -207,7 +216,9 @@ def _spark_sockets() -> set[str]:
 
 
 def _is_in_use(path: Path) -> bool:
-    """Whether a living process maps a file at or below `path`: then it is somebody's who works beside the tests."""
+    """Whether a living process maps a file at or below `path`: then it is somebody's who works
+    beside the tests.
+    """
     needle = str(path).encode()
     for pid in processes():
         try:

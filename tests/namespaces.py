@@ -1,5 +1,6 @@
-"""Machines that a test can't have: one with little memory or disk, of another name, or just booted. A forked child gets
-them as namespaces of its own, where the kernel allows that: to root nearly everywhere, to others in a user namespace."""
+"""Machines that a test can't have: one with little memory or disk, of another name, or just booted.
+A forked child gets them as namespaces of its own, where the kernel allows that: to root nearly
+everywhere, to others in a user namespace."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ class NotAllowed(Exception):
 
 
 def with_tmpfs(place: Path, size: int, action: Callable[[], None]) -> None:
-    """Does it in a child in which `place`, a directory, is a tmpfs of `size` bytes. It ends with the child."""
+    """Does it in a child in which `place`, a directory, is a tmpfs of `size` bytes. It ends with
+    the child.
+    """
 
     def act(as_root: bool) -> None:
         _unshare(CLONE_NEWNS, as_root)
@@ -75,8 +78,8 @@ def just_booted(uptime_seconds: int, action: Callable[[], None]) -> None:
 
 
 def _try(act: Callable[[bool], None]) -> None:
-    """Does it in a child with the rights that it has, else with those of root in a user namespace. Skips the test where
-    neither is allowed."""
+    """Does it in a child with the rights that it has, else with those of root in a user namespace.
+    Skips the test where neither is allowed."""
     said = ""
     for as_root in (False, True):
         said = in_child(partial(act, as_root))

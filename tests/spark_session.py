@@ -1,7 +1,9 @@
-"""The Spark session that the tests of one pytest worker share: small, and quick to start from the second run on.
+"""The Spark session that the tests of one pytest worker share: small, and quick to start from the
+second run on.
 
-`commitlog.spark.session` keeps an archive of classes for that (commitlog/spark/session/class_data.py), which the
-first run makes when its session ends. Sessions in processes that a test starts use it and never make one: their JVM would outlive the test.
+`commitlog.spark.session` keeps an archive of classes for that
+(commitlog/spark/session/class_data.py), which the first run makes when its session ends. Sessions
+in processes that a test starts use it and never make one: their JVM would outlive the test.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The layers of ARCHITECTURE.md: who imports whom, what `import commitlog` loads, and who touches files."""
+"""The layers of ARCHITECTURE.md: who imports whom, what `import commitlog` loads, and who touches
+files.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-# The floors of the house, from the ground up: an import goes to the same room or to a lower floor, never sideways or up.
-# A door is a module of its own that users import; all else is a room, and private.
+# The floors of the house, from the ground up: an import goes to the same room or to a lower floor,
+# never sideways or up. A door is a module of its own that users import; all else is a room, and
+# private.
 FLOORS = (
     {"shm"},
     {"status"},
@@ -126,12 +129,11 @@ def packages(module: str) -> set[str]:
 
 
 def room(dotted: str) -> str:
-    """Where a name of the package is at home: `commitlog.disk.locks.Lock` in `disk`, `commitlog.store.Store` in `store`."""
+    """Where a name of the package is at home: `commitlog.disk.locks.Lock` in `disk`,
+    `commitlog.store.Store` in `store`.
+    """
     parts = dotted.split(".")[1:] or ["__init__"]
-    if parts[0] in LINKS:
-        folders = [ROOT / parts[0]]
-    else:
-        folders = [ROOT / "commitlog" / parts[0]]
+    folders = [(ROOT if parts[0] in LINKS else ROOT / "commitlog") / parts[0]]
     while len(parts) > len(folders) and (folders[-1] / parts[len(folders)]).is_dir():
         folders.append(folders[-1] / parts[len(folders)])
     return ".".join(parts[: len(folders)])
@@ -152,7 +154,9 @@ def declared(extra: str | None) -> set[str]:
 
 
 def file_calls(module: str) -> Iterator[tuple[int, str]]:
-    """Line and name of every call that opens, writes, syncs, renames or removes something in a file system."""
+    """Line and name of every call that opens, writes, syncs, renames or removes something in a file
+    system.
+    """
     for node in ast.walk(tree(module)):
         if not isinstance(node, ast.Call):
             continue

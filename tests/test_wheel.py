@@ -1,4 +1,6 @@
-"""The wheel, installed into an environment of its own far from the checkout, serves README's examples."""
+"""The wheel, installed into an environment of its own far from the checkout, serves README's
+examples.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +53,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh environment with the wheel. It borrows the third-party packages of the one that runs the tests: a line in a
-    .pth file adds their folder, whose own .pth files, and so the editable checkout, are not read."""
+    """A fresh environment with the wheel. It borrows the third-party packages of the one that runs
+    the tests: a line in a .pth file adds their folder, whose own .pth files, and so the editable
+    checkout, are not read."""
     directory = tmp_path_factory.mktemp("environment")
     venv.create(directory, symlinks=True)
     python = directory / "bin" / "python"
@@ -72,7 +75,9 @@ def clean_environment() -> dict[str, str]:
 
 
 def test_contents(wheel: Path) -> None:
-    """Every module and marker of the two import names, the licence, and nothing else: nobody's `stages` is in the way."""
+    """Every module and marker of the two import names, the licence, and nothing else: nobody's
+    `stages` is in the way.
+    """
     names = set(zipfile.ZipFile(wheel).namelist())
     info = f"pyspark_commitlog-{VERSION}.dist-info/"
     assert {name.split("/")[0] for name in names if not name.startswith(info)} == {"commitlog", "pyspark_commitlog.py"}
@@ -92,7 +97,8 @@ def test_command(environment: Path, tmp_path: Path) -> None:
     assert VERSION in said
     (tmp_path / "shm.py").write_text("raise AssertionError")
     (tmp_path / "stages").mkdir()
-    program = "import commitlog.shm.pool as pool, commitlog.stages.supervisor as supervisor; print(pool.__file__, supervisor.__file__)"
+    imports = "from commitlog.shm import pool; from commitlog.stages import supervisor"
+    program = f"{imports}; print(pool.__file__, supervisor.__file__)"
     said = run(environment / "bin" / "python", "-c", program, cwd=tmp_path, env=clean_environment())
     assert all(Path(path).is_relative_to(environment) for path in said.split()), "the checkout came in"
 
@@ -100,7 +106,9 @@ def test_command(environment: Path, tmp_path: Path) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.usefixtures("quick_java")
 def test_examples_of_readme(environment: Path, tmp_path: Path) -> None:
-    """All of them in order, as one program in an empty directory; each prints the message that the first one sends."""
+    """All of them in order, as one program in an empty directory; each prints the message that the
+    first one sends.
+    """
     assert len(examples()) >= 2, "README.md has an example in Python and one in Spark"
     program = tmp_path / "examples.py"
     program.write_text("\n".join(examples()))

@@ -9,14 +9,17 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 100.0
-"""Long enough for a machine that is busy with other things: nothing is slower for it, but a failure."""
+"""Long enough for a machine that is busy with other things: nothing is slower for it, but a
+failure.
+"""
 
 
 def wait_until(condition: Callable[[], T], what: str = "", *, patience: float = PATIENCE_SECONDS) -> T:
-    """Calls `condition` again and again until its answer is true, and returns that; AssertionError after
-    `patience` seconds.
+    """Calls `condition` again and again until its answer is true, and returns that; AssertionError
+    after `patience` seconds.
 
-    `what` says in the error what did not happen. Looks after 1 ms at first, then less and less often, every 50 ms at last.
+    `what` says in the error what did not happen. Looks after 1 ms at first, then less and less
+    often, every 50 ms at last.
     """
     deadline = time.monotonic() + patience
     pause = 0.001

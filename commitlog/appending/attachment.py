@@ -1,4 +1,6 @@
-"""A process's tie to a running store: its control region, its bells and notices, and what its stages complain about."""
+"""A process's tie to a running store: its control region, its bells and notices, and what its
+stages complain about.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from commitlog.shm.layout import Header, Lane, Stage
 from commitlog.shm.pool import free_bytes
 
 _NEEDED_DESCRIPTORS = 24
-"""Of a producer: locks, mappings, sockets with what is behind them, and files that are read meanwhile."""
+"""Of a producer: locks, mappings, sockets with what is behind them, and files that are read
+meanwhile.
+"""
 _SUPERVISOR_SILENT_NS = 5_000_000_000
 _LEASE_POLL_SECONDS = 0.01
 _POLL_SECONDS = 0.001
@@ -40,10 +44,11 @@ log = logging.getLogger(__name__)
 
 
 class Attachment:
-    """Raises StoreNotFound, StoreNotRunning, NotEnoughDescriptors. One for each producer; its sockets are made when first
-    needed.
+    """Raises StoreNotFound, StoreNotRunning, NotEnoughDescriptors. One for each producer; its
+    sockets are made when first needed.
 
-    Attributes: `forked`, whether this is a child's copy, whose sockets are its parent's: it touches none of them.
+    Attributes: `forked`, whether this is a child's copy, whose sockets are its parent's: it touches
+    none of them.
     """
 
     def __init__(self, path: str | os.PathLike[str], clock: Clock, channel: FileChannel = DISK) -> None:
@@ -70,7 +75,8 @@ class Attachment:
         self.pool = Path(self.facts.pool.directory)
         self.sleep_at = control.stage_base("committer") + Stage.SLEEP
         self._sockets = Sockets(self.pool, control)
-        # strong references: sockets that end as garbage together with their context are waited for by it, for ever
+        # strong references: sockets that end as garbage together with their context are waited for
+        # by it, for ever
         weakref.finalize(self, self._sockets.close).atexit = False
         self._may_listen, self._listener = True, 0  # false while a thread waits for notices; which one
         self._lane: int | None = None
@@ -78,7 +84,9 @@ class Attachment:
         _ATTACHMENTS.add(self)
 
     def lease(self) -> Lease:
-        """The first free lane, prepared for appending. Raises NoFreeLane, StoreStopped, StoreNotRunning, DiskError."""
+        """The first free lane, prepared for appending. Raises NoFreeLane, StoreStopped,
+        StoreNotRunning, DiskError.
+        """
         try:
             lease = self._await_lease()
         except OSError as error:
@@ -135,7 +143,7 @@ class Attachment:
             raise
         return lease
 
-    # ---- what the stages say -------------------------------------------------------------------------------------
+    # ---- what the stages say --------------------------------------------------------------------
 
     @property
     def closing(self) -> bool:
@@ -182,14 +190,16 @@ class Attachment:
             raise store_moved(self.directory.path, self.pool)
 
     def raise_fault(self, base: int) -> None:
-        """Raises the named error of what keeps the lane at words index `base` from moving, if anything does."""
+        """Raises the named error of what keeps the lane at words index `base` from moving, if
+        anything does.
+        """
         for word, doing in _FAULT_WORDS:
             code = self.words[base + word]
             if code:
                 self._check_place()  # where the path leads elsewhere, the stages find no file
                 raise disk_error(code, f"{self.directory.path}: {doing} fails")
 
-    # ---- sockets -------------------------------------------------------------------------------------------------
+    # ---- sockets --------------------------------------------------------------------------------
 
     def wake(self, stage: str) -> None:
         """Wakes a stage that sleeps. After the close the stages find out by themselves."""
@@ -200,8 +210,9 @@ class Attachment:
         self._sockets.call(stage, WakeupSender.hurry)
 
     def await_notice(self, milliseconds: int, done: Callable[[], bool]) -> None:
-        """Sleeps until the flusher says something about this lane, `milliseconds` at most; not at all if all is `done` by
-        the time that the flusher can know of the sleeper. Beside another thread that does so it just sleeps a little."""
+        """Sleeps until the flusher says something about this lane, `milliseconds` at most; not at
+        all if all is `done` by the time that the flusher can know of the sleeper. Beside another
+        thread that does so it just sleeps a little."""
         free = False
         try:
             free, self._may_listen = self._may_listen, False  # calls nothing: no interrupt comes in between

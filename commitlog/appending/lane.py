@@ -1,7 +1,9 @@
-"""Leasing a lane: one writer's own commit log, held by locks that the kernel frees when their holder dies (locks.py).
+"""Leasing a lane: one writer's own commit log, held by locks that the kernel frees when their
+holder dies (locks.py).
 
-A producer takes the first free lane that exists and makes a new one only up to the store's limit. The lease comes with
-the lane's write buffers in shared memory, made and filled here when nobody made them before.
+A producer takes the first free lane that exists and makes a new one only up to the store's limit.
+The lease comes with the lane's write buffers in shared memory, made and filled here when nobody
+made them before.
 """
 
 from __future__ import annotations
@@ -54,9 +56,11 @@ def has_lost_files(words: memoryview, base: int) -> bool:
 def try_lease(
     directory: StoreDirectory, control: ControlRegion, channel: FileChannel, max_lanes: int, lane_bytes: int
 ) -> Lease | None:
-    """Locks the first free lane: those that exist first, then a new one. None when all are leased, or stopped.
+    """Locks the first free lane: those that exist first, then a new one. None when all are leased,
+    or stopped.
 
-    `lane_bytes`: the shared memory that a lane without buffers takes; where there is less, such a lane is passed over.
+    `lane_bytes`: the shared memory that a lane without buffers takes; where there is less, such a
+    lane is passed over.
     """
     existing = directory.lane_numbers()
     for number in [*existing, *(n for n in range(max_lanes) if n not in existing)][:max_lanes]:
@@ -86,8 +90,8 @@ def try_lease(
 class Lease:
     """A locked lane with its buffers. `words[base + Lane.X]` are the lane's words.
 
-    Attributes: `lane` (number), `directory` (LaneDirectory), `buffers` (WriteBuffers once prepared, None for a
-    direct lane), `words`, `base`.
+    Attributes: `lane` (number), `directory` (LaneDirectory), `buffers` (WriteBuffers once prepared,
+    None for a direct lane), `words`, `base`.
     """
 
     def __init__(self, directory: LaneDirectory, control: ControlRegion, channel: FileChannel, lock: Lock) -> None:
@@ -101,7 +105,9 @@ class Lease:
         self.buffers: WriteBuffers | None = None  # None: direct
 
     def prepare(self, pool: Path, facts: StoreFacts, slots: int) -> None:
-        """Attaches the lane's buffers, or makes them; with `slots` 0 there are none. Raises NotEnoughSharedMemory."""
+        """Attaches the lane's buffers, or makes them; with `slots` 0 there are none. Raises
+        NotEnoughSharedMemory.
+        """
         words, base = self.words, self.base
         if words[base + Lane.BUFFERS] & 1:
             size, slots = words[base + Lane.SEGMENT_SIZE], words[base + Lane.SLOTS]
@@ -125,7 +131,9 @@ class Lease:
         words[base + Lane.LESSEE_PID] = os.getpid()
 
     def _fill_from_file(self, buffers: WriteBuffers, segment_bytes: int) -> None:
-        """A half-filled segment that goes on needs its old bytes too: a rewrite starts at a page's first byte."""
+        """A half-filled segment that goes on needs its old bytes too: a rewrite starts at a page's
+        first byte.
+        """
         wrote = self.words[self.base + Lane.WROTE]
         start = wrote - wrote % segment_bytes
         if wrote > start:
@@ -134,8 +142,8 @@ class Lease:
             buffers.slot(start // segment_bytes)[: len(data)] = data
 
     def wait_drained(self, clock: Clock, check: Callable[[int], None]) -> None:
-        """Waits until all that the lane's last lessee wrote is committed. Raises StoreNotRunning after ten seconds, and what
-        `check(base)` raises while a stage complains about the lane."""
+        """Waits until all that the lane's last lessee wrote is committed. Raises StoreNotRunning
+        after ten seconds, and what `check(base)` raises while a stage complains about the lane."""
         words, base = self.words, self.base
         began = clock.monotonic_ns()
         while words[base + Lane.COMMITTED] < words[base + Lane.WROTE]:
@@ -154,8 +162,9 @@ class Lease:
         clear_unpublished(self.directory, self.words, self.base, self.channel)
 
     def log_end(self) -> LogEnd:
-        """Walks [dispatch_synced, wrote), which the consume queues may not have, or lose. Raises RecoveryError, OSError,
-        StoreMoved: what the store's path leads to then is another log, maybe an older copy of this one."""
+        """Walks [dispatch_synced, wrote), which the consume queues may not have, or lose. Raises
+        RecoveryError, OSError, StoreMoved: what the store's path leads to then is another log,
+        maybe an older copy of this one."""
         try:
             return self._look_for_end()
         finally:
@@ -212,8 +221,9 @@ class Lease:
                 return IndexedOffsets(self.directory, size, synced, counted, self.channel)
 
     def queue_end(self, topic: str) -> int:
-        """The next queue offset of a topic that `log_end` has not met: all its records were dispatched then. Raises
-        StoreMoved: where the store's path leads elsewhere there is no queue, and the offset would be 0. DiskError."""
+        """The next queue offset of a topic that `log_end` has not met: all its records were
+        dispatched then. Raises StoreMoved: where the store's path leads elsewhere there is no
+        queue, and the offset would be 0. DiskError."""
         try:
             end = self._indexed.next_offset(topic, self.words[self.base + Lane.FIRST])
         except OSError as error:
@@ -227,7 +237,9 @@ class Lease:
             raise store_moved(store, self._control.region.path.parent)
 
     def is_unlinked(self) -> bool:
-        """Whether the lane's buffers, or all of the pool, were removed: no other process will find what is in them."""
+        """Whether the lane's buffers, or all of the pool, were removed: no other process will find
+        what is in them.
+        """
         buffers = self.buffers
         return buffers is not None and (buffers.region.is_unlinked() or self._control.region.is_unlinked())
 

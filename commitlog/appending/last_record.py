@@ -1,7 +1,9 @@
-"""The record that a lane has last of a topic, wherever it is by now: in a write buffer, in the log's files, indexed or not.
+"""The record that a lane has last of a topic, wherever it is by now: in a write buffer, in the
+log's files, indexed or not.
 
-Its queue offset is known. So the consume queue's entry is asked first, and believed only if it names that record; else the
-log is walked segment by segment from its end, which is where a record without an entry is.
+Its queue offset is known. So the consume queue's entry is asked first, and believed only if it
+names that record; else the log is walked segment by segment from its end, which is where a record
+without an entry is.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from commitlog.shm.pool import is_direct
 
 
 def last_record(lease: Lease, topic: str, queue_offset: int) -> Record | None:
-    """The record of a topic with the queue offset that its last one has; None where retention has deleted it.
+    """The record of a topic with the queue offset that its last one has; None where retention has
+    deleted it.
 
     For the lessee, while it appends nothing. Raises CorruptRecord, DamagedFile, DiskError.
     """
@@ -50,7 +53,9 @@ def last_record(lease: Lease, topic: str, queue_offset: int) -> Record | None:
 
 
 def _indexed(lease: Lease, topic: str, queue_offset: int) -> tuple[int, int] | None:
-    """Where the consume queue says that a record is, and its size; None where it has no entry that could be right."""
+    """Where the consume queue says that a record is, and its size; None where it has no entry that
+    could be right.
+    """
     queue = ConsumeQueue(lease.directory.queue(topic), channel=lease.channel)
     try:
         entries = queue.entries(queue_offset, 1)
@@ -87,7 +92,9 @@ def _ranges(lease: Lease) -> Iterator[tuple[int, int]]:
 
 
 def _walked(lease: Lease, topic: str, queue_offset: int, start: int, end: int) -> Record | None:
-    """The record, if it is in [start, end), which begins with a record and is of one segment. Raises CorruptRecord."""
+    """The record, if it is in [start, end), which begins with a record and is of one segment.
+    Raises CorruptRecord.
+    """
     while start < end:
         data = _read(lease, start, min(end, start + MAX_BYTES))
         table = scan(data, 0, len(data), start, lease.lane, check_crc=False)
@@ -104,7 +111,9 @@ def _walked(lease: Lease, topic: str, queue_offset: int, start: int, end: int) -
 
 
 def _read(lease: Lease, where: int, end: int) -> bytes:
-    """Bytes [where, end) of one segment: its file's, or, from the segment on that is being committed, its buffer's."""
+    """Bytes [where, end) of one segment: its file's, or, from the segment on that is being
+    committed, its buffer's.
+    """
     words, base, buffers = lease.words, lease.base, lease.buffers
     segment_bytes = words[base + Lane.SEGMENT_SIZE]
     segment, position = divmod(where, segment_bytes)

@@ -1,7 +1,8 @@
 """How far a lane has come, seen from its producer: one look, a wait, a callback, an awaitable.
 
-Nothing is kept for a message: an acknowledgement is a position that has passed its end. A synchronous flush is a request in
-shared memory (`flush_requested`), which one fdatasync answers for everybody at or below it: RocketMQ's GroupCommitService.
+Nothing is kept for a message: an acknowledgement is a position that has passed its end. A
+synchronous flush is a request in shared memory (`flush_requested`), which one fdatasync answers for
+everybody at or below it: RocketMQ's GroupCommitService.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ _Heap = list[tuple[float, int, _Waiter]]
 
 
 class _Waiters:
-    """Outstanding callbacks, found by the position they wait for and by when they give up, so that none waits for another.
+    """Outstanding callbacks, found by the position they wait for and by when they give up, so that
+    none waits for another.
 
     For one thread at a time; `is_any_reached` and `withdraw` for any.
     """
@@ -68,7 +70,9 @@ class _Waiters:
         self.outstanding = 0
 
     def add(self, at: int, where: int, now: int, limit: float, tell: _Tell, *, of_faults: bool) -> _Waiter:
-        """`at`: index of the word that has to reach `where`; `limit`: ns from `now`, which is monotonic."""
+        """`at`: index of the word that has to reach `where`; `limit`: ns from `now`, which is
+        monotonic.
+        """
         number, waiter = next(self._numbers), _Waiter(now, tell)
         heappush(self._by_where[at], (where, number, waiter))
         if limit < math.inf:
@@ -127,7 +131,9 @@ class _Waiters:
         return 2 * self.outstanding + _TIDY_ABOVE
 
     def _turn_out(self, waiter: _Waiter) -> _Tell | None:
-        """Whom to tell; None where that was done. It stays in the other queues until it is first there."""
+        """Whom to tell; None where that was done. It stays in the other queues until it is first
+        there.
+        """
         tell, waiter.tell = waiter.tell, None
         if tell is not None:
             self.outstanding -= 1
@@ -139,7 +145,8 @@ class _Waiters:
 
 
 class LaneProgress:
-    """The positions of one lane as acknowledgements. Any thread may use it, also after the producer was closed.
+    """The positions of one lane as acknowledgements. Any thread may use it, also after the producer
+    was closed.
 
     Attributes: `lane`, its number; `sync`, whether the store's level is flushed.
     """
@@ -161,7 +168,9 @@ class LaneProgress:
         return message_id(self._store_host, where)
 
     def reached(self, level: Level, where: int) -> bool:
-        """Whether everything below `where` (bytes of the lane's log) has reached the level. Raises IllegalArgument."""
+        """Whether everything below `where` (bytes of the lane's log) has reached the level. Raises
+        IllegalArgument.
+        """
         try:
             return self._words[self._word_of[level]] >= where
         except (KeyError, TypeError):
@@ -210,7 +219,9 @@ class LaneProgress:
             raise ForkedProducer(f"lane {self.lane}: its producer belongs to the parent process; wait there")
 
     def waited_for_buffer(self, nanoseconds: int) -> None:
-        """Counts a put that had to wait for a write buffer. Puts that wait for nothing cost no look at the clock."""
+        """Counts a put that had to wait for a write buffer. Puts that wait for nothing cost no look
+        at the clock.
+        """
         record_wait(self._words, self._base, nanoseconds)
         if self.sync:
             self._blocked_ns += nanoseconds  # its wait for the flush is still to come
@@ -218,7 +229,8 @@ class LaneProgress:
             record_put_time(self._words, self._base, nanoseconds)
 
     def wait_put(self, receipt: R) -> R:
-        """Waits for a put of a store with SYNC_FLUSH, as long as `sync_flush_timeout_ms`, and counts how long it took.
+        """Waits for a put of a store with SYNC_FLUSH, as long as `sync_flush_timeout_ms`, and
+        counts how long it took.
 
         What it raises carries the receipt. See Receipt.wait.
         """
@@ -236,8 +248,9 @@ class LaneProgress:
         return receipt
 
     def wait_for_the_last(self, where: int) -> None:
-        """For a message that was accepted while the store stops because its pool was removed: there is no next start that
-        finds it there. Raises PoolUnlinked where the stages have not written it out either."""
+        """For a message that was accepted while the store stops because its pool was removed: there
+        is no next start that finds it there. Raises PoolUnlinked where the stages have not written
+        it out either."""
         try:
             self.wait("committed", where, self._timeout_seconds)
         except CommitLogError as error:
@@ -248,7 +261,9 @@ class LaneProgress:
             ) from error
 
     def check(self) -> None:
-        """Raises the named error of whatever keeps the lane from moving: the disk, or stages that are gone."""
+        """Raises the named error of whatever keeps the lane from moving: the disk, or stages that
+        are gone.
+        """
         self._attachment.raise_fault(self._base)
         self._attachment.check_stages()
 
@@ -257,7 +272,7 @@ class LaneProgress:
         self._check_process()
         self.wait("flushed", self._words[self._base + Lane.WROTE], timeout)
 
-    # ---- callbacks -----------------------------------------------------------------------------------------------
+    # ---- callbacks ------------------------------------------------------------------------------
 
     def call_back(self, level: Level, where: int, callback: Callback, timeout: float | None = None) -> None:
         """See Receipt.add_callback."""
@@ -270,7 +285,9 @@ class LaneProgress:
         self._enlist(level, where, limit_ns(timeout), tell, of_faults=False)
 
     def _enlist(self, level: Level, where: int, limit: float, tell: _Tell, *, of_faults: bool) -> _Waiter:
-        """Has a thread of its own tell, once, when `where` has reached the level or the limit (ns) is over."""
+        """Has a thread of its own tell, once, when `where` has reached the level or the limit (ns)
+        is over.
+        """
         self.reached(level, where)  # raises where there is no such level
         self._check_process()
         now = self._clock.monotonic_ns()
@@ -298,8 +315,8 @@ class LaneProgress:
                 self._attachment.await_notice(NOTICE_WAIT_MS, lambda: self._waiters.is_any_reached(self._words))
 
     def _refused(self, now: int) -> list[_Due]:
-        """Everybody when the stages are gone, so that nobody's position will be reached; when the disk refuses, who asked to
-        be told."""
+        """Everybody when the stages are gone, so that nobody's position will be reached; when the
+        disk refuses, who asked to be told."""
         try:
             self._attachment.check_stages()
         except CommitLogError as error:
@@ -311,7 +328,9 @@ class LaneProgress:
         return []
 
     async def wait_async(self, level: Level, where: int) -> PutMessageStatus:
-        """`wait` for asyncio, with its errors and without a limit. A cancelled one leaves nothing behind."""
+        """`wait` for asyncio, with its errors and without a limit. A cancelled one leaves nothing
+        behind.
+        """
         if self.reached(level, where):
             return PutMessageStatus.PUT_OK
         loop = asyncio.get_running_loop()

@@ -1,12 +1,13 @@
-"""The ZeroMQ sockets of a user's process: made when first needed, and missed where they can't be had.
+"""The ZeroMQ sockets of a user's process: made when first needed, and missed where they can't be
+had.
 
-All that goes through them is hints, so no error of theirs reaches a caller: the stages come round without a wakeup, and who
-waits for a notice looks every millisecond. libzmq ends the process when it can't have the descriptors of a context, so
-it is only asked where there are enough.
+All that goes through them is hints, so no error of theirs reaches a caller: the stages come round
+without a wakeup, and who waits for a notice looks every millisecond. libzmq ends the process when
+it can't have the descriptors of a context, so it is only asked where there are enough.
 
-They are made by a thread of their own. An exception from a signal handler, which Python raises in the main thread only, may
-come in the middle of the making, and the traceback would keep a socket that nobody can close; to end a context is to
-wait for all of its sockets.
+They are made by a thread of their own. An exception from a signal handler, which Python raises in
+the main thread only, may come in the middle of the making, and the traceback would keep a socket
+that nobody can close; to end a context is to wait for all of its sockets.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class Sockets:
                 how(bell)
 
     def notices(self, lane: int) -> NoticeSubscriber | None:
-        """What is said about a lane; None where that can't be heard now. For one thread at a time, until `close`."""
+        """What is said about a lane; None where that can't be heard now. For one thread at a time,
+        until `close`.
+        """
         if self._notices is None:
             self._make(lambda context: self._make_notices(context, lane))
         return self._notices
@@ -98,7 +101,9 @@ class Sockets:
         self._closed = self._is_parents = True
 
     def close(self) -> None:
-        """Ends them all; again, where an interrupt came in between. Nobody may be waiting for a notice."""
+        """Ends them all; again, where an interrupt came in between. Nobody may be waiting for a
+        notice.
+        """
         if self._is_parents:
             return
         self._closed = True

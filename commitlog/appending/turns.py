@@ -1,13 +1,15 @@
-"""Threads that share a producer: one that waits long for its turn is let in, although nobody holds a lock.
+"""Threads that share a producer: one that waits long for its turn is let in, although nobody holds
+a lock.
 
-A producer's calls exclude one another by a token (producer.py) that costs one thread alone nothing. It is not fair: where a
-call lets go of the interpreter (a pwrite does), or is short beside the interpreter's switch interval, a thread in a loop has
-the token whenever another one looks. So who has waited for a while stands in a line; and a thread that has put the token
-back and sees the line sleeps until the first of it has come in. That happens once in a while only, because to go from
-one thread to the next costs as much as many messages.
+A producer's calls exclude one another by a token (producer.py) that costs one thread alone nothing.
+It is not fair: where a call lets go of the interpreter (a pwrite does), or is short beside the
+interpreter's switch interval, a thread in a loop has the token whenever another one looks. So who
+has waited for a while stands in a line; and a thread that has put the token back and sees the line
+sleeps until the first of it has come in. That happens once in a while only, because to go from one
+thread to the next costs as much as many messages.
 
-Greenlets of one thread are not told from threads: they wait by `time.sleep` and a lock's `acquire`, which gevent has to have
-replaced.
+Greenlets of one thread are not told from threads: they wait by `time.sleep` and a lock's `acquire`,
+which gevent has to have replaced.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ class Turns:
         self._next_ns = LONG_AGO_NS
 
     def wait(self, is_free: Callable[[], bool], ask: Callable[[], object]) -> None:
-        """Returns when the token is free, or when the program ends. `ask` is called while this thread stands in the line, so
-        that whoever puts the token back looks at it."""
+        """Returns when the token is free, or when the program ends. `ask` is called while this
+        thread stands in the line, so that whoever puts the token back looks at it."""
         pause, bell = 0.0, threading.Lock()
         bell.acquire()
         try:
@@ -54,7 +56,9 @@ class Turns:
                 self._line.remove(bell)
 
     def give_way(self) -> None:
-        """For who does not have the token: sleeps until the first in the line has come in, two milliseconds at most."""
+        """For who does not have the token: sleeps until the first in the line has come in, two
+        milliseconds at most.
+        """
         if not self._line or self._clock.monotonic_ns() < self._next_ns:
             return
         # the first in the line may have just left it, or been called by another thread
@@ -69,8 +73,8 @@ class Turns:
 
 
 def is_inside(owner: object, calls: frozenset[CodeType], frame: FrameType | None) -> bool:
-    """Whether `frame`, or one further up this thread's stack, is a method of `owner` whose code is one of `calls` and which
-    has the token: its local variable of that name is not None."""
+    """Whether `frame`, or one further up this thread's stack, is a method of `owner` whose code is
+    one of `calls` and which has the token: its local variable of that name is not None."""
     while frame is not None:
         if frame.f_code in calls:
             held = frame.f_locals

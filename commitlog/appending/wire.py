@@ -1,8 +1,9 @@
-"""ZeroMQ between the processes: wakeups to the stages, offset notices back. Hints only: shared memory holds the truth.
+"""ZeroMQ between the processes: wakeups to the stages, offset notices back. Hints only: shared
+memory holds the truth.
 
-A lost, late or doubled frame changes nothing but latency, so nothing here ever blocks or raises for a peer that is not
-there. All sockets are Unix-domain ones in the pool's private directory; every one has a small high-water mark, no linger
-and a limit on what it receives.
+A lost, late or doubled frame changes nothing but latency, so nothing here ever blocks or raises for
+a peer that is not there. All sockets are Unix-domain ones in the pool's private directory; every
+one has a small high-water mark, no linger and a limit on what it receives.
 
 | socket | bound by | frame |
 | --- | --- | --- |
@@ -60,7 +61,9 @@ def _connected(socket: zmq.Socket[bytes], directory: Path, name: str) -> zmq.Soc
 
 
 def _bind(socket: zmq.Socket[bytes], directory: Path, name: str) -> None:
-    """Binds in the pool's directory; a leftover socket of a killed stage is replaced, anything else refused."""
+    """Binds in the pool's directory; a leftover socket of a killed stage is replaced, anything else
+    refused.
+    """
     path = directory / f"{name}.ipc"
     with contextlib.suppress(FileNotFoundError):
         facts = os.lstat(path)
@@ -83,7 +86,9 @@ class WakeupReceiver:
             raise
 
     def drain(self) -> tuple[int, int]:
-        """Takes the frames that wait (at most 1,000). Returns (wakeups, frames that were none of ours)."""
+        """Takes the frames that wait (at most 1,000). Returns (wakeups, frames that were none of
+        ours).
+        """
         wakeups = bad = 0
         with contextlib.suppress(zmq.Again):
             for _ in range(_FRAMES_AT_ONCE):
@@ -98,7 +103,8 @@ class WakeupReceiver:
 
 
 class WakeupSender:
-    """Rings a stage's bell, once per sleep (RocketMQ's hasNotified, with the sleep sequence as the flag).
+    """Rings a stage's bell, once per sleep (RocketMQ's hasNotified, with the sleep sequence as the
+    flag).
 
     `words[base + Stage.SLEEP]` is the stage's sleep sequence: odd while it sleeps.
     """
@@ -119,8 +125,8 @@ class WakeupSender:
             self.ring()
 
     def hurry(self) -> None:
-        """Wakes the stage also from its linger: for who waits for a synchronous flush. A stage that begins to linger at
-        this very moment is missed, and comes round when the linger is over."""
+        """Wakes the stage also from its linger: for who waits for a synchronous flush. A stage that
+        begins to linger at this very moment is missed, and comes round when the linger is over."""
         self.wake()
         if self._words[self._lingering_at]:
             self.ring()

@@ -1,7 +1,8 @@
-"""Where a producer writes next: the write buffer of a segment or, in direct mode, the segment's file; and its back-pressure.
+"""Where a producer writes next: the write buffer of a segment or, in direct mode, the segment's
+file; and its back-pressure.
 
-Rolls into the next segment where a record does not fit (BLANK, RocketMQ's END_OF_FILE), and waits for the buffer or file
-that it needs there.
+Rolls into the next segment where a record does not fit (BLANK, RocketMQ's END_OF_FILE), and waits
+for the buffer or file that it needs there.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ def _nowhere(_record: bytes) -> object:
 
 
 class WritePlace:
-    """Attributes: `append(bytes)` writes behind what was written last; `limit`, where a record may end at most (bytes of
-    the lane's log): one that ends beyond it needs `make_room` first; `segment_bytes`.
+    """Attributes: `append(bytes)` writes behind what was written last; `limit`, where a record may
+    end at most (bytes of the lane's log): one that ends beyond it needs `make_room` first;
+    `segment_bytes`.
 
     Who writes by other means than `append` calls `go_on(where)` afterwards.
     """
@@ -44,10 +46,11 @@ class WritePlace:
         self._segment, self._start, self.limit = -1, 0, -1
 
     def make_room(self, where: int, size: int) -> int:
-        """A place for a record of `size` bytes at or behind `where`, the lane's `wrote`; returns where that is.
+        """A place for a record of `size` bytes at or behind `where`, the lane's `wrote`; returns
+        where that is.
 
-        Rolls over, which raises `wrote`, as often as it takes. Raises NoBufferAvailable, AllocateTimeout, DiskFull, …,
-        StoreStopped.
+        Rolls over, which raises `wrote`, as often as it takes. Raises NoBufferAvailable,
+        AllocateTimeout, DiskFull, …, StoreStopped.
         """
         words, segment_bytes = self._words, self.segment_bytes
         while True:
@@ -74,7 +77,9 @@ class WritePlace:
             self.append = buffers.writer(self._segment, position)
 
     def view(self, where: int, size: int) -> memoryview:
-        """Memory for `size` bytes at `where`, which has room for them; `store` them when they are made."""
+        """Memory for `size` bytes at `where`, which has room for them; `store` them when they are
+        made.
+        """
         if isinstance(self._slot, DirectSegment):
             return memoryview(bytearray(size))
         return self._slot[where - self._start : where - self._start + size]
@@ -103,7 +108,7 @@ class WritePlace:
         if isinstance(self._slot, DirectSegment):
             self._slot.close()
 
-    # ---- segments ------------------------------------------------------------------------------------------------
+    # ---- segments -------------------------------------------------------------------------------
 
     def _enter(self, segment: int) -> None:
         self._segment = -1  # until all is said of the new one: an interrupt may come in between
@@ -115,7 +120,9 @@ class WritePlace:
         self._attachment.wake("allocator")
 
     def _open_slot(self, segment: int) -> memoryview | DirectSegment:
-        """Where a segment number is written: its write buffer when that is free, or its file. Raises NoBufferAvailable, …"""
+        """Where a segment number is written: its write buffer when that is free, or its file.
+        Raises NoBufferAvailable, …
+        """
         self._attachment.check_open()
         words, base, buffers = self._words, self._base, self._lease.buffers
         if buffers is None or is_direct(words, base, segment):
@@ -136,14 +143,18 @@ class WritePlace:
         return buffers.slot(segment)
 
     def _open_file(self, segment: int) -> DirectSegment:
-        """The segment's file, once it is made and the flusher has it open. Raises AllocateTimeout, DiskFull, …"""
+        """The segment's file, once it is made and the flusher has it open. Raises AllocateTimeout,
+        DiskFull, …
+        """
         words, base, start = self._words, self._base, segment * self.segment_bytes
 
         def is_ready() -> bool:
             return words[base + Lane.ALLOCATED] > start and words[base + Lane.OPENED] > start
 
         def served_others() -> int:
-            """Segments that the allocator makes before this one; what the flusher has to open is nobody else's."""
+            """Segments that the allocator makes before this one; what the flusher has to open is
+            nobody else's.
+            """
             return words[made_at] if words[base + Lane.ALLOCATED] <= start else -1
 
         if not is_ready():
@@ -152,7 +163,7 @@ class WritePlace:
             self._wait_until(is_ready, limit_ms, self._no_segment, served_others)
         return DirectSegment(self._lease.directory.segment(start), self._lease.channel)
 
-    # ---- back-pressure -------------------------------------------------------------------------------------------
+    # ---- back-pressure --------------------------------------------------------------------------
 
     def _wait_until(
         self,
@@ -163,7 +174,8 @@ class WritePlace:
     ) -> None:
         """Waits for the stages, and raises what keeps them, or `late(limit)` at the limit. Counted.
 
-        The limit begins anew whenever `served` changes: a stage that works for others has not come to this yet.
+        The limit begins anew whenever `served` changes: a stage that works for others has not come
+        to this yet.
         """
         words, base, clock = self._words, self._base, self._clock
         began = since = clock.monotonic_ns()

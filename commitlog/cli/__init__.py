@@ -6,7 +6,9 @@ import sys
 
 
 def main() -> None:
-    """Entry point. What takes long to import is imported here, so that Ctrl-C ends it without a traceback then too."""
+    """Entry point. What takes long to import is imported here, so that Ctrl-C ends it without a
+    traceback then too.
+    """
     try:
         from commitlog.cli.app import run_command
 

@@ -1,8 +1,8 @@
 """What `commitlog` can do: one table of commands, each imported only when it is asked for.
 
-A command is a plain function of the same name in `commitlog/cli/<module>.py`, with typer's annotations. To add one,
-write the function and a line in `COMMANDS`. Modules import what is heavy (pyspark, rich, matplotlib) inside their
-functions, so that `commitlog --help` answers at once.
+A command is a plain function of the same name in `commitlog/cli/<module>.py`, with typer's
+annotations. To add one, write the function and a line in `COMMANDS`. Modules import what is heavy
+(pyspark, rich, matplotlib) inside their functions, so that `commitlog --help` answers at once.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def _show_warning(message: Warning | str, category: type[Warning], *place: objec
 
 
 def run_command() -> None:
-    """Does what the command line says. An error of ours, or a file that may not be read, is one line on stderr and exit
-    code 1; a bug keeps its traceback."""
+    """Does what the command line says. An error of ours, or a file that may not be read, is one
+    line on stderr and exit code 1; a bug keeps its traceback."""
     warnings.showwarning = _show_warning
     try:
         app()

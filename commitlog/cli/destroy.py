@@ -1,4 +1,6 @@
-"""`commitlog destroy STORE`: removes the files of a stopped store, and its pool, or the pool of a store that is gone."""
+"""`commitlog destroy STORE`: removes the files of a stopped store, and its pool, or the pool of a
+store that is gone.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def destroy(
     store: Annotated[Path, typer.Argument(help="Directory of the store.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Remove STORE with all its messages, and its shared memory; also the memory of one that is gone."""
+    """Remove STORE with all its messages, and its shared memory; also the memory of one that is
+    gone.
+    """
     from commitlog.disk.file_channel import DISK
     from commitlog.disk.store_directory import StoreDirectory
     from commitlog.opening.stray_pools import is_in_use, remove_pool, stray_pools
@@ -57,7 +61,9 @@ def destroy(
 
 
 def _take_locks(directory: StoreDirectory, control: Path | None, locks: contextlib.ExitStack) -> None:
-    """The locks of store, stages and lanes. Raises StoreRunning where somebody holds one of them, be it in the pool only."""
+    """The locks of store, stages and lanes. Raises StoreRunning where somebody holds one of them,
+    be it in the pool only.
+    """
     from commitlog.disk.file_channel import DISK
     from commitlog.disk.locks import stage_at
 

@@ -1,4 +1,6 @@
-"""`commitlog dump` and `commitlog verify`: look into a store of ours or of RocketMQ's, running or not. Change nothing."""
+"""`commitlog dump` and `commitlog verify`: look into a store of ours or of RocketMQ's, running or
+not. Change nothing.
+"""
 
 from __future__ import annotations
 

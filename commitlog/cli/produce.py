@@ -67,7 +67,9 @@ def produce(
 
 
 def _batches(names: list[str], producer: Producer, overhead: int) -> Iterator[list[bytes]]:
-    """Lines as they come, in batches that a segment surely holds; a line that is too large comes alone."""
+    """Lines as they come, in batches that a segment surely holds; a line that is too large comes
+    alone.
+    """
     for name in names:
         batch: list[bytes] = []
         size = 0
@@ -84,7 +86,8 @@ def _batches(names: list[str], producer: Producer, overhead: int) -> Iterator[li
 
 
 def _lines_as_they_come(name: str, longest: int) -> Iterator[list[bytes]]:
-    """The lines that each read of a file or of standard input completes; the last may lack its newline.
+    """The lines that each read of a file or of standard input completes; the last may lack its
+    newline.
 
     Raises MessageTooLarge for a line of more than `longest` bytes.
     """

@@ -23,10 +23,11 @@ def profile(
     segment_bytes: Annotated[int, typer.Option(help="Segment size of a stage run alone.")] = 1 << 26,
     body_bytes: Annotated[int, typer.Option(help="Body size of a stage run alone.", min=0)] = 100,
 ) -> None:
-    """Show where the time of STAGE goes: a flame graph (py-spy), system calls against Python, its counters.
+    """Show where the time of STAGE goes: a flame graph (py-spy), system calls against Python, its
+    counters.
 
-    With --store it attaches to the stage of a running store, which slows that down a little. Without, the stage works on
-    prepared input with no other process beside it.
+    With --store it attaches to the stage of a running store, which slows that down a little.
+    Without, the stage works on prepared input with no other process beside it.
     """
     from commitlog.disk.file_channel import DISK
     from commitlog.inspecting.flame_graph import flame_graph

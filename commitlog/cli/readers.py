@@ -1,4 +1,6 @@
-"""`commitlog readers STORE`: readers that are registered by name, where they are, and the way to move or drop one."""
+"""`commitlog readers STORE`: readers that are registered by name, where they are, and the way to
+move or drop one.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def readers(
         ),
     ] = None,
 ) -> None:
-    """List the store's registered readers (`Reader(name=…)`, Spark's option readerName), or move or drop one."""
+    """List the store's registered readers (`Reader(name=…)`, Spark's option readerName), or move or
+    drop one.
+    """
     from commitlog.disk.store_directory import StoreDirectory
     from commitlog.reading.registered_readers import RegisteredReaders
 

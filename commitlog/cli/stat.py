@@ -1,4 +1,6 @@
-"""`commitlog stat STORE`: topics, positions, stages. Works on a live store, a stopped one, and one whose stages hang."""
+"""`commitlog stat STORE`: topics, positions, stages. Works on a live store, a stopped one, and one
+whose stages hang.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def stat(
     store: Annotated[Path, typer.Argument(help="Directory of the store.")],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show topics with their counts a lane, positions, what the stages do, and how far registered readers are."""
+    """Show topics with their counts a lane, positions, what the stages do, and how far registered
+    readers are.
+    """
     facts, topics, readers = collect(store)
     if json:
         import orjson
@@ -40,7 +44,9 @@ def stat(
 
 
 def collect(store: Path) -> tuple[StoreStatistics, Topics, list[ReaderState]]:
-    """The store's statistics; of each lane the topics with their first and next queue offset; its registered readers."""
+    """The store's statistics; of each lane the topics with their first and next queue offset; its
+    registered readers.
+    """
     from commitlog.reading.registered_readers import reader_states
     from commitlog.reading.topic_index import TopicIndex
     from commitlog.reading.view import StoreView
@@ -59,7 +65,9 @@ def collect(store: Path) -> tuple[StoreStatistics, Topics, list[ReaderState]]:
 
 
 def as_json(facts: StoreStatistics, topics: Topics, readers: list[ReaderState]) -> dict[str, Any]:
-    """What `stat --json` prints: the statistics' fields, each lane's topics, and the registered readers."""
+    """What `stat --json` prints: the statistics' fields, each lane's topics, and the registered
+    readers.
+    """
     values = asdict(facts)
     for lane in values["lanes"]:
         lane["topics"] = topics.get(lane["lane"], {})

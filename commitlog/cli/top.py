@@ -1,7 +1,7 @@
 """`commitlog top STORE`: what lanes and stages do right now, from the control region alone.
 
-It asks no process, so it shows a pipeline that hangs as well as one that runs. On a terminal it is drawn again and again;
-elsewhere it is plain lines.
+It asks no process, so it shows a pipeline that hangs as well as one that runs. On a terminal it is
+drawn again and again; elsewhere it is plain lines.
 """
 
 from __future__ import annotations

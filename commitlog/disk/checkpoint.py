@@ -1,16 +1,17 @@
 """What a start may rely on: our `positions`, and RocketMQ's `checkpoint` for RocketMQ.
 
-`positions` has two slots of 4 KiB, written in turn, each with a CRC: a torn write costs the newest slot and the one before
-it counts. It is written only after the data below `flushed_where` and the consume queues below `dispatched_where` were
-synced, so what it says is true for ever; that it may be old only makes the scan after a crash longer.
+`positions` has two slots of 4 KiB, written in turn, each with a CRC: a torn write costs the newest
+slot and the one before it counts. It is written only after the data below `flushed_where` and the
+consume queues below `dispatched_where` were synced, so what it says is true for ever; that it may
+be old only makes the scan after a crash longer.
 
     0                    8          16           24        32           40      48          56        64
     │ magic "CLPOS\\0\\0\\3" │ sequence │ generation │ flushed │ dispatched │ first │ last time │ drained │ entries │
     72     80         96
     │ lane │ store id │ CRC-32 │
 
-The slot says whose it is, so that a file that came from another lane or store is none. A slot of the version before ends
-with its CRC-32 at 72: it is read all the same.
+The slot says whose it is, so that a file that came from another lane or store is none. A slot of
+the version before ends with its CRC-32 at 72: it is read all the same.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ _NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENOTDIR)
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Positions of a lane, bytes of its log; `last_store_timestamp` in ms; `drained`: the store was closed properly.
+    """Positions of a lane, bytes of its log; `last_store_timestamp` in ms; `drained`: the store was
+    closed properly.
 
-    `entries` is what its consume queues must add up to: the queue offset behind the last entry below
-    `dispatched_where`, summed over the topics. −1 where nobody counted.
+    `entries` is what its consume queues must add up to: the queue offset behind the last entry
+    below `dispatched_where`, summed over the topics. −1 where nobody counted.
     """
 
     generation: int
@@ -55,10 +57,12 @@ class Positions:
 
 
 class PositionsFile:
-    """The `positions` file of a lane. It is opened anew for each call, so that a copy in a dead process keeps nothing.
+    """The `positions` file of a lane. It is opened anew for each call, so that a copy in a dead
+    process keeps nothing.
 
-    `store_id`: 32 hex digits, as in `store.json`; "" where it is not known: then a slot of any store counts, and what is
-    written counts for any. `findings` has a line for each slot of another lane or store that the last `load` passed over.
+    `store_id`: 32 hex digits, as in `store.json`; "" where it is not known: then a slot of any
+    store counts, and what is written counts for any. `findings` has a line for each slot of another
+    lane or store that the last `load` passed over.
     """
 
     def __init__(self, lane: LaneDirectory, store_id: str, channel: FileChannel) -> None:
@@ -69,7 +73,8 @@ class PositionsFile:
         self._is_named = False
 
     def load(self) -> Positions | None:
-        """The newest slot that is whole and possible; None where there is none. Raises DamagedFile for what is no file.
+        """The newest slot that is whole and possible; None where there is none. Raises DamagedFile
+        for what is no file.
 
         That is no record that was lost: a start could not write one there either.
         """
@@ -92,7 +97,9 @@ class PositionsFile:
         return owner is None or (owner[0] == self._lane and (not self._store or owner[1] in (self._store, bytes(16))))
 
     def _slots(self) -> list[tuple[int, _Owner | None, Positions]]:
-        """Sequence, owner and positions of each slot that is whole and possible; one of the version before has no owner."""
+        """Sequence, owner and positions of each slot that is whole and possible; one of the version
+        before has no owner.
+        """
         try:
             data = self._channel.read_file(self._path, 2 * SLOT_BYTES)
         except FileNotFoundError:
@@ -145,9 +152,11 @@ STORE_CHECKPOINT_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class StoreCheckpoint:
-    """RocketMQ's StoreCheckpoint: store timestamps (ms) up to which data, queues and index are on disk; offsets in bytes.
+    """RocketMQ's StoreCheckpoint: store timestamps (ms) up to which data, queues and index are on
+    disk; offsets in bytes.
 
-    Each may be 0, which makes RocketMQ's recovery look further back. There is no CRC: we write it and never rely on it.
+    Each may be 0, which makes RocketMQ's recovery look further back. There is no CRC: we write it
+    and never rely on it.
     """
 
     physic_msg_timestamp: int = 0

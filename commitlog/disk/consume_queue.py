@@ -1,15 +1,16 @@
 """RocketMQ's ConsumeQueue: for one topic in one lane, where each message is in the log.
 
-Entry number q (the queue offset) is 20 bytes at q × 20, in files of a fixed size named by their first byte's offset:
+Entry number q (the queue offset) is 20 bytes at q × 20, in files of a fixed size named by their
+first byte's offset:
 
     physical offset i64 │ size i32 │ tags code i64        big-endian; size 0: nothing placed here yet
 
-Entries are *placed*, not appended: doing it again writes the same bytes. Files are sparse at their full size, so the end of a
-queue is its last entry with a size. Where a queue begins later than 0, RocketMQ fills the places before with
-(0, 0x7FFFFFFF, 0).
+Entries are *placed*, not appended: doing it again writes the same bytes. Files are sparse at their
+full size, so the end of a queue is its last entry with a size. Where a queue begins later than 0,
+RocketMQ fills the places before with (0, 0x7FFFFFFF, 0).
 
-Retention unlinks the oldest files while others read. So a listing is good until a name in it turns out to be gone: then the
-files are listed anew, and what was asked is asked again.
+Retention unlinks the oldest files while others read. So a listing is good until a name in it turns
+out to be gone: then the files are listed anew, and what was asked is asked again.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ _Answer = TypeVar("_Answer")
 
 
 def is_light(topic: str) -> bool:
-    """Whether RocketMQ takes the queue for a light one, whose entries name records of other topics and queues."""
+    """Whether RocketMQ takes the queue for a light one, whose entries name records of other topics
+    and queues.
+    """
     return topic.startswith(_LIGHT)
 
 
@@ -54,11 +57,11 @@ class _FileGone(Exception):
 class ConsumeQueue:
     """One queue. Reading needs no write access and sees what other processes place.
 
-    `directory` is `consumequeue/<topic>/<queue id>` of a lane. Writing makes these three where they are missing, and nothing
-    above them: the lane's own directory has to be there.
-    `file_bytes` holds for a queue that has no file yet; else its first file says it. `named`: directories whose entries are
-    known to be durable; the queues of a lane may share it. Raises DamagedFile for a file whose
-    size is no queue's; OSError as the system gives it.
+    `directory` is `consumequeue/<topic>/<queue id>` of a lane. Writing makes these three where they
+    are missing, and nothing above them: the lane's own directory has to be there. `file_bytes`
+    holds for a queue that has no file yet; else its first file says it. `named`: directories whose
+    entries are known to be durable; the queues of a lane may share it. Raises DamagedFile for a
+    file whose size is no queue's; OSError as the system gives it.
     """
 
     def __init__(
@@ -77,7 +80,7 @@ class ConsumeQueue:
         self._dirty: set[int] = set()
         self._named = set() if named is None else named
 
-    # ---- files ---------------------------------------------------------------------------------------------------
+    # ---- files ----------------------------------------------------------------------------------
 
     def _look(self) -> None:
         """Lists the files anew: the writer may have made one since."""
@@ -93,7 +96,9 @@ class ConsumeQueue:
         return self._starts
 
     def _settled(self, ask: Callable[[], _Answer]) -> _Answer:
-        """What `ask` says of the files listed, once none of those that it opened was gone. Raises DamagedFile."""
+        """What `ask` says of the files listed, once none of those that it opened was gone. Raises
+        DamagedFile.
+        """
         for _ in range(_LOOKS_MOST):
             try:
                 return ask()
@@ -126,7 +131,9 @@ class ConsumeQueue:
         return 0
 
     def _open(self, start: int) -> int | None:
-        """A descriptor for reading; None where the file is not there or was made and not yet sized. Raises _FileGone."""
+        """A descriptor for reading; None where the file is not there or was made and not yet sized.
+        Raises _FileGone.
+        """
         fd = self._files.get(start)
         if fd is None:
             path, wanted = self.directory / segment_name(start), self.file_bytes
@@ -171,7 +178,7 @@ class ConsumeQueue:
         self._writable.add(start)
         return fd
 
-    # ---- writing -------------------------------------------------------------------------------------------------
+    # ---- writing --------------------------------------------------------------------------------
 
     def place(
         self,
@@ -180,7 +187,9 @@ class ConsumeQueue:
         sizes: npt.ArrayLike,
         tags_codes: npt.ArrayLike,
     ) -> None:
-        """Writes entries at their queue offsets (columns of equal length; sizes in bytes). Not durable before `sync`."""
+        """Writes entries at their queue offsets (columns of equal length; sizes in bytes). Not
+        durable before `sync`.
+        """
         offsets = np.asarray(queue_offsets, dtype=np.int64)
         if not len(offsets):
             return
@@ -197,10 +206,11 @@ class ConsumeQueue:
             self._dirty.add(start)
 
     def sync(self) -> None:
-        """Makes everything placed durable. Raises OSError: place it again then, the kernel may have dropped it.
+        """Makes everything placed durable. Raises OSError: place it again then, the kernel may have
+        dropped it.
 
-        Also the names of new files, and the first time those of the queue and its topic: whoever made them may have been
-        killed before he had synced them.
+        Also the names of new files, and the first time those of the queue and its topic: whoever
+        made them may have been killed before he had synced them.
         """
         for start in sorted(self._dirty):
             self.channel.fdatasync(self._files[start])
@@ -222,7 +232,9 @@ class ConsumeQueue:
         return any(self.channel.is_unlinked(self._files[start]) for start in self._writable)
 
     def zero_from(self, queue_offset: int) -> None:
-        """Empties every place at or past a queue offset, durably. The last file stays, so that offsets never restart."""
+        """Empties every place at or past a queue offset, durably. The last file stays, so that
+        offsets never restart.
+        """
         self._look()
         where = queue_offset * ENTRY_BYTES
         for start in self._starts:
@@ -239,7 +251,7 @@ class ConsumeQueue:
                 self.channel.pwrite(fd, bytes(used), begin)
                 self.channel.fdatasync(fd)
 
-    # ---- reading -------------------------------------------------------------------------------------------------
+    # ---- reading --------------------------------------------------------------------------------
 
     def entries(self, start: int, count: int) -> Entries:
         """Up to `count` entries from queue offset `start`, dtype ENTRY; fewer where the files end.
@@ -284,7 +296,9 @@ class ConsumeQueue:
         return self._starts[0] // ENTRY_BYTES if self._starts else 0
 
     def first(self) -> int:
-        """The first queue offset with a message: what comes before was deleted, or filled in by RocketMQ."""
+        """The first queue offset with a message: what comes before was deleted, or filled in by
+        RocketMQ.
+        """
         self._look()
         return self._settled(self._first)
 
@@ -295,9 +309,11 @@ class ConsumeQueue:
         return _first_where(lambda q: self._size_at(q) != PRE_FILL_SIZE, begin, max(self._end(), begin))
 
     def find_by_timestamp(self, timestamp: int, first: int, end: int, read_timestamp: Callable[[int], int]) -> int:
-        """The queue offset in [first, end) of the first message stored at or after a time (ms); `end` if there is none.
+        """The queue offset in [first, end) of the first message stored at or after a time (ms);
+        `end` if there is none.
 
-        `read_timestamp(queue offset)` reads a record's store timestamp. A binary search: store timestamps only grow.
+        `read_timestamp(queue offset)` reads a record's store timestamp. A binary search: store
+        timestamps only grow.
         """
         return _first_where(lambda queue_offset: read_timestamp(queue_offset) >= timestamp, first, end)
 
@@ -309,7 +325,9 @@ class ConsumeQueue:
 
 
 def queue_directories(top: Path, channel: FileChannel) -> Iterator[Path]:
-    """`consumequeue/<topic>/<queue id>` of all topics below a directory `consumequeue/`; links and other things are not."""
+    """`consumequeue/<topic>/<queue id>` of all topics below a directory `consumequeue/`; links and
+    other things are not.
+    """
     for topic in channel.list(top):
         if _is_directory(top / topic):
             for number in channel.list(top / topic):
@@ -325,8 +343,8 @@ def _is_directory(path: Path) -> bool:
 
 
 def unlink_below(directory: Path, first_where: int, channel: FileChannel) -> None:
-    """Deletes the files of a queue all of whose entries name places below a log offset; the last file stays, so that
-    offsets never restart. RocketMQ's deleteExpiredFile."""
+    """Deletes the files of a queue all of whose entries name places below a log offset; the last
+    file stays, so that offsets never restart. RocketMQ's deleteExpiredFile."""
     queue = ConsumeQueue(directory, channel=channel)
     try:
         old = []
@@ -345,7 +363,9 @@ def unlink_below(directory: Path, first_where: int, channel: FileChannel) -> Non
 
 
 def _first_where(condition: Callable[[int], bool], low: int, high: int) -> int:
-    """The smallest number in [low, high) that meets a condition which, once met, stays met; `high` if none does."""
+    """The smallest number in [low, high) that meets a condition which, once met, stays met; `high`
+    if none does.
+    """
     while low < high:
         middle = (low + high) // 2
         if condition(middle):

@@ -11,9 +11,9 @@ from commitlog.errors import NotEnoughDescriptors
 
 
 def occupy_standard_descriptors() -> None:
-    """Opens /dev/null as each of the descriptors 0, 1 and 2 that is closed: else a pipe, a socket or a mapping of ours gets
-    its number, and a `print` of the program goes there. As git does at its start; they stay open, for ZeroMQ may make a
-    descriptor at any time. Raises OSError."""
+    """Opens /dev/null as each of the descriptors 0, 1 and 2 that is closed: else a pipe, a socket
+    or a mapping of ours gets its number, and a `print` of the program goes there. As git does at
+    its start; they stay open, for ZeroMQ may make a descriptor at any time. Raises OSError."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -22,7 +22,9 @@ def occupy_standard_descriptors() -> None:
 
 
 def are_free(count: int) -> bool:
-    """Whether so many descriptors can be had now: tried, because the whole machine may have run out of them."""
+    """Whether so many descriptors can be had now: tried, because the whole machine may have run out
+    of them.
+    """
     taken: list[io.FileIO] = []
     try:
         taken.extend(map(io.FileIO, map(os.eventfd, repeat(0, count))))  # one call: each has an owner at any moment
@@ -35,7 +37,9 @@ def are_free(count: int) -> bool:
 
 
 def check_free(count: int, doing: str) -> None:
-    """Raises NotEnoughDescriptors where `doing` something takes up to `count` descriptors and they can't be had."""
+    """Raises NotEnoughDescriptors where `doing` something takes up to `count` descriptors and they
+    can't be had.
+    """
     if not are_free(count):
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         raise NotEnoughDescriptors(

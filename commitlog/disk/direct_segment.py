@@ -1,4 +1,6 @@
-"""A segment that its producer writes itself: RocketMQ's *only flush* path, without a mapping that could raise SIGBUS."""
+"""A segment that its producer writes itself: RocketMQ's *only flush* path, without a mapping that
+could raise SIGBUS.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,11 @@ _CLEAR_BYTES = 1 << 20
 
 
 class DirectSegment:
-    """Looks like a write buffer to the producer: `segment[a:b] = data` is a pwrite, `segment[a:b]` a pread.
+    """Looks like a write buffer to the producer: `segment[a:b] = data` is a pwrite, `segment[a:b]`
+    a pread.
 
-    Positions are bytes from the segment's start. Raises DiskInputOutput, QuotaExceeded, … as DiskError.
+    Positions are bytes from the segment's start. Raises DiskInputOutput, QuotaExceeded, … as
+    DiskError.
     """
 
     def __init__(self, path: Path, channel: FileChannel) -> None:
@@ -63,9 +67,11 @@ class DirectSegment:
 
 
 def check_whole(lane: LaneDirectory, data: bytes, at: int, start: int) -> None:
-    """Checks by every CRC that `data`, from the segment's first byte on, holds whole records from byte `at` to its end.
+    """Checks by every CRC that `data`, from the segment's first byte on, holds whole records from
+    byte `at` to its end.
 
-    `start`: log offset of the segment. Raises CorruptRecord: no buffer has these bytes, so they are gone.
+    `start`: log offset of the segment. Raises CorruptRecord: no buffer has these bytes, so they are
+    gone.
     """
     table = scan(data, at, len(data), start, lane.number, check_crc=True)
     while table.stop is Stop.FULL:
@@ -76,8 +82,9 @@ def check_whole(lane: LaneDirectory, data: bytes, at: int, start: int) -> None:
 
 
 def clear_unpublished(lane: LaneDirectory, words: memoryview, base: int, channel: FileChannel) -> bool:
-    """Zeroes what a lessee wrote to a segment file and never published, because it was killed or interrupted: the log ends at
-    `wrote`. True where there was something; it is not synced. For who holds the lane's lock. Raises OSError.
+    """Zeroes what a lessee wrote to a segment file and never published, because it was killed or
+    interrupted: the log ends at `wrote`. True where there was something; it is not synced. For who
+    holds the lane's lock. Raises OSError.
     """
     wrote, size = words[base + Lane.WROTE], words[base + Lane.SEGMENT_SIZE]
     if size == 0:  # nobody has leased it since its pool was made
@@ -96,7 +103,8 @@ def clear_unpublished(lane: LaneDirectory, words: memoryview, base: int, channel
 def _is_zero(fd: int, position: int, end: int, channel: FileChannel) -> bool:
     """Whether a file has nothing in [position, end). Holes are quickly passed.
 
-    All of it is looked at: an interrupted call may be followed by one that writes less, which leaves the first one's end.
+    All of it is looked at: an interrupted call may be followed by one that writes less, which
+    leaves the first one's end.
     """
     at: int | None = position
     while at is not None and at < end:

@@ -1,8 +1,10 @@
-"""The only door to the disk: every open, write, sync, rename and lock of the project goes through `FileChannel`.
+"""The only door to the disk: every open, write, sync, rename and lock of the project goes through
+`FileChannel`.
 
-RocketMQ's `FileChannel` is Java's; ours is the handful of calls that a log needs, each doing the whole of what its
-name says: `pwrite` loops over short writes, `create_directory` makes the new name durable. Tests put a subclass with
-planted faults in its place. Methods raise `OSError` as the system gives it; the callers turn that into named errors.
+RocketMQ's `FileChannel` is Java's; ours is the handful of calls that a log needs, each doing the
+whole of what its name says: `pwrite` loops over short writes, `create_directory` makes the new name
+durable. Tests put a subclass with planted faults in its place. Methods raise `OSError` as the
+system gives it; the callers turn that into named errors.
 """
 
 from __future__ import annotations
@@ -27,12 +29,13 @@ _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux: type, whence,
 class FileChannel:
     """Stateless: descriptors are plain ints, so one object serves a whole process."""
 
-    # ---- descriptors ---------------------------------------------------------------------------------------------
+    # ---- descriptors ----------------------------------------------------------------------------
 
     def open(self, path: str | Path, *, write: bool = False, create: bool = False, exclusive: bool = False) -> int:
-        """A descriptor, close-on-exec; new files are 0600. Symbolic links at the last step are refused (ELOOP), and what else
-        is no file (EINVAL): to open a named pipe would be to wait for somebody at its other end. Never 0, 1 or 2: where the
-        program has closed these, something in it may write to them all the same."""
+        """A descriptor, close-on-exec; new files are 0600. Symbolic links at the last step are
+        refused (ELOOP), and what else is no file (EINVAL): to open a named pipe would be to wait
+        for somebody at its other end. Never 0, 1 or 2: where the program has closed these,
+        something in it may write to them all the same."""
         flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_RDWR if write else os.O_RDONLY)
         if create:
             flags |= os.O_CREAT
@@ -69,7 +72,7 @@ class FileChannel:
         """Length of the file in bytes."""
         return os.fstat(fd).st_size
 
-    # ---- bytes ---------------------------------------------------------------------------------------------------
+    # ---- bytes ----------------------------------------------------------------------------------
 
     def is_unlinked(self, fd: int) -> bool:
         """Whether an open file has no name any more: what is written to it, nobody will find."""
@@ -98,7 +101,9 @@ class FileChannel:
         return data
 
     def next_data(self, fd: int, offset: int) -> int | None:
-        """Where the first byte at or behind `offset` is that is not in a hole of the file; None if all the rest is one."""
+        """Where the first byte at or behind `offset` is that is not in a hole of the file; None if
+        all the rest is one.
+        """
         try:
             return os.lseek(fd, offset, os.SEEK_DATA)
         except OSError as error:
@@ -109,13 +114,17 @@ class FileChannel:
             raise
 
     def map_read(self, fd: int, length: int) -> mmap.mmap:
-        """A read-only shared mapping of the first `length` bytes. The descriptor may be closed afterwards."""
+        """A read-only shared mapping of the first `length` bytes. The descriptor may be closed
+        afterwards.
+        """
         return mmap.mmap(fd, length, prot=mmap.PROT_READ)
 
-    # ---- durability ----------------------------------------------------------------------------------------------
+    # ---- durability -----------------------------------------------------------------------------
 
     def fdatasync(self, fd: int) -> None:
-        """Returns once the data is on the device. After an error the pages count as clean: see DESIGN's rule 8."""
+        """Returns once the data is on the device. After an error the pages count as clean: see
+        DESIGN's rule 8.
+        """
         os.fdatasync(fd)
 
     def allocate(self, fd: int, length: int) -> None:
@@ -133,7 +142,7 @@ class FileChannel:
         finally:
             os.close(fd)
 
-    # ---- names ---------------------------------------------------------------------------------------------------
+    # ---- names ----------------------------------------------------------------------------------
 
     def rename(self, source: str | Path, target: str | Path) -> None:
         os.rename(source, target)
@@ -157,16 +166,20 @@ class FileChannel:
             return []
 
     def create_directory(self, path: str | Path, *, below: Path | None = None) -> None:
-        """Makes the directory (0700) with its missing parents; the names that it made are durable then.
+        """Makes the directory (0700) with its missing parents; the names that it made are durable
+        then.
 
-        `below`: a directory above it that has to be there (FileNotFoundError). What belongs to a running store is made below
-        the store's own directory only: else a store that was moved away would begin again at its old path.
+        `below`: a directory above it that has to be there (FileNotFoundError). What belongs to a
+        running store is made below the store's own directory only: else a store that was moved away
+        would begin again at its old path.
         """
         for directory in self.make_directory(path, below=below):
             self.sync_directory(directory.parent)
 
     def make_directory(self, path: str | Path, *, below: Path | None = None) -> Sequence[Path]:
-        """`create_directory` without the sync of any name. Returns the directories that it made, top first."""
+        """`create_directory` without the sync of any name. Returns the directories that it made,
+        top first.
+        """
         path = Path(path)
         missing = []
         while not path.is_dir():
@@ -189,7 +202,9 @@ class FileChannel:
             return self.pread(fd, limit, 0)
 
     def replace_file(self, path: str | Path, data: bytes) -> None:
-        """Writes a small file so that a reader, or a crash, sees the old content or the new, never a mixture."""
+        """Writes a small file so that a reader, or a crash, sees the old content or the new, never
+        a mixture.
+        """
         path = Path(path)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         fd = self.open(temporary, write=True, create=True)
@@ -205,13 +220,14 @@ class FileChannel:
         self.rename(temporary, path)
         self.sync_directory(path.parent)
 
-    # ---- locks ---------------------------------------------------------------------------------------------------
+    # ---- locks ----------------------------------------------------------------------------------
 
     def try_lock(self, fd: int, at: int | None = None) -> bool:
-        """Takes a write lock, of the whole file or of the byte `at`, for this open file description (OFD): freed when its
-        last copy closes.
+        """Takes a write lock, of the whole file or of the byte `at`, for this open file description
+        (OFD): freed when its last copy closes.
 
-        False where somebody else holds it, be it a process of ours or a RocketMQ (its POSIX lock conflicts with ours).
+        False where somebody else holds it, be it a process of ours or a RocketMQ (its POSIX lock
+        conflicts with ours).
         """
         try:
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _write_lock(at))
@@ -220,7 +236,9 @@ class FileChannel:
         return True
 
     def is_locked(self, path: str | Path, at: int | None = None) -> bool:
-        """Whether anybody holds the file's lock, or that of its byte `at`; a file that is not there is not locked."""
+        """Whether anybody holds the file's lock, or that of its byte `at`; a file that is not there
+        is not locked.
+        """
         try:
             with self.opened(path) as fd:
                 answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _write_lock(at))
@@ -229,7 +247,9 @@ class FileChannel:
         return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
     def is_at(self, fd: int, path: str | Path) -> bool:
-        """Whether an open file still has its name: a lock on one that was removed or replaced is nobody else's to see."""
+        """Whether an open file still has its name: a lock on one that was removed or replaced is
+        nobody else's to see.
+        """
         try:
             return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
         except FileNotFoundError:

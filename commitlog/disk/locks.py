@@ -1,8 +1,9 @@
 """The locks of a store: who holds what, and descriptors that are closed whatever happens.
 
-Each lock is held at two places. One is a file in the store's directory, where people and RocketMQ look. The other is a byte
-of the pool's control file, for a file in a directory may be removed: then whoever comes next makes a new one and locks
-that. OFD locks both: the kernel frees them when their holder dies.
+Each lock is held at two places. One is a file in the store's directory, where people and RocketMQ
+look. The other is a byte of the pool's control file, for a file in a directory may be removed: then
+whoever comes next makes a new one and locks that. OFD locks both: the kernel frees them when their
+holder dies.
 
     lane n                     lanes/<n>/lock       byte n of the pool's `control`
     supervisor                 lock                 byte 128
@@ -28,21 +29,23 @@ from commitlog.shm.positions import CONTROL_NAME
 _SUPERVISOR_AT = LANE_ROWS
 
 _birth = threading.RLock()
-"""Held while a lock's descriptor comes into being, and by whoever forks: no child has one that it does not know of. One that
-may be taken twice, because a signal handler that forks may have come in between."""
+"""Held while a lock's descriptor comes into being, and by whoever forks: no child has one that it
+does not know of. One that may be taken twice, because a signal handler that forks may have come in
+between."""
 
 
 class Lock:
-    """Locks of a user's process, all held until `close`. They are closed in a forked child too, which would hold them for as
-    long as it lives, and when the last reference goes: an exception may come at any moment."""
+    """Locks of a user's process, all held until `close`. They are closed in a forked child too,
+    which would hold them for as long as it lives, and when the last reference goes: an exception
+    may come at any moment."""
 
     def __init__(self, channel: FileChannel) -> None:
         self._files: list[io.FileIO] = []
         self._channel = channel
 
     def try_take(self, path: Path, at: int | None = None) -> bool:
-        """Locks a file, made if it is missing, or a byte of one that is there. False where somebody else holds it, or the
-        file was removed meanwhile. Raises OSError."""
+        """Locks a file, made if it is missing, or a byte of one that is there. False where somebody
+        else holds it, or the file was removed meanwhile. Raises OSError."""
         channel = self._channel
         with _birth:
             _locks.add(self)
@@ -51,7 +54,9 @@ class Lock:
 
     @property
     def fd(self) -> int:
-        """The descriptor of the file that was locked last. Raises ForkedProducer where a fork has closed it just now."""
+        """The descriptor of the file that was locked last. Raises ForkedProducer where a fork has
+        closed it just now.
+        """
         try:
             return self._files[-1].fileno()
         except ValueError as error:
@@ -73,7 +78,9 @@ class Lock:
 
 
 def try_lane(lane: LaneDirectory, pool: Path, channel: FileChannel) -> Lock | None:
-    """Locks a lane at both places, that of the file last; None where somebody holds it. Raises OSError."""
+    """Locks a lane at both places, that of the file last; None where somebody holds it. Raises
+    OSError.
+    """
     lock = Lock(channel)
     try:
         if lock.try_take(pool / CONTROL_NAME, lane.number) and lock.try_take(lane.lock_file):

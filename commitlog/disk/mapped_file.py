@@ -1,7 +1,8 @@
 """One segment, mapped read-only: RocketMQ's MappedFile, with its ReferenceResource.
 
-No user process ever stores to a mapping, where a full disk is a SIGBUS; writing goes through FileChannel. A mapping that
-somebody holds is not closed under him. A file that is unlinked stays readable as long as its mapping does.
+No user process ever stores to a mapping, where a full disk is a SIGBUS; writing goes through
+FileChannel. A mapping that somebody holds is not closed under him. A file that is unlinked stays
+readable as long as its mapping does.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ _BLOCK_BYTES = 1 << 20
 
 
 def map_segment(fd: int, length: int, size: int, channel: FileChannel) -> mmap.mmap:
-    """The first `size` bytes of a segment file of `length` bytes, read-only. One that is too short ends in zeros: it is a
-    copy then, for to read a mapping beyond its file's end would be a SIGBUS. Raises OSError."""
+    """The first `size` bytes of a segment file of `length` bytes, read-only. One that is too short
+    ends in zeros: it is a copy then, for to read a mapping beyond its file's end would be a SIGBUS.
+    Raises OSError."""
     if length >= size:
         return channel.map_read(fd, size)
     copy = mmap.mmap(-1, size)
@@ -37,10 +39,12 @@ def map_segment(fd: int, length: int, size: int, channel: FileChannel) -> mmap.m
 
 
 class MappedFile:
-    """A whole segment. `view` is its bytes, `start` its first byte's offset in the log, `size` its length in bytes.
+    """A whole segment. `view` is its bytes, `start` its first byte's offset in the log, `size` its
+    length in bytes.
 
-    Of a file that is too short (`is_whole` is false) it is a copy that ends in zeros, so that its good records can be read.
-    Raises FileNotFoundError, DamagedFile where the file is too long, or is a link, a pipe or a directory.
+    Of a file that is too short (`is_whole` is false) it is a copy that ends in zeros, so that its
+    good records can be read. Raises FileNotFoundError, DamagedFile where the file is too long, or
+    is a link, a pipe or a directory.
     """
 
     def __init__(self, path: Path, start: int, size: int, channel: FileChannel = DISK) -> None:
@@ -86,8 +90,8 @@ class MappedFile:
     def shutdown(self, wait_seconds: float = 0.0, clock: Clock = SYSTEM_CLOCK) -> bool:
         """Lets no new holder in, waits for the others up to the limit, and unmaps.
 
-        After the limit the mapping is left to its last view instead (Python unmaps it when that goes): True when it is
-        unmapped already.
+        After the limit the mapping is left to its last view instead (Python unmaps it when that
+        goes): True when it is unmapped already.
         """
         with self._lock:
             self._available = False

@@ -21,9 +21,11 @@ _BLOCK_BYTES = 1 << 20
 
 
 class MappedFileQueue:
-    """The segment files of one log: which are there and fit, what else lies beside them. Maps one at a time.
+    """The segment files of one log: which are there and fit, what else lies beside them. Maps one
+    at a time.
 
-    Segments have one size and are named by their first offset, so the one that holds an offset is found by a division.
+    Segments have one size and are named by their first offset, so the one that holds an offset is
+    found by a division.
     """
 
     def __init__(self, directory: Path, segment_bytes: int, channel: FileChannel = DISK) -> None:
@@ -31,7 +33,9 @@ class MappedFileQueue:
         self.findings: list[tuple[Path, str]] = []
         """What is wrong with a file, by its path."""
         self.wrong_sizes: dict[int, int] = {}
-        """Start of a file → its length in bytes, where that is not a segment's: read as if it ended in zeros, or earlier."""
+        """Start of a file → its length in bytes, where that is not a segment's: read as if it ended
+        in zeros, or earlier.
+        """
         self.starts: list[int] = []
         self._known: frozenset[int] = frozenset()
         self._base, self._mapped = -1, mmap.mmap(-1, 1)
@@ -79,7 +83,9 @@ class MappedFileQueue:
         return start in self._known
 
     def find(self, where: int) -> int | None:
-        """Where the file begins that holds a log offset, in constant time; None where it is missing."""
+        """Where the file begins that holds a log offset, in constant time; None where it is
+        missing.
+        """
         start = where - where % self.size
         return start if start in self._known else None
 
@@ -104,13 +110,17 @@ class MappedFileQueue:
         self._base, self._mapped = -1, mmap.mmap(-1, 1)
 
     def done_with(self, start: int, position: int) -> None:
-        """Takes the first `position` bytes of the mapped file out of this process's memory: they count as its own."""
+        """Takes the first `position` bytes of the mapped file out of this process's memory: they
+        count as its own.
+        """
         whole = position - position % mmap.PAGESIZE
         if start == self._base and whole and start not in self.wrong_sizes:
             self._mapped.madvise(mmap.MADV_DONTNEED, 0, whole)
 
     def last_nonzero(self, start: int, position: int = 0) -> int:
-        """Where the last byte that is not zero ends, looking at the file from `position` on; `position` if all are."""
+        """Where the last byte that is not zero ends, looking at the file from `position` on;
+        `position` if all are.
+        """
         view = np.frombuffer(self.map(start), np.uint8)
         at = end = position
         with self.channel.opened(self.path(start)) as fd:
@@ -126,7 +136,8 @@ class MappedFileQueue:
 def guess_segment_bytes(directory: Path, channel: FileChannel = DISK) -> int:
     """The segment size of a log that has no store.json; 0 without files.
 
-    That by which the files' names differ, if one of them has it for size; else the size that most files have.
+    That by which the files' names differ, if one of them has it for size; else the size that most
+    files have.
     """
     sizes: dict[int, int] = {}
     for name in channel.list(directory):

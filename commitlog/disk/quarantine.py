@@ -1,4 +1,5 @@
-"""Sets aside what recovery may not keep, and notes what it found damaged: `lanes/<number>/quarantine/`.
+"""Sets aside what recovery may not keep, and notes what it found damaged:
+`lanes/<number>/quarantine/`.
 
     corrupt-<offset>.json         a damaged range that stays where it is: file, offset, bytes, reason
     torn-<offset>-<crc>.bin       the bytes that were after the log's end
@@ -7,9 +8,9 @@
     segment-<start>               a segment file from behind the log's end
     cut.json                      a cut that is under way
 
-A cut is planned, then carried out. The plan (`cut.json`) is durable, and a copy of all it takes away, before the first
-byte of the log changes; each step may be repeated. So a recovery that is killed goes on with the same cut, and ends as
-if it had not been killed.
+A cut is planned, then carried out. The plan (`cut.json`) is durable, and a copy of all it takes
+away, before the first byte of the log changes; each step may be repeated. So a recovery that is
+killed goes on with the same cut, and ends as if it had not been killed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ _PLAN = "cut.json"
 
 @dataclass(frozen=True)
 class Cut:
-    """Ends a log at `end`: [end, dirty_end) of its segment is zeroed, the files in `moves` leave the log."""
+    """Ends a log at `end`: [end, dirty_end) of its segment is zeroed, the files in `moves` leave
+    the log.
+    """
 
     end: int
     dirty_end: int
@@ -57,10 +60,12 @@ class Quarantine:
         self.lane, self.path = lane, lane.quarantine
         self.segment_bytes, self.channel = segment_bytes, channel
 
-    # ---- notes ---------------------------------------------------------------------------------------------------
+    # ---- notes ----------------------------------------------------------------------------------
 
     def note_corruption(self, file: str, offset: int, end: int, reason: str) -> str:
-        """Notes a damaged range; the bytes stay where they are. The same note is written once. Returns the line to report."""
+        """Notes a damaged range; the bytes stay where they are. The same note is written once.
+        Returns the line to report.
+        """
         said = f"corruption: {file} at offset {offset}: {reason}; {end - offset:,} bytes hold no record"
         note = {"file": file, "offset": offset, "bytes": end - offset, "reason": reason}
         data = _to_json(note)
@@ -77,7 +82,7 @@ class Quarantine:
         self.channel.create_directory(self.path, below=self.lane.path)
         self._copy(start, start + self.segment_bytes, start + length, "surplus")
 
-    # ---- cuts ----------------------------------------------------------------------------------------------------
+    # ---- cuts -----------------------------------------------------------------------------------
 
     def plan(self, end: int, dirty_end: int, later: Sequence[int], reason: str, records_after: int) -> Cut:
         """Copies the bytes [end, dirty_end), which are in one segment, and makes the plan durable.
@@ -104,7 +109,9 @@ class Quarantine:
             return None
 
     def _is_sound(self, cut: Cut) -> bool:
-        """Whether a plan read from disk stays within this lane, and takes nothing away that was not copied."""
+        """Whether a plan read from disk stays within this lane, and takes nothing away that was not
+        copied.
+        """
         if type(cut.end) is not int or type(cut.dirty_end) is not int:
             return False
         base = cut.end - cut.end % self.segment_bytes
@@ -117,7 +124,9 @@ class Quarantine:
         )
 
     def carry_out(self, cut: Cut) -> None:
-        """Takes the files of a planned cut out of the log, zeroes the rest behind its end; all durable at return."""
+        """Takes the files of a planned cut out of the log, zeroes the rest behind its end; all
+        durable at return.
+        """
         channel, commitlog = self.channel, self.lane.commitlog
         for source, target in cut.moves:
             with contextlib.suppress(FileNotFoundError):  # moved already
@@ -145,7 +154,9 @@ class Quarantine:
                 self.channel.unlink(self.path / name)
 
     def _copy(self, base: int, start: int, end: int, kind: str) -> tuple[str, int]:
-        """A durable copy of bytes of one segment file; its name holds their CRC, so that the same bytes are kept once."""
+        """A durable copy of bytes of one segment file; its name holds their CRC, so that the same
+        bytes are kept once.
+        """
         channel, crc = self.channel, 0
         partial = self.path / "copy.partial"
         with channel.opened(self.lane.segment(base)) as source, channel.opened(partial, write=True, create=True) as fd:
@@ -168,7 +179,9 @@ class Quarantine:
 
 
 def is_noted(lane: LaneDirectory, offset: int) -> bool:
-    """Whether a recovery noted that the log is damaged at this offset; consume queues have entries that name it."""
+    """Whether a recovery noted that the log is damaged at this offset; consume queues have entries
+    that name it.
+    """
     if _corruption_note(lane, offset).exists():
         return True
     for name in DISK.list(lane.quarantine):
@@ -196,7 +209,9 @@ def _to_json(values: dict[str, Any]) -> bytes:
 
 
 def _pieces_with_data(channel: FileChannel, fd: int, start: int, end: int) -> Iterator[int]:
-    """Where in the file each piece of [start, end) begins that is not all hole: a file may claim terabytes it never got."""
+    """Where in the file each piece of [start, end) begins that is not all hole: a file may claim
+    terabytes it never got.
+    """
     while start < end:
         found = channel.next_data(fd, start)
         if found is None or found >= end:
@@ -211,8 +226,8 @@ def write_again(
 ) -> None:
     """Writes the log bytes [start, end) once more in their place and syncs them.
 
-    They may be in the page cache only, or the last sync of them may have failed: then their pages count as clean, and
-    only a write makes them dirty again. Files that are missing are passed over.
+    They may be in the page cache only, or the last sync of them may have failed: then their pages
+    count as clean, and only a write makes them dirty again. Files that are missing are passed over.
     """
     where = start
     while where < end:

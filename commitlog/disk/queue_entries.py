@@ -1,4 +1,6 @@
-"""The consume queue entries of many records at a time: which of them go to which queue, and what the entries say."""
+"""The consume queue entries of many records at a time: which of them go to which queue, and what
+the entries say.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Where everything of a store lies, and `store.json`, which says whose pool and which configuration it has.
+"""Where everything of a store lies, and `store.json`, which says whose pool and which configuration
+it has.
 
 STORE/
   store.json              format version, random id, generation, segment size, pool, configuration
@@ -61,8 +62,8 @@ class PoolPlace:
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """The content of `store.json`. `config` is the configuration of the last start, resolved; `other`, fields of a newer
-    package that writes the same format: they are kept as they are."""
+    """The content of `store.json`. `config` is the configuration of the last start, resolved;
+    `other`, fields of a newer package that writes the same format: they are kept as they are."""
 
     id: str
     segment_bytes: int
@@ -132,7 +133,9 @@ def new_store_id() -> str:
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
-    """A path as a user gives it. Raises IllegalArgument for what is none, StoreRefused for what no file can be called."""
+    """A path as a user gives it. Raises IllegalArgument for what is none, StoreRefused for what no
+    file can be called.
+    """
     try:
         name = os.fsencode(path)
     except TypeError:
@@ -165,7 +168,9 @@ class StoreDirectory:
         return LaneDirectory(self.lanes_directory / str(number), number)
 
     def lane_numbers(self) -> list[int]:
-        """The lanes on disk, ascending. Foreign names are passed over, and numbers that no lane can have."""
+        """The lanes on disk, ascending. Foreign names are passed over, and numbers that no lane can
+        have.
+        """
         names = self.channel.list(self.lanes_directory)
         numbers = (int(name) for name in names if name.isdecimal() and str(int(name)) == name)
         return sorted(number for number in numbers if number < LANE_ROWS)
@@ -191,7 +196,9 @@ class StoreDirectory:
         self.channel.replace_file(self.file, facts.to_bytes())
 
     def check_path(self) -> None:
-        """Refuses a path that is a file, a symbolic link at its last step, or another user's. Raises StoreRefused."""
+        """Refuses a path that is a file, a symbolic link at its last step, or another user's.
+        Raises StoreRefused.
+        """
         try:
             facts = os.lstat(self.path)
         except FileNotFoundError:
@@ -204,10 +211,11 @@ class StoreDirectory:
             raise StoreRefused(f"{self.path} is a file; a store is a directory: choose another path")
 
     def check_owner(self) -> None:
-        """Refuses another user's store, also as root, whom its links could lead astray, and one that others may write to.
+        """Refuses another user's store, also as root, whom its links could lead astray, and one
+        that others may write to.
 
-        The group may where it is the user's own, of whom nobody else is a member: many systems give new directories to
-        that. Raises StoreRefused.
+        The group may where it is the user's own, of whom nobody else is a member: many systems give
+        new directories to that. Raises StoreRefused.
         """
         facts = os.lstat(self.path)
         if facts.st_uid != os.geteuid():
@@ -284,5 +292,7 @@ def segment_name(start: int) -> str:
 
 
 def is_segment_name(name: str) -> bool:
-    """Whether a name is 20 digits: those of ASCII, for `int` takes every script's, and other names are foreign files."""
+    """Whether a name is 20 digits: those of ASCII, for `int` takes every script's, and other names
+    are foreign files.
+    """
     return len(name) == 20 and name.isascii() and name.isdecimal()

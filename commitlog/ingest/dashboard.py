@@ -1,4 +1,5 @@
-"""What the user sees while it runs: a live picture of the pipeline with rich, or plain lines where there is no terminal.
+"""What the user sees while it runs: a live picture of the pipeline with rich, or plain lines where
+there is no terminal.
 
 Both are made from a `Snapshot`, and nothing here looks at anything else.
 """
@@ -24,7 +25,9 @@ _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 @dataclass(frozen=True)
 class StepLine:
-    """One stage: messages so far, its speed over the last second or two, and how far it is behind the one before."""
+    """One stage: messages so far, its speed over the last second or two, and how far it is behind
+    the one before.
+    """
 
     name: str
     messages: int
@@ -87,8 +90,8 @@ def make_display(stream: TextIO | None = None) -> Display:
 
 
 class PlainLines:
-    """A line every two seconds, and one at each change of phase. No control codes. While there are no numbers yet, the line
-    says how long the phase has taken."""
+    """A line every two seconds, and one at each change of phase. No control codes. While there are
+    no numbers yet, the line says how long the phase has taken."""
 
     def __init__(self, stream: TextIO, clock: Clock = SYSTEM_CLOCK) -> None:
         self.stream = stream
@@ -180,7 +183,7 @@ def plain_line(snapshot: Snapshot) -> str:
     return " | ".join(parts)
 
 
-# ---- the dashboard -----------------------------------------------------------------------------------------------
+# ---- the dashboard -----------------------------------------------------------------------------
 
 
 def render(snapshot: Snapshot, width: int, now: float) -> RenderableType:

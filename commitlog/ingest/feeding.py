@@ -1,9 +1,11 @@
-"""A producer process that sends the lines of files, or of stdin, and keeps tailing them where asked to.
+"""A producer process that sends the lines of files, or of stdin, and keeps tailing them where asked
+to.
 
-Tailing follows a *name*, as `tail -F` does. A file that was renamed away (rotation) is read to its end before the new
-one of that name is opened; one that was cut short (truncation), or written anew in place, is read from its start again.
-A line is the bytes before a newline; the last line of a file needs none, unless the file is tailed: it may be half
-written. A file that is missing for a while is waited for when tailing, and an error when not.
+Tailing follows a *name*, as `tail -F` does. A file that was renamed away (rotation) is read to its
+end before the new one of that name is opened; one that was cut short (truncation), or written anew
+in place, is read from its start again. A line is the bytes before a newline; the last line of a
+file needs none, unless the file is tailed: it may be half written. A file that is missing for a
+while is waited for when tailing, and an error when not.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ class Tail:
         self._memory = b""  # the last bytes read: a file written anew in place has others there
 
     def read(self) -> list[bytes]:
-        """Lines that are there now, some hundred kilobytes at most. Raises IngestError, MessageTooLarge."""
+        """Lines that are there now, some hundred kilobytes at most. Raises IngestError,
+        MessageTooLarge.
+        """
         if self.path == STDIN:
             return self._read_stdin()
         if self._descriptor < 0 and not self._open():
@@ -109,7 +113,9 @@ class Tail:
             self._splitter.restart()
 
     def _reopen_if_rotated(self) -> list[bytes]:
-        """At the end of the open file: goes over to another one of this name. The old one's last line counts."""
+        """At the end of the open file: goes over to another one of this name. The old one's last
+        line counts.
+        """
         try:
             facts = os.stat(self.path)
         except FileNotFoundError:

@@ -1,4 +1,6 @@
-"""A small table to show. Apart from `livetable.py`, so that the job shows tables without loading Arrow."""
+"""A small table to show. Apart from `livetable.py`, so that the job shows tables without loading
+Arrow.
+"""
 
 from __future__ import annotations
 

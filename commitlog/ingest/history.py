@@ -1,4 +1,6 @@
-"""What a run remembers for its report: counts over time, latencies, events. All of it bounded, however long it runs."""
+"""What a run remembers for its report: counts over time, latencies, events. All of it bounded,
+however long it runs.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,7 @@ class History:
         self.memory = {group: used.memory_bytes for group, used in usage.items()} | {"pool": pool_bytes}
         self.resources.add(now, *self.cores.values(), *self.memory.values())
 
-    # ---- the last seconds ----------------------------------------------------------------------------------------
+    # ---- the last seconds -----------------------------------------------------------------------
 
     def step_lines(self) -> tuple[StepLine, ...]:
         """The stages as the dashboard shows them, Spark last."""
@@ -133,7 +135,9 @@ class History:
         return tuple(lines)
 
     def sync_facts(self) -> tuple[float, float | None, float | None]:
-        """fsyncs a second over the last seconds, and p50 and p99 of those (of the whole run when there were few)."""
+        """fsyncs a second over the last seconds, and p50 and p99 of those (of the whole run when
+        there were few).
+        """
         if not self._window:
             return 0.0, None, None
         first, last = self._window[0][0], self._window[-1][0]

@@ -1,9 +1,11 @@
-"""The main job: starts the store, Spark and the producers, shows how they do, drains, stops, and judges.
+"""The main job: starts the store, Spark and the producers, shows how they do, drains, stops, and
+judges.
 
-One loop, in one thread: it waits for what the processes say, looks at the control region five times a second, and draws.
-`--seconds` count from the moment the query is ready and the producers may send, so that the latencies are those of a
-running pipeline and the live table is there from the first second. A Ctrl-C ends the sending, never the pipeline: what
-was sent is drained. A second one gives up the draining.
+One loop, in one thread: it waits for what the processes say, looks at the control region five times
+a second, and draws. `--seconds` count from the moment the query is ready and the producers may
+send, so that the latencies are those of a running pipeline and the live table is there from the
+first second. A Ctrl-C ends the sending, never the pipeline: what was sent is drained. A second one
+gives up the draining.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ class ProducerState:
 
 
 class Job:
-    """One run. `run` does it all; afterwards `history`, `producers` and `errors` hold what there is to report."""
+    """One run. `run` does it all; afterwards `history`, `producers` and `errors` hold what there is
+    to report.
+    """
 
     def __init__(self, settings: Settings, display: Display) -> None:
         self.settings = settings
@@ -84,7 +88,7 @@ class Job:
         self._running = False  # from the first message on
         self._sending = False
 
-    # ---- the course of a run -------------------------------------------------------------------------------------
+    # ---- the course of a run --------------------------------------------------------------------
 
     def run(self) -> None:
         """Raises CommitLogError where the run could not begin; later errors are in `errors`."""
@@ -111,7 +115,9 @@ class Job:
                 signal.signal(number, handler)
 
     def _give_up(self, places: Places) -> None:
-        """The run ended before its first message: one error, and nothing stays but the log that explains it."""
+        """The run ended before its first message: one error, and nothing stays but the log that
+        explains it.
+        """
         if "Spark" in self._failed:
             places.discard_store()
             raise IngestError(self.errors[0])
@@ -207,7 +213,7 @@ class Job:
         if self._query is not None:
             self._query.end(30.0 if self._running and self.interrupts < 2 else _HURRY_SECONDS)
 
-    # ---- processes -----------------------------------------------------------------------------------------------
+    # ---- processes ------------------------------------------------------------------------------
 
     def _start_children(self, existed: bool) -> None:
         settings = self.settings
@@ -316,7 +322,7 @@ class Job:
         if not self.settings.live or code != -signal.SIGKILL or not self._running:
             self.errors.append(f"{text}; see {self.settings.out / 'producers.log'}")
 
-    # ---- looking and showing -------------------------------------------------------------------------------------
+    # ---- looking and showing --------------------------------------------------------------------
 
     def _look(self, force: bool = False) -> None:
         now = time.monotonic()

@@ -1,4 +1,6 @@
-"""Latencies of millions of messages in a few kilobytes: a histogram whose buckets are 2 % wide, with weights."""
+"""Latencies of millions of messages in a few kilobytes: a histogram whose buckets are 2 % wide,
+with weights.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ _BUCKETS = 1_200
 
 
 class Latencies:
-    """Counts durations in milliseconds. Buckets of another process can be added: they are plain lists."""
+    """Counts durations in milliseconds. Buckets of another process can be added: they are plain
+    lists.
+    """
 
     def __init__(self) -> None:
         self.counts: npt.NDArray[np.int64] = np.zeros(_BUCKETS, dtype=np.int64)

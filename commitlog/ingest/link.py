@@ -46,7 +46,9 @@ class Link:
                 self.closed = True
 
     def receive(self, timeout_s: float | None = 0) -> list[Message]:
-        """What has arrived, after waiting for something up to the timeout (None: as long as it takes)."""
+        """What has arrived, after waiting for something up to the timeout (None: as long as it
+        takes).
+        """
         if self._early:
             early, self._early = self._early, []
             return early
@@ -62,7 +64,9 @@ class Link:
         return [orjson.loads(line) for line in lines]
 
     def receive_first(self) -> Message:
-        """Waits for the first message, which is the settings. Raises EOFError when the other end is gone."""
+        """Waits for the first message, which is the settings. Raises EOFError when the other end is
+        gone.
+        """
         while not self.closed:
             messages = self.receive(None)
             if messages:
@@ -76,7 +80,9 @@ class Link:
 
 
 class Child:
-    """A process of the job, in a session of its own: a Ctrl-C in the terminal reaches the job alone."""
+    """A process of the job, in a session of its own: a Ctrl-C in the terminal reaches the job
+    alone.
+    """
 
     def __init__(
         self, name: str, module: str, settings: Message, *, output: IO[bytes] | int, stdin: int | None = None

@@ -1,7 +1,8 @@
 """The live table: sums over what each batch wrote, read back from its Parquet files with Arrow.
 
-Spark has just written these files, so they are in the page cache, and Arrow reads the few columns that are needed in
-some milliseconds; asking Spark for the same sums would read the log a second time.
+Spark has just written these files, so they are in the page cache, and Arrow reads the few columns
+that are needed in some milliseconds; asking Spark for the same sums would read the log a second
+time.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class BatchFacts:
 
 
 class LiveTable:
-    """Sums of the machine's samples, or of lines. Keeps the last seconds and the last processes only."""
+    """Sums of the machine's samples, or of lines. Keeps the last seconds and the last processes
+    only.
+    """
 
     def __init__(self, *, machine: bool) -> None:
         self.machine = machine
@@ -76,7 +79,7 @@ class LiveTable:
         before, times = sums.get(name, (0.0, 0))
         sums[name] = (before + (amount or 0.0), times + count)
 
-    # ---- the machine ---------------------------------------------------------------------------------------------
+    # ---- the machine ----------------------------------------------------------------------------
 
     def _take_samples(self, table: pa.Table) -> None:
         of_process = pc.equal(table["kind"].cast(pa.string()), "process")
@@ -122,7 +125,7 @@ class LiveTable:
             Grid("Seconds", ("time", "messages", "CPU %", "memory MB", "disk MB/s", "network MB/s"), tuple(seconds)),
         ]
 
-    # ---- lines ---------------------------------------------------------------------------------------------------
+    # ---- lines ----------------------------------------------------------------------------------
 
     def _take_lines(self, table: pa.Table) -> None:
         sums = [("bytes", "sum"), ([], "count_all")]

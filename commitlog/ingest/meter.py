@@ -1,8 +1,8 @@
 """How far each stage is, in messages: read from the control region, which costs the stages nothing.
 
-Positions are bytes. A lane's producer also counts its messages, so each look at a lane gives a pair (wrote, messages);
-between two of these a position is turned into messages in proportion. At the end, when all positions are the same, the
-count is exact.
+Positions are bytes. A lane's producer also counts its messages, so each look at a lane gives a pair
+(wrote, messages); between two of these a position is turned into messages in proportion. At the
+end, when all positions are the same, the count is exact.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class Reading:
 
 @dataclass
 class _Track:
-    """What is known of one lane: where it stood when the run began, and the pairs to interpolate in."""
+    """What is known of one lane: where it stood when the run began, and the pairs to interpolate
+    in.
+    """
 
     lane: int
     wrote_at_start: int
@@ -45,7 +47,9 @@ class _Track:
     pairs: deque[tuple[int, int]] = field(default_factory=deque)
 
     def add(self, wrote: int, messages: int) -> None:
-        """One more pair; the count may have been seen late, so it replaces an older one at the same position."""
+        """One more pair; the count may have been seen late, so it replaces an older one at the same
+        position.
+        """
         if self.pairs and self.pairs[-1][0] == wrote:
             self.pairs.pop()
         self.pairs.append((wrote, messages))
@@ -79,7 +83,9 @@ class Meter:
         self._restarts_at_start = {name: self._stage_word(name, Stage.RESTARTS) for name in STAGES}
 
     def follow(self, lane: int) -> None:
-        """Counts what is written to a lane from now on. Its producer holds it and has not sent anything yet."""
+        """Counts what is written to a lane from now on. Its producer holds it and has not sent
+        anything yet.
+        """
         base, words = self.control.lane_base(lane), self.control.words
         wrote, messages = words[base + Lane.WROTE], words[base + Lane.MESSAGES]
         track = _Track(lane, wrote, messages)
@@ -90,7 +96,9 @@ class Meter:
         return self.control.words[self.control.stage_base(stage) + index]
 
     def read(self, at: float) -> Reading:
-        """Looks at everything once. The furthest stage is loaded first, so that none overtakes the one before it."""
+        """Looks at everything once. The furthest stage is loaded first, so that none overtakes the
+        one before it.
+        """
         words = self.control.words
         messages = dict.fromkeys(STEPS, 0.0)
         amounts = dict.fromkeys(STEPS, 0)
@@ -124,7 +132,9 @@ class Meter:
 
 
 class Series:
-    """Cumulative counts over time, thinned out when a run is long: at most some two thousand points."""
+    """Cumulative counts over time, thinned out when a run is long: at most some two thousand
+    points.
+    """
 
     POINTS_MAX = 2_000
 

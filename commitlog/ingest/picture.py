@@ -1,4 +1,6 @@
-"""The report's picture: four panels that a stranger can read, under a line that says how the run ended."""
+"""The report's picture: four panels that a stranger can read, under a line that says how the run
+ended.
+"""
 
 from __future__ import annotations
 

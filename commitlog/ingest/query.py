@@ -1,7 +1,9 @@
-"""The Spark process: one streaming query that turns messages into Parquet, `batch=<id>/` by `batch=<id>/`.
+"""The Spark process: one streaming query that turns messages into Parquet, `batch=<id>/` by
+`batch=<id>/`.
 
-It runs apart from the job because Java takes long to start, prints a lot, and must not be hit by a Ctrl-C first. Its
-output goes to `OUT/spark.log`; what the job has to know comes over the link, batch by batch.
+It runs apart from the job because Java takes long to start, prints a lot, and must not be hit by a
+Ctrl-C first. Its output goes to `OUT/spark.log`; what the job has to know comes over the link,
+batch by batch.
 """
 
 from __future__ import annotations
@@ -130,8 +132,8 @@ class QueryProcess:
     def _warm_up(self, query: StreamingQuery) -> None:
         """Asks for one message that no table will have, and waits until the query has read it.
 
-        The first batch of a session takes some seconds (classes, generated code, Python's workers). Spent here, they
-        delay the start and not the first messages.
+        The first batch of a session takes some seconds (classes, generated code, Python's workers).
+        Spent here, they delay the start and not the first messages.
         """
         self.link.send({"event": "looked"})
         self.link.send({"event": "phase", "text": "warming up Spark"})
@@ -142,7 +144,9 @@ class QueryProcess:
             time.sleep(0.05)
 
     def _write_batch(self, rows: DataFrame, batch: int) -> None:
-        """Writes one batch, by overwrite: a batch that is run again replaces itself. Runs in a thread of py4j."""
+        """Writes one batch, by overwrite: a batch that is run again replaces itself. Runs in a
+        thread of py4j.
+        """
         began = time.monotonic()
         directory = self.out / f"batch={batch}"
         rows.write.mode("overwrite").parquet(str(directory))
@@ -175,7 +179,9 @@ class QueryProcess:
             time.sleep(0.05)
 
     def _alive(self, query: StreamingQuery) -> bool:
-        """Raises IngestError where the query has failed; the last line of what Spark says is the cause."""
+        """Raises IngestError where the query has failed; the last line of what Spark says is the
+        cause.
+        """
         if query.isActive:
             return True
         failure = query.exception()
@@ -203,7 +209,9 @@ class QueryProcess:
             self._changed.clear()
 
     def _wait_until_settled(self, query: StreamingQuery) -> None:
-        """A producer that died may have sent more than it had noted: wait until nothing comes any more."""
+        """A producer that died may have sent more than it had noted: wait until nothing comes any
+        more.
+        """
         quiet_since = time.monotonic()
         while self._alive(query) and time.monotonic() - quiet_since < _SETTLED_SECONDS and not self.link.closed:
             if self._changed.wait(0.1):

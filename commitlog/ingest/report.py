@@ -122,7 +122,9 @@ def _syncs(history: History) -> dict[str, Any]:
 
 
 def _resources(history: History) -> dict[str, Any]:
-    """Cores in use and private memory of each group over time; the total says whether memory stays flat."""
+    """Cores in use and private memory of each group over time; the total says whether memory stays
+    flat.
+    """
     series = history.resources
     cores = {group: [round(value, 3) for value in series.column(f"{group}_cores")] for group in GROUPS}
     memory = {group: [int(value) for value in series.column(f"{group}_bytes")] for group in GROUPS}

@@ -1,7 +1,7 @@
 """CPU and memory of everything that belongs to the run, by group, about once a second.
 
-Memory is the processes' anonymous memory, a page that several share after a fork counted once, plus the pool's files.
-Adding up resident sizes would count the pool once for every process that maps it.
+Memory is the processes' anonymous memory, a page that several share after a fork counted once, plus
+the pool's files. Adding up resident sizes would count the pool once for every process that maps it.
 """
 
 from __future__ import annotations

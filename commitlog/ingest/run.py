@@ -1,4 +1,6 @@
-"""From settings to an exit code: the job, then the verdict, the report on screen and on disk, the picture."""
+"""From settings to an exit code: the job, then the verdict, the report on screen and on disk, the
+picture.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ from commitlog.ingest.settings import Settings, check_packages
 
 
 def run(settings: Settings) -> int:
-    """0 when every message that was sent is in the Parquet files exactly once and nothing else went wrong.
+    """0 when every message that was sent is in the Parquet files exactly once and nothing else went
+    wrong.
 
     Raises CommitLogError for what kept the job from beginning; nothing is left behind then.
     """

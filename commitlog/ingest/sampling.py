@@ -1,8 +1,9 @@
-"""A producer process that samples the machine with psutil: CPU, memory, disks, networks, and every process.
+"""A producer process that samples the machine with psutil: CPU, memory, disks, networks, and every
+process.
 
-Sampling goes on at its own pace and takes a small share of the process's time; messages go out at theirs. A message
-carries the newest sample of one thing; where more messages are wanted than there are new samples, a sample goes out again
-with a sequence number of its own (`sampled_at` tells).
+Sampling goes on at its own pace and takes a small share of the process's time; messages go out at
+theirs. A message carries the newest sample of one thing; where more messages are wanted than there
+are new samples, a sample goes out again with a sequence number of its own (`sampled_at` tells).
 """
 
 from __future__ import annotations
@@ -116,7 +117,9 @@ def _memory() -> Iterator[dict[str, Any]]:
 
 
 class _Rates:
-    """Disks and networks come as counters since boot; a sample says bytes a second since the last look."""
+    """Disks and networks come as counters since boot; a sample says bytes a second since the last
+    look.
+    """
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, int, int]] = {}

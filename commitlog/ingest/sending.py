@@ -1,7 +1,9 @@
-"""The loop of a producer process: at a pace, or as fast as it goes, each message with run, producer and sequence.
+"""The loop of a producer process: at a pace, or as fast as it goes, each message with run, producer
+and sequence.
 
-The job counts a message as sent when `send` has returned. How many that are it hears five times a second; at the end
-it hears the last number, so that a process that dies is judged by what it had noted.
+The job counts a message as sent when `send` has returned. How many that are it hears five times a
+second; at the end it hears the last number, so that a process that dies is judged by what it had
+noted.
 """
 
 from __future__ import annotations
@@ -108,7 +110,9 @@ class Sender:
                 self._rest(bool(items))
 
     def warm_up(self) -> None:
-        """One message to a topic of its own, for the query to try itself on before the clock starts."""
+        """One message to a topic of its own, for the query to try itself on before the clock
+        starts.
+        """
         own = {**self.identity, "run": WARM_UP, "sequence": "0", "source": WARM_UP}
         self.producer.send(f"{self.topic}.{WARM_UP}", b"{}", properties=own)
 
@@ -133,7 +137,9 @@ class Sender:
         time.sleep(IDLE_SECONDS if idle else TURN_SECONDS)
 
     def _send(self, items: list[Item]) -> int:
-        """Sends the items in order and returns how many were accepted: fewer when the job says stop in between."""
+        """Sends the items in order and returns how many were accepted: fewer when the job says stop
+        in between.
+        """
         send, topic, identity = self.producer.send, self.topic, self.identity
         for count, (key, body, properties) in enumerate(items):
             own = {**properties, **identity, "sequence": str(self.sequence)}
@@ -162,7 +168,9 @@ class Sender:
             time.sleep(0.1)
 
     def _probe(self, receipt: Any) -> None:
-        """Remembers a receipt, to see when it is flushed; not too many at once, so that sending stays quick."""
+        """Remembers a receipt, to see when it is flushed; not too many at once, so that sending
+        stays quick.
+        """
         now = time.monotonic_ns()
         self._next_probe = self.sequence + (PROBE_EVERY if self.rate == 0 or self.rate > 500 else 1)
         if len(self._probes) < _PROBES_MAX and now - self._probed_ns > _PROBE_SECONDS * 1e9:
@@ -212,7 +220,8 @@ def _told_to_go(link: Link, sender: Sender) -> bool:
 def serve(link: Link, make_sender: Callable[[], Sender], make_source: Callable[[], Source]) -> None:
     """The life of a producer process: lease a lane, say so, wait for the start, send, drain.
 
-    Signals that a terminal sends are ignored: the job decides when it is over. An error goes to the job by name.
+    Signals that a terminal sends are ignored: the job decides when it is over. An error goes to the
+    job by name.
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -1,4 +1,6 @@
-"""What one run of the main job is asked to do, and the directories it makes. All refusals come before any start."""
+"""What one run of the main job is asked to do, and the directories it makes. All refusals come
+before any start.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +112,9 @@ def check_input(name: str) -> None:
 
 
 def check_packages() -> None:
-    """Raises IngestError where an extra is not installed: better now than after everything has been started."""
+    """Raises IngestError where an extra is not installed: better now than after everything has been
+    started.
+    """
     missing = [name for name in ("pyspark", "pyarrow", "rich", "matplotlib") if not importlib.util.find_spec(name)]
     if missing:
         raise IngestError(f"{', '.join(missing)} not installed; type: pip install 'pyspark-commitlog[ingest]'")
@@ -126,9 +130,10 @@ def _free_directory() -> Path:
 class Places:
     """The directories of a run. `undo` removes those that this run made, as long as they are empty.
 
-    `discard` removes what is in them too: for a run that ended before its first message, whose store and output hold
-    nothing but its own beginnings; `discard_store` does that to the store alone, where the output explains what went
-    wrong. A directory that was there before is never touched.
+    `discard` removes what is in them too: for a run that ended before its first message, whose
+    store and output hold nothing but its own beginnings; `discard_store` does that to the store
+    alone, where the output explains what went wrong. A directory that was there before is never
+    touched.
     """
 
     def __init__(self, settings: Settings) -> None:

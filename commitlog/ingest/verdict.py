@@ -1,7 +1,8 @@
-"""The verdict: every message that was sent stands in the Parquet files exactly once. Counted from the files alone.
+"""The verdict: every message that was sent stands in the Parquet files exactly once. Counted from
+the files alone.
 
-For each producer one byte a message counts how often its sequence number was met; the files are read in batches of
-rows, so that memory does not grow with them.
+For each producer one byte a message counts how often its sequence number was met; the files are
+read in batches of rows, so that memory does not grow with them.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ EXACTLY_ONCE = "exactly once"
 BATCH_ROWS = 1 << 17
 _NAMED_MAX = 3
 _SLACK = 1 << 20
-"""Sequence numbers this far above what a producer had noted are believed: it may have died before the next note."""
+"""Sequence numbers this far above what a producer had noted are believed: it may have died before
+the next note.
+"""
 
 
 @dataclass
 class ProducerCount:
-    """What was found of one producer. `sent` is what it had noted; `ended` says that this is its last word."""
+    """What was found of one producer. `sent` is what it had noted; `ended` says that this is its
+    last word.
+    """
 
     producer: int
     sent: int
@@ -58,7 +63,9 @@ class ProducerCount:
 
     @property
     def unnoted(self) -> int:
-        """Messages that a producer sent and did not live to note. They are there, and counted in no `sent`."""
+        """Messages that a producer sent and did not live to note. They are there, and counted in no
+        `sent`.
+        """
         return int(np.count_nonzero(self.counts[self.sent :]))
 
     def examples(self, what: str) -> list[int]:
@@ -92,7 +99,8 @@ class Verdict:
 def judge(out: Path, run: str, sent: Mapping[int, int], ended: Mapping[int, bool] | None = None) -> Verdict:
     """Reads `out/batch=*/` and compares it with what each producer had noted.
 
-    `ended` says of a producer whether its number is its last word; one that was killed may have sent more.
+    `ended` says of a producer whether its number is its last word; one that was killed may have
+    sent more.
     """
     counts = {number: ProducerCount(number, amount, (ended or {}).get(number, True)) for number, amount in sent.items()}
     rows = foreign = 0
@@ -140,7 +148,9 @@ def parquet_files_of(batch: Path) -> list[Path]:
 
 
 def _batches(path: Path) -> Iterator[tuple[Any, Any, npt.NDArray[np.int64]]]:
-    """(run, producer, sequence) of the rows of one file, some at a time. A null becomes no run, or -1."""
+    """(run, producer, sequence) of the rows of one file, some at a time. A null becomes no run, or
+    -1.
+    """
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:

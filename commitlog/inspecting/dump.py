@@ -1,4 +1,6 @@
-"""Every record of a log as a plain dictionary, with the names that RocketMQ's own classes have for its fields."""
+"""Every record of a log as a plain dictionary, with the names that RocketMQ's own classes have for
+its fields.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,12 @@ from commitlog.record.table import RecordTable
 
 
 def dump_records(path: str | os.PathLike[str], channel: FileChannel = DISK) -> Iterator[dict[str, Any]]:
-    """The records of a store of ours, one of its lanes, or a RocketMQ store root, log after log, in log order.
+    """The records of a store of ours, one of its lanes, or a RocketMQ store root, log after log, in
+    log order.
 
-    `body` is base64 of the stored bytes (None for no body), `plainBody` of the unpacked ones where they were
-    compressed. Damaged ranges are passed over: `verify` names them. Of a running store what is flushed is shown.
-    Raises StoreNotFound.
+    `body` is base64 of the stored bytes (None for no body), `plainBody` of the unpacked ones where
+    they were compressed. Damaged ranges are passed over: `verify` names them. Of a running store
+    what is flushed is shown. Raises StoreNotFound.
     """
     for root in find_roots(path, channel)[0]:
         yield from _dump(root, channel)

@@ -1,6 +1,8 @@
-"""A flame graph as one SVG file: sampled stacks, the outermost call at the bottom, as wide as its share of the samples.
+"""A flame graph as one SVG file: sampled stacks, the outermost call at the bottom, as wide as its
+share of the samples.
 
-A frame shows its text and its share when the pointer rests on it. Brendan Gregg's picture, drawn without his script.
+A frame shows its text and its share when the pointer rests on it. Brendan Gregg's picture, drawn
+without his script.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ class _Node:
 
 
 def flame_graph(title: str, subtitle: str, stacks: Iterable[tuple[Stack, int]], asleep: Iterable[Stack] = ()) -> str:
-    """The SVG. `stacks` with their numbers of samples, outermost frame first; those in `asleep` are drawn in grey."""
+    """The SVG. `stacks` with their numbers of samples, outermost frame first; those in `asleep` are
+    drawn in grey.
+    """
     root, cold = _Node(), set(asleep)
     warm_frames: set[Stack] = set()
     for stack, samples in stacks:

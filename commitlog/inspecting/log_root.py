@@ -1,4 +1,6 @@
-"""What there is to inspect at a path: a store of ours, one of its lanes, or any RocketMQ store root."""
+"""What there is to inspect at a path: a store of ours, one of its lanes, or any RocketMQ store
+root.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +23,22 @@ class LogRoot:
 
     path: Path
     lane: int | None
-    """Its number, which all its records have for queue id; None for a RocketMQ's, whose records have any."""
+    """Its number, which all its records have for queue id; None for a RocketMQ's, whose records
+    have any.
+    """
     segment_bytes: int
     limit: int | None = None
     """Log offset up to which it may be read while somebody appends; None where nobody does."""
     dispatched: int = 0
     """Log offset up to which the consume queues are complete; 0 where that is not known."""
     flushed: int | None = None
-    """Log offset up to which the log was synced: its end, as far as it was recorded; None where that is not known."""
+    """Log offset up to which the log was synced: its end, as far as it was recorded; None where
+    that is not known.
+    """
     first: int = 0
-    """Log offset at which the log began, as far as it was recorded: retention says so before it removes anything."""
+    """Log offset at which the log began, as far as it was recorded: retention says so before it
+    removes anything.
+    """
 
     def scan(self, channel: FileChannel = DISK, *, check_crc: bool = True) -> LogScan:
         """A scan of its log."""
@@ -38,7 +46,8 @@ class LogRoot:
 
 
 def find_roots(path: str | os.PathLike[str], channel: FileChannel = DISK) -> tuple[list[LogRoot], list[str]]:
-    """The logs at a path in the order of their numbers, and what is wrong with the store around them.
+    """The logs at a path in the order of their numbers, and what is wrong with the store around
+    them.
 
     Raises StoreNotFound where there is none, StoreTooNew, StoreRefused.
     """

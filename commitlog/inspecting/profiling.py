@@ -1,7 +1,8 @@
-"""Where a stage's time goes: its stacks (py-spy), its system calls (strace, where there is one), its CPU clocks (/proc).
+"""Where a stage's time goes: its stacks (py-spy), its system calls (strace, where there is one),
+its CPU clocks (/proc).
 
-`profile_running` looks at a stage of a running store; `profile_alone` starts `stages.alone`, which has one stage work on
-prepared input with no other process beside it, and looks at that.
+`profile_running` looks at a stage of a running store; `profile_alone` starts `stages.alone`, which
+has one stage work on prepared input with no other process beside it, and looks at that.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ class Clocks:
 
 @dataclass
 class Profile:
-    """What was seen. `clocks` is what passed; `stacks` with their numbers of samples, outermost frame first."""
+    """What was seen. `clocks` is what passed; `stacks` with their numbers of samples, outermost
+    frame first.
+    """
 
     stage: str
     where: str
@@ -117,7 +120,7 @@ def _function_of(frame: str) -> str:
     return f"{head})" if line.endswith(")") and head else frame
 
 
-# ---- the profilers -------------------------------------------------------------------------------------------------
+# ---- the profilers -----------------------------------------------------------------------------
 
 
 def _tool(name: str) -> str | None:
@@ -135,7 +138,9 @@ def check_profiler() -> str:
 
 @contextlib.contextmanager
 def sampling(pid: int, seconds: float, draft: Path) -> Iterator[list[tuple[Stack, int]]]:
-    """Samples a process while the with-block runs, `seconds` long; the list is filled when it ends. Raises ProfileRefused."""
+    """Samples a process while the with-block runs, `seconds` long; the list is filled when it ends.
+    Raises ProfileRefused.
+    """
     command = [check_profiler(), "record", "--pid", str(pid), "--duration", str(max(round(seconds), 1))]
     command += ["--rate", str(RATE), "--idle", "--format", "raw", "--output", str(draft)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -181,8 +186,8 @@ def _refusal(pid: int, said: str) -> str:
 
 @contextlib.contextmanager
 def tracing(pid: int) -> Iterator[list[str]]:
-    """Counts the system calls of a process while the with-block runs; the list has strace's table when it ends, or nothing
-    where there is no strace or it may not."""
+    """Counts the system calls of a process while the with-block runs; the list has strace's table
+    when it ends, or nothing where there is no strace or it may not."""
     strace, table = _tool("strace"), list[str]()
     if strace is None:
         yield table
@@ -205,7 +210,7 @@ def tracing(pid: int) -> Iterator[list[str]]:
             process.communicate()
 
 
-# ---- a running stage -----------------------------------------------------------------------------------------------
+# ---- a running stage ---------------------------------------------------------------------------
 
 
 def profile_running(store: Path, stage: str, seconds: float, draft: Path) -> Profile:
@@ -243,13 +248,15 @@ def _took(durations: Histogram) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-# ---- a stage alone -------------------------------------------------------------------------------------------------
+# ---- a stage alone -----------------------------------------------------------------------------
 
 
 def profile_alone(
     stage: str, seconds: float, directory: Path, draft: Path, segment_bytes: int, body_bytes: int
 ) -> Profile:
-    """A stage on prepared input, pass after pass. `directory` is made for its store and removed. Raises ProfileRefused."""
+    """A stage on prepared input, pass after pass. `directory` is made for its store and removed.
+    Raises ProfileRefused.
+    """
     check_profiler()
     assert stage in STAGES
     if directory.exists():

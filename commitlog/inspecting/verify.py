@@ -1,7 +1,7 @@
 """Checks logs and consume queues byte by byte, and says what is damaged and where. Changes nothing.
 
-What verify calls good is what was written: records whose CRCs hold, at their place, with the consume queue entry that
-belongs to them.
+What verify calls good is what was written: records whose CRCs hold, at their place, with the
+consume queue entry that belongs to them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _FINDINGS_MOST = 1000
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong: in which file, at which offset (bytes: of the log in segments, of the file elsewhere)."""
+    """One thing that is wrong: in which file, at which offset (bytes: of the log in segments, of
+    the file elsewhere).
+    """
 
     file: str
     offset: int
@@ -42,8 +44,9 @@ class Finding:
 class LaneReport:
     """What one log holds up to its end: where `positions` says it ends, else where the records do.
 
-    `lane` is None for a RocketMQ's; `records_bytes` are those of good records. What lies behind the recorded end was left
-    by a store that was killed, or by a RocketMQ that had the lane open: a start of the store takes it in, or sets it aside.
+    `lane` is None for a RocketMQ's; `records_bytes` are those of good records. What lies behind the
+    recorded end was left by a store that was killed, or by a RocketMQ that had the lane open: a
+    start of the store takes it in, or sets it aside.
     """
 
     path: str
@@ -82,7 +85,8 @@ class StoreReport:
 def verify_store(
     path: str | os.PathLike[str], channel: FileChannel = DISK, progress: Callable[[int], None] = lambda where: None
 ) -> StoreReport:
-    """Checks a store of ours, one of its lanes, or a RocketMQ store root. Of a running store what is flushed.
+    """Checks a store of ours, one of its lanes, or a RocketMQ store root. Of a running store what
+    is flushed.
 
     `progress` is called with log offsets. Raises StoreNotFound, StoreTooNew, StoreRefused.
     """
@@ -154,7 +158,7 @@ class _Check:
         else:
             self.more += 1
 
-    # ---- the log -------------------------------------------------------------------------------------------------
+    # ---- the log --------------------------------------------------------------------------------
 
     def _look_at_gap(self, gap: Gap, segments: MappedFileQueue) -> None:
         limit = self.root.limit
@@ -185,10 +189,12 @@ class _Check:
                 self._look_up(table, topic, int(queue_id), rows[table.queue_ids[rows] == queue_id])
         return table.base_offset + table.stop_position
 
-    # ---- consume queues ------------------------------------------------------------------------------------------
+    # ---- consume queues -------------------------------------------------------------------------
 
     def _look_up(self, table: RecordTable, topic: str, queue_id: int, rows: Ints) -> None:
-        """Compares the entries of some records of one queue. Entries above `dispatched` need not be there yet."""
+        """Compares the entries of some records of one queue. Entries above `dispatched` need not be
+        there yet.
+        """
         queue = self._queue(self.root.path / "consumequeue" / topic / str(queue_id))
         for begin, end in runs(table.queue_offsets[rows]):
             some = rows[begin:end]
@@ -213,7 +219,9 @@ class _Check:
                 self._find(queue.directory, place * ENTRY_BYTES, reason)
 
     def _is_retired(self, table: RecordTable) -> bool:
-        """Whether retention has removed the segment since, and perhaps its entries with it: both are no damage."""
+        """Whether retention has removed the segment since, and perhaps its entries with it: both
+        are no damage.
+        """
         return not (self.root.path / "commitlog" / segment_name(table.base_offset)).exists()
 
     def _look_at_ends(self, end: int) -> None:

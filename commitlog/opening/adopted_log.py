@@ -1,8 +1,10 @@
-"""The segment files of a lane whose pool is adopted: below `flushed` they must hold what the pool says was flushed.
+"""The segment files of a lane whose pool is adopted: below `flushed` they must hold what the pool
+says was flushed.
 
-Somebody may have put older files back while nobody ran. What write buffers still hold is compared with the files, and written
-back where it is missing. What is older than the buffers has to be there, and to reach to its end; else the pool is newer than
-the directory, and is refused by name. No other byte of the log is looked at, however large it is.
+Somebody may have put older files back while nobody ran. What write buffers still hold is compared
+with the files, and written back where it is missing. What is older than the buffers has to be
+there, and to reach to its end; else the pool is newer than the directory, and is refused by name.
+No other byte of the log is looked at, however large it is.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ class AdoptedLog:
                 self._check_old(segments, start, min(start + size, flushed))
         self._make_missing(segments, words, base, flushed)
 
-    # ---- what buffers hold ---------------------------------------------------------------------------------------
+    # ---- what buffers hold ----------------------------------------------------------------------
 
     def _compare_buffers(self, first: int, flushed: int) -> None:
         """Segment S is in slot S mod N, as long as nobody has come to segment S + N."""
@@ -90,8 +92,8 @@ class AdoptedLog:
             buffers.close()
 
     def _is_same(self, start: int, slot: memoryview, count: int) -> bool:
-        """Whether a segment file has its full size and the first `count` bytes of a buffer; a block at a time, which stays in
-        the core's own cache."""
+        """Whether a segment file has its full size and the first `count` bytes of a buffer; a block
+        at a time, which stays in the core's own cache."""
         try:
             with self.channel.opened(self.lane.segment(start)) as fd:
                 return self.channel.size(fd) == self.segment_bytes and all(
@@ -103,7 +105,9 @@ class AdoptedLog:
             return False
 
     def _write_back(self, start: int, held: bytes, count: int) -> None:
-        """Writes the first `count` bytes of what a buffer holds to the file, which has others, if they are a log."""
+        """Writes the first `count` bytes of what a buffer holds to the file, which has others, if
+        they are a log.
+        """
         file = self.lane.segment(start)
         if not self._is_whole(held, start):
             return  # buffers made since: the segment was never in them
@@ -142,10 +146,12 @@ class AdoptedLog:
             return False
         return bool(data)
 
-    # ---- what only files hold ------------------------------------------------------------------------------------
+    # ---- what only files hold -------------------------------------------------------------------
 
     def _check_old(self, segments: MappedFileQueue, start: int, end: int) -> None:
-        """A segment that no buffer holds: there, begun, and full where it may have been copied before it was."""
+        """A segment that no buffer holds: there, begun, and full where it may have been copied
+        before it was.
+        """
         what = ""
         if start not in segments or start in segments.wrong_sizes:
             what = f"has {segments.wrong_sizes[start]:,} bytes" if start in segments else "is missing"
@@ -164,7 +170,9 @@ class AdoptedLog:
             )
 
     def _end_of(self, segments: MappedFileQueue, start: int) -> int:
-        """Where nothing but zeros follows on the records of a segment; its end where it goes on in any other way."""
+        """Where nothing but zeros follows on the records of a segment; its end where it goes on in
+        any other way.
+        """
         size, at = segments.size, 0
         mapped = segments.map(start)
         while True:
@@ -181,10 +189,12 @@ class AdoptedLog:
             "messages of any lane that are in the pool only are given up then"
         )
 
-    # ---- what was not flushed yet --------------------------------------------------------------------------------
+    # ---- what was not flushed yet ---------------------------------------------------------------
 
     def _make_missing(self, segments: MappedFileQueue, words: memoryview, base: int, flushed: int) -> None:
-        """Files for what was committed and not flushed; and the allocator is told which of those made ahead are gone."""
+        """Files for what was committed and not flushed; and the allocator is told which of those
+        made ahead are gone.
+        """
         segments.look()
         size = self.segment_bytes
         where = flushed - flushed % size

@@ -1,8 +1,10 @@
-"""The consume queues of a lane whose pool is adopted: believed where they prove themselves, else built anew from the log.
+"""The consume queues of a lane whose pool is adopted: believed where they prove themselves, else
+built anew from the log.
 
-What a queue ends at is the next queue offset of its topic. So one that was removed, emptied, cut or swapped with another's
-while nobody ran would have offsets given out twice. The dispatcher counts in shared memory what all ends add up to; that, and
-a record for the first and last entry of each queue, needs no look at the log.
+What a queue ends at is the next queue offset of its topic. So one that was removed, emptied, cut or
+swapped with another's while nobody ran would have offsets given out twice. The dispatcher counts in
+shared memory what all ends add up to; that, and a record for the first and last entry of each
+queue, needs no look at the log.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ _BLOCK_ENTRIES = 1 << 11
 
 @dataclass(frozen=True, slots=True)
 class AdoptedQueues:
-    """All consume queues of one lane, up to `synced`: behind it are entries that the dispatcher places again."""
+    """All consume queues of one lane, up to `synced`: behind it are entries that the dispatcher
+    places again.
+    """
 
     lane: LaneDirectory
     segment_bytes: int
@@ -43,7 +47,9 @@ class AdoptedQueues:
     channel: FileChannel
 
     def find_damage(self) -> str | None:
-        """What is wrong with them, in a line; None where nothing is. Reads a few entries and records of each topic."""
+        """What is wrong with them, in a line; None where nothing is. Reads a few entries and
+        records of each topic.
+        """
         if QueueRepair(self.lane, self.channel, self.file_bytes).is_unfinished:
             return "they were being built when the store was killed"
         if self.counted < 0:
@@ -71,8 +77,8 @@ class AdoptedQueues:
             queue.close()
 
     def _check_unsynced(self, queue: ConsumeQueue, named: NamedQueue, end: int, segments: RecentSegments) -> None:
-        """What comes behind `synced` are this topic's own entries too: the last one, or the last but one where a kill cut a
-        write short, names its record."""
+        """What comes behind `synced` are this topic's own entries too: the last one, or the last
+        but one where a kill cut a write short, names its record."""
         last = end
         while len(entries := queue.entries(last, _BLOCK_ENTRIES)) and entries["size"].all():
             last += len(entries)
@@ -88,7 +94,9 @@ class AdoptedQueues:
                 raise
 
     def rebuild(self, report: Report) -> int:
-        """Places the entries of [first, synced) and empties everything else; what the ends add up to then."""
+        """Places the entries of [first, synced) and empties everything else; what the ends add up
+        to then.
+        """
         repair = QueueRepair(self.lane, self.channel, self.file_bytes)
         quarantine = Quarantine(self.lane, self.segment_bytes, self.channel)
         try:
@@ -121,10 +129,11 @@ def check_queues(
     channel: FileChannel,
     report: Report,
 ) -> None:
-    """Builds the lane's consume queues anew where they do not prove themselves; then all positions and counts are right.
+    """Builds the lane's consume queues anew where they do not prove themselves; then all positions
+    and counts are right.
 
-    Called while there is no dispatcher. A producer that holds the lane goes on meanwhile: it keeps its own queue offsets.
-    Raises RecoveryError, DiskError.
+    Called while there is no dispatcher. A producer that holds the lane goes on meanwhile: it keeps
+    its own queue offsets. Raises RecoveryError, DiskError.
     """
     words, base = control.words, control.lane_base(lane.number)
     synced = words[base + Lane.DISPATCH_SYNCED]

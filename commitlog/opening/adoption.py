@@ -1,7 +1,9 @@
-"""The pool of a start: the last one's, if it is this store's own, else a new one with the positions recovery found.
+"""The pool of a start: the last one's, if it is this store's own, else a new one with the positions
+recovery found.
 
-Called by the supervisor only, which holds the store's lock and all stage locks meanwhile. A pool that does not belong to
-the store is left alone and named; no old buffer is ever written over newer data.
+Called by the supervisor only, which holds the store's lock and all stage locks meanwhile. A pool
+that does not belong to the store is left alone and named; no old buffer is ever written over newer
+data.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ _ZEROS = bytes(_COMPARED_BYTES)
 
 
 def choose_segment_bytes(buffers_per_lane: int, largest: int, smallest: int) -> int:
-    """The largest power of two with which four lanes' buffers fit into three quarters of the free shared memory.
+    """The largest power of two with which four lanes' buffers fit into three quarters of the free
+    shared memory.
 
     Raises NotEnoughSharedMemory where not even one lane of the smallest segments fits.
     """
@@ -58,7 +61,9 @@ def choose_segment_bytes(buffers_per_lane: int, largest: int, smallest: int) -> 
 
 
 def check_lane_fits(segment_bytes: int, buffers_per_lane: int) -> None:
-    """Refuses a store of which not one lane fits into this machine's shared memory. Raises NotEnoughSharedMemory."""
+    """Refuses a store of which not one lane fits into this machine's shared memory. Raises
+    NotEnoughSharedMemory.
+    """
     facts = os.statvfs(base_directory())
     size = facts.f_blocks * facts.f_frsize
     if segment_bytes * buffers_per_lane > size:
@@ -73,8 +78,8 @@ def open_pool(
 ) -> tuple[ControlRegion, StoreFacts]:
     """The control region of this start, its positions set, and the facts to be saved with it.
 
-    The generation is raised here; the caller saves the facts before the first append. Raises PoolNotAdopted,
-    NotEnoughSharedMemory, RecoveryError, UnsafePath.
+    The generation is raised here; the caller saves the facts before the first append. Raises
+    PoolNotAdopted, NotEnoughSharedMemory, RecoveryError, UnsafePath.
     """
     _refuse_unsafe_pool(facts)
     control = attach_control(directory, facts, writable=True)
@@ -99,7 +104,9 @@ def open_pool(
 
 
 def _refuse_unsafe_pool(facts: StoreFacts) -> None:
-    """The last pool's directory must be this user's own: what lies under its name is neither used nor passed over."""
+    """The last pool's directory must be this user's own: what lies under its name is neither used
+    nor passed over.
+    """
     pool = facts.pool
     if pool is None or pool.boot_id != boot_id():
         return
@@ -146,7 +153,9 @@ def _explain_missing_pool(directory: StoreDirectory, facts: StoreFacts, report: 
 def _adopt(
     control: ControlRegion, directory: StoreDirectory, facts: StoreFacts, channel: FileChannel, report: Report
 ) -> None:
-    """Takes the last run's positions over: the committer and flusher do the rest, whatever the log's size."""
+    """Takes the last run's positions over: the committer and flusher do the rest, whatever the
+    log's size.
+    """
     words = control.words
     on_disk = set(directory.lane_numbers())
     for number in range(LANE_ROWS):
@@ -209,8 +218,8 @@ def _no_directory(control: ControlRegion, number: int, directory: StoreDirectory
 def _check_files(
     control: ControlRegion, lane: LaneDirectory, facts: StoreFacts, channel: FileChannel, report: Report
 ) -> None:
-    """What was flushed and indexed must be there; what memory or the log still knows of it is put right. Raises
-    PoolNotAdopted, RecoveryError, DiskError."""
+    """What was flushed and indexed must be there; what memory or the log still knows of it is put
+    right. Raises PoolNotAdopted, RecoveryError, DiskError."""
     size = control.words[control.lane_base(lane.number) + Lane.SEGMENT_SIZE] or facts.segment_bytes
     try:
         AdoptedLog(control, lane, size, facts.id, channel, report).check()
@@ -220,7 +229,9 @@ def _check_files(
 
 
 def _check_direct(control: ControlRegion, lane: LaneDirectory, channel: FileChannel) -> None:
-    """Above flushed, what its producer wrote to the files itself must be whole records. Raises CorruptRecord."""
+    """Above flushed, what its producer wrote to the files itself must be whole records. Raises
+    CorruptRecord.
+    """
     words, base = control.words, control.lane_base(lane.number)
     size, flushed, wrote = words[base + Lane.SEGMENT_SIZE], words[base + Lane.FLUSHED], words[base + Lane.WROTE]
     for start in range(flushed - flushed % size, wrote, size) if flushed < wrote else ():
@@ -238,8 +249,8 @@ def _read(file: Path, count: int, channel: FileChannel) -> bytes:
 
 
 def _write_out(control: ControlRegion, lane: LaneDirectory, pool: Path, channel: FileChannel) -> None:
-    """Copies what only buffers hold to the segment files, for a recovery that goes by these. The committer's bytes, in its
-    place: its lock is held."""
+    """Copies what only buffers hold to the segment files, for a recovery that goes by these. The
+    committer's bytes, in its place: its lock is held."""
     words, base = control.words, control.lane_base(lane.number)
     size, flushed, wrote = words[base + Lane.SEGMENT_SIZE], words[base + Lane.FLUSHED], words[base + Lane.WROTE]
     slots = words[base + Lane.SLOTS]
@@ -258,8 +269,8 @@ def _write_out(control: ControlRegion, lane: LaneDirectory, pool: Path, channel:
 
 
 def _check_buffers(control: ControlRegion, lane: LaneDirectory, pool: Path, channel: FileChannel) -> None:
-    """Above flushed every byte of the segment files must equal the buffer or be zero, and behind `wrote` be zero. Raises
-    PoolNotAdopted."""
+    """Above flushed every byte of the segment files must equal the buffer or be zero, and behind
+    `wrote` be zero. Raises PoolNotAdopted."""
     words, base = control.words, control.lane_base(lane.number)
     size, slots = words[base + Lane.SEGMENT_SIZE], words[base + Lane.SLOTS]
     if not slots:
@@ -284,10 +295,11 @@ def _check_buffers(control: ControlRegion, lane: LaneDirectory, pool: Path, chan
 
 
 def _check_end(control: ControlRegion, lane: LaneDirectory, size: int, channel: FileChannel) -> None:
-    """Behind `wrote` there must be zeros: a RocketMQ that had the lane open would have appended from there on. Raises
-    PoolNotAdopted.
+    """Behind `wrote` there must be zeros: a RocketMQ that had the lane open would have appended
+    from there on. Raises PoolNotAdopted.
 
-    Where the lessee writes the file itself, what it had not published may be there: that is not told from another's.
+    Where the lessee writes the file itself, what it had not published may be there: that is not
+    told from another's.
     """
     words, base = control.words, control.lane_base(lane.number)
     wrote = words[base + Lane.WROTE]
@@ -320,7 +332,9 @@ def _agrees(lane: LaneDirectory, buffer: memoryview, start: int, where: int, end
 
 
 def _contradicts(on_disk: bytes, buffer: memoryview) -> bool:
-    """Whether a byte is neither zero nor that of the buffer, whose views all end here: else it could not be unmapped."""
+    """Whether a byte is neither zero nor that of the buffer, whose views all end here: else it
+    could not be unmapped.
+    """
     held = bytes(buffer[: len(on_disk)])
     if on_disk == _ZEROS[: len(on_disk)] or on_disk == held:
         return False  # nearly always, and told quickly
@@ -362,7 +376,9 @@ def _recover(
 
 
 def _set_lane(control: ControlRegion, number: int, end: LaneEnd) -> None:
-    """Everything that recovery kept is durable, so all positions are the end; dispatch goes on where it has to."""
+    """Everything that recovery kept is durable, so all positions are the end; dispatch goes on
+    where it has to.
+    """
     words, base = control.words, control.lane_base(number)
     for word in (Lane.WROTE, Lane.COMMITTED, Lane.FLUSHED):
         words[base + word] = end.end

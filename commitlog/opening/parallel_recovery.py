@@ -1,8 +1,9 @@
-"""Recovers the lanes of a store side by side, a process each: the scan of small records is Python's work, not the disk's.
+"""Recovers the lanes of a store side by side, a process each: the scan of small records is Python's
+work, not the disk's.
 
-A child is forked, so that it starts at once and shares what is loaded, and it inherits the store's locks: nobody starts
-the store while one is at work. It says its lines and its result through a pipe, as JSON, and ends by itself when nobody
-reads them.
+A child is forked, so that it starts at once and shares what is loaded, and it inherits the store's
+locks: nobody starts the store while one is at work. It says its lines and its result through a
+pipe, as JSON, and ends by itself when nobody reads them.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def recover_lanes(
     queue_file_bytes: int,
     store_id: str = "",
 ) -> dict[int, LaneEnd]:
-    """`recover_lane` for several: number → what it made sure of. Raises what that raises, for the first lane that failed;
-    none is begun after it, and those at work are waited for."""
+    """`recover_lane` for several: number → what it made sure of. Raises what that raises, for the
+    first lane that failed; none is begun after it, and those at work are waited for."""
     large: list[LaneDirectory] = []
     small: list[LaneDirectory] = []
     for lane in lanes:
@@ -97,7 +98,9 @@ class _Children:
         self._running[mine] = lane, process
 
     def _work(self, lane: LaneDirectory, mine: Connection, theirs: Connection) -> None:
-        """In the child: says lines, then its end or its error. Keeps no reading end, so that it notices a dead parent."""
+        """In the child: says lines, then its end or its error. Keeps no reading end, so that it
+        notices a dead parent.
+        """
 
         def say(**what: Any) -> None:
             theirs.send_bytes(json.dumps(what).encode())  # orjson takes no name that is not UTF-8

@@ -1,9 +1,11 @@
-"""Brings the consume queues of a lane in line with its log after a crash, and builds them anew where they are damaged.
+"""Brings the consume queues of a lane in line with its log after a crash, and builds them anew
+where they are damaged.
 
-Below the recorded `dispatched` the queues were synced: what is wrong there is damage, and then all of the lane's queues
-are placed again from the log (`rebuild.json` says so until it is done). Above it entries may be missing, and the
-dispatcher places them. A queue offset whose record is lost gets an entry that names the damaged range, so that queues
-have no holes, their ends are found by bisection, and no offset is used twice.
+Below the recorded `dispatched` the queues were synced: what is wrong there is damage, and then all
+of the lane's queues are placed again from the log (`rebuild.json` says so until it is done). Above
+it entries may be missing, and the dispatcher places them. A queue offset whose record is lost gets
+an entry that names the damaged range, so that queues have no holes, their ends are found by
+bisection, and no offset is used twice.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ _MARK = "rebuild.json"
 _OPEN_MOST = 256
 """Queues that are open at the same time."""
 _LOOK_BYTES = 64 << 20
-"""Of each queue so many bytes are looked through; what is older was looked through when it was younger."""
+"""Of each queue so many bytes are looked through; what is older was looked through when it was
+younger.
+"""
 _PART_ENTRIES_LEAST, _PART_ENTRIES_MOST = 1 << 10, 1 << 16
 _SAMPLE_RECORDS = 16
 _FILL_BLOCK = 1 << 16
@@ -52,14 +56,18 @@ _SECTOR_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """How much of a queue makes sense: entries [first, sound) do; `junk`: anything but zeros comes after them."""
+    """How much of a queue makes sense: entries [first, sound) do; `junk`: anything but zeros comes
+    after them.
+    """
 
     first: int
     sound: int
     junk: bool
     junk_low: int
     junk_high: int
-    """The lowest and highest physical offset named by what comes after `sound`; −1 where nothing is named."""
+    """The lowest and highest physical offset named by what comes after `sound`; −1 where nothing is
+    named.
+    """
     torn: bool = False
     """Among what comes after `sound` is an entry of which a power cut may have left a part."""
 
@@ -71,7 +79,9 @@ class QueueRepair:
         self.lane, self.channel = lane, channel
         self.findings: list[str] = []
         self.gaps: list[Gap] = []
-        """Damaged ranges of the log that were met: the last one is what lost queue offsets are said to be in."""
+        """Damaged ranges of the log that were met: the last one is what lost queue offsets are said
+        to be in.
+        """
         self._built_from: int | None = None
         self._open: dict[str, ConsumeQueue] = {}
         self._ends: dict[str, int] = {}
@@ -81,10 +91,12 @@ class QueueRepair:
         self._named: set[Path] = set()
         self._file_bytes = self._usual_file_bytes(file_bytes)
 
-    # ---- what is there -------------------------------------------------------------------------------------------
+    # ---- what is there --------------------------------------------------------------------------
 
     def _directories(self) -> Iterator[Path]:
-        """Every queue of the lane; a RocketMQ that had the lane open may have made some of other numbers."""
+        """Every queue of the lane; a RocketMQ that had the lane open may have made some of other
+        numbers.
+        """
         return queue_directories(self.lane.consumequeue, self.channel)
 
     def _files(self, directory: Path) -> list[tuple[int, int]]:
@@ -99,7 +111,9 @@ class QueueRepair:
         return found
 
     def _usual_file_bytes(self, configured: int) -> int:
-        """The size that most files of the lane's queues have; between equals the larger, a file may have been cut."""
+        """The size that most files of the lane's queues have; between equals the larger, a file may
+        have been cut.
+        """
         sizes = Counter({configured: 1})
         for directory in self._directories():
             with contextlib.suppress(DamagedFile):
@@ -147,7 +161,8 @@ class QueueRepair:
     def _parts(self, queue: ConsumeQueue, starts: list[int]) -> Iterator[tuple[int, Entries]]:
         """The entries of these files, some at a time, with the queue offset of the first.
 
-        A file's rest is not read where the disk has given it no more blocks than what was read takes: it is a hole.
+        A file's rest is not read where the disk has given it no more blocks than what was read
+        takes: it is a hole.
         """
         per_file = self._file_bytes // ENTRY_BYTES
         for start in starts:
@@ -165,12 +180,13 @@ class QueueRepair:
                 if empty[-1] and given <= -(-(at + int(empty.argmax())) * ENTRY_BYTES // 4096) * 4096:
                     break
 
-    # ---- are they right? -----------------------------------------------------------------------------------------
+    # ---- are they right? ------------------------------------------------------------------------
 
     def look_right(self, log: LogScan, dispatched: int, counted: int) -> bool:
         """Whether nothing speaks against the queues having every entry below `dispatched`.
 
-        `counted`: what their ends have to add up to, at least; −1 where nobody counted, as before a kill.
+        `counted`: what their ends have to add up to, at least; −1 where nobody counted, as before a
+        kill.
         """
         if self.is_unfinished:
             return False
@@ -223,7 +239,9 @@ class QueueRepair:
         return True
 
     def reach(self, table: RecordTable, start: int) -> bool:
-        """Whether the queues go up to the records from index `start` on, as far as those are the first of their topic."""
+        """Whether the queues go up to the records from index `start` on, as far as those are the
+        first of their topic.
+        """
         if self._seen.issuperset(table.topics):
             return True
         for topic, rows in by_topic(table, len(table)):
@@ -235,7 +253,7 @@ class QueueRepair:
                     return False
         return True
 
-    # ---- placing -------------------------------------------------------------------------------------------------
+    # ---- placing --------------------------------------------------------------------------------
 
     @property
     def is_unfinished(self) -> bool:
@@ -243,7 +261,9 @@ class QueueRepair:
         return (self.lane.quarantine / _MARK).exists()
 
     def begin_rebuild(self, first: int) -> None:
-        """Says durably that queues are built from log offset `first` on, fits files, empties what makes no sense."""
+        """Says durably that queues are built from log offset `first` on, fits files, empties what
+        makes no sense.
+        """
         self._built_from = first
         mark = self.lane.quarantine / _MARK
         if not mark.exists():
@@ -312,10 +332,11 @@ class QueueRepair:
                 self._placed[topic] = max(self._placed.get(topic, 0), int(offsets[end - 1]) + 1)
 
     def _fit_before(self, queue: ConsumeQueue, first: int) -> int:
-        """Where the queue ends that the entry of a topic's first record, of queue offset `first`, is to be placed in.
+        """Where the queue ends that the entry of a topic's first record, of queue offset `first`,
+        is to be placed in.
 
-        When all is built anew, what comes before has to name deleted records, or damage; else it was another topic's, or some
-        of it is missing, and it is filled as RocketMQ does.
+        When all is built anew, what comes before has to name deleted records, or damage; else it
+        was another topic's, or some of it is missing, and it is filled as RocketMQ does.
         """
         state = self._state(queue.directory)
         if self._built_from is None or first == 0:
@@ -341,7 +362,9 @@ class QueueRepair:
         return int(entries["physical_offset"][0]) if len(entries) else -1
 
     def _gap_behind(self, queue: ConsumeQueue, end: int, count: int) -> Gap | None:
-        """The last damaged range behind the record of entry `end` − 1 that has room for so many records."""
+        """The last damaged range behind the record of entry `end` − 1 that has room for so many
+        records.
+        """
         where, room = self._where(queue, end - 1), count * RECORD_BYTES_MIN
         return next((gap for gap in self.gaps[::-1] if gap.end > where and room <= gap.end - gap.start), None)
 
@@ -369,10 +392,12 @@ class QueueRepair:
         if chosen:
             self.channel.sync_directory(directory)
 
-    # ---- the end -------------------------------------------------------------------------------------------------
+    # ---- the end --------------------------------------------------------------------------------
 
     def cut(self, end: int) -> list[str]:
-        """Empties the places whose records are at or past the log's end; what was emptied, a line each."""
+        """Empties the places whose records are at or past the log's end; what was emptied, a line
+        each.
+        """
         self._sync_all()
         self.close()
         found = []
@@ -404,8 +429,9 @@ class QueueRepair:
             return low
 
     def trim(self) -> list[str]:
-        """After all of the log was placed: empties what comes behind a topic's last record, as where another topic's files
-        were put in its place. Entries of deleted records stay, and those that name damage. What was emptied, a line each."""
+        """After all of the log was placed: empties what comes behind a topic's last record, as
+        where another topic's files were put in its place. Entries of deleted records stay, and
+        those that name damage. What was emptied, a line each."""
         first, found = self._built_from, []
         if first is None:
             return []
@@ -424,7 +450,9 @@ class QueueRepair:
         return found
 
     def _first_foreign(self, directory: Path, start: int, end: int, first: int) -> int:
-        """The first of the entries [start, end) that names neither a place below `first` nor one that is damaged."""
+        """The first of the entries [start, end) that names neither a place below `first` nor one
+        that is damaged.
+        """
         queue = ConsumeQueue(directory, self._file_bytes, self.channel)
         try:
             while start < end:
@@ -452,7 +480,7 @@ class QueueRepair:
         with contextlib.closing(ConsumeQueue(directory, self._file_bytes, self.channel)) as queue:
             queue.zero_from(offset)
 
-    # ---- open queues ---------------------------------------------------------------------------------------------
+    # ---- open queues ----------------------------------------------------------------------------
 
     def _queue(self, topic: str) -> ConsumeQueue:
         queue = self._open.get(topic)
@@ -487,8 +515,9 @@ def _sound_entries(entries: Entries, before: int) -> int:
 
 
 def _may_be_parts(entries: Entries, position: int) -> npt.NDArray[np.bool_]:
-    """Which entries lie in two sectors, of which one has nothing of them and the other has something: a power cut tears
-    between sectors. `position`: of the first entry, in its file. What such an entry names says nothing."""
+    """Which entries lie in two sectors, of which one has nothing of them and the other has
+    something: a power cut tears between sectors. `position`: of the first entry, in its file. What
+    such an entry names says nothing."""
     into = (position + np.arange(len(entries)) * ENTRY_BYTES) % _SECTOR_BYTES
     parts = into > _SECTOR_BYTES - ENTRY_BYTES
     for i in np.flatnonzero(parts).tolist():

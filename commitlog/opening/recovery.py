@@ -1,4 +1,5 @@
-"""Opens a lane that no pool is left of: finds the end of its log, cuts a torn tail off, says what is damaged.
+"""Opens a lane that no pool is left of: finds the end of its log, cuts a torn tail off, says what
+is damaged.
 
     first           recorded `flushed`            end of the log           end of the last file
       ├──────────────────────┼───────────────────────────┼───────────────────────────┤
@@ -6,12 +7,13 @@
       │ corruption: reported │ and synced, it may have   │ quarantine/, then zeroed; │
       │ and left in place    │ been in memory only       │ later files set aside     │
 
-What was flushed is never cut, so a record that readers have seen keeps its place, and its offset names no other record
-later. In a lane without `abort` that is all of it: it was stopped properly, by us or by a RocketMQ. The log is walked from
-the recorded `dispatched` on; without a record of positions, from its first segment on.
+What was flushed is never cut, so a record that readers have seen keeps its place, and its offset
+names no other record later. In a lane without `abort` that is all of it: it was stopped properly,
+by us or by a RocketMQ. The log is walked from the recorded `dispatched` on; without a record of
+positions, from its first segment on.
 
-Everything here may be done again: recovery that is killed anywhere and repeated ends the same, and repeated on a sound
-lane it changes no byte.
+Everything here may be done again: recovery that is killed anywhere and repeated ends the same, and
+repeated on a sound lane it changes no byte.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ class LaneEnd:
     first: int
     """Start of the first segment file."""
     end: int
-    """End of the valid log; all that is kept below it is durable. A record's end, or a segment's start."""
+    """End of the valid log; all that is kept below it is durable. A record's end, or a segment's
+    start.
+    """
     dispatched: int
     """A record's start up to which the consume queues are right and durable; ≤ end."""
     allocated: int
@@ -62,7 +66,9 @@ class LaneEnd:
     """ms, of the last record below `end`; 0 without records."""
     findings: tuple[str, ...]
     entries: int = -1
-    """What the consume queues end at, added up, each behind its last entry below `dispatched`; −1 if they can't be read."""
+    """What the consume queues end at, added up, each behind its last entry below `dispatched`; −1
+    if they can't be read.
+    """
 
 
 def recover_lane(
@@ -75,14 +81,15 @@ def recover_lane(
     known_end: int = 0,
     store_id: str = "",
 ) -> LaneEnd:
-    """Makes the lane ready to be appended to. `report` gets progress and each finding, one line each.
+    """Makes the lane ready to be appended to. `report` gets progress and each finding, one line
+    each.
 
-    `queue_file_bytes` is the configured size of a consume queue's files; where other files are there, theirs counts.
-    `known_end`: the log is known to reach so far (a log offset), so what is bad below is damage and no torn tail.
-    `store_id`: whose `positions` count; see PositionsFile.
+    `queue_file_bytes` is the configured size of a consume queue's files; where other files are
+    there, theirs counts. `known_end`: the log is known to reach so far (a log offset), so what is
+    bad below is damage and no torn tail. `store_id`: whose `positions` count; see PositionsFile.
 
-    Called before anybody appends or reads as live. Raises RecoveryError where the lane is in use or can't be opened
-    without losing data, DiskError where the disk refuses.
+    Called before anybody appends or reads as live. Raises RecoveryError where the lane is in use or
+    can't be opened without losing data, DiskError where the disk refuses.
     """
     try:
         _prepare_directories(lane, channel)
@@ -197,7 +204,7 @@ class _Recovery:
             self.last_report_ns = now
             self.report(f"lane {self.lane.number}: recovery is at {where / 1e6:,.0f} MB")
 
-    # ---- before the walk -----------------------------------------------------------------------------------------
+    # ---- before the walk ------------------------------------------------------------------------
 
     def _clean_up(self) -> None:
         """Segments that were being made, and copies, never had anything of the log in them."""
@@ -210,7 +217,9 @@ class _Recovery:
                 self.channel.unlink(path)
 
     def _finish_cut(self) -> None:
-        """Goes on with a cut that a killed recovery had begun, unless somebody appended there since."""
+        """Goes on with a cut that a killed recovery had begun, unless somebody appended there
+        since.
+        """
         cut = self.quarantine.pending()
         if cut is None:
             return
@@ -221,9 +230,11 @@ class _Recovery:
             self._carry_out(cut)
 
     def _fit_sizes(self) -> None:
-        """A segment file that is too short gets zeros for what is missing; what is too much of one is set aside.
+        """A segment file that is too short gets zeros for what is missing; what is too much of one
+        is set aside.
 
-        So that all readers find the size that they count on; what the zeros stand for is found by the walk.
+        So that all readers find the size that they count on; what the zeros stand for is found by
+        the walk.
         """
         segments = MappedFileQueue(self.lane.commitlog, self.size, self.channel)
         sizes = set(segments.wrong_sizes.values())
@@ -256,8 +267,9 @@ class _Recovery:
         return positions
 
     def _finish_deletion(self, segments: MappedFileQueue, positions: Positions) -> None:
-        """Retention had retired what lies below the recorded first; of the names that it removed then, a power cut may have
-        brought any back. Where these leave a hole, they all go: nobody is told that there is damage."""
+        """Retention had retired what lies below the recorded first; of the names that it removed
+        then, a power cut may have brought any back. Where these leave a hole, they all go: nobody
+        is told that there is damage."""
         first = positions.first_where
         retired = [start for start in segments.starts if start + self.size <= first]
         expected = range(retired[0] if retired else first, first, self.size)
@@ -281,14 +293,18 @@ class _Recovery:
             self.report(f"lane {self.lane.number}: no record of positions; its whole log is checked")
 
     def _too_old(self, log: LogScan) -> int:
-        """What lies so many segments before the end can't have been unflushed: the pool has no more buffers."""
+        """What lies so many segments before the end can't have been unflushed: the pool has no more
+        buffers.
+        """
         for start in reversed(log.segments.starts):
             if log.holds_record(start):
                 return max(start - MAX_SLOTS * self.size, 0)
         return 0
 
     def _stopped_at(self, segments: MappedFileQueue, recorded: int) -> int:
-        """How far a lane that was stopped properly has anything but zeros; 0 for one that was killed."""
+        """How far a lane that was stopped properly has anything but zeros; 0 for one that was
+        killed.
+        """
         if self.stopped_properly:
             for start in reversed(segments.starts):
                 known = min(max(recorded - start, 0), self.size)
@@ -297,12 +313,14 @@ class _Recovery:
                     return start + end
         return 0
 
-    # ---- the walk ------------------------------------------------------------------------------------------------
+    # ---- the walk -------------------------------------------------------------------------------
 
     def _walk(self, log: LogScan, positions: Positions, flushed: int) -> tuple[_Walked, int]:
-        """Walks from the recorded `dispatched`; from the first segment where that or the consume queues are doubtful.
+        """Walks from the recorded `dispatched`; from the first segment where that or the consume
+        queues are doubtful.
 
-        Also gives the place up to which the queues are right: the recorded one, or the end where they were built here.
+        Also gives the place up to which the queues are right: the recorded one, or the end where
+        they were built here.
         """
         first, dispatched = log.segments.first, positions.dispatched_where
         known = first <= dispatched and self.queues.look_right(log, dispatched, positions.entries)
@@ -321,7 +339,8 @@ class _Recovery:
 
     def _walk_from(self, log: LogScan, dispatched: int, flushed: int, *, build: bool) -> _Walked:
         """`build`: places the consume queue entries of all that is kept."""
-        # from the start of its segment, which proves the place; of the one before, for the last record's time
+        # from the start of its segment, which proves the place; of the one before, for the last
+        # record's time
         start = max((dispatched - 1) // self.size * self.size, log.segments.first)
         walked = _Walked(end=start, met_dispatched=dispatched == start)
         self.queues.gaps = walked.corrupt  # what lost queue offsets are in
@@ -362,20 +381,23 @@ class _Recovery:
             walked.torn = gap
 
     def _resume_at(self, flushed: int, segments: MappedFileQueue) -> int:
-        """Where a log goes on that is damaged up to what was flushed: behind it, so that no offset is used twice."""
+        """Where a log goes on that is damaged up to what was flushed: behind it, so that no offset
+        is used twice.
+        """
         base = flushed - flushed % self.size
         has_room = segments.find(flushed) is not None and base + self.size - flushed >= BLANK_BYTES
         return flushed if has_room or flushed == base else base + self.size
 
-    # ---- repairs -------------------------------------------------------------------------------------------------
+    # ---- repairs --------------------------------------------------------------------------------
 
     def _note_corruption(self, gap: Gap) -> None:
         reason = gap.reason or "the segment file is missing"
         self._find(self.quarantine.note_corruption(gap.file, gap.start, gap.end, reason))
 
     def _carry_out(self, cut: Cut) -> None:
-        """Where it takes away what was recorded as flushed (a last record that seems to reach beyond), that is recorded
-        first: else the next recovery would take the zeros there for damage, and go on behind them."""
+        """Where it takes away what was recorded as flushed (a last record that seems to reach
+        beyond), that is recorded first: else the next recovery would take the zeros there for
+        damage, and go on behind them."""
         positions = self._recorded()
         if positions is not None and positions.flushed_where > cut.end:
             dispatched, first = (min(old, cut.end) for old in (positions.dispatched_where, positions.first_where))
@@ -405,7 +427,9 @@ class _Recovery:
         )
 
     def _not_made_ahead(self, segments: MappedFileQueue, end: int) -> list[int]:
-        """Files behind the log's end, but for those that may stay: all zero, and following on it without a hole."""
+        """Files behind the log's end, but for those that may stay: all zero, and following on it
+        without a hole.
+        """
         base = end - end % self.size
         behind = [start for start in segments.starts if start > base]
         expected = base + self.size if base in segments else base

@@ -1,7 +1,8 @@
-"""Pools that stay in shared memory though their store is gone: somebody removed it with `rm -rf`, or moved it away.
+"""Pools that stay in shared memory though their store is gone: somebody removed it with `rm -rf`,
+or moved it away.
 
-A pool holds the path of its store in the file `store`. It is a stray where no store at that path names it any more, and
-no process of it lives.
+A pool holds the path of its store in the file `store`. It is a stray where no store at that path
+names it any more, and no process of it lives.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _SILENT_NS = 5_000_000_000
 
 @dataclass(frozen=True)
 class StrayPool:
-    """A pool directory, the path of its store, its size in bytes, and how many of them never came to disk. `is_replaced`:
-    there is a store at that path, but with another pool."""
+    """A pool directory, the path of its store, its size in bytes, and how many of them never came
+    to disk. `is_replaced`: there is a store at that path, but with another pool."""
 
     directory: Path
     store: Path
@@ -136,7 +137,9 @@ def _lives(words: memoryview, clock: Clock) -> bool:
 
 
 def _is_alive(pid: int) -> bool:
-    """False of a zombie too: in a container it stays for ever where the first process waits for nobody."""
+    """False of a zombie too: in a container it stays for ever where the first process waits for
+    nobody.
+    """
     try:
         stat = DISK.read_file(f"/proc/{pid}/stat", 4096)
     except (FileNotFoundError, ProcessLookupError):

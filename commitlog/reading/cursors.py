@@ -1,4 +1,6 @@
-"""Where a reader is in one lane of a store, or in one queue of a RocketMQ's, and how it gets past damage there."""
+"""Where a reader is in one lane of a store, or in one queue of a RocketMQ's, and how it gets past
+damage there.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,15 @@ from commitlog.record.scan import Source
 
 _ENTRIES_AT_ONCE = 1_000
 NOTHING_YET = Message("", -1, -1, None, b"", None, {}, -1, -1, -1, "")
-"""Given out inside instead of a message where there is none at the moment. It sorts before every message."""
+"""Given out inside instead of a message where there is none at the moment. It sorts before every
+message.
+"""
 
 
 class LaneCursor:
-    """Where a reader is in one lane: an offset of the log, and from which queue offset on each topic counts."""
+    """Where a reader is in one lane: an offset of the log, and from which queue offset on each
+    topic counts.
+    """
 
     def __init__(self, index: LaneIndex, topics: set[str] | None, starts: QueueStarts, ignore_corrupt: bool) -> None:
         self._index, self._topics, self._ignore_corrupt = index, topics, ignore_corrupt
@@ -51,7 +57,9 @@ class LaneCursor:
                 self.where = min(self.where, self._place(topic, offset))
 
     def _place(self, topic: str, offset: int) -> int:
-        """Where a walk may begin that is to meet this record; where its entry can't be believed, at the log's first."""
+        """Where a walk may begin that is to meet this record; where its entry can't be believed, at
+        the log's first.
+        """
         known = self._index.queues[topic]
         if offset >= known.indexed:
             return max(known.walk_from(offset), 0)
@@ -65,7 +73,9 @@ class LaneCursor:
         return self._index.limit_now()
 
     def _open(self, base: int) -> Source:
-        """The bytes of a segment. Raises DataLoss where retention was quicker than this reader, DamagedFile."""
+        """The bytes of a segment. Raises DataLoss where retention was quicker than this reader,
+        DamagedFile.
+        """
         try:
             return self._segments.open(base)
         except FileNotFoundError as error:
@@ -79,7 +89,9 @@ class LaneCursor:
             ) from error
 
     def read(self) -> Iterator[Message]:
-        """The wanted messages from here to the lane's limit, in the log's order; or to damage, which is in `damage` then."""
+        """The wanted messages from here to the lane's limit, in the log's order; or to damage,
+        which is in `damage` then.
+        """
         self.damage = None
         if self._ignore_corrupt:
             self._begin_counting()
@@ -130,7 +142,9 @@ class LaneCursor:
         return True
 
     def _begin_counting(self) -> None:
-        """Queue offsets have no gaps, so what lies between the first one and the end and is not given out is missing."""
+        """Queue offsets have no gaps, so what lies between the first one and the end and is not
+        given out is missing.
+        """
         for topic, known in self._index.queues.items():
             if topic not in self._first and (self._topics is None or topic in self._topics):
                 self._first[topic] = self._from.get(topic, known.first)
@@ -141,7 +155,9 @@ class LaneCursor:
 
 
 class QueueCursor:
-    """Where a reader is in one queue of a RocketMQ store root: `where` is the place of its next record in the log."""
+    """Where a reader is in one queue of a RocketMQ store root: `where` is the place of its next
+    record in the log.
+    """
 
     def __init__(
         self, index: LaneIndex, topic: str, segments: RecentSegments, starts: QueueStarts, ignore_corrupt: bool

@@ -1,7 +1,9 @@
-"""Where a consume queue of a RocketMQ begins and ends, also one that has damaged entries, or names damaged records.
+"""Where a consume queue of a RocketMQ begins and ends, also one that has damaged entries, or names
+damaged records.
 
-Its log belongs to all queues and can't be walked instead, so the entries alone say what there is. Those that are damaged,
-or lead to damage, are within the bounds: whoever reads them meets them one by one.
+Its log belongs to all queues and can't be walked instead, so the entries alone say what there is.
+Those that are damaged, or lead to damage, are within the bounds: whoever reads them meets them one
+by one.
 """
 
 from __future__ import annotations
@@ -20,13 +22,17 @@ from commitlog.record.record import RECORD_BYTES_MIN, Record
 
 
 class RecordOf(Protocol):
-    """The record that an entry of the queue names. Raises CorruptRecord where it is another one, or none; DamagedFile."""
+    """The record that an entry of the queue names. Raises CorruptRecord where it is another one, or
+    none; DamagedFile.
+    """
 
     def __call__(self, offset: int, *, check_crc: bool = False) -> Record: ...
 
 
 def foreign_bounds(queue: ConsumeQueue, limits: LaneLimits, record: RecordOf) -> tuple[int, int]:
-    """First queue offset, and one past the last; both 0 where there is nothing. Raises DamagedFile, OSError."""
+    """First queue offset, and one past the last; both 0 where there is nothing. Raises DamagedFile,
+    OSError.
+    """
     bounds = QueueBounds(queue, limits.first, limits.dispatched)
     try:
         first, end = bounds.find()
@@ -41,7 +47,9 @@ def foreign_bounds(queue: ConsumeQueue, limits: LaneLimits, record: RecordOf) ->
 
 
 def _proven_end(queue: ConsumeQueue, first: int, end: int, goes_on: bool, record: RecordOf) -> int:
-    """Where the queue of a RocketMQ that was killed ends. The last entries may name what never reached the disk."""
+    """Where the queue of a RocketMQ that was killed ends. The last entries may name what never
+    reached the disk.
+    """
     good = end
     while good > first and not _is_good(record, good - 1, check_crc=True):
         good -= 1
@@ -63,9 +71,11 @@ def _is_good(record: RecordOf, offset: int, *, check_crc: bool = False) -> bool:
 
 
 def _by_looking(queue: ConsumeQueue, first_where: int, end_where: int, record: RecordOf) -> tuple[int, int]:
-    """The same bounds of a queue with entries in it that can't be right, found by a look at each: damaged ones are within.
+    """The same bounds of a queue with entries in it that can't be right, found by a look at each:
+    damaged ones are within.
 
-    The last good one is where the queue ends, with what follows it without an empty place. Raises DamagedFile, OSError.
+    The last good one is where the queue ends, with what follows it without an empty place. Raises
+    DamagedFile, OSError.
     """
     first, last = -1, -1
     per_file = queue.file_bytes // ENTRY_BYTES

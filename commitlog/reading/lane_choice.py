@@ -1,7 +1,8 @@
-"""Which lanes of a store a reader reads: all of them, some by their numbers, or a member's share of them.
+"""Which lanes of a store a reader reads: all of them, some by their numbers, or a member's share of
+them.
 
-Members split lanes by number, so that each lane has exactly one of them, also one that does not exist yet: member
-(1, 3) reads lanes 1, 4, 7, ….
+Members split lanes by number, so that each lane has exactly one of them, also one that does not
+exist yet: member (1, 3) reads lanes 1, 4, 7, ….
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class LaneChoice:
 
     @classmethod
     def of(cls, lanes: Collection[int] | None, members: Sequence[int] | None) -> LaneChoice:
-        """As a user says it. Raises OptionError for both at once, no lanes, and numbers that can't be."""
+        """As a user says it. Raises OptionError for both at once, no lanes, and numbers that can't
+        be.
+        """
         if lanes is not None and members is not None:
             raise OptionError("lanes and members: give one of them, both say which lanes are read")
         if lanes is not None:

@@ -1,4 +1,6 @@
-"""What a reader leaves out because the log is damaged there: raised as an error, or counted and warned about."""
+"""What a reader leaves out because the log is damaged there: raised as an error, or counted and
+warned about.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def with_way_out(error: LogError) -> LogError:
 
 
 class LeftOut:
-    """Counts the damaged places of one lane, or of one queue, that a reader has passed over, and says so now and then."""
+    """Counts the damaged places of one lane, or of one queue, that a reader has passed over, and
+    says so now and then.
+    """
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -31,7 +35,9 @@ class LeftOut:
         self._untold = self._missing = 0
 
     def add(self, place: int, error: LogError) -> None:
-        """A damaged place (offset of the log, or number of an entry); the same one again is not counted."""
+        """A damaged place (offset of the log, or number of an entry); the same one again is not
+        counted.
+        """
         if place not in self._places:
             self._places.add(place)
             self._untold += 1
@@ -41,7 +47,9 @@ class LeftOut:
         return bool(self._untold)
 
     def tell(self, missing: int) -> None:
-        """Warns of what was left out since the last time. `missing`: messages that are known to be, in all."""
+        """Warns of what was left out since the last time. `missing`: messages that are known to be,
+        in all.
+        """
         if not self._untold:
             return
         count, more = len(self._places), max(missing - self._missing, 0)

@@ -1,8 +1,10 @@
-"""Goes on behind damage: a hole is where a log holds no record below its limit, and ends where it proves itself again.
+"""Goes on behind damage: a hole is where a log holds no record below its limit, and ends where it
+proves itself again.
 
-The index passes over holes, so that one does not hide what is around it; a reader that comes to one raises its error, or
-goes on behind it where it was told to. Recovery's judgement (log_scan.py) says where the log goes on: at a record of its
-place whose CRCs hold, at a BLANK that ends with its segment, or with a later segment file.
+The index passes over holes, so that one does not hide what is around it; a reader that comes to one
+raises its error, or goes on behind it where it was told to. Recovery's judgement (log_scan.py) says
+where the log goes on: at a record of its place whose CRCs hold, at a BLANK that ends with its
+segment, or with a later segment file.
 """
 
 from __future__ import annotations
@@ -31,11 +33,15 @@ class Hole:
     end: int
     error: LogError
     is_open: bool
-    """Whether nothing below the limit proves itself behind it: then `end` is the limit, and no record's start."""
+    """Whether nothing below the limit proves itself behind it: then `end` is the limit, and no
+    record's start.
+    """
 
 
 class LogHoles:
-    """Finds the holes of one lane's log and remembers them: a search may take as long as reading a segment does."""
+    """Finds the holes of one lane's log and remembers them: a search may take as long as reading a
+    segment does.
+    """
 
     def __init__(self, directory: LaneDirectory, segment_bytes: int, channel: FileChannel = DISK) -> None:
         self._directory, self._segment_bytes, self._channel = directory, segment_bytes, channel
@@ -81,7 +87,9 @@ class LogHoles:
         return self._scan
 
     def hides(self, where: int, limit: int) -> bool:
-        """Whether a record that seems to reach beyond the limit is none, because good ones follow before the limit."""
+        """Whether a record that seems to reach beyond the limit is none, because good ones follow
+        before the limit.
+        """
         try:
             return where in self._found or self._opened().goes_on(where, limit)
         except FileNotFoundError:  # retention has just removed the segment
@@ -104,10 +112,11 @@ def walk_past(
     *,
     ends_whole: bool = False,
 ) -> Iterator[Step | Hole]:
-    """Like `walk`, and where that raises CorruptRecord or DamagedFile a hole comes instead, then what is behind it.
+    """Like `walk`, and where that raises CorruptRecord or DamagedFile a hole comes instead, then
+    what is behind it.
 
-    An open hole is the last thing that comes. `ends_whole`: no record reaches beyond the limit, so what seems to is
-    damaged. Raises what else `open_segment` raises.
+    An open hole is the last thing that comes. `ends_whole`: no record reaches beyond the limit, so
+    what seems to is damaged. Raises what else `open_segment` raises.
     """
     where = start
     while where < limit:

@@ -1,8 +1,9 @@
 """Reads a log whatever state it is in: records as tables, and between them the gaps that hold none.
 
-Recovery decides by it what to keep, `verify` and `dump` show what it says. It writes nothing. After a gap the log goes
-on at the next place that proves itself: a record whose physical offset is that of its place and whose CRCs hold, a
-BLANK that reaches exactly to its segment's end, or the start of a later segment file.
+Recovery decides by it what to keep, `verify` and `dump` show what it says. It writes nothing. After
+a gap the log goes on at the next place that proves itself: a record whose physical offset is that
+of its place and whose CRCs hold, a BLANK that reaches exactly to its segment's end, or the start of
+a later segment file.
 """
 
 from __future__ import annotations
@@ -36,14 +37,18 @@ from commitlog.record.table import RecordTable, Stop, size_and_magic
 _BLOCK_BYTES = 1 << 20
 _SAMPLE_RECORDS = 64
 _DOUBLE_CHECKS = 4
-"""Places that look like records and are none may cost so many times their segment's bytes in CRCs, then it is given up."""
+"""Places that look like records and are none may cost so many times their segment's bytes in CRCs,
+then it is given up.
+"""
 _CRC_TAIL = CRC_PROPERTY_START + b"0" * 10 + b"\x02"
 _PROPERTIES = re.compile(rb"(?:[^\x01\x02]+\x01[^\x01\x02]*\x02)*(?:[^\x01\x02]+\x01[^\x01\x02]*)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Bytes [start, end) of the log that hold no record. The last gap of a log is where it ends, be it empty or not."""
+    """Bytes [start, end) of the log that hold no record. The last gap of a log is where it ends, be
+    it empty or not.
+    """
 
     start: int
     end: int
@@ -59,7 +64,9 @@ class Gap:
 
 @dataclass
 class LogScan:
-    """Walks a log from a record's start to its end. `queue_id`: what all records must have; None takes any."""
+    """Walks a log from a record's start to its end. `queue_id`: what all records must have; None
+    takes any.
+    """
 
     segments: MappedFileQueue
     queue_id: int | None
@@ -71,9 +78,11 @@ class LogScan:
         self._expects_crc = self._samples_have_crc()
 
     def pieces(self, where: int) -> Iterator[RecordTable | Gap]:
-        """Tables and gaps in log order; a table's `base_offset` is its segment's start. Ends after the last gap.
+        """Tables and gaps in log order; a table's `base_offset` is its segment's start. Ends after
+        the last gap.
 
-        Segments that retention removes meanwhile are passed over, like those that it removed before.
+        Segments that retention removes meanwhile are passed over, like those that it removed
+        before.
         """
         while True:
             try:
@@ -118,13 +127,15 @@ class LogScan:
         return base is not None and len(self._scan(base, where - base, 1)) > 0
 
     def goes_on(self, where: int, end: int) -> bool:
-        """Whether a good record, or a BLANK, begins behind `where` and before `end`, both in one segment."""
+        """Whether a good record, or a BLANK, begins behind `where` and before `end`, both in one
+        segment.
+        """
         base = where - where % self.segments.size
         if base not in self.segments:
             self.segments.look()
         return base in self.segments and self._find(base, where - base, 0, end - base) is not None
 
-    # ---- records -------------------------------------------------------------------------------------------------
+    # ---- records --------------------------------------------------------------------------------
 
     def _scan(self, base: int, position: int, most: int = 65_536) -> RecordTable:
         size = self.segments.size
@@ -135,11 +146,13 @@ class LogScan:
         return self._trusted(table, mapped)
 
     def _trusted(self, table: RecordTable, mapped: mmap.mmap) -> RecordTable:
-        """The table up to the first record whose whole-record CRC seems to have been there and to be damaged.
+        """The table up to the first record whose whole-record CRC seems to have been there and to
+        be damaged.
 
-        A record without that CRC is fine: it is an option. But where its bytes were lost, nothing else covers the
-        properties. So one that ends in a zero byte is taken for torn, and in a log whose records have CRCs one without
-        (RocketMQ may have added it) has to have properties in good order.
+        A record without that CRC is fine: it is an option. But where its bytes were lost, nothing
+        else covers the properties. So one that ends in a zero byte is taken for torn, and in a log
+        whose records have CRCs one without (RocketMQ may have added it) has to have properties in
+        good order.
         """
         if not self.check_crc or not len(table):
             return table
@@ -174,10 +187,11 @@ class LogScan:
             mapped, position, len(mapped), base, self.queue_id, check_crc=self.check_crc, max_records=_SAMPLE_RECORDS
         )
 
-    # ---- gaps ----------------------------------------------------------------------------------------------------
+    # ---- gaps -----------------------------------------------------------------------------------
 
     def gap(self, where: int, reason: str, *, passes_file: bool = False) -> Gap:
-        """The gap that begins at `where`: it ends where the log proves itself again, or with its last file.
+        """The gap that begins at `where`: it ends where the log proves itself again, or with its
+        last file.
 
         `passes_file`: not before the next file, because what is in this one can't be had.
         """
@@ -218,7 +232,9 @@ class LogScan:
         return base + position + total if RECORD_BYTES_MIN <= total <= size - position else base + position
 
     def _find(self, base: int, after: int, likely: int, end: int) -> int | None:
-        """The first position behind `after`, before `end`, at which a good record or a BLANK is; `likely` comes first."""
+        """The first position behind `after`, before `end`, at which a good record or a BLANK is;
+        `likely` comes first.
+        """
         mapped, size = self.segments.map(base), self.segments.size
         budget = _DOUBLE_CHECKS * size
         if likely > after and self._is_good(base, likely):
@@ -244,8 +260,8 @@ class LogScan:
 
 
 def _size_by_lengths(mapped: mmap.mmap, position: int, magic: int) -> int:
-    """What the lengths within a record come to, if it is a good one with that size: its TOTALSIZE alone may be damaged, and
-    name the end of a later record. 0 where it is none."""
+    """What the lengths within a record come to, if it is a good one with that size: its TOTALSIZE
+    alone may be damaged, and name the end of a later record. 0 where it is none."""
 
     def number(at: int, width: int) -> int:
         return int.from_bytes(mapped[at : at + width], "big")
@@ -267,7 +283,9 @@ def _size_by_lengths(mapped: mmap.mmap, position: int, magic: int) -> int:
 
 
 def _candidates(view: ByteArray, base: int, start: int, end: int) -> list[tuple[int, int]]:
-    """Positions in [start, end) that look like a record or a BLANK of their place, with the bytes they claim."""
+    """Positions in [start, end) that look like a record or a BLANK of their place, with the bytes
+    they claim.
+    """
     size = len(view)
     magics = view[start + 4 : min(end + 7, size)]
     first = np.flatnonzero((magics == MAGIC_V1 >> 24) | (magics == MAGIC_BLANK >> 24)) + start

@@ -1,16 +1,19 @@
-"""The position of a named reader: `Reader(path, topic="billing", name="billing")` goes on where it was.
+"""The position of a named reader: `Reader(path, topic="billing", name="billing")` goes on where it
+was.
 
-It is kept in the store (registered_readers.py): retention leaves what the reader has not done, `commitlog readers` shows how
-far it is behind, and one process at a time has the name.
+It is kept in the store (registered_readers.py): retention leaves what the reader has not done,
+`commitlog readers` shows how far it is behind, and one process at a time has the name.
 
-**At least once.** A position is written after messages were given out and never before, so what is given out twice is what
-was not committed when the reader ended, and nothing is passed over. Three counts matter, each by topic and lane: what was
-*given out*; what is *done*, which is the same without the message given out last, until the reader is asked for another
-(its user may still be working on it); and what is *committed*, which is in the file. `commit()` commits what was given
-out: who calls it says that the last message is done too. An automatic commit takes what is done. A position never goes back
-but by `seek`.
+**At least once.** A position is written after messages were given out and never before, so what is
+given out twice is what was not committed when the reader ended, and nothing is passed over. Three
+counts matter, each by topic and lane: what was *given out*; what is *done*, which is the same
+without the message given out last, until the reader is asked for another (its user may still be
+working on it); and what is *committed*, which is in the file. `commit()` commits what was given
+out: who calls it says that the last message is done too. An automatic commit takes what is done. A
+position never goes back but by `seek`.
 
-Threads: `given` and its like belong to the one that reads; `commit` and `close` may come from any thread or signal handler.
+Threads: `given` and its like belong to the one that reads; `commit` and `close` may come from any
+thread or signal handler.
 """
 
 from __future__ import annotations
@@ -44,7 +47,9 @@ Places = dict[tuple[str, int], int]
 
 
 class ReaderPosition:
-    """Holds the name from its making to `close`. Raises ReaderInUse, ReaderError (the store may only be read)."""
+    """Holds the name from its making to `close`. Raises ReaderInUse, ReaderError (the store may
+    only be read).
+    """
 
     def __init__(
         self,
@@ -70,13 +75,15 @@ class ReaderPosition:
         held = self._readers.hold(name)
         self._let_go = weakref.finalize(self, _let_go, self._readers, held, self._pid)
 
-    # ---- the beginning -------------------------------------------------------------------------------------------
+    # ---- the beginning --------------------------------------------------------------------------
 
     def begin(self, index: TopicIndex, starts: QueueStarts, *, fail_on_data_loss: bool) -> QueueStarts:
-        """Where to begin in each queue that is there: where the reader was, or, the first time, as `starts` says.
+        """Where to begin in each queue that is there: where the reader was, or, the first time, as
+        `starts` says.
 
-        Its position is in the file when this returns, so that retention knows. Raises ReaderError (a position of another
-        store, or of a Spark query; one that can't be read or written), DataLoss, OffsetOutOfRange.
+        Its position is in the file when this returns, so that retention knows. Raises ReaderError
+        (a position of another store, or of a Spark query; one that can't be read or written),
+        DataLoss, OffsetOutOfRange.
         """
         known = self._load()
         if known is None:
@@ -109,7 +116,9 @@ class ReaderPosition:
         return known
 
     def _gone_on(self, known: RegisteredReader, index: TopicIndex, fail_on_data_loss: bool) -> Places:
-        """Its places in the queues that are there. One that is new under the name begins with what is kept."""
+        """Its places in the queues that are there. One that is new under the name begins with what
+        is kept.
+        """
         found: Places = {}
         lost: list[str] = []
         missing = 0
@@ -151,7 +160,7 @@ class ReaderPosition:
             self.name, self._store_id, offsets, now_ms, kind=PYTHON, all_topics=everything, lanes=self.lanes
         )
 
-    # ---- what is given out ---------------------------------------------------------------------------------------
+    # ---- what is given out ----------------------------------------------------------------------
 
     def given(self, message: Message) -> None:
         """This message is given out: the one before it is done."""
@@ -190,16 +199,19 @@ class ReaderPosition:
         return _by_topic(self._given_out())
 
     def committed(self) -> Offsets:
-        """The next queue offset of each topic and lane with which a reader of this name would begin."""
+        """The next queue offset of each topic and lane with which a reader of this name would
+        begin.
+        """
         return _by_topic(self._committed)
 
-    # ---- commits -------------------------------------------------------------------------------------------------
+    # ---- commits --------------------------------------------------------------------------------
 
     def commit(self, message: Message | None = None) -> None:
-        """Writes what was given out, or, in its topic and lane, what was given out up to a message and with it.
+        """Writes what was given out, or, in its topic and lane, what was given out up to a message
+        and with it.
 
-        Raises ReaderError: closed, in a forked child, not this reader's message, inside another commit of this thread, or
-        the file can't be written. IllegalArgument: no message.
+        Raises ReaderError: closed, in a forked child, not this reader's message, inside another
+        commit of this thread, or the file can't be written. IllegalArgument: no message.
         """
         self._no_child()
         places = self._given_out()
@@ -234,7 +246,9 @@ class ReaderPosition:
             raise ReaderError(f"reader {self.name} is closed: commit before")
 
     def _commit_if_due(self, every_ns: float) -> None:
-        """An automatic commit. That the file can't be written loses nothing: it is tried again, and said once."""
+        """An automatic commit. That the file can't be written loses nothing: it is tried again, and
+        said once.
+        """
         if self.clock.monotonic_ns() - self._tried_ns < every_ns:
             return
         self._no_child()
@@ -285,12 +299,14 @@ class ReaderPosition:
                 f"reader {self.name} was made before a fork, and is its parent's: make one with another name in the child"
             )
 
-    # ---- the end -------------------------------------------------------------------------------------------------
+    # ---- the end --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Commits what is done, where that is automatic, and gives the name back. In a forked child it does neither.
+        """Commits what is done, where that is automatic, and gives the name back. In a forked child
+        it does neither.
 
-        Where a commit is under way (of another thread, or of the one that a signal has interrupted), that does it at its end.
+        Where a commit is under way (of another thread, or of the one that a signal has
+        interrupted), that does it at its end.
         """
         self._is_closing = True
         if os.getpid() == self._pid:
@@ -323,7 +339,9 @@ def check_options(
     *,
     one_log: bool,
 ) -> None:
-    """Whether a reader can have these together. Raises OptionError, ReaderError (not a name), IllegalTopic."""
+    """Whether a reader can have these together. Raises OptionError, ReaderError (not a name),
+    IllegalTopic.
+    """
     if auto_commit_seconds is not None:
         is_number = isinstance(auto_commit_seconds, int | float) and not isinstance(auto_commit_seconds, bool)
         if not is_number or not 0 <= auto_commit_seconds < math.inf:
@@ -361,10 +379,12 @@ def check_owner(reader: RegisteredReader, store_id: str, readers: RegisteredRead
 
 
 def seek(index: TopicIndex, name: str, to: str, clock: Clock = SYSTEM_CLOCK) -> RegisteredReader:
-    """Moves a reader that does not run to a place: a start for all its queues, or offsets for single ones (JSON).
+    """Moves a reader that does not run to a place: a start for all its queues, or offsets for
+    single ones (JSON).
 
-    Queues that offsets do not name stay where they are. Gives the reader as it is now. Raises BadStart, OffsetOutOfRange,
-    ReaderInUse, ReaderError (no such reader, a Spark query's, one of another store), OSError.
+    Queues that offsets do not name stay where they are. Gives the reader as it is now. Raises
+    BadStart, OffsetOutOfRange, ReaderInUse, ReaderError (no such reader, a Spark query's, one of
+    another store), OSError.
     """
     starts = parse_starts(to, clock)
     readers = RegisteredReaders(StoreDirectory(index.view.path, index.view.channel), clock)
@@ -388,7 +408,9 @@ def seek(index: TopicIndex, name: str, to: str, clock: Clock = SYSTEM_CLOCK) -> 
 
 
 def check_named(starts: QueueStarts, present: Collection[tuple[str, int]], least: int = 1) -> None:
-    """Raises OffsetOutOfRange for an offset, from `least` on, of a queue that is not among those that are read and there."""
+    """Raises OffsetOutOfRange for an offset, from `least` on, of a queue that is not among those
+    that are read and there.
+    """
     for topic, lanes in starts.offsets.items():
         for lane, number in lanes.items():
             if number >= least and (topic, lane) not in present:
@@ -399,7 +421,9 @@ def check_named(starts: QueueStarts, present: Collection[tuple[str, int]], least
 
 
 def read_queues(index: TopicIndex, topics: Collection[str] | None) -> set[tuple[str, int]]:
-    """Topic and lane of what is there of these topics, in all lanes: members may be given the same starts."""
+    """Topic and lane of what is there of these topics, in all lanes: members may be given the same
+    starts.
+    """
     return {(topic, lane) for topic, lane, _ in _queues(index, topics, ALL_LANES)}
 
 

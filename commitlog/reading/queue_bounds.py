@@ -1,8 +1,10 @@
-"""What a reader may believe of a consume queue: where it begins and ends, and which record an entry names.
+"""What a reader may believe of a consume queue: where it begins and ends, and which record an entry
+names.
 
-A bisection over damaged entries ends anywhere, and then messages are missing without a word. So each probe looks at the
-entries beside it too: entries that count come first, their physical offsets never go back, and no place among them is
-empty. Whether the records are really there, `record_of_entry` tells: readers ask it about both ends.
+A bisection over damaged entries ends anywhere, and then messages are missing without a word. So
+each probe looks at the entries beside it too: entries that count come first, their physical offsets
+never go back, and no place among them is empty. Whether the records are really there,
+`record_of_entry` tells: readers ask it about both ends.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ def record_of_entry(
 ) -> Record:
     """The record that entry `offset` of a queue names: `size` bytes at log offset `where`.
 
-    Raises CorruptRecord where none is, or one of another place; DamagedFile where its segment is not there.
+    Raises CorruptRecord where none is, or one of another place; DamagedFile where its segment is
+    not there.
     """
     base = where - where % segments.segment_bytes
     at, file = where - base, str(segments.directory.segment(base))
@@ -69,7 +72,9 @@ def record_of_entry(
 
 
 def check_entry(queue: ConsumeQueue, named: NamedQueue, offset: int, segments: RecentSegments) -> None:
-    """Checks that an entry names its record, or a place that recovery noted as damaged. Raises CorruptRecord, DamagedFile."""
+    """Checks that an entry names its record, or a place that recovery noted as damaged. Raises
+    CorruptRecord, DamagedFile.
+    """
     entry = queue.entries(offset, 1)
     if not len(entry) or not entry["size"][0]:
         raise DamagedFile(f"{queue.directory}: there is no entry {offset}")
@@ -82,7 +87,9 @@ def check_entry(queue: ConsumeQueue, named: NamedQueue, offset: int, segments: R
 
 
 class QueueBounds:
-    """Bounds of one queue: its entries of records that begin at or after `first_where` and end at or before `end_where`."""
+    """Bounds of one queue: its entries of records that begin at or after `first_where` and end at
+    or before `end_where`.
+    """
 
     def __init__(self, queue: ConsumeQueue, first_where: int, end_where: int) -> None:
         self.queue, self.first_where, self.end_where = queue, first_where, end_where
@@ -91,7 +98,9 @@ class QueueBounds:
         """Whether all entries of [begin, top) have to count."""
 
     def find(self) -> tuple[int, int]:
-        """First queue offset, and one past the last; both 0 where there is no file. Raises DamagedFile, OSError."""
+        """First queue offset, and one past the last; both 0 where there is no file. Raises
+        DamagedFile, OSError.
+        """
         starts = self.queue.starts()
         for _ in range(_LOOKS_MOST):
             damage = None
@@ -124,7 +133,9 @@ class QueueBounds:
         return self._bisect(self._begin, self._top, self._is_old), self._top
 
     def _bisect(self, low: int, high: int, holds: Callable[[Place], bool]) -> int:
-        """The first queue offset in [low, high) for which a condition does not hold that holds for all before."""
+        """The first queue offset in [low, high) for which a condition does not hold that holds for
+        all before.
+        """
         if low < high and not self._probe(low, holds):
             return low
         while low < high:
@@ -164,8 +175,8 @@ class QueueBounds:
 
 
 def total_of_ends(lane: LaneDirectory, first_where: int, end_where: int, channel: FileChannel) -> int:
-    """What the ends of all topics' queues of a lane add up to, each behind its last entry below `end_where`; −1 where one of
-    them can't be read."""
+    """What the ends of all topics' queues of a lane add up to, each behind its last entry below
+    `end_where`; −1 where one of them can't be read."""
     total = 0
     for topic in channel.list(lane.consumequeue):
         queue = ConsumeQueue(lane.queue(topic), channel=channel)
@@ -180,7 +191,9 @@ def total_of_ends(lane: LaneDirectory, first_where: int, end_where: int, channel
 
 
 def _end_of_small(queue: ConsumeQueue, end_where: int) -> int | None:
-    """Where a queue of few entries ends, by one read: lanes with thousands of topics have such ones. None for another."""
+    """Where a queue of few entries ends, by one read: lanes with thousands of topics have such
+    ones. None for another.
+    """
     starts = queue.starts()
     if len(starts) != 1:
         return None if starts else 0

@@ -1,9 +1,11 @@
 """Readers that the store knows by name, and how far each has come: `STORE/readers/<name>.json`.
 
-    {"name": "billing", "store": "<store id>", "moved_ms": 1790000000000, "offsets": {"orders": {"0": 42, "1": 7}}}
+    {"name": "billing", "store": "<store id>", "moved_ms": 1790000000000, "offsets": {"orders":
+    {"0": 42, "1": 7}}}
 
-An offset is the queue offset of the next message that the reader needs of a topic in a lane. A lane that a topic has no
-offset for counts as 0: the reader has not seen anything of it yet. More fields, where they are needed:
+An offset is the queue offset of the next message that the reader needs of a topic in a lane. A lane
+that a topic has no offset for counts as 0: the reader has not seen anything of it yet. More fields,
+where they are needed:
 
     "kind": "python"        a `Reader`'s, which goes on from here; without it a Spark query's, which goes by its checkpoint
     "all_topics": true      topics without offsets are read too, from 0
@@ -13,15 +15,17 @@ offset for counts as 0: the reader has not seen anything of it yet. More fields,
     "lanes": [0, 2]         only these lanes are read
     "members": [1, 3]       only lanes whose number modulo 3 is 1 are read
 
-Retention keeps what a registered reader needs, so one that is gone for good has to be removed. A pattern is matched by
-its owner alone, for a regular expression may take for ever: to everybody else a topic that is neither among the offsets nor
-passed over is one that may match, and is kept from its first message until the owner says. (A file of a version that
-did not write `passed_over` yet so keeps more than it needs, until its query runs again.)
+Retention keeps what a registered reader needs, so one that is gone for good has to be removed. A
+pattern is matched by its owner alone, for a regular expression may take for ever: to everybody else
+a topic that is neither among the offsets nor passed over is one that may match, and is kept from
+its first message until the owner says. (A file of a version that did not write `passed_over` yet so
+keeps more than it needs, until its query runs again.)
 
-Anybody who may write here may write nonsense. What a file says is checked, and a file that can't be believed keeps
-everything: it costs space, and harms no other reader and no stage.
+Anybody who may write here may write nonsense. What a file says is checked, and a file that can't be
+believed keeps everything: it costs space, and harms no other reader and no stage.
 
-Beside it lies `<name>.lock`, which whoever reads under the name holds locked: the kernel frees it when that process dies.
+Beside it lies `<name>.lock`, which whoever reads under the name holds locked: the kernel frees it
+when that process dies.
 """
 
 from __future__ import annotations
@@ -74,7 +78,9 @@ Lag = dict[str, dict[int, int]]
 
 @dataclass(frozen=True)
 class RegisteredReader:
-    """Where a reader is. `offsets`: topic → lane → next queue offset; `moved_ms`: wall time of its last progress."""
+    """Where a reader is. `offsets`: topic → lane → next queue offset; `moved_ms`: wall time of its
+    last progress.
+    """
 
     name: str
     store_id: str
@@ -155,7 +161,9 @@ class RegisteredReaders:
         self.channel.replace_file(self._path(reader.name, "json"), data)
 
     def remove(self, name: str) -> None:
-        """Forgets a reader: nothing is kept for it any more. Raises ReaderError where there is none, ReaderInUse."""
+        """Forgets a reader: nothing is kept for it any more. Raises ReaderError where there is
+        none, ReaderInUse.
+        """
         path = self._path(name, "json")
         self.check_is_registered(name)
         held = self.hold(name)
@@ -174,12 +182,14 @@ class RegisteredReaders:
         if name not in names:
             raise ReaderError(f"{self.directory.path}: no reader {name!r}; there are {', '.join(names) or 'none'}")
 
-    # ---- holding a name ------------------------------------------------------------------------------------------
+    # ---- holding a name -------------------------------------------------------------------------
 
     def hold(self, name: str) -> Lock:
-        """Takes the name for this process: closing the lock, or dying, lets go. A forked child does not hold it.
+        """Takes the name for this process: closing the lock, or dying, lets go. A forked child does
+        not hold it.
 
-        Raises ReaderInUse where another process holds it, ReaderError where the store may not be written.
+        Raises ReaderInUse where another process holds it, ReaderError where the store may not be
+        written.
         """
         path = self._path(name, "lock")
         deadline = self.clock.monotonic_ns() + int(PATIENCE_SECONDS * 1e9)
@@ -277,7 +287,9 @@ def _to_json(reader: RegisteredReader) -> dict[str, Any]:
 
 
 def _from_json(name: str, values: dict[str, Any]) -> RegisteredReader:
-    """Raises one of _UNBELIEVABLE. Nothing is taken for what it is not: True is no number, "1" neither."""
+    """Raises one of _UNBELIEVABLE. Nothing is taken for what it is not: True is no number, "1"
+    neither.
+    """
     pattern = values.get("pattern")
     if pattern is not None and len(_is(str, pattern)) > PATTERN_LENGTH_MAX:
         raise ValueError("a pattern that long")
@@ -326,7 +338,7 @@ def _is(kind: type, value: Any) -> Any:
     return value
 
 
-# ---- for people ------------------------------------------------------------------------------------------------------
+# ---- for people --------------------------------------------------------------------------------
 
 STANDS_STILL_MS = 86_400_000
 """A reader that is behind and has not moved for so long is warned of."""
@@ -354,7 +366,9 @@ class ReaderState:
 
 
 def reader_states(index: TopicIndex, clock: Clock = SYSTEM_CLOCK) -> list[ReaderState]:
-    """All registered readers of the store that the index looks at, by name; damaged positions come as warnings."""
+    """All registered readers of the store that the index looks at, by name; damaged positions come
+    as warnings.
+    """
     view = index.view
     readers = RegisteredReaders(StoreDirectory(view.path), clock)
     found = []

@@ -1,10 +1,12 @@
-"""Where to begin to read: one small language for `Reader(start=)`, `commitlog cat --from` and Spark's startingOffsets.
+"""Where to begin to read: one small language for `Reader(start=)`, `commitlog cat --from` and
+Spark's startingOffsets.
 
     earliest | latest | last 100 | 10 minutes ago | 2026-03-01T12:00:00+01:00 | 42
 
-`last N` counts in each topic and lane; a plain number is a queue offset for every lane (not for Spark). A time means
-the first message stored at or after it; where there is none, the end. Offsets for single queues are Kafka's JSON,
-`{"orders": {"0": 42, "1": -2}}`, or the same as a mapping: −1 is the latest, −2 the earliest.
+`last N` counts in each topic and lane; a plain number is a queue offset for every lane (not for
+Spark). A time means the first message stored at or after it; where there is none, the end. Offsets
+for single queues are Kafka's JSON, `{"orders": {"0": 42, "1": -2}}`, or the same as a mapping: −1
+is the latest, −2 the earliest.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ Offsets = dict[str, dict[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One start. `value`: messages for `last`, ms before now for `ago`, ms since the epoch for `time`, else an offset."""
+    """One start. `value`: messages for `last`, ms before now for `ago`, ms since the epoch for
+    `time`, else an offset.
+    """
 
     kind: Literal["earliest", "latest", "last", "ago", "time", "offset"]
     value: int = 0
@@ -62,7 +66,9 @@ EARLIEST, LATEST = Start("earliest"), Start("latest")
 
 @dataclass(frozen=True)
 class QueueStarts:
-    """Where to begin in each queue: at its number in `offsets` where it has one, else as `other` says."""
+    """Where to begin in each queue: at its number in `offsets` where it has one, else as `other`
+    says.
+    """
 
     other: Start = EARLIEST
     offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
@@ -81,7 +87,8 @@ class QueueStarts:
 
 
 def parse_starts(start: str | int | Mapping[str, Mapping[int, int]], clock: Clock = SYSTEM_CLOCK) -> QueueStarts:
-    """Reads a start for all queues, or offsets for single ones (a mapping, or JSON): the other queues begin at the earliest.
+    """Reads a start for all queues, or offsets for single ones (a mapping, or JSON): the other
+    queues begin at the earliest.
 
     `ago` is taken from now. Raises BadStart.
     """
@@ -102,7 +109,8 @@ _SHAPE = 'give offsets such as {"orders": {"0": 42, "1": -2}} (−1 latest, −2
 
 
 def offsets_by_queue(value: Mapping[str, object], smallest: int = EARLIEST_OFFSET) -> Offsets:
-    """Numbers for single queues, checked: topic → lane (a number, or its digits) → a number from `smallest` on.
+    """Numbers for single queues, checked: topic → lane (a number, or its digits) → a number from
+    `smallest` on.
 
     Raises BadStart, IllegalTopic.
     """
@@ -147,9 +155,10 @@ def parse_start(text: str | int, *, offsets: bool = True) -> Start:
 def resolve(start: Start, first: int, end: int, find_by_time: Callable[[int], int | None], *, where: str = "") -> int:
     """The queue offset that a start means in a queue which holds [first, end).
 
-    `find_by_time(ms)` gives the offset of the first message stored at or after a time, None where there is none. `ago`
-    has to be turned into a time before (`Start.at`), so that all queues agree on it. `where` names the queue in errors.
-    Raises OffsetOutOfRange for a plain offset outside [first, end].
+    `find_by_time(ms)` gives the offset of the first message stored at or after a time, None where
+    there is none. `ago` has to be turned into a time before (`Start.at`), so that all queues agree
+    on it. `where` names the queue in errors. Raises OffsetOutOfRange for a plain offset outside
+    [first, end].
     """
     if start.kind == "earliest":
         return first

@@ -1,20 +1,22 @@
 """Which topics and lanes a store has, and which queue offsets of each may be read now.
 
-What is dispatched, the consume queues know; what is flushed (or committed) and not dispatched yet is found by walking
-the log, so that a slow or dead dispatcher costs readers nothing but time. The order matters: first `dispatched` is
-read, then the ends of the consume queues, then the limit, then [dispatched, limit) is walked. Everything below the
-dispatched position that was read is in the queues; everything above it is walked.
+What is dispatched, the consume queues know; what is flushed (or committed) and not dispatched yet
+is found by walking the log, so that a slow or dead dispatcher costs readers nothing but time. The
+order matters: first `dispatched` is read, then the ends of the consume queues, then the limit, then
+[dispatched, limit) is walked. Everything below the dispatched position that was read is in the
+queues; everything above it is walked.
 
-Consume queues are an index, and an index may be damaged. So no entry is believed: the ends that a bisection finds must
-name records of that topic, lane and queue offset, the ends of all topics must add up to what was counted when the store
-was stopped, and the walk must go on where they end. If anything is wrong the lane is walked from its first record, with
-a ReadingWarning. A damaged entry between the ends meets those who read the record it names: each checks what it gets.
+Consume queues are an index, and an index may be damaged. So no entry is believed: the ends that a
+bisection finds must name records of that topic, lane and queue offset, the ends of all topics must
+add up to what was counted when the store was stopped, and the walk must go on where they end. If
+anything is wrong the lane is walked from its first record, with a ReadingWarning. A damaged entry
+between the ends meets those who read the record it names: each checks what it gets.
 
-The log may be damaged too. A hole in it (log_holes.py) hides nothing but what was in it: the walk goes on behind it, and who
-reads the records meets it.
+The log may be damaged too. A hole in it (log_holes.py) hides nothing but what was in it: the walk
+goes on behind it, and who reads the records meets it.
 
-An object lives as long as its reader and remembers how far it has walked, so that asking again costs next to nothing
-while nothing has moved. It is not for threads.
+An object lives as long as its reader and remembers how far it has walked, so that asking again
+costs next to nothing while nothing has moved. It is not for threads.
 """
 
 from __future__ import annotations
@@ -42,9 +44,13 @@ from commitlog.record.record import RECORD_BYTES_MIN, Record
 from commitlog.record.scan import Source
 
 WALK_RATHER_BYTES = 8192
-"""Per queue of a lane: so much more is walked before the ends of all its consume queues are read again."""
+"""Per queue of a lane: so much more is walked before the ends of all its consume queues are read
+again.
+"""
 MARK_BYTES = 1 << 20
-"""A topic's records above `dispatched` are marked about this often, so that readers of a part walk little."""
+"""A topic's records above `dispatched` are marked about this often, so that readers of a part walk
+little.
+"""
 _SEGMENTS_KEPT = 4
 """Mapped at a time: queues begin and end in different segments."""
 _REST_BYTES = 1 << 16
@@ -55,7 +61,9 @@ STOPPED_REREAD_NS = 100_000_000
 
 @dataclass(slots=True)
 class QueueRange:
-    """The queue offsets [first, end) of one topic in one lane; those below `indexed` have a consume queue entry."""
+    """The queue offsets [first, end) of one topic in one lane; those below `indexed` have a consume
+    queue entry.
+    """
 
     first: int
     end: int
@@ -64,7 +72,9 @@ class QueueRange:
     """(queue offset, log offset) of some records that may have no entry yet, ascending."""
 
     def walk_from(self, offset: int) -> int:
-        """A log offset from which a walk finds this queue offset and all after it; −1 if there is nothing to walk."""
+        """A log offset from which a walk finds this queue offset and all after it; −1 if there is
+        nothing to walk.
+        """
         at = bisect_right(self.marks, (offset, 1 << 63)) - 1
         return self.marks[max(at, 0)][1] if self.marks else -1
 
@@ -158,8 +168,9 @@ class LaneIndex:
         self.limit = limit
 
     def _proving_from(self, limits: LaneLimits) -> int:
-        """From where a walk also proves the consume queues. A store that nobody stopped may be a copy that was made while it
-        ran, with queues older than its `positions`: there the last segment below `dispatched` is walked as well."""
+        """From where a walk also proves the consume queues. A store that nobody stopped may be a
+        copy that was made while it ran, with queues older than its `positions`: there the last
+        segment below `dispatched` is walked as well."""
         if self.view.live or self.view.one_log or limits.stopped_properly:
             return limits.dispatched
         return max(limits.dispatched - 1, 0) // self.view.segment_bytes * self.view.segment_bytes
@@ -185,14 +196,16 @@ class LaneIndex:
                 raise _RetentionWasQuicker from error
             raise DamagedFile(f"{self.directory.segment(base)}: missing, `commitlog verify` says more") from error
 
-    # ---- consume queues ------------------------------------------------------------------------------------------
+    # ---- consume queues -------------------------------------------------------------------------
 
     def queue(self, topic: str) -> ConsumeQueue:
         """Opens the topic's consume queue; the caller closes it."""
         return ConsumeQueue(self.directory.queue(topic), channel=self.view.channel)
 
     def next_file(self, topic: str, offset: int, end: int) -> int:
-        """The first queue offset behind `offset`, before `end`, that a file of the consume queue begins with; else `end`."""
+        """The first queue offset behind `offset`, before `end`, that a file of the consume queue
+        begins with; else `end`.
+        """
         queue = self.queue(topic)
         try:
             return min((at for start in queue.starts() if offset < (at := start // ENTRY_BYTES) < end), default=end)
@@ -224,7 +237,9 @@ class LaneIndex:
         self._forget_marks(limits.first)
 
     def _read_firsts(self, limits: LaneLimits) -> None:
-        """Old segments were deleted: their entries may be the only ones that were not walked but looked up."""
+        """Old segments were deleted: their entries may be the only ones that were not walked but
+        looked up.
+        """
         for topic, known in self.queues.items():
             first, end = self._bounds(topic, limits)
             end = min(end, known.end)
@@ -234,14 +249,17 @@ class LaneIndex:
         self._forget_marks(limits.first)
 
     def _forget_marks(self, first_where: int) -> None:
-        """Marks below what is indexed now are not needed; none may lead below the log's first offset."""
+        """Marks below what is indexed now are not needed; none may lead below the log's first
+        offset.
+        """
         for known in self.queues.values():
             at = bisect_right(known.marks, (known.indexed, 1 << 63)) - 1
             del known.marks[: max(at, 0)]
             known.marks = [(offset, max(where, first_where)) for offset, where in known.marks]
 
     def _bounds(self, topic: str, limits: LaneLimits) -> tuple[int, int]:
-        """First and end of the queue offsets whose records are below `dispatched` and in segments that are still there.
+        """First and end of the queue offsets whose records are below `dispatched` and in segments
+        that are still there.
 
         Entries beyond it may name what was lost with a pool. Raises _DoubtfulQueue.
         """
@@ -271,7 +289,9 @@ class LaneIndex:
                 raise
 
     def _is_in_hole(self, where: int, size: int) -> bool:
-        """Whether the log is damaged where an entry leads, so that nothing speaks against the entry."""
+        """Whether the log is damaged where an entry leads, so that nothing speaks against the
+        entry.
+        """
         if self.view.one_log or where < 0 or size < RECORD_BYTES_MIN:
             return False
         base = where - where % self.view.segment_bytes
@@ -283,7 +303,9 @@ class LaneIndex:
         return False
 
     def record(self, topic: str, offset: int) -> Record:
-        """The record of a queue offset below `indexed`. Raises CorruptRecord for an entry of another record, DamagedFile."""
+        """The record of a queue offset below `indexed`. Raises CorruptRecord for an entry of
+        another record, DamagedFile.
+        """
         queue = self.queue(topic)
         try:
             return self._record_of(topic, queue, offset)
@@ -310,7 +332,7 @@ class LaneIndex:
         except FileNotFoundError:
             return False  # somebody has started the store since, and it deletes
 
-    # ---- the walk ------------------------------------------------------------------------------------------------
+    # ---- the walk -------------------------------------------------------------------------------
 
     def _note(self, step: Step) -> None:
         table = step.table
@@ -342,7 +364,9 @@ class LaneIndex:
         self._walked_to = step.next_where
 
     def find_by_time(self, topic: str, timestamp_ms: int) -> int | None:
-        """The queue offset of the first message stored at or after a time (ms); None if there is none."""
+        """The queue offset of the first message stored at or after a time (ms); None if there is
+        none.
+        """
         known = self.queues.get(topic)
         if known is None or known.first >= known.end:
             return None
@@ -363,7 +387,9 @@ class LaneIndex:
         return self._find_by_walking(topic, known.walk_from(indexed), timestamp_ms)
 
     def _find_by_looking(self, topic: str, queue: ConsumeQueue, known: QueueRange, timestamp_ms: int) -> int | None:
-        """The same by a look at each record of a queue, where a damaged one is in the way of a search."""
+        """The same by a look at each record of a queue, where a damaged one is in the way of a
+        search.
+        """
         for offset in range(known.first, known.end):
             with contextlib.suppress(CorruptRecord, DamagedFile):
                 if self._record_of(topic, queue, offset).store_timestamp >= timestamp_ms:
@@ -401,7 +427,9 @@ class _RetentionWasQuicker(Exception):
 
 
 class TopicIndex:
-    """All lanes of a store, or all queue ids of a RocketMQ store root. `isolation` is "flushed" or "committed"."""
+    """All lanes of a store, or all queue ids of a RocketMQ store root. `isolation` is "flushed" or
+    "committed".
+    """
 
     def __init__(self, view: LogView, isolation: str = "flushed") -> None:
         self.view, self.isolation = view, isolation
@@ -449,5 +477,7 @@ class TopicIndex:
         return {lane: index.queues[topic] for lane, index in self.lanes.items() if topic in index.queues}
 
     def find_by_time(self, topic: str, lane: int, timestamp_ms: int) -> int | None:
-        """The queue offset of the first message stored at or after a time (ms); None if there is none."""
+        """The queue offset of the first message stored at or after a time (ms); None if there is
+        none.
+        """
         return self.lanes[lane].find_by_time(topic, timestamp_ms)

@@ -1,7 +1,8 @@
 """How far a store may be read, without asking its stages: the limits of every lane.
 
-While a pool is there the words in shared memory say it, whoever runs or has died; without one each lane's `positions`
-file does. Reading never repairs and never writes. Readers, Spark and the command line all look through this door.
+While a pool is there the words in shared memory say it, whoever runs or has died; without one each
+lane's `positions` file does. Reading never repairs and never writes. Readers, Spark and the command
+line all look through this door.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from commitlog.shm.region import RegionError, private_directory
 class LaneLimits:
     """Positions of one lane, bytes of its log: first ≤ dispatched ≤ flushed ≤ committed.
 
-    Records in [first, dispatched) are in the consume queues; those in [dispatched, flushed) may or may not be yet, and
-    are found by walking from `dispatched`, which is a record's start.
+    Records in [first, dispatched) are in the consume queues; those in [dispatched, flushed) may or
+    may not be yet, and are found by walking from `dispatched`, which is a record's start.
     """
 
     lane: int
@@ -44,9 +45,13 @@ class LaneLimits:
     flushed: int
     committed: int
     entries: int = -1
-    """What the ends of the consume queues add up to, each behind its last entry below `dispatched`; −1 if not known."""
+    """What the ends of the consume queues add up to, each behind its last entry below `dispatched`;
+    −1 if not known.
+    """
     stopped_properly: bool = True
-    """False where no pool is left and the store was not stopped: the log may go on behind `flushed`."""
+    """False where no pool is left and the store was not stopped: the log may go on behind
+    `flushed`.
+    """
 
 
 class LogView(Protocol):
@@ -57,7 +62,9 @@ class LogView(Protocol):
 
     @property
     def store_id(self) -> str:
-        """What tells this store from another one at the same path; "" for a RocketMQ store root, which has no name."""
+        """What tells this store from another one at the same path; "" for a RocketMQ store root,
+        which has no name.
+        """
 
     @property
     def segment_bytes(self) -> int: ...
@@ -86,7 +93,9 @@ class LogView(Protocol):
 
 
 def open_view(path: str | os.PathLike[str], channel: FileChannel = DISK) -> LogView:
-    """The store, or the RocketMQ store root, at a path. Raises StoreNotFound, StoreDamaged, StoreTooNew, StoreRefused."""
+    """The store, or the RocketMQ store root, at a path. Raises StoreNotFound, StoreDamaged,
+    StoreTooNew, StoreRefused.
+    """
     if is_rocketmq_root(path):
         return RocketMQView(path, channel)
     return StoreView(path, channel)
@@ -102,7 +111,9 @@ def is_rocketmq_root(path: str | os.PathLike[str]) -> bool:
 
 
 def attach_control(directory: StoreDirectory, facts: StoreFacts, *, writable: bool = False) -> ControlRegion | None:
-    """The control region of the store's pool; None where there is none that belongs to it and may be opened."""
+    """The control region of the store's pool; None where there is none that belongs to it and may
+    be opened.
+    """
     pool = facts.pool
     if pool is None or not _same_place(pool):
         return None
@@ -177,7 +188,9 @@ class StoreView:
         return self.directory.lane(number)
 
     def limits(self, lane: int) -> LaneLimits:
-        """The lane's positions now. `dispatched` is loaded before `flushed`, `flushed` before `committed`."""
+        """The lane's positions now. `dispatched` is loaded before `flushed`, `flushed` before
+        `committed`.
+        """
         if self.control is not None and lane < LANE_ROWS:
             words, base = self.control.words, self.control.lane_base(lane)
             dispatched = words[base + Lane.DISPATCHED]
@@ -202,9 +215,9 @@ class StoreView:
 class RocketMQView:
     """A read-only look at a RocketMQ store root, as far as its consume queues go.
 
-    Its one log holds the records of all queue ids. Each id is a lane here: `partition` is what RocketMQ calls queueId.
-    The limits of all lanes are those of the log's files, so that entries bound what is read and nothing is walked.
-    Raises StoreNotFound.
+    Its one log holds the records of all queue ids. Each id is a lane here: `partition` is what
+    RocketMQ calls queueId. The limits of all lanes are those of the log's files, so that entries
+    bound what is read and nothing is walked. Raises StoreNotFound.
     """
 
     live, one_log, store_id = False, True, ""

@@ -1,8 +1,10 @@
-"""Many records at once: encoded by numpy into the write buffer, and (from scan.py) decoded into columns.
+"""Many records at once: encoded by numpy into the write buffer, and (from scan.py) decoded into
+columns.
 
-A batch is RocketMQ's batch put: whole records one after the other, consecutive queue offsets, one store
-timestamp, never across segments. Where all bodies are of one size and all properties the same, every record is a copy of
-the first with five fields replaced, column by column; else heads are made by numpy and joined with bodies and tails.
+A batch is RocketMQ's batch put: whole records one after the other, consecutive queue offsets, one
+store timestamp, never across segments. Where all bodies are of one size and all properties the
+same, every record is a copy of the first with five fields replaced, column by column; else heads
+are made by numpy and joined with bodies and tails.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ assert np.dtype(_CRC_COLUMNS).itemsize == CRC_PROPERTY_BYTES
 def batch_size(
     encoder: RecordEncoder, topic: bytes, bodies: Bodies | Sequence[bytes], properties: bytes | Sequence[bytes]
 ) -> int:
-    """Bytes that `encode_batch` will write for the same arguments. Raises what Bodies.of and the encoder do."""
+    """Bytes that `encode_batch` will write for the same arguments. Raises what Bodies.of and the
+    encoder do.
+    """
     made = Bodies.of(bodies)
     if isinstance(properties, bytes):
         return made.total_bytes + made.count * encoder.size(topic, b"", properties)
@@ -38,7 +42,9 @@ def batch_size(
 
 
 def largest_record(encoder: RecordEncoder, topic: bytes, bodies: Bodies, properties: bytes | Sequence[bytes]) -> int:
-    """Bytes of the largest record that `encode_batch` will write, or of one with an empty body where it writes none."""
+    """Bytes of the largest record that `encode_batch` will write, or of one with an empty body
+    where it writes none.
+    """
     if isinstance(properties, bytes):
         return encoder.size(topic, b"", properties) + bodies.largest
     return encoder.size(topic, b"", b"") + int((bodies.sizes + _lengths(properties)).max(initial=0))
@@ -61,11 +67,12 @@ def encode_batch(
 ) -> Ints:
     """Writes one record for each body to the start of `out`; returns their physical offsets, int64.
 
-    `bodies` is what Bodies.of takes. `out` is writable and holds `batch_size` bytes at least (ValueError if
-    not); nothing beyond them is touched. Every record has the same topic, the same properties or, where they are a
-    sequence as long as the bodies, those of its own; consecutive queue offsets, and the physical offset of its place,
-    of which the first is `physical_offset`. Timestamps are ms. Raises what Bodies.of and RecordEncoder.encode do; then
-    what is in `out` is of no use.
+    `bodies` is what Bodies.of takes. `out` is writable and holds `batch_size` bytes at least
+    (ValueError if not); nothing beyond them is touched. Every record has the same topic, the same
+    properties or, where they are a sequence as long as the bodies, those of its own; consecutive
+    queue offsets, and the physical offset of its place, of which the first is `physical_offset`.
+    Timestamps are ms. Raises what Bodies.of and RecordEncoder.encode do; then what is in `out` is
+    of no use.
     """
     made = Bodies.of(bodies)
     total = batch_size(encoder, topic, made, properties)
@@ -73,7 +80,8 @@ def encode_batch(
         raise ValueError(f"a batch of {total:,} bytes does not fit into {len(out):,}")
     if made.count == 0:
         return np.empty(0, np.int64)
-    # the first record as the encoder makes it: what is in all of them need not be written here a second time
+    # the first record as the encoder makes it: what is in all of them need not be written here a
+    # second time
     same, tails = (
         (properties, None) if isinstance(properties, bytes) else (properties[0], encoder.tails(topic, properties))
     )

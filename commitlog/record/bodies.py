@@ -1,4 +1,6 @@
-"""The bodies of a batch, whatever they came as: a sequence of bytes, a 2-D numpy array, an Arrow binary array."""
+"""The bodies of a batch, whatever they came as: a sequence of bytes, a 2-D numpy array, an Arrow
+binary array.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ _ARROW_OFFSETS = {"binary": np.int32, "large_binary": np.int64}
 class Bodies:
     """A batch's bodies with their sizes; looked at once, used for sizes and bytes.
 
-    Attributes: `count`; `total_bytes` of all bodies; `size`, the size of each where all are equal, else None.
+    Attributes: `count`; `total_bytes` of all bodies; `size`, the size of each where all are equal,
+    else None.
     """
 
     def __init__(self, count: int, total_bytes: int, size: int | None) -> None:
@@ -30,10 +33,12 @@ class Bodies:
 
     @classmethod
     def of(cls, bodies: Any) -> Bodies:
-        """From a sequence of bytes, a numpy array of shape (count, bytes) and dtype uint8, or an Arrow binary array
-        (binary, large_binary, fixed_size_binary; chunked or not; pyarrow itself is not imported).
+        """From a sequence of bytes, a numpy array of shape (count, bytes) and dtype uint8, or an
+        Arrow binary array (binary, large_binary, fixed_size_binary; chunked or not; pyarrow itself
+        is not imported).
 
-        Raises IllegalMessage for anything else, and RecordError for an Arrow array that holds nulls.
+        Raises IllegalMessage for anything else, and RecordError for an Arrow array that holds
+        nulls.
         """
         if isinstance(bodies, Bodies):
             return bodies

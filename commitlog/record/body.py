@@ -16,16 +16,20 @@ if TYPE_CHECKING:
 COMPRESSED = 0x1
 COMPRESSION_SHIFT, COMPRESSION_MASK = 8, 0x700
 PLAIN_BODY_BYTES_MAX = 4 * 1024 * 1024
-"""RocketMQ's clients refuse larger messages before they compress them, so nothing honest unpacks to more."""
+"""RocketMQ's clients refuse larger messages before they compress them, so nothing honest unpacks to
+more.
+"""
 _ZSTD_STEP_BYTES = 64
-"""zstd can't be told how much to unpack. Four of its bytes may become 128 KiB, so this much becomes 2 MiB at most."""
+"""zstd can't be told how much to unpack. Four of its bytes may become 128 KiB, so this much becomes
+2 MiB at most.
+"""
 
 
 def plain_body(record: Record, limit: int = PLAIN_BODY_BYTES_MAX) -> bytes:
     """The body as it was sent: unpacked where SYSFLAG says it is compressed, else as stored.
 
-    `limit` (bytes) bounds what a hostile body may unpack to. Raises CorruptRecord where it does not unpack or
-    goes beyond the limit, MissingCodec where LZ4 or ZSTD is needed and not installed.
+    `limit` (bytes) bounds what a hostile body may unpack to. Raises CorruptRecord where it does not
+    unpack or goes beyond the limit, MissingCodec where LZ4 or ZSTD is needed and not installed.
     """
     if not record.sys_flag & COMPRESSED:
         return record.body

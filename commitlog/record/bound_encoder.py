@@ -1,7 +1,8 @@
 """The encoder of one topic's messages: what `Producer.send` calls.
 
-The same bytes as `RecordEncoder.encode`, with everything that stays the same bound in a closure: a part of that class
-that has a module to itself. What follows from the time is packed once a millisecond.
+The same bytes as `RecordEncoder.encode`, with everything that stays the same bound in a closure: a
+part of that class that has a module to itself. What follows from the time is packed once a
+millisecond.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ BoundEncoder = Callable[[bytes, bytes, int, int, int], bytes]
 def bind(encoder: RecordEncoder, topic: bytes) -> tuple[BoundEncoder, int]:
     """A BoundEncoder, and TOTALSIZE less the lengths of body and property string (bytes).
 
-    The encoder checks nothing: body and numbers must be such as `RecordEncoder.encode` takes, the property string such as
-    `encode_properties` makes. Raises IllegalTopic.
+    The encoder checks nothing: body and numbers must be such as `RecordEncoder.encode` takes, the
+    property string such as `encode_properties` makes. Raises IllegalTopic.
     """
     overhead = encoder.size(topic, b"", b"")  # makes it learn the topic, which is then taken from it
     plain, topic_part, magic, queue = encoder._tail, encoder._topic_part, encoder._magic, encoder._queue

@@ -15,10 +15,13 @@ Mask = npt.NDArray[np.bool_]
 ByteArray = npt.NDArray[np.uint8]
 
 _COPY_BYTES_MAX = 479
-"""The largest bytes object that Python's own allocator serves (512 less the header). Up to it, numpy makes objects of
-void items much faster than Python slices a memoryview; beyond it, copying costs more than a view of each."""
+"""The largest bytes object that Python's own allocator serves (512 less the header). Up to it,
+numpy makes objects of void items much faster than Python slices a memoryview; beyond it, copying
+costs more than a view of each."""
 _STRIDED_LEAST = 32
-"""So many items are worth a look at whether they are evenly spaced, which numpy copies several times as fast."""
+"""So many items are worth a look at whether they are evenly spaced, which numpy copies several
+times as fast.
+"""
 _BLOCK_BYTES = 1 << 20
 """Ranges are copied in blocks of this size, which stay in the processor's cache."""
 
@@ -29,7 +32,9 @@ def first_false(mask: Mask) -> int:
 
 
 def gather(view: ByteArray, dtype: str, positions: Ints) -> npt.NDArray[Any]:
-    """Items at any positions, aligned or not. Every item must be within the view; the result owns its memory."""
+    """Items at any positions, aligned or not. Every item must be within the view; the result owns
+    its memory.
+    """
     width = np.dtype(dtype).itemsize
     if not len(positions) or not width:
         return np.empty(len(positions), dtype)
@@ -39,12 +44,16 @@ def gather(view: ByteArray, dtype: str, positions: Ints) -> npt.NDArray[Any]:
 
 
 def evenly(view: ByteArray, dtype: npt.DTypeLike, start: int, stride: int, count: int) -> npt.NDArray[Any]:
-    """`count` items, the first at `start` and each `stride` bytes after the last: no copy, they stay the view's memory."""
+    """`count` items, the first at `start` and each `stride` bytes after the last: no copy, they
+    stay the view's memory.
+    """
     return np.ndarray((count,), dtype, view.data, start, (stride,))
 
 
 def stride_of(positions: Ints) -> int:
-    """The step from each position to the next, as in a run of records of one size. 0 where they differ or are few."""
+    """The step from each position to the next, as in a run of records of one size. 0 where they
+    differ or are few.
+    """
     if len(positions) < _STRIDED_LEAST:
         return 0
     step = int(positions[1] - positions[0])
@@ -54,7 +63,9 @@ def stride_of(positions: Ints) -> int:
 
 
 def crcs_of_rows(buffer: memoryview, start: int, stride: int, size: int, count: int) -> npt.NDArray[np.uint32]:
-    """Masked CRC-32 of `count` ranges of `size` bytes, the first at `start` and each `stride` after the last."""
+    """Masked CRC-32 of `count` ranges of `size` bytes, the first at `start` and each `stride` after
+    the last.
+    """
     rows: Any
     if not size:
         return np.zeros(count, np.uint32)

@@ -32,12 +32,16 @@ class Host(NamedTuple):
         return socket.inet_ntop(socket.AF_INET if len(self.address) == 4 else socket.AF_INET6, self.address)
 
     def encode(self) -> bytes:
-        """Address and i32 port: 8 or 20 bytes. Raises RecordError for other lengths and for larger ports."""
+        """Address and i32 port: 8 or 20 bytes. Raises RecordError for other lengths and for larger
+        ports.
+        """
         if len(self.address) not in (4, 16) or not -0x80000000 <= self.port <= 0x7FFFFFFF:
             raise RecordError(f"a host is an address of 4 or 16 bytes and a port of 32 bits, not {self!r}")
         return self.address + _i32.pack(self.port)
 
 
 def message_id(store_host: Host, physical_offset: int) -> str:
-    """RocketMQ's offset message id: upper-case hex of address, port, offset; 32 characters, 56 for IPv6."""
+    """RocketMQ's offset message id: upper-case hex of address, port, offset; 32 characters, 56 for
+    IPv6.
+    """
     return (store_host.encode() + _i64.pack(physical_offset)).hex().upper()

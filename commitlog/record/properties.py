@@ -1,7 +1,7 @@
 """Topics, properties and tags: the parts of a record that are text.
 
-Properties are one UTF-8 string on disk, `name 0x01 value 0x02` repeated (RocketMQ's MessageDecoder); the
-names that RocketMQ gives a meaning of its own are those of its MessageConst.
+Properties are one UTF-8 string on disk, `name 0x01 value 0x02` repeated (RocketMQ's
+MessageDecoder); the names that RocketMQ gives a meaning of its own are those of its MessageConst.
 """
 
 from __future__ import annotations
@@ -46,9 +46,11 @@ _TOPIC = re.compile(r"[%|A-Za-z0-9_.-]+")
 
 
 def check_topic(topic: str) -> bytes:
-    """The topic's bytes, if RocketMQ's TopicValidator takes it: `[%|A-Za-z0-9_.-]+`, 1 to 255 of them.
+    """The topic's bytes, if RocketMQ's TopicValidator takes it: `[%|A-Za-z0-9_.-]+`, 1 to 255 of
+    them.
 
-    Raises IllegalTopic; `.` and `..` are refused as well, because a topic is also a directory's name.
+    Raises IllegalTopic; `.` and `..` are refused as well, because a topic is also a directory's
+    name.
     """
     if not isinstance(topic, str):
         raise IllegalTopic(f"a topic is a str, not {type(topic).__name__}")
@@ -81,10 +83,12 @@ def encode_properties(
     *,
     append_crc: bool = True,
 ) -> bytes:
-    """The property string: KEYS, TAGS, WAIT=false unless `wait`, then the user's; each ends with 0x02.
+    """The property string: KEYS, TAGS, WAIT=false unless `wait`, then the user's; each ends with
+    0x02.
 
-    An empty `keys` or `tags` is the same as none. Raises IllegalProperty for what can't be stored or has one
-    of RocketMQ's own names, PropertiesTooLarge above 32,767 bytes (with the CRC, where `append_crc`).
+    An empty `keys` or `tags` is the same as none. Raises IllegalProperty for what can't be stored
+    or has one of RocketMQ's own names, PropertiesTooLarge above 32,767 bytes (with the CRC, where
+    `append_crc`).
     """
     text = ""
     if keys is not None and keys != "":
@@ -126,8 +130,8 @@ def encode_keyed_properties(
     *,
     append_crc: bool = True,
 ) -> list[bytes]:
-    """The property string of each of many messages, which differ in their keys only. Raises what `encode_properties` does,
-    for the first key that can't be stored."""
+    """The property string of each of many messages, which differ in their keys only. Raises what
+    `encode_properties` does, for the first key that can't be stored."""
     same = encode_properties(None, tags, properties, wait, append_crc=append_crc)
     most = PROPERTIES_BYTES_MAX - (CRC_PROPERTY_BYTES if append_crc else 0)
     try:
@@ -150,8 +154,9 @@ def encode_keyed_properties(
 def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:
     """Names and values as RocketMQ's parser sees them, in their order.
 
-    It accepts a missing last separator, drops pairs with an empty name or value (or none at all), keeps the
-    last of two with one name, and puts U+FFFD where bytes are no UTF-8. Nothing is an error here.
+    It accepts a missing last separator, drops pairs with an empty name or value (or none at all),
+    keeps the last of two with one name, and puts U+FFFD where bytes are no UTF-8. Nothing is an
+    error here.
     """
     found: dict[str, str] = {}
     for pair in str(data, "utf-8", "replace").split(PROPERTY_SEPARATOR):
@@ -163,7 +168,9 @@ def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:
 
 @lru_cache(maxsize=4096)
 def _java_hash(text: str) -> int:
-    """Java's String.hashCode: sum of unit[i] * 31^(n-1-i) over UTF-16 units, wrapping at 32 bits, signed."""
+    """Java's String.hashCode: sum of unit[i] * 31^(n-1-i) over UTF-16 units, wrapping at 32 bits,
+    signed.
+    """
     units = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), "<u2").astype(np.uint32)
     powers = np.full(len(units), 31, np.uint32)
     powers[-1] = 1
@@ -172,5 +179,7 @@ def _java_hash(text: str) -> int:
 
 
 def tags_code(tags: str | None) -> int:
-    """The consume queue's tags code, a signed 32-bit number: Java's hashCode; none and empty give 0."""
+    """The consume queue's tags code, a signed 32-bit number: Java's hashCode; none and empty give
+    0.
+    """
     return _java_hash(tags) if tags else 0

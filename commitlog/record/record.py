@@ -33,14 +33,15 @@
     TOPICLEN, TOPIC     i8, t   72+B+S+n  UTF-8; V2 has an i16, for topics above 127 bytes
     PROPSLEN, PROPS     i16, p            `name 0x01 value 0x02` ... (properties.py)
 
-The whole-record CRC (RocketMQ's `enabledAppendPropCRC`) is the last property, 20 bytes: `__CRC32#` 0x01, ten
-decimal digits with the least significant first, 0x02. It covers everything before itself.
+The whole-record CRC (RocketMQ's `enabledAppendPropCRC`) is the last property, 20 bytes: `__CRC32#`
+0x01, ten decimal digits with the least significant first, 0x02. It covers everything before itself.
 
-A segment ends in BLANK: i32 of the bytes remaining, u32 magic; what follows up to the end means nothing.
+A segment ends in BLANK: i32 of the bytes remaining, u32 magic; what follows up to the end means
+nothing.
 
-The layout is that of RocketMQ's MessageExtEncoder, the reading that of its MessageDecoder. V1 or V2 is
-chosen by the topic's *bytes*; RocketMQ counts characters, and its logs become unreadable where the two
-differ too much.
+The layout is that of RocketMQ's MessageExtEncoder, the reading that of its MessageDecoder. V1 or V2
+is chosen by the topic's *bytes*; RocketMQ counts characters, and its logs become unreadable where
+the two differ too much.
 """
 
 from __future__ import annotations
@@ -130,7 +131,9 @@ class SysFlag:
 
 
 class Transaction(IntEnum):
-    """The transaction bits of SYSFLAG. PREPARED and ROLLBACK: queue offset 0, no consume queue entry."""
+    """The transaction bits of SYSFLAG. PREPARED and ROLLBACK: queue offset 0, no consume queue
+    entry.
+    """
 
     NOT = 0x0
     PREPARED = 0x4
@@ -150,11 +153,11 @@ def encode_blank(remaining: int) -> bytes:
 
 @lru_cache(maxsize=1)
 def crc_digits() -> tuple[list[bytes], list[bytes], list[bytes]]:
-    """The CRC property in three pieces: its name and the low three digits, by crc % 1,000; the next three, by
-    crc // 1,000 % 1,000; the last four and 0x02, by crc // 1,000,000.
+    """The CRC property in three pieces: its name and the low three digits, by crc % 1,000; the next
+    three, by crc // 1,000 % 1,000; the last four and 0x02, by crc // 1,000,000.
 
-    Look-ups cost less than formatting and reversing ten digits, as long as the tables stay in a core's own cache beside
-    the messages that pass through it.
+    Look-ups cost less than formatting and reversing ten digits, as long as the tables stay in a
+    core's own cache beside the messages that pass through it.
     """
     digits = [(b"%03d" % number)[::-1] for number in range(1_000)]
     high = [(b"%04d" % number)[::-1] + b"\x02" for number in range(CRC_MASK // 1_000_000 + 1)]
@@ -162,10 +165,12 @@ def crc_digits() -> tuple[list[bytes], list[bytes], list[bytes]]:
 
 
 class RecordEncoder:
-    """Encodes the records of one lane; everything that stays the same from record to record is bound once.
+    """Encodes the records of one lane; everything that stays the same from record to record is
+    bound once.
 
-    Records are encoded in their final form: nothing is patched later. Topic and properties of the last record
-    are remembered with the bytes they became: a producer that repeats them pays for a comparison only.
+    Records are encoded in their final form: nothing is patched later. Topic and properties of the
+    last record are remembered with the bytes they became: a producer that repeats them pays for a
+    comparison only.
     """
 
     __slots__ = (
@@ -246,9 +251,11 @@ class RecordEncoder:
         return self._overhead + len(body)
 
     def tails(self, topic: bytes, properties: Sequence[bytes]) -> list[bytes]:
-        """TOPICLEN to PROPS, without the CRC property, of records of one topic. Raises IllegalTopic.
+        """TOPICLEN to PROPS, without the CRC property, of records of one topic. Raises
+        IllegalTopic.
 
-        The properties are such as `encode_properties` makes: none is too long, and each ends with its separator.
+        The properties are such as `encode_properties` makes: none is too long, and each ends with
+        its separator.
         """
         self._learn(topic, b"")
         part, crc_bytes = self._topic_part, self._crc_bytes
@@ -268,13 +275,13 @@ class RecordEncoder:
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
     ) -> bytes:
-        """The whole record. Timestamps in ms, offsets as in the table above; the host bits of `sys_flag` and
-        the queue offset 0 of PREPARED and ROLLBACK are set here.
+        """The whole record. Timestamps in ms, offsets as in the table above; the host bits of
+        `sys_flag` and the queue offset 0 of PREPARED and ROLLBACK are set here.
 
-        Topic and properties are taken as they are: check_topic and encode_properties make good ones.
-        Properties without their last separator get one where the CRC property follows, as in RocketMQ.
-        Raises IllegalTopic, PropertiesTooLarge, MessageTooLarge (beyond 31 bits), RecordError (a number
-        beyond its field).
+        Topic and properties are taken as they are: check_topic and encode_properties make good
+        ones. Properties without their last separator get one where the CRC property follows, as in
+        RocketMQ. Raises IllegalTopic, PropertiesTooLarge, MessageTooLarge (beyond 31 bits),
+        RecordError (a number beyond its field).
         """
         if properties != self._properties or topic != self._topic:
             self._learn(topic, properties)
@@ -309,7 +316,9 @@ class RecordEncoder:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A decoded record: every stored field, as it is stored. What follows from them are its properties."""
+    """A decoded record: every stored field, as it is stored. What follows from them are its
+    properties.
+    """
 
     total_size: int
     magic: int
@@ -369,8 +378,8 @@ def reversed_digits(crc: int) -> bytes:
 def topic_fault(topic: bytes) -> str | None:
     """Why these bytes can't be a stored topic; None if they can.
 
-    RocketMQ's store takes more than its brokers do (any UTF-8), so only what could not be a directory is
-    refused: what comes from a disk must never lead out of the consume queues.
+    RocketMQ's store takes more than its brokers do (any UTF-8), so only what could not be a
+    directory is refused: what comes from a disk must never lead out of the consume queues.
     """
     if not topic or len(topic) > TOPIC_BYTES_MAX:
         return f"topic of {len(topic)} bytes"
@@ -393,12 +402,13 @@ def decode(
     check_crc: bool = True,
     require_crc: bool = False,
 ) -> Record:
-    """The record at `position` (bytes) of a buffer, none of it beyond `limit` (default: the buffer's end).
+    """The record at `position` (bytes) of a buffer, none of it beyond `limit` (default: the
+    buffer's end).
 
-    Every length is checked before it is used. `physical_offset` and `queue_id`, where given, are what the
-    record's place demands. `check_crc` verifies the whole-record CRC, or the body's where there is none;
-    `require_crc` takes a record without one for torn, right where a log was always written with it.
-    Raises CorruptRecord with reason and offset.
+    Every length is checked before it is used. `physical_offset` and `queue_id`, where given, are
+    what the record's place demands. `check_crc` verifies the whole-record CRC, or the body's where
+    there is none; `require_crc` takes a record without one for torn, right where a log was always
+    written with it. Raises CorruptRecord with reason and offset.
     """
     place = position if physical_offset is None else physical_offset
     end = len(buffer) if limit is None else min(limit, len(buffer))
@@ -469,7 +479,9 @@ def _host(view: memoryview, at: int, length: int) -> tuple[bytes, int]:
 
 
 def _decode_tail(view: memoryview, at: int, end: int, magic: int) -> tuple[str, bytes]:
-    """Topic and properties; `at` is where TOPICLEN is, and `end` is at least a length of each kind away."""
+    """Topic and properties; `at` is where TOPICLEN is, and `end` is at least a length of each kind
+    away.
+    """
     if magic == MAGIC_V1:
         topic_bytes = view[at] if view[at] <= V1_TOPIC_BYTES_MAX else view[at] - 256
         at += 1
@@ -491,7 +503,9 @@ def _decode_tail(view: memoryview, at: int, end: int, magic: int) -> tuple[str, 
 
 
 def _record_crc_holds(record: memoryview, properties: bytes, required: bool) -> bool:
-    """Whether a record has the whole-record CRC, and it holds: then the body's, which it covers, does so too."""
+    """Whether a record has the whole-record CRC, and it holds: then the body's, which it covers,
+    does so too.
+    """
     digits = stored_crc(properties)
     if digits is None:
         if required:

@@ -1,7 +1,7 @@
 """Walks the records of a segment: what recovery, dispatch and bulk readers do all day.
 
-The walk itself reads the sizes only, and finds a run of records of one size by one comparison of numpy's.
-The records found are then gathered and checked column by column (record_table.py).
+The walk itself reads the sizes only, and finds a run of records of one size by one comparison of
+numpy's. The records found are then gathered and checked column by column (record_table.py).
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ __all__ = ["MAX_BYTES", "MAX_RECORDS", "RecordTable", "Source", "Stop", "scan", 
 
 MAX_RECORDS = 8192
 MAX_BYTES = 8 * 1024 * 1024
-"""A table ends after so many records, or with the record that passes so many bytes. That bounds memory, and keeps what
-is looked at several times in the processor's cache: larger tables are slower."""
+"""A table ends after so many records, or with the record that passes so many bytes. That bounds
+memory, and keeps what is looked at several times in the processor's cache: larger tables are
+slower."""
 
 _RUN_LEAST = 16
 """Records of one size in a row that are worth a comparison by numpy; shorter runs are walked."""
@@ -43,13 +44,14 @@ def scan(
     max_records: int = MAX_RECORDS,
     max_bytes: int = MAX_BYTES,
 ) -> RecordTable:
-    """The records in [start, end) of a buffer whose first byte has the physical offset `base_offset`.
+    """The records in [start, end) of a buffer whose first byte has the physical offset
+    `base_offset`.
 
-    Call again from `stop_position` while `stop` is FULL. A record counts only if its size, magic, physical
-    offset and (where given) queue id are those of its place and its CRCs hold; `check_crc` and
-    `require_crc` are those of `record.decode`. `segment_end`, where known, is the position at which the
-    segment ends: a BLANK must reach it exactly. Nothing beyond `end` is read. Damage is no exception here:
-    see `stop` and `reason`.
+    Call again from `stop_position` while `stop` is FULL. A record counts only if its size, magic,
+    physical offset and (where given) queue id are those of its place and its CRCs hold; `check_crc`
+    and `require_crc` are those of `record.decode`. `segment_end`, where known, is the position at
+    which the segment ends: a BLANK must reach it exactly. Nothing beyond `end` is read. Damage is
+    no exception here: see `stop` and `reason`.
     """
     gatherer = RecordGatherer(buffer, base_offset, queue_id, check_crc, require_crc)
     end = min(end, len(gatherer.view))
@@ -75,11 +77,12 @@ def tabulate(
     check_crc: bool,
     require_crc: bool = False,
 ) -> RecordTable:
-    """The records at known places, such as a consume queue's entries: any order, gaps allowed, sizes in
-    bytes.
+    """The records at known places, such as a consume queue's entries: any order, gaps allowed,
+    sizes in bytes.
 
-    Like `scan`, without the walk. Stops with CORRUPT at the first that is no record of its place (also one
-    that is not within the buffer): `len(table)` is its index and `stop_position` its position. Else END.
+    Like `scan`, without the walk. Stops with CORRUPT at the first that is no record of its place
+    (also one that is not within the buffer): `len(table)` is its index and `stop_position` its
+    position. Else END.
     """
     gatherer = RecordGatherer(buffer, base_offset, queue_id, check_crc, require_crc)
     at, lengths = np.asarray(positions, np.int64), np.asarray(sizes, np.int64)
@@ -116,7 +119,9 @@ def _walk(buffer: Source, start: int, end: int, max_records: int, max_bytes: int
 
 
 def _walk_some(buffer: Source, position: int, before: int, end: int) -> tuple[list[int], int, bool]:
-    """Records that begin before a position, one by one: theirs, their end, and whether no record follows there."""
+    """Records that begin before a position, one by one: theirs, their end, and whether no record
+    follows there.
+    """
     positions: list[int] = []
     append, unpack, stop = positions.append, _size, min(before - 1, end - RECORD_BYTES_MIN)
     while position <= stop:
@@ -131,7 +136,9 @@ def _walk_some(buffer: Source, position: int, before: int, end: int) -> tuple[li
 
 
 def _run(buffer: Source, position: int, end: int, most: int) -> tuple[int, int]:
-    """How many records in a row begin with the size and magic of the one at `position`; and that size."""
+    """How many records in a row begin with the size and magic of the one at `position`; and that
+    size.
+    """
     if end - position < RECORD_BYTES_MIN:
         return 0, 0
     size, magic = size_and_magic(buffer, position)

@@ -1,7 +1,7 @@
 """Records as columns: gathered from a segment's bytes by numpy, and checked column by column.
 
-Which records are good is exactly what `record.decode` says of each: one that fails here is given to it for
-the reason.
+Which records are good is exactly what `record.decode` says of each: one that fails here is given to
+it for the reason.
 """
 
 from __future__ import annotations
@@ -73,18 +73,21 @@ class Stop(Enum):
     ZERO = "zero"
     """Nothing was written from here on."""
     PARTIAL = "partial"
-    """A record that begins well and reaches beyond `end`: it may not be read yet, or its size is damaged."""
+    """A record that begins well and reaches beyond `end`: it may not be read yet, or its size is
+    damaged.
+    """
     CORRUPT = "corrupt"
     """No record of its place; `reason` says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordTable:
-    """Good records in log order, as columns of int64 that own their memory; where it stopped, and why.
+    """Good records in log order, as columns of int64 that own their memory; where it stopped, and
+    why.
 
-    `positions` are bytes in the buffer that was scanned, `base_offset` is the physical offset of its first
-    byte. `topics[topic_index[i]]` is the topic of record i. Timestamps are ms. `tags_codes` are the consume
-    queue's.
+    `positions` are bytes in the buffer that was scanned, `base_offset` is the physical offset of
+    its first byte. `topics[topic_index[i]]` is the topic of record i. Timestamps are ms.
+    `tags_codes` are the consume queue's.
     """
 
     base_offset: int
@@ -142,7 +145,9 @@ class RecordGatherer:
         return self.gather(dtype, positions).astype(np.int64)
 
     def tabulate(self, positions: Ints, sizes: Ints) -> RecordTable:
-        """The table up to the first bad record (CORRUPT), or of all (END). All places are within the buffer."""
+        """The table up to the first bad record (CORRUPT), or of all (END). All places are within
+        the buffer.
+        """
         columns: Columns = {"positions": positions, "sizes": sizes}
         for check in (self._heads, self._bodies, self._topic_sizes, self._properties):
             _shorten(columns, check(columns))
@@ -263,7 +268,9 @@ class RecordGatherer:
         return good
 
     def _topics(self, columns: Columns) -> tuple[list[str], Mask]:
-        """Numbers the topics in order of appearance; one that can't be a topic makes its records bad."""
+        """Numbers the topics in order of appearance; one that can't be a topic makes its records
+        bad.
+        """
         positions, sizes = columns["topic_positions"], columns["topic_sizes"]
         columns["topic_index"] = index = np.full(len(positions), -1, np.int64)
         good = np.ones(len(positions), np.bool_)
@@ -287,7 +294,8 @@ class RecordGatherer:
     def _crcs(self, columns: Columns) -> Mask:
         """Which records are as they were written.
 
-        The whole-record CRC covers the body and BODYCRC: where it holds, the body's is not computed a second time.
+        The whole-record CRC covers the body and BODYCRC: where it holds, the body's is not computed
+        a second time.
         """
         good: Mask = columns["has_crc"].copy()
         index = slice(None) if good.all() else np.flatnonzero(good)
@@ -304,7 +312,8 @@ class RecordGatherer:
 
     def _has_crc(self, columns: Columns) -> Mask:
         """Which records end with the CRC property."""
-        # a record without properties is at least as long as the CRC property: no place is outside the buffer
+        # a record without properties is at least as long as the CRC property: no place is outside
+        # the buffer
         places = columns["positions"] + columns["sizes"] - CRC_PROPERTY_BYTES
         columns["tails"] = tails = self.gather(f"V{CRC_PROPERTY_BYTES}", places).view(_TAIL)
         has: Mask = columns["properties_sizes"] >= CRC_PROPERTY_BYTES

@@ -1,8 +1,8 @@
 """The tags codes of many property strings at once.
 
-Says of each string what `tags_code(decode_properties(...).get("TAGS"))` says, without making its pairs:
-0x02 ends a pair wherever it is, so `TAGS` 0x01 at a string's start or after 0x02 is that pair and nothing
-else is.
+Says of each string what `tags_code(decode_properties(...).get("TAGS"))` says, without making its
+pairs: 0x02 ends a pair wherever it is, so `TAGS` 0x01 at a string's start or after 0x02 is that
+pair and nothing else is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ _SAME_BYTES_MAX = 8 << 20
 
 
 def tags_codes_of(view: ByteArray, positions: Ints, sizes: Ints) -> Ints:
-    """The tags code of each property string [position, position + size) within the view; 0 without TAGS."""
+    """The tags code of each property string [position, position + size) within the view; 0 without
+    TAGS.
+    """
     codes = np.zeros(len(positions), np.int64)
     index = np.flatnonzero(sizes)
     if not len(index):

@@ -1,13 +1,16 @@
-"""The offsets that Spark keeps in a checkpoint: `{"@store": "<id>", "@from": {…}, "orders": {"0": 42}, …}`.
+"""The offsets that Spark keeps in a checkpoint: `{"@store": "<id>", "@from": {…}, "orders": {"0":
+42}, …}`.
 
-Spark compares offsets as strings, so the order of keys is fixed: the store, `@from` where there is any, topics by name,
-lanes by number. `@` is illegal in a topic, and users never write it.
+Spark compares offsets as strings, so the order of keys is fixed: the store, `@from` where there is
+any, topics by name, lanes by number. `@` is illegal in a topic, and users never write it.
 
-`@from` says where queues that are new in an end offset began (the first start, a lane or topic that appeared): Spark
-stores an end offset before its batch runs but never a first start, so after a crash in the very first batch the
-replay would begin wherever "latest" is by then. `begin_of` believes `@from` before anything else.
+`@from` says where queues that are new in an end offset began (the first start, a lane or topic that
+appeared): Spark stores an end offset before its batch runs but never a first start, so after a
+crash in the very first batch the replay would begin wherever "latest" is by then. `begin_of`
+believes `@from` before anything else.
 
-A topic with no lanes, `"orders": {}`, was subscribed to and had no message yet: whatever comes of it is read from 0.
+A topic with no lanes, `"orders": {}`, was subscribed to and had no message yet: whatever comes of
+it is read from 0.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ STORE_KEY, FROM_KEY = "@store", "@from"
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """One offset of a query. `ends`: the next queue offset to read, by topic and lane; `begins` is `@from`."""
+    """One offset of a query. `ends`: the next queue offset to read, by topic and lane; `begins` is
+    `@from`.
+    """
 
     store: str
     ends: Offsets
@@ -40,7 +45,9 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StreamOffset:
-        """Reads an offset back from a checkpoint. Raises OptionError for what this source never wrote."""
+        """Reads an offset back from a checkpoint. Raises OptionError for what this source never
+        wrote.
+        """
         try:
             ends = {topic: _numbers(lanes) for topic, lanes in value.items() if not topic.startswith("@")}
             begins = {topic: _numbers(lanes) for topic, lanes in value.get(FROM_KEY, {}).items()}
@@ -64,7 +71,8 @@ class StreamOffset:
         return start.ends.get(topic, {}).get(lane) if found is None else found
 
     def following(self, start: StreamOffset, earliest: Offsets) -> StreamOffset:
-        """This end, with `@from` for what `start` has not read or not reached from a stored offset yet.
+        """This end, with `@from` for what `start` has not read or not reached from a stored offset
+        yet.
 
         `earliest` says where the queues begin that `start` does not know.
         """

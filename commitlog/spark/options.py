@@ -1,7 +1,8 @@
 """Every option of the source and the sink, read and checked when the DataFrame is made.
 
-Spark hands the names over in lower case; errors give them back in their documented spelling, with the value and what is
-allowed. Names, meanings and defaults are those of Spark's Kafka source wherever it has the option.
+Spark hands the names over in lower case; errors give them back in their documented spelling, with
+the value and what is allowed. Names, meanings and defaults are those of Spark's Kafka source
+wherever it has the option.
 """
 
 from __future__ import annotations
@@ -55,9 +56,11 @@ _DELAY_MS = {"ms": 1, "": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_
 
 @dataclass(frozen=True)
 class Bound:
-    """Where a read begins or ends: a start for all queues, or offsets or times (ms) for single ones.
+    """Where a read begins or ends: a start for all queues, or offsets or times (ms) for single
+    ones.
 
-    Queues that `offsets` or `times` do not name get `start`. `strict`: a time after the last message is an error.
+    Queues that `offsets` or `times` do not name get `start`. `strict`: a time after the last
+    message is an error.
     """
 
     option: str
@@ -87,7 +90,9 @@ class Subscription:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """The options of a read. None stands for an option that was not given, where that makes a difference."""
+    """The options of a read. None stands for an option that was not given, where that makes a
+    difference.
+    """
 
     path: str
     given: frozenset[str]
@@ -112,7 +117,9 @@ def bad(option: str, value: object, allowed: str) -> OptionError:
 
 
 def check_names(options: Iterable[str], known: Mapping[str, str]) -> None:
-    """`known`: lower-case name → spelling. Raises OptionError for any other, and tells Kafka's what we have instead."""
+    """`known`: lower-case name → spelling. Raises OptionError for any other, and tells Kafka's what
+    we have instead.
+    """
     for name in options:
         lower = name.lower()
         if lower in known:
@@ -130,8 +137,9 @@ def check_names(options: Iterable[str], known: Mapping[str, str]) -> None:
 
 
 def check_direction(options: Iterable[str]) -> None:
-    """Raises OptionError for options of a source and of a sink together, before it is known which of them is to be made: a
-    source names its topics, so one that was given an option of a sink is always found."""
+    """Raises OptionError for options of a source and of a sink together, before it is known which
+    of them is to be made: a source names its topics, so one that was given an option of a sink is
+    always found."""
     given = {name.lower() for name in options}
     reading, writing = (
         sorted(given & (SPELLING.keys() - SINK_SPELLING)),
@@ -234,7 +242,7 @@ def _columns(values: Mapping[str, str]) -> tuple[str, ...]:
     return names
 
 
-# ---- which topics ------------------------------------------------------------------------------------------------
+# ---- which topics ------------------------------------------------------------------------------
 
 
 def _subscription(values: Mapping[str, str]) -> Subscription:
@@ -278,7 +286,7 @@ def topic_name(option: str, topic: str) -> str:
     return topic
 
 
-# ---- where to begin and end --------------------------------------------------------------------------------------
+# ---- where to begin and end --------------------------------------------------------------------
 
 
 def _starting(values: Mapping[str, str]) -> Bound | None:
@@ -346,7 +354,7 @@ def _json(option: str, text: str, shape: str) -> dict[str, Any]:
     return parsed
 
 
-# ---- batch or stream ---------------------------------------------------------------------------------------------
+# ---- batch or stream ---------------------------------------------------------------------------
 
 
 def check_read(options: SourceOptions) -> None:

@@ -1,8 +1,8 @@
 """From ranges of queue offsets to Spark tasks, by work: about 250,000 rows or 64 MiB each.
 
-A task costs Spark 12 to 70 ms, so small ranges share one; large ranges are cut at any row, because the consume queue
-finds every row by its number, and into even tasks for all cores. The cost is linear in ranges and tasks; nothing is read
-here but a few sizes.
+A task costs Spark 12 to 70 ms, so small ranges share one; large ranges are cut at any row, because
+the consume queue finds every row by its number, and into even tasks for all cores. The cost is
+linear in ranges and tasks; nothing is read here but a few sizes.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ ROWS_PER_SLICE = 1_000
 SLACK = 0.1
 """Tasks grow by so much of one before one more is made."""
 SLACK_OF_WAVES = 0.25
-"""The same where it saves a wave: Spark runs as many tasks at a time as it has cores, and in a last wave of few the others
-wait."""
+"""The same where it saves a wave: Spark runs as many tasks at a time as it has cores, and in a last
+wave of few the others wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
     """The rows [start, end) of one topic in one lane.
 
-    `walk_from` is the log offset of a record from which those rows can be found that have no consume queue entry yet,
-    none of them beyond `limit` (bytes, both); −1 where all have one.
+    `walk_from` is the log offset of a record from which those rows can be found that have no
+    consume queue entry yet, none of them beyond `limit` (bytes, both); −1 where all have one.
     """
 
     topic: str
@@ -58,8 +58,9 @@ class Work:
 def plan(
     work: Sequence[Work], min_tasks: int | None = None, max_rows: int | None = None, cores: int = 1
 ) -> list[tuple[Slice, ...]]:
-    """Shares the slices out among tasks, in their order. `max_rows` caps the rows of a task; at least `min_tasks` come
-    out if there are as many rows. More tasks than `cores` are made in whole waves, where nobody asks for a size."""
+    """Shares the slices out among tasks, in their order. `max_rows` caps the rows of a task; at
+    least `min_tasks` come out if there are as many rows. More tasks than `cores` are made in whole
+    waves, where nobody asks for a size."""
     work = [item for item in work if item.slice.rows > 0]
     rows = sum(item.slice.rows for item in work)
     if not rows:
@@ -95,9 +96,11 @@ def plan(
 
 
 def share_out(backlog: dict[tuple[str, int], int], limit: int) -> dict[tuple[str, int], int]:
-    """How many rows of each queue a batch of at most `limit` rows takes: in proportion to its backlog.
+    """How many rows of each queue a batch of at most `limit` rows takes: in proportion to its
+    backlog.
 
-    All of the limit is used. What is left over after rounding goes to queues that would get nothing, then to the others.
+    All of the limit is used. What is left over after rounding goes to queues that would get
+    nothing, then to the others.
     """
     waiting = {queue: rows for queue, rows in backlog.items() if rows > 0}
     total = sum(waiting.values())

@@ -10,10 +10,12 @@ DESCRIPTION = "commitlog"
 
 
 def lag(progress: Any) -> dict[str, dict[int, int]]:
-    """Messages that were flushed when the batch was planned and that the query has not read yet: topic → lane → count.
+    """Messages that were flushed when the batch was planned and that the query has not read yet:
+    topic → lane → count.
 
-    `progress` is a query's `lastProgress` or an item of `recentProgress`, or the progress a StreamingQueryListener
-    gets. Sources of other formats are passed over; several of this one are added up. None gives {}.
+    `progress` is a query's `lastProgress` or an item of `recentProgress`, or the progress a
+    StreamingQueryListener gets. Sources of other formats are passed over; several of this one are
+    added up. None gives {}.
     """
     if progress is None:
         return {}

@@ -1,7 +1,9 @@
-"""What a Spark task does: the rows of its slices as Arrow batches, from consume queue entries and mapped segments.
+"""What a Spark task does: the rows of its slices as Arrow batches, from consume queue entries and
+mapped segments.
 
-Runs in a pooled worker, which may be on another machine and may run the same task again years later: it opens the
-store anew, checks that it is the one that was planned for, and gives the same rows or an error.
+Runs in a pooled worker, which may be on another machine and may run the same task again years
+later: it opens the store anew, checks that it is the one that was planned for, and gives the same
+rows or an error.
 """
 
 from __future__ import annotations
@@ -82,9 +84,9 @@ def read_task(task: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatc
 def _settle_once() -> None:
     """Makes the process one that reads many batches.
 
-    What it has imported is never garbage: without that, each task's collections walk all of it. And memory that a batch has
-    set free serves the next one: by glibc's defaults it goes back to the system, and comes again as page faults, which took a
-    tenth of the time of a query.
+    What it has imported is never garbage: without that, each task's collections walk all of it. And
+    memory that a batch has set free serves the next one: by glibc's defaults it goes back to the
+    system, and comes again as page faults, which took a tenth of the time of a query.
     """
     global _settled
     if _settled:
@@ -134,7 +136,9 @@ class SliceReader:
         """The segment file that a walk has missed last."""
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """All rows of the slice, in order. Raises DataLoss, CorruptRecord, DamagedFile, MissingCodec."""
+        """All rows of the slice, in order. Raises DataLoss, CorruptRecord, DamagedFile,
+        MissingCodec.
+        """
         before = ""
         try:
             yield from self._indexed(schema)
@@ -162,7 +166,7 @@ class SliceReader:
     def _name(self) -> str:
         return f"topic {self.slice.topic}, lane {self.slice.lane}"
 
-    # ---- where the rows are --------------------------------------------------------------------------------------
+    # ---- where the rows are ---------------------------------------------------------------------
 
     def _indexed(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows that have a consume queue entry, up to the first that has none."""
@@ -212,8 +216,8 @@ class SliceReader:
                 self.walk_from = max(self.walk_from, int(where[end - 1] + sizes[end - 1]))
 
     def _unindexed(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows that had no entry. All of a segment that retention takes has entries by then, so they are looked for once
-        more. Raises DataLoss."""
+        """The rows that had no entry. All of a segment that retention takes has entries by then, so
+        they are looked for once more. Raises DataLoss."""
         while self.next < self.slice.end:
             try:
                 yield from self._walked(schema)
@@ -233,7 +237,9 @@ class SliceReader:
         )
 
     def _walked(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows that have no entry yet, found by walking the log. Raises FileNotFoundError, DataLoss."""
+        """The rows that have no entry yet, found by walking the log. Raises FileNotFoundError,
+        DataLoss.
+        """
         piece, self._walks = self.slice, True
         holes = LogHoles(self.lane, self.segment_bytes)
         hole: Hole | None = None
@@ -280,10 +286,12 @@ class SliceReader:
         path = file or str(self.lane.segment(hole.start - hole.start % self.segment_bytes))
         self._leave_out(range(self.next, upto), reason, path, hole.start)
 
-    # ---- giving them out -----------------------------------------------------------------------------------------
+    # ---- giving them out ------------------------------------------------------------------------
 
     def _decoded(self, segment: Segment, places: Places, noted: Ints, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows as batches. Rows that recovery noted (`noted`: which of them) are looked at before all others."""
+        """The rows as batches. Rows that recovery noted (`noted`: which of them) are looked at
+        before all others.
+        """
         wrong = look_at(segment, self.queue, places, noted)
         for run in self._runs(segment, places, wrong):
             for piece in cut(run):
@@ -316,7 +324,9 @@ class SliceReader:
             yield places.cut(begin, len(places.at))
 
     def _leave_out(self, offsets: range, reason: str, file: str, where: int) -> None:
-        """Raises CorruptRecord, or counts the rows where ignoreCorruptRecords says so and the log has no better ones."""
+        """Raises CorruptRecord, or counts the rows where ignoreCorruptRecords says so and the log
+        has no better ones.
+        """
         if not self.task.ignore_corrupt or (self.walk_from >= 0 and not self._walks):
             count = f" and {len(offsets) - 1} more" if len(offsets) > 1 else ""
             raise CorruptRecord(
@@ -335,7 +345,9 @@ class SliceReader:
         self.next = upto
 
     def _refuse_loss(self) -> None:
-        """Raises DataLoss for lost rows, now that their number is known, unless failOnDataLoss=false."""
+        """Raises DataLoss for lost rows, now that their number is known, unless
+        failOnDataLoss=false.
+        """
         if self.lost and self.task.fail_on_data_loss:
             is_end = self.next == self.slice.end
             kept = f"none up to {self.next} is kept" if is_end else f"the first one kept is {self.next}"

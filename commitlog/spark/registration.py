@@ -1,12 +1,13 @@
-"""Option `readerName`: a query's finished position, kept in the store under a name while one process holds that name.
+"""Option `readerName`: a query's finished position, kept in the store under a name while one
+process holds that name.
 
-Spark says what is done in one place only: the `start` that it passes to `latestOffset`. (`commit` lags a batch and is
-left out for the last one.) So that is the position. It is written about once a second at most, from within that call,
-which an idle query gets all the time; what a killed process did not write is too low a position, and that only keeps
-more than is needed.
+Spark says what is done in one place only: the `start` that it passes to `latestOffset`. (`commit`
+lags a batch and is left out for the last one.) So that is the position. It is written about once a
+second at most, from within that call, which an idle query gets all the time; what a killed process
+did not write is too low a position, and that only keeps more than is needed.
 
-A pattern is matched here and nowhere else: all topics that are there are written, those that match with their offsets, the
-others as passed over.
+A pattern is matched here and nowhere else: all topics that are there are written, those that match
+with their offsets, the others as passed over.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ log = logging.getLogger(__name__)
 
 
 class Registration:
-    """Holds the name from its making to `close`. Raises ReaderInUse, ReaderError (the store may only be read)."""
+    """Holds the name from its making to `close`. Raises ReaderInUse, ReaderError (the store may
+    only be read).
+    """
 
     def __init__(
         self, path: str | os.PathLike[str], name: str, subscription: Subscription, clock: Clock = SYSTEM_CLOCK
@@ -47,7 +50,9 @@ class Registration:
             raise
 
     def _check_kind(self) -> None:
-        """Raises ReaderError for a name whose position is no query's: it would be lost. What can't be read is replaced."""
+        """Raises ReaderError for a name whose position is no query's: it would be lost. What can't
+        be read is replaced.
+        """
         try:
             kind = self.readers.load(self.name).kind
         except (OSError, ReaderError):
@@ -77,7 +82,9 @@ class Registration:
         self.write()
 
     def write(self, *, now: bool = False) -> None:
-        """Writes the position if it moved and a second has passed since the last time, or at once (`now`)."""
+        """Writes the position if it moved and a second has passed since the last time, or at once
+        (`now`).
+        """
         if self._position == self._written or self._position is None:
             return
         if not now and self._written and self.clock.monotonic_ns() - self._written_ns < WRITE_EVERY_NS:
@@ -91,14 +98,18 @@ class Registration:
         self._written, self._complaint = self._position, ""
 
     def _needs(self, done: Offsets, present: list[str]) -> Offsets:
-        """The position in what is subscribed to: also topics, and assigned lanes, that have no message yet."""
+        """The position in what is subscribed to: also topics, and assigned lanes, that have no
+        message yet.
+        """
         assigned = self.subscription.assigned
         if assigned is not None:
             return {topic: {n: done.get(topic, {}).get(n, 0) for n in lanes} for topic, lanes in assigned.items()}
         return {topic: dict(done.get(topic, {})) for topic in self.subscription.chosen(sorted({*done, *present}))}
 
     def _complain(self, error: OSError) -> None:
-        """A first position must be written; that a later one can't be loses nothing, so the query goes on."""
+        """A first position must be written; that a later one can't be loses nothing, so the query
+        goes on.
+        """
         place = self.readers.directory.readers_directory
         text = f"reader {self.name}: its position can't be written to {place}: {error.strerror}"
         if self._written is None:

@@ -26,7 +26,9 @@ QueueKey = tuple[str, int]
 
 
 class Resolver:
-    """Looks up queue offsets in an index. `ago` is turned into one time for all queues, when the object is made."""
+    """Looks up queue offsets in an index. `ago` is turned into one time for all queues, when the
+    object is made.
+    """
 
     def __init__(self, index: TopicIndex, options: SourceOptions) -> None:
         self.index, self.options = index, options
@@ -57,7 +59,9 @@ class Resolver:
                     raise UnknownTopic(f"{self.options.path}: topic {topic!r} has no lane {lane}; it has {lanes_there}")
 
     def offset(self, bound: Bound, key: QueueKey, queue: QueueRange) -> int:
-        """The queue offset that a bound means in a queue; may be below its first. Raises OffsetOutOfRange."""
+        """The queue offset that a bound means in a queue; may be below its first. Raises
+        OffsetOutOfRange.
+        """
         topic, lane = key
         start = bound.start.at()
         number = (bound.offsets or {}).get(topic, {}).get(lane)
@@ -95,7 +99,7 @@ class Resolver:
                         f"option {bound.option}: offset {number} of topic {topic}, lane {lane}, which has no messages yet"
                     )
 
-    # ---- tasks ---------------------------------------------------------------------------------------------------
+    # ---- tasks ----------------------------------------------------------------------------------
 
     def tasks(self, ranges: dict[QueueKey, tuple[int, int]]) -> list[Task]:
         """Plans the reading of queue offsets [begin, end). Raises DataLoss, OffsetOutOfRange."""

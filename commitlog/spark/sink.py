@@ -1,11 +1,13 @@
-"""The Spark sink: each task leases a lane of the running store, appends its rows, and is done when they are flushed.
+"""The Spark sink: each task leases a lane of the running store, appends its rows, and is done when
+they are flushed.
 
-At least once: a task that fails, or whose worker is killed, leaves in the log what it had appended, and its retry appends
-all of it again. Columns are the Kafka sink's: value, key, topic, headers; others are not looked at, but for `partition`,
-which nobody can choose here: a lane is its producer's own.
+At least once: a task that fails, or whose worker is killed, leaves in the log what it had appended,
+and its retry appends all of it again. Columns are the Kafka sink's: value, key, topic, headers;
+others are not looked at, but for `partition`, which nobody can choose here: a lane is its
+producer's own.
 
-Rows come as Arrow batches. Where no row of a batch has headers, a topic's values and keys go through `send_batch`; else they
-go one by one, in their order.
+Rows come as Arrow batches. Where no row of a batch has headers, a topic's values and keys go
+through `send_batch`; else they go one by one, in their order.
 """
 
 from __future__ import annotations
@@ -91,7 +93,9 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
-    """What the rows must have. Raises OptionError for a column that is missing, named twice or of another type."""
+    """What the rows must have. Raises OptionError for a column that is missing, named twice or of
+    another type.
+    """
     names = list(schema.names)
     for name, allowed in _TYPES.items():
         if names.count(name) > 1:
@@ -106,7 +110,9 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
 
 
 class _Writer:
-    """What batch and stream have in common. Pickled into every task, so nothing is opened before its first row."""
+    """What batch and stream have in common. Pickled into every task, so nothing is opened before
+    its first row.
+    """
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check_columns(schema, options)
@@ -115,8 +121,8 @@ class _Writer:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """One task. Returns when its rows are flushed, and gives its lane back in every case.
 
-        Raises RecordError for a row that can't be stored, NoFreeLane, StoreNotFound, StoreNotRunning, StoreStopped,
-        NoBufferAvailable, DiskError.
+        Raises RecordError for a row that can't be stored, NoFreeLane, StoreNotFound,
+        StoreNotRunning, StoreStopped, NoBufferAvailable, DiskError.
         """
         batches = (batch for batch in iterator if batch.num_rows)
         first = next(batches, None)
@@ -135,7 +141,9 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """`df.writeStream.format("commitlog")`. Output mode complete appends the whole result each time, as Kafka's sink does."""
+    """`df.writeStream.format("commitlog")`. Output mode complete appends the whole result each
+    time, as Kafka's sink does.
+    """
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
@@ -151,7 +159,9 @@ def stream_writer(options: Mapping[str, str], schema: StructType) -> StreamWrite
 
 
 def _lease(options: SinkOptions) -> Producer:
-    """Waits for a lane, in rounds of the store's own `producer.lane_wait_ms`. Imports ZeroMQ, which readers do without."""
+    """Waits for a lane, in rounds of the store's own `producer.lane_wait_ms`. Imports ZeroMQ, which
+    readers do without.
+    """
     from commitlog.spark.task_producer import TaskProducer
 
     deadline = SYSTEM_CLOCK.monotonic_ns() + options.max_lane_wait_ms * 1_000_000
@@ -173,7 +183,9 @@ def _lease(options: SinkOptions) -> Producer:
 
 
 class _Rows:
-    """Appends the rows of Arrow batches to one producer. Raises RecordError, naming column and value."""
+    """Appends the rows of Arrow batches to one producer. Raises RecordError, naming column and
+    value.
+    """
 
     def __init__(self, producer: Producer, options: SinkOptions) -> None:
         self._producer, self._options = producer, options
@@ -308,7 +320,9 @@ def _headers(column: pa.Array | None) -> list[dict[str, str] | None] | None:
 
 
 def _text(data: bytes, column: str) -> str:
-    """Keys and headers are text in a record (RocketMQ's properties), and an empty one is not kept by readers."""
+    """Keys and headers are text in a record (RocketMQ's properties), and an empty one is not kept
+    by readers.
+    """
     if not data:
         raise IllegalProperty(f"column {column}: b'': readers drop an empty name or value; use null or leave it out")
     try:

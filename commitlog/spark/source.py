@@ -1,8 +1,9 @@
-"""The format `commitlog`: batch and stream over one planning core (resolving.py, planning.py) and one reader (reading.py).
+"""The format `commitlog`: batch and stream over one planning core (resolving.py, planning.py) and
+one reader (reading.py).
 
-Where things run: options are checked when the DataFrame is made, in a Python process beside Spark's driver; a stream's
-reader lives in one process as long as its query, a batch's for one planning; `read` runs in pooled workers. None of
-them has a SparkContext.
+Where things run: options are checked when the DataFrame is made, in a Python process beside Spark's
+driver; a stream's reader lives in one process as long as its query, a batch's for one planning;
+`read` runs in pooled workers. None of them has a SparkContext.
 """
 
 from __future__ import annotations
@@ -144,7 +145,9 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A query's side of the store. Spark also builds one for planning and pickles it: nothing is opened until asked."""
+    """A query's side of the store. Spark also builds one for planning and pickles it: nothing is
+    opened until asked.
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.options, self.schema = options, schema
@@ -156,7 +159,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._gone: set[QueueKey] = set()
 
     def _resolver(self) -> tuple[Resolver, bool]:
-        """The index brought up to date, and whether anything moved. Holds the reader's name from the first time on."""
+        """The index brought up to date, and whether anything moved. Holds the reader's name from
+        the first time on.
+        """
         if self._index is None:
             view = StoreView(self.options.path)
             name = self.options.reader_name
@@ -170,10 +175,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         moved = self._index.refresh()
         return Resolver(self._index, self.options), moved
 
-    # ---- offsets -------------------------------------------------------------------------------------------------
+    # ---- offsets --------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where the query begins. All of it is also in `@from`, which the first end offset carries on."""
+        """Where the query begins. All of it is also in `@from`, which the first end offset carries
+        on.
+        """
         resolver, _ = self._resolver()
         queues = resolver.queues()
         starting = self.options.starting or Bound("startingOffsets", LATEST)
@@ -184,7 +191,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset(resolver.index.view.store_id, begins, begins).to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next batch ends; `start` itself when there is nothing to read, or not enough yet."""
+        """Where the next batch ends; `start` itself when there is nothing to read, or not enough
+        yet.
+        """
         resolver, moved = self._resolver()
         if not moved and start == self._idle_at:
             self._write_position()
@@ -219,13 +228,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset(offset.store, new).following(offset, earliest).to_json()
 
     def _write_position(self) -> None:
-        """While there is nothing to read. AvailableNow is about to end then, and nobody calls `stop`."""
+        """While there is nothing to read. AvailableNow is about to end then, and nobody calls
+        `stop`.
+        """
         if self._registration is not None:
             self._registration.write(now=self._target is not None)
 
     def _done(self, offset: StreamOffset, key: QueueKey, queue: QueueRange) -> int:
-        """How far the query is in a queue. In one that has appeared since the last batch nothing is done: what retention
-        took of it is lost; a topic that is newly subscribed to begins with what is kept."""
+        """How far the query is in a queue. In one that has appeared since the last batch nothing is
+        done: what retention took of it is lost; a topic that is newly subscribed to begins with
+        what is kept."""
         topic, lane = key
         is_new = topic not in offset.ends and self.options.subscription.pattern is None
         return offset.ends.get(topic, {}).get(lane, queue.first if is_new else 0)
@@ -235,7 +247,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return max(self._done(offset, key, queue), queue.first)
 
     def _reachable(self, offset: StreamOffset, queues: dict[QueueKey, QueueRange]) -> dict[QueueKey, int]:
-        """How far each queue can be read, as long as AvailableNow's target lets it. Raises OffsetOutOfRange, DataLoss."""
+        """How far each queue can be read, as long as AvailableNow's target lets it. Raises
+        OffsetOutOfRange, DataLoss.
+        """
         self._check_for_gone(offset, queues)
         ends = {}
         for key, queue in queues.items():
@@ -260,7 +274,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     self._gone.add(key)
 
     def _waits_for_more(self, rows: int) -> bool:
-        """minOffsetsPerTrigger: a batch that is too small waits, at most maxTriggerDelay; the first one never does."""
+        """minOffsetsPerTrigger: a batch that is too small waits, at most maxTriggerDelay; the first
+        one never does.
+        """
         least = self.options.min_offsets
         if least is None or rows >= least or self._last_batch_ns is None or self._target is not None:
             return False
@@ -275,7 +291,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = {key: queue.end for key, queue in resolver.queues().items()}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where the store ends, as far as it was looked at for the last batch: Spark's progress shows it."""
+        """Where the store ends, as far as it was looked at for the last batch: Spark's progress
+        shows it.
+        """
         if self._index is None:
             return None
         ends: Offsets = {}
@@ -283,7 +301,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends.setdefault(topic, {})[lane] = queue.end
         return StreamOffset(self._index.view.store_id, ends).to_json()
 
-    # ---- a batch -------------------------------------------------------------------------------------------------
+    # ---- a batch --------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of [start, end). After a restart Spark asks this before anything else.
@@ -310,7 +328,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_task(partition, arrow_schema(self.schema))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the checkpoint has the position, and the next `latestOffset` says as much (registration.py)."""
+        """Nothing to do: the checkpoint has the position, and the next `latestOffset` says as much
+        (registration.py).
+        """
 
     def stop(self) -> None:
         if self._registration is not None:

@@ -81,7 +81,9 @@ def settings_of(given: argparse.Namespace) -> Settings:
 
 
 def install() -> None:
-    """The contestants that are Python packages, into this environment; the jars of Kafka's, into Maven's own store."""
+    """The contestants that are Python packages, into this environment; the jars of Kafka's, into
+    Maven's own store.
+    """
     say("installing the packages of the dependency group bench")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     subprocess.run([*pip, "--group", f"{ROOT / 'pyproject.toml'}:bench"], check=True)

@@ -79,7 +79,9 @@ def _sample(watch: Stopwatch, units: int, size: int) -> Sample:
 
 
 class WriteFloor:
-    """pwrite of as many bytes from memory into files made before, and fdatasync of them: committer's and flusher's floor."""
+    """pwrite of as many bytes from memory into files made before, and fdatasync of them:
+    committer's and flusher's floor.
+    """
 
     def __init__(self, directory: Path, total: int, segment_bytes: int, messages: int) -> None:
         self.total, self.size, self.messages = total, segment_bytes, messages

@@ -1,4 +1,6 @@
-"""append: what it costs to hand one message over, from one producer. Nothing is waited for but the acceptance."""
+"""append: what it costs to hand one message over, from one producer. Nothing is waited for but the
+acceptance.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,9 @@ def _single(
 
 
 def send(producer: commitlog.Producer, body: bytes, count: int) -> Sample:
-    """The loop that a user would write; the stages work beside it, and what they have left is flushed outside the clock."""
+    """The loop that a user would write; the stages work beside it, and what they have left is
+    flushed outside the clock.
+    """
     append = producer.send
     with Stopwatch() as watch:
         for _ in range(count):

@@ -1,5 +1,5 @@
-"""durable: a message is sent, and its sender waits until it would survive a power cut. Once one at a time, then 16 and
-1,000 messages outstanding, which one sync may serve together."""
+"""durable: a message is sent, and its sender waits until it would survive a power cut. Once one at
+a time, then 16 and 1,000 messages outstanding, which one sync may serve together."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def _floor(file: Any, count: int, waiting: int) -> Turn:
 
 
 def _ours(producer: commitlog.Producer, count: int, waiting: int) -> Turn:
-    """One producer with so many receipts outstanding: it waits for the oldest, and takes all that came with it."""
+    """One producer with so many receipts outstanding: it waits for the oldest, and takes all that
+    came with it.
+    """
     body, clock = floors.body_of(SIZE), time.perf_counter_ns
 
     def turn() -> Sample:

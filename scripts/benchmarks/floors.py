@@ -1,4 +1,6 @@
-"""What the machine can do: the same bytes, written with nothing around them. Everything is compared with these."""
+"""What the machine can do: the same bytes, written with nothing around them. Everything is compared
+with these.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def os_write(path: Path, data: bytes, count: int) -> Sample:
 
 
 def file_write(path: Path, bodies: Sequence[bytes], count: int) -> Sample:
-    """Python's own buffered file, 1 MiB buffer; the last buffer is written within the clock, nothing is synced."""
+    """Python's own buffered file, 1 MiB buffer; the last buffer is written within the clock,
+    nothing is synced.
+    """
     rounds, size = count // len(bodies), 1 << 20
     file = open(path, "wb", buffering=size)  # noqa: SIM115  # closed outside the clock
     try:
@@ -75,7 +79,9 @@ def new_file(path: Path, allocate: int = 0) -> Iterator[int]:
 
 
 def make_segment(directory: Path, start: int, size: int) -> Path:
-    """As the allocator does it: allocated in full and synced under another name, renamed, its directory synced."""
+    """As the allocator does it: allocated in full and synced under another name, renamed, its
+    directory synced.
+    """
     temporary, path = directory / f"{start}.tmp", directory / f"{start:020d}"
     fd = os.open(temporary, os.O_RDWR | os.O_CREAT, 0o600)
     os.posix_fallocate(fd, 0, size)
@@ -89,9 +95,11 @@ def make_segment(directory: Path, start: int, size: int) -> Path:
 
 
 class Overlapped:
-    """The pipeline's floor: pwrite from shared memory in one thread, fdatasync back to back in another.
+    """The pipeline's floor: pwrite from shared memory in one thread, fdatasync back to back in
+    another.
 
-    With `made_before` the segment files are there when the clock starts; else the writing thread makes them on its way.
+    With `made_before` the segment files are there when the clock starts; else the writing thread
+    makes them on its way.
     """
 
     def __init__(self, directory: Path, total_bytes: int, segment_bytes: int, made_before: bool = False) -> None:
@@ -162,7 +170,9 @@ def overlapped(directory: Path, total_bytes: int, segment_bytes: int, made_befor
 
 
 def durable_writes(path: Path, data: bytes, count: int, at_once: int = 1) -> list[int]:
-    """`at_once` pwrites, then one fdatasync, again and again into an allocated file: nanoseconds of each such step."""
+    """`at_once` pwrites, then one fdatasync, again and again into an allocated file: nanoseconds of
+    each such step.
+    """
     took = []
     with new_file(path, len(data) * count * at_once) as fd:
         clock, where = time.perf_counter_ns, 0
@@ -178,7 +188,9 @@ def durable_writes(path: Path, data: bytes, count: int, at_once: int = 1) -> lis
 
 @contextlib.contextmanager
 def shared_word(path: Path) -> Iterator[memoryview]:
-    """The first words of a file, shared with every process that has them; each is stored by one of them only."""
+    """The first words of a file, shared with every process that has them; each is stored by one of
+    them only.
+    """
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE) as page:
         words = memoryview(page).cast("Q")
         try:

@@ -1,7 +1,9 @@
-"""Turns, repeats, ratios: contestants take turns (A B C A B C …), so that a busy minute of the machine hits all of them.
+"""Turns, repeats, ratios: contestants take turns (A B C A B C …), so that a busy minute of the
+machine hits all of them.
 
-A contestant is a name and a function that does its work once and returns a sample, {metric: value}. The first round warms
-up and is not counted. The floor is the contestant that the others are compared with, in the same round of the same run.
+A contestant is a name and a function that does its work once and returns a sample, {metric: value}.
+The first round warms up and is not counted. The floor is the contestant that the others are
+compared with, in the same round of the same run.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class Metric:
 
 @dataclass
 class Group:
-    """One comparison: who did the same work, and what each turn gave. `samples`: contestant → a sample a round."""
+    """One comparison: who did the same work, and what each turn gave. `samples`: contestant → a
+    sample a round.
+    """
 
     name: str
     metrics: tuple[Metric, ...]
@@ -52,7 +56,9 @@ class Group:
         return statistics.median(values) if values else None
 
     def summary(self, contestant: str, metric: str) -> dict[str, float] | None:
-        """Min, median, max; and against the floor: the ratio of medians, and the least and greatest of a round."""
+        """Min, median, max; and against the floor: the ratio of medians, and the least and greatest
+        of a round.
+        """
         values, floor = self.values(contestant, metric), self.values(self.floor, metric)
         if not values:
             return None
@@ -152,9 +158,11 @@ class Bench:
         repeats: int = 0,
         **settings: Any,
     ) -> Group:
-        """One warm-up round, then the repeats. A contestant that raises is out, named with its error; the others go on.
+        """One warm-up round, then the repeats. A contestant that raises is out, named with its
+        error; the others go on.
 
-        `repeats` in place of the run's, with no round to warm up: for turns that take long, and warm up by themselves.
+        `repeats` in place of the run's, with no round to warm up: for turns that take long, and
+        warm up by themselves.
         """
         warm_ups, repeats = (0, repeats) if repeats else (self.settings.warm_ups, self.settings.repeats)
         group = Group(name, metrics, floor, {**settings, "repeats": repeats})
@@ -179,7 +187,9 @@ class Bench:
 
 
 def say(text: str, passing: bool = False) -> None:
-    """A line for who watches; a passing one is overwritten by the next, and left out where nobody watches."""
+    """A line for who watches; a passing one is overwritten by the next, and left out where nobody
+    watches.
+    """
     if not sys.stderr.isatty():
         if not passing:
             print(f"bench: {text}", file=sys.stderr, flush=True)

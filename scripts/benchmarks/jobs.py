@@ -1,4 +1,6 @@
-"""What worker processes do: each job is a context manager that makes ready and gives the function to be timed."""
+"""What worker processes do: each job is a context manager that makes ready and gives the function
+to be timed.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def _answer(watch: Stopwatch, messages: int) -> dict[str, Any]:
 def send(
     path: Path, size: int, count: int = 0, seconds: float = 0.0, batch: int = 1, flush: bool = True
 ) -> Iterator[Turn]:
-    """Sends `count` messages, or for `seconds`; in batches if `batch` > 1; until all is flushed if `flush`."""
+    """Sends `count` messages, or for `seconds`; in batches if `batch` > 1; until all is flushed if
+    `flush`.
+    """
     with commitlog.Producer(path) as producer:
         producer.send(TOPIC, b"warm")
         producer.flush(30)

@@ -1,4 +1,6 @@
-"""A real Kafka: one broker (KRaft) on this machine, its jars fetched with Maven, paused while others have their turn."""
+"""A real Kafka: one broker (KRaft) on this machine, its jars fetched with Maven, paused while
+others have their turn.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ broker.session.timeout.ms=3600000
 
 
 def jars(project: str, fetch: bool = False) -> str | None:
-    """The class path that a POM in kafka/ stands for; None where it was not fetched and is not to be."""
+    """The class path that a POM in kafka/ stands for; None where it was not fetched and is not to
+    be.
+    """
     pom = HERE / f"{project}.xml"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "commitlog-benchmarks"
     known = cache / f"{project}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
@@ -95,7 +99,9 @@ class Broker:
 
     @contextlib.contextmanager
     def topic(self, partitions: int = 1, config: dict[str, str] | None = None) -> Iterator[str]:
-        """A new topic, deleted afterwards; the broker runs meanwhile and is paused before and after."""
+        """A new topic, deleted afterwards; the broker runs meanwhile and is paused before and
+        after.
+        """
         self._topics += 1
         name = f"bench-{self._topics}"
         wanted = _admin_module().NewTopic(name, num_partitions=partitions, replication_factor=1, config=config or {})
@@ -143,7 +149,9 @@ def _admin_module() -> Any:
 
 @contextlib.contextmanager
 def broker(bench: Bench) -> Iterator[Broker | None]:
-    """A broker with an empty log in the bench's directory, paused; None, said aloud, where there can't be one."""
+    """A broker with an empty log in the bench's directory, paused; None, said aloud, where there
+    can't be one.
+    """
     client = module_or_skip(bench, NAME, "confluent_kafka")
     reason = why_not("broker")
     if client is None or reason:
@@ -199,7 +207,9 @@ def _listens(port: int) -> bool:
 
 
 def produce(broker: Broker, body: bytes, count: int, delivered: bool = False, **settings: Any) -> Sample:
-    """produce() of each message; with `delivered` the clock runs until the broker has answered for all of them."""
+    """produce() of each message; with `delivered` the clock runs until the broker has answered for
+    all of them.
+    """
     with broker.topic() as topic:
         producer = broker.producer(topic, **settings)
         with Stopwatch() as watch:
@@ -211,7 +221,9 @@ def produce(broker: Broker, body: bytes, count: int, delivered: bool = False, **
 
 
 def send_all(producer: Any, topic: str, body: bytes, count: int) -> None:
-    """As librdkafka's manual says: serve callbacks now and then, and wait a little where its queue is full."""
+    """As librdkafka's manual says: serve callbacks now and then, and wait a little where its queue
+    is full.
+    """
     send, poll = producer.produce, producer.poll
     for number in range(count):
         while True:
@@ -225,8 +237,8 @@ def send_all(producer: Any, topic: str, body: bytes, count: int) -> None:
 
 
 def durable(broker: Broker, body: bytes, count: int, waiting: int) -> tuple[float, list[int]]:
-    """Each message synced by the broker (flush.messages=1, acks=all, linger 0), `waiting` of them outstanding: seconds in
-    all, and nanoseconds from produce() to the answer of each."""
+    """Each message synced by the broker (flush.messages=1, acks=all, linger 0), `waiting` of them
+    outstanding: seconds in all, and nanoseconds from produce() to the answer of each."""
     took: list[int] = []
     with broker.topic(config={"flush.messages": "1"}) as topic:
         producer = broker.producer(topic, **{"linger.ms": 0, "acks": "all"})

@@ -1,6 +1,8 @@
-"""Streams that wait for rows: how soon a message is in foreachBatch, and what a query takes that has nothing to do.
+"""Streams that wait for rows: how soon a message is in foreachBatch, and what a query takes that
+has nothing to do.
 
-Belongs to part `spark`. Spark's own socket source is the floor: it stores nothing, and no Python is in it.
+Belongs to part `spark`. Spark's own socket source is the floor: it stores nothing, and no Python is
+in it.
 """
 
 from __future__ import annotations
@@ -23,9 +25,13 @@ from scripts.benchmarks.ours import running_store, stage_meter, warm_producer
 
 BODY_BYTES, RATE = 100, 50
 FIRST_WARM_UP_SECONDS, WARM_UP_SECONDS = 60, 5
-"""Java compiles what it has run often: a JVM's first query of a source gets quicker for a minute, later ones start so."""
+"""Java compiles what it has run often: a JVM's first query of a source gets quicker for a minute,
+later ones start so.
+"""
 REPEATS, DEFAULT_REPEATS = 3, 4
-"""A turn starts a query and warms it up, which takes seconds: so there are fewer of them than elsewhere."""
+"""A turn starts a query and warms it up, which takes seconds: so there are fewer of them than
+elsewhere.
+"""
 LATENCY = (Metric("p50", "ms from send to foreachBatch, p50"), Metric("p99", "ms from send to foreachBatch, p99"))
 IDLE = (Metric("query", "of a core, an idle query"), Metric("source", "of a core, what it reads from, idle"))
 _PATIENCE_SECONDS = 60.0
@@ -33,7 +39,9 @@ _PATIENCE_SECONDS = 60.0
 
 @dataclass
 class Live:
-    """A stream, and who sends what it reads: column `value` has it as bytes or text. `cpu_seconds` of what is between."""
+    """A stream, and who sends what it reads: column `value` has it as bytes or text. `cpu_seconds`
+    of what is between.
+    """
 
     frame: Any
     send: Callable[[bytes], object]
@@ -109,7 +117,9 @@ def _turn(
 
 
 class Arrivals:
-    """The function of a foreachBatch: notes when each message was sent and when it was there, monotonic ns."""
+    """The function of a foreachBatch: notes when each message was sent and when it was there,
+    monotonic ns.
+    """
 
     def __init__(self) -> None:
         self.found: list[tuple[int, int]] = []
@@ -130,9 +140,11 @@ def _send(live: Live) -> int:
 
 
 def _send_and_await(query: Any, live: Live, arrivals: Arrivals, count: int) -> None:
-    """Sends steadily, and returns when the last one has arrived. Raises RuntimeError where not all came once.
+    """Sends steadily, and returns when the last one has arrived. Raises RuntimeError where not all
+    came once.
 
-    Rows of one batch may come in any order (Spark's socket source deals them out to its tasks); batches keep theirs.
+    Rows of one batch may come in any order (Spark's socket source deals them out to its tasks);
+    batches keep theirs.
     """
     stamps, next_at = [], time.monotonic()
     for _ in range(count):
@@ -177,7 +189,7 @@ def _cpu_seconds(process: psutil.Process) -> dict[psutil.Process, float]:
     return found
 
 
-# ---- where the rows come from --------------------------------------------------------------------------------------
+# ---- where the rows come from ------------------------------------------------------------------
 
 
 @contextlib.contextmanager

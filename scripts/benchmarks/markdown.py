@@ -1,4 +1,5 @@
-"""Fills BENCHMARKS.md: what stands between markers is made of a run, the prose around them is written by hand.
+"""Fills BENCHMARKS.md: what stands between markers is made of a run, the prose around them is
+written by hand.
 
 <!-- bench: run -->       when, with which words, on which machine
 <!-- bench: targets -->   every target and what was found
@@ -21,7 +22,8 @@ _MARKED = re.compile(r"(<!-- bench: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def write(report: dict[str, Any], path: Path, pictures: Path) -> None:
-    """Fills the file's marked places; makes it where it is not there. `pictures`: where `<part>.png` is looked for.
+    """Fills the file's marked places; makes it where it is not there. `pictures`: where
+    `<part>.png` is looked for.
 
     Raises ValueError where a marker is missing.
     """

@@ -1,4 +1,6 @@
-"""pipeline: from the first message until all of them are on the disk, synced; and what the stages cost meanwhile."""
+"""pipeline: from the first message until all of them are on the disk, synced; and what the stages
+cost meanwhile.
+"""
 
 from __future__ import annotations
 

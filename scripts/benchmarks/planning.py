@@ -1,7 +1,9 @@
-"""planning: what a Spark query costs before the first row is read, and while there is none: no Spark, no JVM.
+"""planning: what a Spark query costs before the first row is read, and while there is none: no
+Spark, no JVM.
 
-A batch is planned over a store that was stopped, of many lanes and many segments; a stream that is up to date asks a store
-that runs for more. Spark does the first once a batch and the second about ninety times a second.
+A batch is planned over a store that was stopped, of many lanes and many segments; a stream that is
+up to date asks a store that runs for more. Spark does the first once a batch and the second about
+ninety times a second.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ def run(bench: Bench) -> None:
 
 
 def stopped_store(path: Path, segments: int) -> Path:
-    """64 lanes with so many small segments each, written without stages; the bodies are alike, the places are not."""
+    """64 lanes with so many small segments each, written without stages; the bodies are alike, the
+    places are not.
+    """
     path.mkdir()
     directory = StoreDirectory(path)
     directory.save(StoreFacts(new_store_id(), SEGMENT_BYTES))

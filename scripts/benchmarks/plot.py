@@ -1,4 +1,6 @@
-"""A picture of each part: a panel a comparison, a bar a contestant, a line from the least to the greatest round."""
+"""A picture of each part: a panel a comparison, a bar a contestant, a line from the least to the
+greatest round.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How soon the stages answer: a committer that is rung out of its sleep, and a stage that was killed.
+"""How soon the stages answer: a committer that is rung out of its sleep, and a stage that was
+killed.
 
 Belongs to part `stages`, but all of them run meanwhile.
 """
@@ -133,7 +134,9 @@ def _wait_for(condition: Callable[[], bool], poll: float = 0.0005) -> None:
 
 
 def _committed(pipeline: Pipeline, ready: Callable[[float], None], count: int) -> Sample:
-    """From the end of `send` to the committed message, which the sender looks out for without a pause."""
+    """From the end of `send` to the committed message, which the sender looks out for without a
+    pause.
+    """
     took, body, clock = [], floors.body_of(100), time.perf_counter_ns
     with _apart(pipeline.word("committer", Stage.PID)):
         for number in range(count):
@@ -148,8 +151,8 @@ def _committed(pipeline: Pipeline, ready: Callable[[float], None], count: int) -
 
 @contextlib.contextmanager
 def _apart(pid: int) -> Iterator[None]:
-    """This thread on one core, the threads of another process on the others: who is woken on the core of somebody who spins
-    waits for the end of his slice, 3 ms."""
+    """This thread on one core, the threads of another process on the others: who is woken on the
+    core of somebody who spins waits for the end of his slice, 3 ms."""
     cores = os.sched_getaffinity(0)
     mine = {min(cores)}
     others = cores - mine or mine
@@ -165,7 +168,9 @@ def _apart(pid: int) -> Iterator[None]:
 
 
 def _frames(bench: Bench, count: int) -> Sample:
-    """What the way there and back takes by itself: ZeroMQ to a process that sleeps, and shared memory."""
+    """What the way there and back takes by itself: ZeroMQ to a process that sleeps, and shared
+    memory.
+    """
     took, clock = [], time.perf_counter_ns
     with bench.room() as room, contextlib.ExitStack() as stack:
         address, path = f"ipc://@commitlog-bench-{os.getpid()}", room / "word"
@@ -189,7 +194,7 @@ def _frames(bench: Bench, count: int) -> Sample:
     return percentiles(took[1:])
 
 
-# ---- kill -9 -------------------------------------------------------------------------------------------------------
+# ---- kill -9 -----------------------------------------------------------------------------------
 
 
 def _import() -> Sample:

@@ -63,7 +63,9 @@ class Killed:
     path: Path
 
     def adopt(self) -> Sample:
-        """What a start does before it starts its stages: checks the pool, raises the generation, saves both."""
+        """What a start does before it starts its stages: checks the pool, raises the generation,
+        saves both.
+        """
         with Stopwatch() as watch:
             directory = StoreDirectory(self.path)
             control, facts = open_pool(directory, directory.load(), DISK, lambda _: None)
@@ -74,7 +76,9 @@ class Killed:
 
 @contextlib.contextmanager
 def _killed(bench: Bench, total: int, unflushed: int) -> Iterator[Killed]:
-    """Fills a store, has its last bytes accepted and no more, and kills it. Afterwards it is drained and removed."""
+    """Fills a store, has its last bytes accepted and no more, and kills it. Afterwards it is
+    drained and removed.
+    """
     with bench.room() as room:
         store = commitlog.Store.open(room / "store", bench.settings.store_config)
         _fill(store.path, total)
@@ -121,7 +125,9 @@ def _same_boot(bench: Bench, small: int, large: int) -> None:
 
 
 class StoppedLane:
-    """A lane of a stopped store. Each recovery finds what it should: all flushed, nothing dispatched."""
+    """A lane of a stopped store. Each recovery finds what it should: all flushed, nothing
+    dispatched.
+    """
 
     def __init__(self, lane: LaneDirectory, segment_bytes: int) -> None:
         self._lane, self._segment_bytes = lane, segment_bytes
@@ -177,7 +183,9 @@ def _stopped(bench: Bench, total: int, sizes: Sequence[int], lanes: int = 1) -> 
 
 
 def _full_scan(bench: Bench, name: str, sizes: Sequence[int], total: int, lost: bool = False) -> None:
-    """`lost`: also with the lane's positions gone, which makes recovery write and sync the log again."""
+    """`lost`: also with the lane's positions gone, which makes recovery write and sync the log
+    again.
+    """
     with _stopped(bench, total, sizes) as store:
         (lane,) = store.lanes
         contestants = {_READ: partial(_read, lane.files, lane.bytes), _SCANNED: partial(lane.scan, False)}

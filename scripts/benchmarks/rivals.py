@@ -1,4 +1,6 @@
-"""Other ways to hand messages over on one machine, each used as its manual says for the same promise."""
+"""Other ways to hand messages over on one machine, each used as its manual says for the same
+promise.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,14 @@ def module_or_skip(bench: Bench, contestant: str, module: str) -> Any:
         return None
 
 
-# ---- SQLite ----------------------------------------------------------------------------------------------------
+# ---- SQLite ------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def sqlite(path: Path) -> Iterator[Callable[[Sequence[bytes]], None]]:
-    """A table in WAL mode with synchronous=FULL: each call is one transaction, durable when it returns."""
+    """A table in WAL mode with synchronous=FULL: each call is one transaction, durable when it
+    returns.
+    """
     with contextlib.closing(sqlite_connection(path)) as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS log (id INTEGER PRIMARY KEY, body BLOB)")
 
@@ -52,7 +56,7 @@ def sqlite_connection(path: Path) -> sqlite3.Connection:
     return connection
 
 
-# ---- queues between processes ------------------------------------------------------------------------------------
+# ---- queues between processes ------------------------------------------------------------------
 
 
 def _drain_queue(queue: Any, count: int) -> None:
@@ -61,7 +65,9 @@ def _drain_queue(queue: Any, count: int) -> None:
 
 
 def queue_put(body: bytes, count: int) -> Sample:
-    """multiprocessing.Queue with a process that reads: from the first put until the feeder thread has passed all on."""
+    """multiprocessing.Queue with a process that reads: from the first put until the feeder thread
+    has passed all on.
+    """
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     reader = context.Process(target=_drain_queue, args=(queue, count + 1))
@@ -97,7 +103,7 @@ def fifo_put(faster_fifo: Any, body: bytes, count: int) -> Sample:
     return watch.each(count)
 
 
-# ---- LMDB --------------------------------------------------------------------------------------------------------
+# ---- LMDB --------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -118,12 +124,14 @@ def lmdb(package: Any, path: Path, sync: bool) -> Iterator[Callable[[Sequence[by
         environment.close()
 
 
-# ---- Redis -------------------------------------------------------------------------------------------------------
+# ---- Redis -------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def redis_stream(bench: Bench, room: Path) -> Iterator[Callable[[Sequence[bytes]], None] | None]:
-    """A Redis of its own, AOF with appendfsync always, on a Unix socket: XADD, in one pipeline a call."""
+    """A Redis of its own, AOF with appendfsync always, on a Unix socket: XADD, in one pipeline a
+    call.
+    """
     package = module_or_skip(bench, "Redis", "redis")
     server = shutil.which("redis-server") or shutil.which("valkey-server")
     if package is None or server is None:

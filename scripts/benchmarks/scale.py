@@ -1,4 +1,6 @@
-"""scale: 1, 2, 4, 8, 16 producers at the same time, each a process: messages a second in all, and how evenly."""
+"""scale: 1, 2, 4, 8, 16 producers at the same time, each a process: messages a second in all, and
+how evenly.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,9 @@ AGAINST = ("lmdb", "redis", "faster-fifo")
 
 @dataclass(frozen=True)
 class Settings:
-    """`scale` multiplies the work of a turn: 1 is a full run, of which a turn takes about half a second."""
+    """`scale` multiplies the work of a turn: 1 is a full run, of which a turn takes about half a
+    second.
+    """
 
     directory: Path
     quick: bool = False

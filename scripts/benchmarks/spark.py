@@ -1,7 +1,9 @@
-"""spark: the same messages read by PySpark from this log, from Kafka, and from Parquet files: all Kafka columns.
+"""spark: the same messages read by PySpark from this log, from Kafka, and from Parquet files: all
+Kafka columns.
 
-Batches are read whole into the noop sink and into Parquet; streams in micro-batches of a fixed size, of which the first is
-left out: it pays for the start of the query. Last come streams that wait for rows (live.py).
+Batches are read whole into the noop sink and into Parquet; streams in micro-batches of a fixed
+size, of which the first is left out: it pays for the start of the query. Last come streams that
+wait for rows (live.py).
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ FOR_SPEED = (
 
 @dataclass
 class Source:
-    """One way to the same rows. `read` and `stream` give DataFrames; `stream` takes the rows a micro-batch may have."""
+    """One way to the same rows. `read` and `stream` give DataFrames; `stream` takes the rows a
+    micro-batch may have.
+    """
 
     name: str
     read: Callable[[], Any]
@@ -92,7 +96,9 @@ def _compare(bench: Bench, session: Any, sources: list[Source], size: int, count
 
 
 def _value_only(bench: Bench, session: Any, store: commitlog.Store, count: int) -> None:
-    """Bodies alone, beside as many that a Python source has ready in memory: what Spark itself makes of a Python source."""
+    """Bodies alone, beside as many that a Python source has ready in memory: what Spark itself
+    makes of a Python source.
+    """
     _register_prebuilt(session, floors.body_of(100), count)
 
     def read(frame: Callable[[], Any]) -> Turn:
@@ -114,8 +120,8 @@ def _value_only(bench: Bench, session: Any, store: commitlog.Store, count: int) 
 
 
 def _register_prebuilt(session: Any, body: bytes, count: int) -> None:
-    """The format `prebuilt`: `count` equal bodies, in 4 tasks of 25 equal batches each. Local classes, so that Spark sends
-    them to its workers by value."""
+    """The format `prebuilt`: `count` equal bodies, in 4 tasks of 25 equal batches each. Local
+    classes, so that Spark sends them to its workers by value."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     tasks, batches = 4, 25
@@ -165,7 +171,9 @@ def _parquet(bench: Bench, source: Source, count: int) -> Sample:
 
 
 def _stream(bench: Bench, source: Source, count: int) -> Sample:
-    """All that is there, in micro-batches; rows of all but the first, by the time Spark says they took."""
+    """All that is there, in micro-batches; rows of all but the first, by the time Spark says they
+    took.
+    """
     with bench.room() as room, Stopwatch() as watch:
         query = (
             source.stream(count // _BATCHES)
@@ -188,7 +196,7 @@ def _stream(bench: Bench, source: Source, count: int) -> Sample:
     return {"rate": sum(batch["numInputRows"] for batch in steady) / seconds, "whole": count / watch.seconds}
 
 
-# ---- where the rows come from --------------------------------------------------------------------------------------
+# ---- where the rows come from ------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -205,7 +213,9 @@ def _session(room: Path) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _default_session(room: Path) -> Iterator[Any]:
-    """A session in the same JVM, after the other one, with Spark's defaults for what that one has for speed."""
+    """A session in the same JVM, after the other one, with Spark's defaults for what that one has
+    for speed.
+    """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

@@ -14,7 +14,9 @@ Value = Callable[[str, str, str], float]
 
 @dataclass(frozen=True)
 class Target:
-    """`find` gets a function (group, contestant, metric) → median, and gives what is compared with `limit`."""
+    """`find` gets a function (group, contestant, metric) → median, and gives what is compared with
+    `limit`.
+    """
 
     part: str
     what: str

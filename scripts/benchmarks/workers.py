@@ -1,7 +1,9 @@
-"""Producer processes of a benchmark: started, made ready, let go at the same time, their answers collected.
+"""Producer processes of a benchmark: started, made ready, let go at the same time, their answers
+collected.
 
-A worker is `python -P -m scripts.benchmarks.workers` with a job as its first line of input (JSON: `kind` and what that
-needs). It says `ready` when it could begin, begins at the next line, and answers with one JSON object.
+A worker is `python -P -m scripts.benchmarks.workers` with a job as its first line of input (JSON:
+`kind` and what that needs). It says `ready` when it could begin, begins at the next line, and
+answers with one JSON object.
 """
 
 from __future__ import annotations

@@ -18,7 +18,9 @@ log = logging.getLogger(__name__)
 
 
 class PoolWatch:
-    """`look` and `lock_one` every now and then; the allocator's. `lanes` is the live table of lane rows."""
+    """`look` and `lock_one` every now and then; the allocator's. `lanes` is the live table of lane
+    rows.
+    """
 
     def __init__(self, pool: Path, lanes: npt.NDArray[np.uint64], low_water_ms: int, locks_memory: bool) -> None:
         self._pool, self._lanes = pool, lanes
@@ -30,8 +32,8 @@ class PoolWatch:
         lanes[:, Lane.LOCKED_BYTES] = 0  # what an allocator that was killed had locked went with it
 
     def look(self, now: int) -> None:
-        """At the lanes' free buffers. `now`: monotonic ns. Lets go of what was given back: the memory is free only when the
-        last mapping goes."""
+        """At the lanes' free buffers. `now`: monotonic ns. Lets go of what was given back: the
+        memory is free only when the last mapping goes."""
         lanes = self._with_buffers()
         for lane in lanes:
             self._watch_level(lane, now)
@@ -62,7 +64,7 @@ class PoolWatch:
                 wrote - flushed,
             )
 
-    # ---- locked into memory --------------------------------------------------------------------------------------
+    # ---- locked into memory ---------------------------------------------------------------------
 
     def lock_one(self) -> None:
         """Locks a lane's buffers that are new, which takes some 25 ms."""

@@ -1,7 +1,8 @@
 """What registered readers still need of each lane, as an offset of its log: retention keeps it.
 
-A reader's file may have been written by anybody. Nothing in it can stop this stage: no pattern is matched here, no path
-is made of what it says, and whatever is wrong with one keeps everything for that reader, with a word in the log.
+A reader's file may have been written by anybody. Nothing in it can stop this stage: no pattern is
+matched here, no path is made of what it says, and whatever is wrong with one keeps everything for
+that reader, with a word in the log.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class ReaderNeeds:
         """Name → its file's stamp, and what was in it; or what is wrong with it."""
 
     def refresh(self) -> None:
-        """Reads all registered readers and finds the place of each one's next message in the consume queues."""
+        """Reads all registered readers and finds the place of each one's next message in the
+        consume queues.
+        """
         self._needs = {}
         complaints: set[str] = set()
         try:
@@ -73,7 +76,8 @@ class ReaderNeeds:
         return f"reader {name}: where it is can't be read, so everything is kept for it: {reader}"
 
     def _load(self, name: str) -> RegisteredReader | str:
-        """The reader, or what is wrong with its file. One that has not changed is not read again: it may be large.
+        """The reader, or what is wrong with its file. One that has not changed is not read again:
+        it may be large.
 
         Raises OSError.
         """
@@ -100,7 +104,9 @@ class ReaderNeeds:
                 self._needs.setdefault(lane, []).append((min(needed), reader.name))
 
     def _place(self, reader: RegisteredReader, topic: str, lane: int) -> int | None:
-        """Where in the lane's log the reader's next message of a topic is; None where there is none yet."""
+        """Where in the lane's log the reader's next message of a topic is; None where there is none
+        yet.
+        """
         offset = reader.offset(topic, lane)
         if offset is None:
             return None

@@ -1,13 +1,14 @@
 """Deletes old segments: RocketMQ's CleanCommitLogService and CleanConsumeQueueService.
 
-A segment goes for its age (the store timestamp of its last message), for the store's total size, or for the disk's sake.
-Never the last one with data in it, never one that is not flushed and indexed; and what a registered reader still needs only
-for the disk's sake, which is reported.
+A segment goes for its age (the store timestamp of its last message), for the store's total size, or
+for the disk's sake. Never the last one with data in it, never one that is not flushed and indexed;
+and what a registered reader still needs only for the disk's sake, which is reported.
 
-It goes in two steps. It is *retired*: the lane's `first` is raised, so that readers look elsewhere. Once the lane's
-`positions` file says so too, durably (the flusher stores FIRST_RECORDED then), it is *unlinked*, and the consume queue files
-wholly below with it. So a recovery never misses a file that it was told of, also after a power cut, and whoever is killed in
-between leaves files that the next turn unlinks.
+It goes in two steps. It is *retired*: the lane's `first` is raised, so that readers look elsewhere.
+Once the lane's `positions` file says so too, durably (the flusher stores FIRST_RECORDED then), it
+is *unlinked*, and the consume queue files wholly below with it. So a recovery never misses a file
+that it was told of, also after a power cut, and whoever is killed in between leaves files that the
+next turn unlinks.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ Reason = Literal["its age", "the store's size", "the disk's sake"]
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """Bytes in use, bytes that we may still use, and how many of these are enough whatever the percentages say."""
+    """Bytes in use, bytes that we may still use, and how many of these are enough whatever the
+    percentages say.
+    """
 
     used: int
     available: int
@@ -52,14 +55,18 @@ class Disk:
         return self.used + self.available
 
     def excess(self, percent: int) -> int:
-        """How many bytes would have to go until it is no fuller than that, or has enough free; 0 or less where it is so."""
+        """How many bytes would have to go until it is no fuller than that, or has enough free; 0 or
+        less where it is so.
+        """
         over = self.used - self.total * percent // 100
         return min(over, self.enough - self.available) if self.enough else over
 
 
 @dataclass(frozen=True, slots=True)
 class OldSegment:
-    """The oldest segment of a lane, which may go. `end` is the end of the lane's log; `needed_by` a registered reader."""
+    """The oldest segment of a lane, which may go. `end` is the end of the lane's log; `needed_by` a
+    registered reader.
+    """
 
     lane: int
     start: int
@@ -90,14 +97,16 @@ class Retention:
         self._note_clocks()
 
     def _note_clocks(self) -> None:
-        """Both clocks at the store's start; a later allocator of the same start goes by the first one's."""
+        """Both clocks at the store's start; a later allocator of the same start goes by the first
+        one's.
+        """
         words = self._words
         if words[Header.CLOCK_GENERATION] != self.control.generation:
             words[Header.CLOCK_WALL_MS] = self.clock.wall_ms()
             words[Header.CLOCK_BOOT_MS] = self.clock.boot_ns() // 1_000_000
             words[Header.CLOCK_GENERATION] = self.control.generation
 
-    # ---- what it is up against -----------------------------------------------------------------------------------
+    # ---- what it is up against ------------------------------------------------------------------
 
     def clock_drift_ms(self) -> int:
         """How far wall time has come apart from the time that passed since the store's start."""
@@ -127,7 +136,7 @@ class Retention:
         self._words[Header.RETENTION_FLAGS] = int(self._flags)
         log.log(level if is_set else logging.INFO, text if is_set else f"over: {text}")
 
-    # ---- choosing ------------------------------------------------------------------------------------------------
+    # ---- choosing -------------------------------------------------------------------------------
 
     def look(self) -> bool:
         """Retires what has to go, at most a batch. True when the batch was full: there may be more."""
@@ -180,7 +189,9 @@ class Retention:
         return self.config.reserved_hours > 0 and not jumped and in_time
 
     def _choose(self, by_age: bool, excess: int, held: set[str]) -> tuple[OldSegment, Reason] | None:
-        """The segment that has to go next and why; None when all may stay. Notes in `held` who keeps one from going."""
+        """The segment that has to go next and why; None when all may stay. Notes in `held` who
+        keeps one from going.
+        """
         candidates = list(self._candidates())
         if by_age:
             horizon = self.clock.wall_ms() - self.config.reserved_hours * 3_600_000
@@ -202,7 +213,9 @@ class Retention:
         return self._ages.newest(segment.lane, segment.start, segment.end)
 
     def _is_older(self, segment: OldSegment, horizon: int) -> bool:
-        """Whether all of it was stored before a time. Its first message mostly tells without reading the rest."""
+        """Whether all of it was stored before a time. Its first message mostly tells without
+        reading the rest.
+        """
         first = self._ages.oldest(segment.lane, segment.start, segment.end)
         return first < horizon and self._newest(segment) < horizon
 
@@ -222,7 +235,7 @@ class Retention:
         words, lanes = self._words, (self.control.lane_base(lane) for lane in range(LANE_ROWS))
         return sum(words[base + Lane.ALLOCATED] - words[base + Lane.FIRST] for base in lanes)
 
-    # ---- deleting ------------------------------------------------------------------------------------------------
+    # ---- deleting -------------------------------------------------------------------------------
 
     def _retire(self, segment: OldSegment, reason: Reason) -> None:
         words = self._words

@@ -16,18 +16,24 @@ log = logging.getLogger(__name__)
 
 
 class SegmentAges:
-    """Store timestamps (ms) of full segments. What was asked about one segment of a lane is forgotten with the next."""
+    """Store timestamps (ms) of full segments. What was asked about one segment of a lane is
+    forgotten with the next.
+    """
 
     def __init__(self, directory: StoreDirectory, segment_bytes: int) -> None:
         self.directory, self._size = directory, segment_bytes
         self._known: dict[int, tuple[int, dict[str, int]]] = {}
 
     def oldest(self, lane: int, start: int, end: int) -> int:
-        """That of the first message in the segment which begins at `start`; `end` is the end of the lane's log."""
+        """That of the first message in the segment which begins at `start`; `end` is the end of the
+        lane's log.
+        """
         return self._ask("oldest", lane, start, end)
 
     def newest(self, lane: int, start: int, end: int) -> int:
-        """That of the last message. Of a damaged segment: of the first message behind it, which is no older."""
+        """That of the last message. Of a damaged segment: of the first message behind it, which is
+        no older.
+        """
         return self._ask("newest", lane, start, end)
 
     def _ask(self, what: str, lane: int, start: int, end: int) -> int:

@@ -1,7 +1,9 @@
-"""The store's log files, `STORE/logs/<name>.log`, which do not grow for ever: a full one becomes `<name>.log.1`, and so on.
+"""The store's log files, `STORE/logs/<name>.log`, which do not grow for ever: a full one becomes
+`<name>.log.1`, and so on.
 
-RocketMQ leaves this to logback. Here a stage's log is also its standard output and error, so that what it says when it
-crashes is in it: after a rename the new file takes the place of these descriptors, for whatever writes to them.
+RocketMQ leaves this to logback. Here a stage's log is also its standard output and error, so that
+what it says when it crashes is in it: after a rename the new file takes the place of these
+descriptors, for whatever writes to them.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ def log_to_file(path: Path) -> None:
 
 
 def log_to_own_output(path: Path) -> None:
-    """Sends this process's log to its standard error, which whoever started it has opened at `path`, like its output. What is
-    something else, such as a terminal, is left as it is."""
+    """Sends this process's log to its standard error, which whoever started it has opened at
+    `path`, like its output. What is something else, such as a terminal, is left as it is."""
     with contextlib.suppress(OSError):
         if os.path.samestat(os.fstat(sys.stderr.fileno()), os.stat(path)):
             log_to(RotatingHandler(sys.stderr, path, [sys.stdout.fileno(), sys.stderr.fileno()]))
@@ -60,7 +62,9 @@ def _full(path: Path, number: int) -> Path:
 
 
 class RotatingHandler(LineHandler):
-    """Writes lines to `stream`, which appends to the file at `path`; `descriptors` are all that lead there."""
+    """Writes lines to `stream`, which appends to the file at `path`; `descriptors` are all that
+    lead there.
+    """
 
     def __init__(
         self, stream: TextIO, path: Path, descriptors: Sequence[int], channel: FileChannel = DISK, limit_bytes: int = 0
@@ -77,7 +81,9 @@ class RotatingHandler(LineHandler):
         super().emit(record)
 
     def _rotate(self) -> None:
-        """The names move on by one, where nobody else has moved them; then the log's own name is a new file's."""
+        """The names move on by one, where nobody else has moved them; then the log's own name is a
+        new file's.
+        """
         facts = os.fstat(self._descriptors[0])
         with contextlib.suppress(FileNotFoundError):  # somebody has removed it
             if os.path.samestat(facts, os.stat(self._path, follow_symlinks=False)):

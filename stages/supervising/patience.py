@@ -1,8 +1,9 @@
 """How long a process has waited for another: only time in which it ran itself.
 
-When a machine stands still (a paused virtual machine or container, the cgroup freezer, SIGSTOP to a whole group) nobody runs,
-so nobody hangs; and the clock goes on. Whoever waits looks every now and then. Between two looks no more than `STEP_NS` is
-counted, so a standstill of any length is one step.
+When a machine stands still (a paused virtual machine or container, the cgroup freezer, SIGSTOP to a
+whole group) nobody runs, so nobody hangs; and the clock goes on. Whoever waits looks every now and
+then. Between two looks no more than `STEP_NS` is counted, so a standstill of any length is one
+step.
 """
 
 from __future__ import annotations
@@ -39,15 +40,18 @@ class _Silence:
 
 
 class Heartbeats:
-    """What the supervisor has seen of the stages' hearts: a stage is silent from when it saw the last beat."""
+    """What the supervisor has seen of the stages' hearts: a stage is silent from when it saw the
+    last beat.
+    """
 
     def __init__(self, control: ControlRegion, clock: Clock) -> None:
         self._control, self._clock = control, clock
         self._silences: dict[str, _Silence] = {}
 
     def silent_for(self, name: str, pid: int, limit_ns: int, start_ns: int) -> int:
-        """For how long (ns) a stage has been silent, if that is longer than the limit; else 0. One that has just been
-        launched, and has not said its pid, has `start_ns` for its first beat if that is longer."""
+        """For how long (ns) a stage has been silent, if that is longer than the limit; else 0. One
+        that has just been launched, and has not said its pid, has `start_ns` for its first beat if
+        that is longer."""
         words, base = self._control.words, self._control.stage_base(name)
         has_begun = words[base + Stage.PID] == pid
         sign = pid, words[base + Stage.HEARTBEAT] if has_begun else 0

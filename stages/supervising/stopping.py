@@ -21,7 +21,9 @@ from commitlog.shm.positions import ControlRegion, counted_entries
 
 @dataclass(frozen=True)
 class StopReport:
-    """How a stop ended: `kept` says, a line each, why a lane's pool file stays (nothing in it is lost)."""
+    """How a stop ended: `kept` says, a line each, why a lane's pool file stays (nothing in it is
+    lost).
+    """
 
     drained: bool
     kept: list[str]
@@ -52,8 +54,8 @@ def close_store(
 
 
 def give_up_pool(directory: StoreDirectory, facts: StoreFacts, control: ControlRegion, channel: FileChannel) -> None:
-    """Removes the pool that a failed start has made. As a stop does where `store.json` names it already, because a producer
-    may have found it there; what can't be said of that is kept."""
+    """Removes the pool that a failed start has made. As a stop does where `store.json` names it
+    already, because a producer may have found it there; what can't be said of that is kept."""
     try:
         is_named = directory.load().pool == facts.pool
     except CommitLogError:
@@ -117,7 +119,8 @@ def _sync_segment(lane: LaneDirectory, start: int, channel: FileChannel) -> None
 
 
 def _remove_unused_segments(lane: LaneDirectory, words: memoryview, base: int, channel: FileChannel) -> None:
-    """Segments that were made ahead and never written to: RocketMQ would take them for the log's end.
+    """Segments that were made ahead and never written to: RocketMQ would take them for the log's
+    end.
 
     The pool may outlive this stop for another lane's sake, so it is told first.
     """

@@ -1,4 +1,6 @@
-"""The locks of a start: the store's and those of all stages, taken before anything is looked at (commitlog/disk/locks.py)."""
+"""The locks of a start: the store's and those of all stages, taken before anything is looked at
+(commitlog/disk/locks.py).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _SUPERVISOR = ""
 
 
 class StoreLocks:
-    """The supervisor's. Children that it forks hold them too: nobody starts a store while one of them recovers a lane."""
+    """The supervisor's. Children that it forks hold them too: nobody starts a store while one of
+    them recovers a lane.
+    """
 
     def __init__(self, directory: StoreDirectory, channel: FileChannel, clock: Clock, start_wait_ms: int) -> None:
         self._directory, self._channel, self._clock = directory, channel, clock
@@ -30,7 +34,9 @@ class StoreLocks:
         self._pool: Path | None = None
 
     def take(self) -> None:
-        """The files' locks; waits a little for orphans that still drain. Raises StoreRunning, StoreRefused."""
+        """The files' locks; waits a little for orphans that still drain. Raises StoreRunning,
+        StoreRefused.
+        """
         directory = self._directory
         try:
             self._channel.create_directory(directory.path)
@@ -48,8 +54,8 @@ class StoreLocks:
         self._channel.pwrite(self._files[_SUPERVISOR], f"{os.getpid()}\n".encode(), 0)
 
     def take_in(self, pool: Path) -> None:
-        """Those in a pool that is this store's, too: somebody may have removed the files under a running store. Lets go of
-        another pool's. Raises StoreRunning."""
+        """Those in a pool that is this store's, too: somebody may have removed the files under a
+        running store. Lets go of another pool's. Raises StoreRunning."""
         if pool == self._pool:
             return
         self._close(self._bytes)
@@ -59,7 +65,9 @@ class StoreLocks:
         self._pool = pool
 
     def let_stages_go(self) -> None:
-        """Each stage takes its own when it starts; those of the files last, which a late orphan waits for."""
+        """Each stage takes its own when it starts; those of the files last, which a late orphan
+        waits for.
+        """
         for held in (self._bytes, self._files):
             for name in STAGES:
                 self._channel.close(held.pop(name))

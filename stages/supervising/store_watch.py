@@ -1,4 +1,6 @@
-"""Whether a running store still has its memory and its directory: either may be taken away under it."""
+"""Whether a running store still has its memory and its directory: either may be taken away under
+it.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,14 @@ class StoreWatch:
             )
 
     def check_place(self) -> None:
-        """Raises StoreMoved where the store's path leads to another directory than at its start: whatever is written there
-        now is not written to the store."""
+        """Raises StoreMoved where the store's path leads to another directory than at its start:
+        whatever is written there now is not written to the store."""
         if not self.control.is_at(self.directory.path):
             raise store_moved(self.directory.path, self.pool)
 
     def _unlinked_buffers(self) -> Path | None:
-        """A lane's buffers that have no name any more: another committer would not find them. None where all have.
+        """A lane's buffers that have no name any more: another committer would not find them. None
+        where all have.
 
         What is mapped stays: the stages drain it, and the store stops.
         """

@@ -1,4 +1,6 @@
-"""Waiting for more than *accepted*: PUT_OK or an error, for `wait`, `flush`, `await` and `send` alike; and callbacks."""
+"""Waiting for more than *accepted*: PUT_OK or an error, for `wait`, `flush`, `await` and `send`
+alike; and callbacks.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +130,9 @@ def refused_in_send(made: Bench, send: Callable[[], commitlog.Receipt]) -> error
 
 
 def test_what_send_raises_after_it_has_accepted_carries_the_receipt(tmp_path: Path) -> None:
-    """SYNC_FLUSH and stages that are slow, or a disk that refuses: the caller waits on with it, and nothing is doubled."""
+    """SYNC_FLUSH and stages that are slow, or a disk that refuses: the caller waits on with it, and
+    nothing is doubled.
+    """
     with bench(tmp_path / "store", **SYNC) as made:
         producer = made.producer()
         late = refused_in_send(made, lambda: producer.send("t", b"one"))

@@ -1,4 +1,6 @@
-"""What a producer's lane has last of a topic: in a buffer, in a file, indexed or not, its own or its predecessor's."""
+"""What a producer's lane has last of a topic: in a buffer, in a file, indexed or not, its own or
+its predecessor's.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def last(producer: commitlog.Producer, topic: str) -> tuple[int, bytes] | None:
 @pytest.mark.parametrize("write_path", ["pool", "direct"])
 @pytest.mark.parametrize("seed", range(4))
 def test_it_is_what_was_accepted_last(seed: int, write_path: str, tmp_path: Path) -> None:
-    """After every step of a random history: sizes, topics, batches, stages that lag, producers that come and go."""
+    """After every step of a random history: sizes, topics, batches, stages that lag, producers that
+    come and go.
+    """
     dice = random.Random(seed)
     with bench(tmp_path / "store", store={"write_path": write_path, "max_lanes": 1}) as made:
         if write_path == "direct":
@@ -68,7 +72,9 @@ def test_it_is_what_was_accepted_last(seed: int, write_path: str, tmp_path: Path
 
 
 def test_sending_goes_on_after_it(tmp_path: Path) -> None:
-    """Also while a call is interrupted by an error, and not inside a call; a closed producer has nothing to say."""
+    """Also while a call is interrupted by an error, and not inside a call; a closed producer has
+    nothing to say.
+    """
     with bench(tmp_path / "store") as made:
         producer = made.producer()
 
@@ -94,7 +100,9 @@ def test_sending_goes_on_after_it(tmp_path: Path) -> None:
 
 
 def indexed(made: Bench) -> commitlog.Producer:
-    """A producer of a lane of five segments with one message of topic `old` at the begin; all of it is in consume queues."""
+    """A producer of a lane of five segments with one message of topic `old` at the begin; all of it
+    is in consume queues.
+    """
     producer = made.producer()
     producer.send("old", b"once")
     for number in range(40):
@@ -172,7 +180,9 @@ while True:
 
 
 def test_a_sequence_goes_on_after_a_crash(tmp_path: Path) -> None:
-    """Writers that number their messages are killed one after the other; in the end no number is missing or doubled."""
+    """Writers that number their messages are killed one after the other; in the end no number is
+    missing or doubled.
+    """
     with commitlog.Store.open(tmp_path / "store", {"store": ONE_LANE}) as store:
         for _ in range(4):
             writer = subprocess.Popen([sys.executable, "-c", WRITER, str(store.path)], stdout=subprocess.PIPE)

@@ -1,4 +1,6 @@
-"""Stores written by hand, without stages: what a stopped store looks like, with any part not yet dispatched or flushed."""
+"""Stores written by hand, without stages: what a stopped store looks like, with any part not yet
+dispatched or flushed.
+"""
 
 from __future__ import annotations
 

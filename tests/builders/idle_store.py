@@ -18,7 +18,9 @@ SEGMENT = 1 << 16
 
 
 class IdleStore:
-    """`directory` is its StoreDirectory, `control` its control region, `facts` what is in store.json."""
+    """`directory` is its StoreDirectory, `control` its control region, `facts` what is in
+    store.json.
+    """
 
     def __init__(self, directory: StoreDirectory, control: ControlRegion, facts: StoreFacts) -> None:
         self.directory, self.control, self.facts = directory, control, facts

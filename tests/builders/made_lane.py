@@ -27,7 +27,9 @@ HOST = Host(b"\x7f\0\0\x01", 10911)
 
 @dataclass
 class MadeLane:
-    """A lane that a store wrote and closed: what is in it, and where. `places` are start and end of each record."""
+    """A lane that a store wrote and closed: what is in it, and where. `places` are start and end of
+    each record.
+    """
 
     directory: LaneDirectory
     segment_bytes: int = SEGMENT
@@ -98,10 +100,11 @@ class MadeLane:
         return recover_lane(self.directory, self.segment_bytes, channel, report, queue_file_bytes=QUEUE_FILE)
 
     def kept(self) -> list[int]:
-        """Which of the written records are in the log now, byte for byte; raises for a good record that was never written.
+        """Which of the written records are in the log now, byte for byte; raises for a good record
+        that was never written.
 
-        But for a record that lost its CRC to bytes that are properties in good order, by chance: nothing else covers these,
-        and records without that CRC are good in any log.
+        But for a record that lost its CRC to bytes that are properties in good order, by chance:
+        nothing else covers these, and records without that CRC are good in any log.
         """
         numbers = {record: number for number, record in enumerate(self.records)}
         starts = {start: number for number, (start, _) in enumerate(self.places)}

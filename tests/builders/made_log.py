@@ -1,4 +1,6 @@
-"""Makes logs of all kinds of records in memory, and says in one form what decode and what a scan find in them."""
+"""Makes logs of all kinds of records in memory, and says in one form what decode and what a scan
+find in them.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class MadeLog:
 def make_log(
     count: int, sizes: Callable[[int], int], *, kinds: int = 1, topics: int = 1, append_crc: bool = True
 ) -> MadeLog:
-    """A log with `kinds` of records (hosts, topics above 127 bytes, properties, transactions) in turn."""
+    """A log with `kinds` of records (hosts, topics above 127 bytes, properties, transactions) in
+    turn.
+    """
     encoders = [RecordEncoder(LANE, born, store, append_crc) for born in HOSTS for store in HOSTS]
     parts, ends = [], [0]
     for number in range(count):

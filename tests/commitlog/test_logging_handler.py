@@ -1,4 +1,6 @@
-"""The handler for `logging`: every record once, from threads and forked children, and never an error into the program."""
+"""The handler for `logging`: every record once, from threads and forked children, and never an
+error into the program.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,9 @@ def test_it_is_made_by_a_configuration(store: commitlog.Store) -> None:
 
 
 def test_threads_and_children_log_side_by_side(store: commitlog.Store, logger: logging.Logger) -> None:
-    """Each process has a lane of its own, made when it first logs; a child that logs nothing has none."""
+    """Each process has a lane of its own, made when it first logs; a child that logs nothing has
+    none.
+    """
     handler = commitlog.logging.Handler(store.path)
     logger.addHandler(handler)
     logger.info("parent 0")
@@ -110,8 +114,9 @@ def test_threads_and_children_log_side_by_side(store: commitlog.Store, logger: l
 def test_a_store_that_stops_is_no_error_of_the_program(
     store: commitlog.Store, logger: logging.Logger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is told on standard error, once in five seconds; what is dropped is counted; then it goes on. The first record after
-    the stop is in the store's memory and comes out with the next start."""
+    """It is told on standard error, once in five seconds; what is dropped is counted; then it goes
+    on. The first record after the stop is in the store's memory and comes out with the next start.
+    """
     clock = SetClock()
     monkeypatch.setattr("commitlog.logging.SYSTEM_CLOCK", clock)
     handler = commitlog.logging.Handler(store.path)
@@ -145,7 +150,9 @@ def test_a_store_that_stops_is_no_error_of_the_program(
 def test_a_record_that_can_not_be_sent_stops_no_other(
     store: commitlog.Store, logger: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Too large, or with arguments that do not fit: told by `handleError`, and the next one is sent."""
+    """Too large, or with arguments that do not fit: told by `handleError`, and the next one is
+    sent.
+    """
     handler = commitlog.logging.Handler(store.path)
     logger.addHandler(handler)
     logger.info("x" * 100_000)
@@ -158,7 +165,9 @@ def test_a_record_that_can_not_be_sent_stops_no_other(
 
 
 def test_what_the_log_itself_logs_does_not_come_back(store: commitlog.Store) -> None:
-    """Not from inside a record; what it logs otherwise is a record like others, and so is what a signal handler logs."""
+    """Not from inside a record; what it logs otherwise is a record like others, and so is what a
+    signal handler logs.
+    """
     root = logging.getLogger()
     handler = commitlog.logging.Handler(store.path)
 
@@ -183,7 +192,9 @@ def test_what_the_log_itself_logs_does_not_come_back(store: commitlog.Store) -> 
 def test_a_signal_handler_that_logs_inside_a_record(
     store: commitlog.Store, logger: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its record is dropped and told; the one it came into is sent, and so is the next one, at once."""
+    """Its record is dropped and told; the one it came into is sent, and so is the next one, at
+    once.
+    """
     handler = commitlog.logging.Handler(store.path)
 
     class Signalled(logging.Formatter):
@@ -218,7 +229,9 @@ logging.info("half \\ud800")
 
 
 def test_the_end_of_a_program_flushes(store: commitlog.Store) -> None:
-    """By `logging.shutdown`, as for every handler, and the lane is free then. Half a surrogate pair is written out."""
+    """By `logging.shutdown`, as for every handler, and the lane is free then. Half a surrogate pair
+    is written out.
+    """
     done = subprocess.run([sys.executable, "-c", PROGRAM, str(store.path)], capture_output=True, check=True)
     assert (done.stdout, done.stderr) == (b"", b"")
     expected = [*(b"%d" % number for number in range(1000)), b"half \\ud800"]

@@ -1,4 +1,6 @@
-"""What is called in a wrong way ends as an error of ours, by name and with a hint; nothing is done, and all stays usable."""
+"""What is called in a wrong way ends as an error of ours, by name and with a hint; nothing is done,
+and all stays usable.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ def test_wrong_messages(tmp_path: Path, subtests: pytest.Subtests) -> None:
 
 
 def test_wrong_waits(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    """Levels that there are not, limits that are no times, callbacks that can't be called. Infinity is no limit."""
+    """Levels that there are not, limits that are no times, callbacks that can't be called. Infinity
+    is no limit.
+    """
     with bench(tmp_path / "store") as made:
         producer = made.producer()
         receipt: Any = producer.send("t", b"")
@@ -194,7 +198,9 @@ def test_wrong_doors(tmp_path: Path) -> None:
 
 
 def test_wrong_commits(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    """What is no message can't be committed, and an interval that is no time begins nothing; the reader stays usable."""
+    """What is no message can't be committed, and an interval that is no time begins nothing; the
+    reader stays usable.
+    """
     with bench(tmp_path / "store") as made:
         receipt = made.producer().send("t", b"x")
         made.settle()

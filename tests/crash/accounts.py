@@ -1,4 +1,6 @@
-"""Compares what writers noted with what the store's files hold, byte by byte, through the records themselves."""
+"""Compares what writers noted with what the store's files hold, byte by byte, through the records
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def _read_segment(file: Path, lane: int, places: list[Place]) -> Stop:
 
 
 def retired_below(path: Path) -> dict[int, int]:
-    """Lane → the log offset below which retention has deleted, of a store that was stopped properly."""
+    """Lane → the log offset below which retention has deleted, of a store that was stopped
+    properly.
+    """
     directory = StoreDirectory(path)
     retired = {}
     for number in directory.lane_numbers():
@@ -87,8 +91,9 @@ def retired_below(path: Path) -> dict[int, int]:
 def check(notes: list[Place], account: Account, deaths: int, retired: Mapping[int, int] = MappingProxyType({})) -> None:
     """All accepted messages are there, exact, once, in order, queue offsets without a gap.
 
-    `deaths`: how many writers may have died between the publish and their note. `retired`: lane → log offset below which
-    nothing need be there any more, as retention has said; a segment may still be.
+    `deaths`: how many writers may have died between the publish and their note. `retired`: lane →
+    log offset below which nothing need be there any more, as retention has said; a segment may
+    still be.
     """
     notes = [place for place in notes if place[3] >= retired.get(place[0], 0)]
     places = [place for place in account.places if place[3] >= retired.get(place[0], 0)]

@@ -1,4 +1,6 @@
-"""What may befall files of a store while nobody runs: for the chaos, before a start that adopts the pool."""
+"""What may befall files of a store while nobody runs: for the chaos, before a start that adopts the
+pool.
+"""
 
 from __future__ import annotations
 

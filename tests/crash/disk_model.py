@@ -1,10 +1,13 @@
-"""A disk as a power cut may leave it: what was synced is there; of the rest, each piece may be there or not.
+"""A disk as a power cut may leave it: what was synced is there; of the rest, each piece may be
+there or not.
 
-Bytes: a sector of 512 bytes is as it was after some of the writes to it, those of the last sync at least; each sector
-by itself, so that writes are lost, torn and reordered. Lengths: any that the file has had since. Names: each one as it was
-after some of the changes to it, those of its directory's last sync at least; each name by itself, also those of directories,
-with all that is below. This is harsher than ext4, whose journal keeps the order of such changes. One thing is taken for
-granted, as on every file system: a rename never loses the file. A sector is written whole or not at all.
+Bytes: a sector of 512 bytes is as it was after some of the writes to it, those of the last sync at
+least; each sector by itself, so that writes are lost, torn and reordered. Lengths: any that the
+file has had since. Names: each one as it was after some of the changes to it, those of its
+directory's last sync at least; each name by itself, also those of directories, with all that is
+below. This is harsher than ext4, whose journal keeps the order of such changes. One thing is taken
+for granted, as on every file system: a rename never loses the file. A sector is written whole or
+not at all.
 """
 
 from __future__ import annotations
@@ -130,7 +133,9 @@ Node = File | Literal["directory"] | None
 
 @dataclass(slots=True)
 class _Version:
-    """What a name stood for since the change of that number. `moved_to`: it became nothing by a rename to that path."""
+    """What a name stood for since the change of that number. `moved_to`: it became nothing by a
+    rename to that path.
+    """
 
     number: int
     node: Node
@@ -187,7 +192,9 @@ class Disk:
             self._settle(path, until)
 
     def _settle(self, path: str, until: int) -> None:
-        """The name's change of that number, or its last before, is durable; where it moved away, it has arrived."""
+        """The name's change of that number, or its last before, is durable; where it moved away, it
+        has arrived.
+        """
         versions = self._names[path]
         last = max((i for i, version in enumerate(versions) if version.number <= until), default=0)
         for version in versions[: last + 1]:
@@ -197,7 +204,7 @@ class Disk:
         if len(versions) == 1 and versions[0].node is None:
             versions[0] = _Version(versions[0].number, None)
 
-    # ---- what is left --------------------------------------------------------------------------------------------
+    # ---- what is left ---------------------------------------------------------------------------
 
     def state(self, chance: random.Random, luck: Luck) -> dict[str, bytes | None]:
         """Path → the file's bytes, or None for a directory; parents first."""

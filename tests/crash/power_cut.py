@@ -1,9 +1,11 @@
-"""Cuts the power, as often as one likes, in a run of a store that was recorded: what was flushed is there, each time.
+"""Cuts the power, as often as one likes, in a run of a store that was recorded: what was flushed is
+there, each time.
 
-A store is run and its disk recorded in all processes (recording.py): lanes, topics, rolls, retention, stages that are
-killed, a proper stop, a start that recovers. Then for any point of the record the disk is made as it may have been there
-(disk_model.py), recovered by the real thing, and compared with what had been acknowledged by then. Of some of these
-recoveries the disk is recorded again, and the power cut in them.
+A store is run and its disk recorded in all processes (recording.py): lanes, topics, rolls,
+retention, stages that are killed, a proper stop, a start that recovers. Then for any point of the
+record the disk is made as it may have been there (disk_model.py), recovered by the real thing, and
+compared with what had been acknowledged by then. Of some of these recoveries the disk is recorded
+again, and the power cut in them.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ _WHOLE_STARTS = 25
 _CUT_AGAIN = 8
 """In so many of so many recoveries the power is cut once more."""
 
-# ---- a run, recorded ---------------------------------------------------------------------------------------------
+# ---- a run, recorded ----------------------------------------------------------------------------
 
 
 @dataclass
@@ -135,7 +137,9 @@ class _Run:
         shutil.rmtree(facts.pool.directory)
 
     def run(self, messages: int) -> None:
-        """Two lives and a bit: the first is stopped properly, the second killed, the third recovers."""
+        """Two lives and a bit: the first is stopped properly, the second killed, the third
+        recovers.
+        """
         with commitlog.Store.open(self.store, self.settings), self.writers(1):
             for stage in self.chance.sample(STAGES, len(STAGES)):
                 self.goes_on(messages)
@@ -187,15 +191,17 @@ def _to(entry: Entry) -> str:
     return str(entry.facts["target"])
 
 
-# ---- what must be there ------------------------------------------------------------------------------------------
+# ---- what must be there ------------------------------------------------------------------------
 
 
 @dataclass
 class Promised:
-    """What had been acknowledged up to a point of the record, and which segments retention had given up.
+    """What had been acknowledged up to a point of the record, and which segments retention had
+    given up.
 
-    These are those below the `first` that was last written to `positions`, not those that were unlinked: a recovery
-    completes a deletion that had begun, and a stop unlinks segments that were made ahead.
+    These are those below the `first` that was last written to `positions`, not those that were
+    unlinked: a recovery completes a deletion that had begun, and a stop unlinks segments that were
+    made ahead.
     """
 
     flushed: set[Place] = field(default_factory=set)
@@ -307,7 +313,9 @@ class _State:
             self._index(lane, ends[lane.number], found)
 
     def _no_damage(self, findings: tuple[str, ...]) -> None:
-        """A power cut damages nothing: what it leaves is a torn tail at most, and queue entries ahead of it."""
+        """A power cut damages nothing: what it leaves is a torn tail at most, and queue entries
+        ahead of it.
+        """
         for finding in findings:
             is_torn = ": torn tail: " in finding
             self.counts.torn += is_torn
@@ -316,7 +324,9 @@ class _State:
         assert not noted, f"called damage: {noted}"
 
     def _compare(self) -> list[Place]:
-        """All that was flushed is there, nothing that was never sent; once, in order, without a gap."""
+        """All that was flushed is there, nothing that was never sent; once, in order, without a
+        gap.
+        """
         places = read_store(self.root).places
         found = set(places)
         assert len(found) == len(places), "doubled"
@@ -350,7 +360,9 @@ class _State:
         self.counts.add(report.entries + len(topics))
 
     def check_start(self) -> None:
-        """The same by a whole start: it goes on behind what is there, stops properly, and starts again."""
+        """The same by a whole start: it goes on behind what is there, stops properly, and starts
+        again.
+        """
         self.counts.starts += 1
         settings = {**SETTINGS, "retention": {}}
         with commitlog.Store.open(self.root, settings) as store:
@@ -380,12 +392,12 @@ def _image(root: Path) -> dict[str, bytes]:
     return {str(file.relative_to(root)): file.read_bytes() for file in root.rglob("*") if file.is_file()}
 
 
-# ---- cutting -----------------------------------------------------------------------------------------------------
+# ---- cutting -----------------------------------------------------------------------------------
 
 
 def replay(recorded: Recorded, directory: Path, states: int, seed: int, whole: bool = True) -> Counts:
-    """So many power cuts, anywhere in the record. The state that fails is kept below `directory`. `whole`: some of them by
-    a start of the store."""
+    """So many power cuts, anywhere in the record. The state that fails is kept below `directory`.
+    `whole`: some of them by a start of the store."""
     chance, counts = random.Random(seed), Counts()
     cuts = sorted(chance.randrange(recorded.first + 1, len(recorded.entries) + 1) for _ in range(states))
     disk, promised, at = Disk(), Promised(), 0

@@ -1,8 +1,10 @@
-"""Records what all processes of a store do to its disk, in the order in which it was done: for `power_cut`.
+"""Records what all processes of a store do to its disk, in the order in which it was done: for
+`power_cut`.
 
-Everything goes through `commitlog.disk.file_channel`, so what that module takes for `os` is replaced: no channel is
-missed, in no process. A call and its entry are one step, behind a lock of the journal (syncs apart): the journal's order is the
-disk's. A sync has two entries, for it makes durable what was done before it *began*, and only once it has *ended*.
+Everything goes through `commitlog.disk.file_channel`, so what that module takes for `os` is
+replaced: no channel is missed, in no process. A call and its entry are one step, behind a lock of
+the journal (syncs apart): the journal's order is the disk's. A sync has two entries, for it makes
+durable what was done before it *began*, and only once it has *ended*.
 """
 
 from __future__ import annotations
@@ -33,8 +35,9 @@ _HEAD = struct.Struct("<II")
 class Entry:
     """`what` has been done; `data` are the bytes of a write.
 
-    create, mkdir, rmdir, unlink: `path`. rename: `path`, `target`. write, truncate, allocate: `file` (inode), `offset` or
-    `length`. begin, end: `sync`, and `file`, or `path` of a directory. Anything else is a note of the test's.
+    create, mkdir, rmdir, unlink: `path`. rename: `path`, `target`. write, truncate, allocate:
+    `file` (inode), `offset` or `length`. begin, end: `sync`, and `file`, or `path` of a directory.
+    Anything else is a note of the test's.
     """
 
     what: str
@@ -105,7 +108,7 @@ class RecordingOs:
         path = Path(path)
         return str(path.relative_to(self._store)) if path.is_relative_to(self._store) else None
 
-    # ---- descriptors ---------------------------------------------------------------------------------------------
+    # ---- descriptors ----------------------------------------------------------------------------
 
     def open(self, path: Any, flags: int, mode: int = 0o777) -> int:
         name = self._name(path)
@@ -126,7 +129,7 @@ class RecordingOs:
         self._files.pop(fd, None)
         os.close(fd)
 
-    # ---- bytes ---------------------------------------------------------------------------------------------------
+    # ---- bytes ----------------------------------------------------------------------------------
 
     def pwrite(self, fd: int, data: Any, offset: int) -> int:
         if fd not in self._files:
@@ -150,7 +153,7 @@ class RecordingOs:
             call()
             self.journal.note(what, length=length, **self._files[fd])
 
-    # ---- durability ----------------------------------------------------------------------------------------------
+    # ---- durability -----------------------------------------------------------------------------
 
     def fdatasync(self, fd: int) -> None:
         self._synced(fd, os.fdatasync)
@@ -167,7 +170,7 @@ class RecordingOs:
         call(fd)
         self.journal.note("end", **facts)
 
-    # ---- names ---------------------------------------------------------------------------------------------------
+    # ---- names ----------------------------------------------------------------------------------
 
     def mkdir(self, path: Any, mode: int = 0o777) -> None:
         self._named("mkdir", path, lambda: os.mkdir(path, mode))

@@ -1,4 +1,6 @@
-"""A store, writers that note elsewhere what was accepted, and who kills them: for the tests here and `scripts/torture`."""
+"""A store, writers that note elsewhere what was accepted, and who kills them: for the tests here
+and `scripts/torture`.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ WAYS: dict[str, dict[str, dict[str, Any]]] = {
     "direct": {"store": {"write_path": "direct"}},
     "write_direct": {"store": {"segment_bytes": 1 << 16}, "producer": {"when_no_buffer": "write_direct"}},
 }
-"""How messages get to the files; in `write_direct` by the pool as long as a buffer is free, so segments are small there."""
+"""How messages get to the files; in `write_direct` by the pool as long as a buffer is free, so
+segments are small there.
+"""
 
 
 def pid_of(path: Path, name: str) -> int:
@@ -42,7 +46,9 @@ def pid_of(path: Path, name: str) -> int:
 
 
 def kill(pid: int) -> bool:
-    """kill -9; False where there is nobody any more, or not yet: 0 would be all processes of the test's group."""
+    """kill -9; False where there is nobody any more, or not yet: 0 would be all processes of the
+    test's group.
+    """
     if pid:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -74,7 +80,9 @@ def end(processes: Iterable[psutil.Process]) -> None:
 
 
 def kill_family(writer: subprocess.Popen[bytes]) -> None:
-    """The writer, then its children; waits for them. One that it makes at this very moment ends by itself."""
+    """The writer, then its children; waits for them. One that it makes at this very moment ends by
+    itself.
+    """
     children = family(writer)
     writer.kill()
     writer.wait()
@@ -86,9 +94,11 @@ PRODUCERS_A_WRITER = 3
 
 
 class Scene:
-    """`kills` counts by role what was killed here. Leave it with `finish`, or as a context manager without the account.
+    """`kills` counts by role what was killed here. Leave it with `finish`, or as a context manager
+    without the account.
 
-    `kinds`: of the writers, one each (writer.py). `place`: where the store is made, if not in `directory`. `more`: settings.
+    `kinds`: of the writers, one each (writer.py). `place`: where the store is made, if not in
+    `directory`. `more`: settings.
     """
 
     def __init__(
@@ -153,7 +163,9 @@ class Scene:
         return self._chance.choice(self._writers)[1].pid
 
     def kill_everything(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Supervisor, stages and writers in any order, then a new start and new writers. `meanwhile`: before the start."""
+        """Supervisor, stages and writers in any order, then a new start and new writers.
+        `meanwhile`: before the start.
+        """
         everybody = [("supervisor", pid_of(self.path, ""))] + [(name, pid_of(self.path, name)) for name in STAGES]
         everybody += [("producer", writer.pid) for _, writer in self._writers]
         children = [child for _, writer in self._writers for child in family(writer)]
@@ -173,7 +185,9 @@ class Scene:
         self._writers = [(kind, self._start_writer(kind)) for kind, _ in self._writers]
 
     def kill_supervisor(self, also: Iterable[str] = ()) -> None:
-        """And those stages, or a "producer", at about the same time; the other stages drain and leave; then a new start."""
+        """And those stages, or a "producer", at about the same time; the other stages drain and
+        leave; then a new start.
+        """
         self.kills["supervisor"] += kill(pid_of(self.path, ""))
         for name in also:
             if name == "producer":

@@ -1,4 +1,5 @@
-"""Consume queues that were damaged after everything was killed: the start that adopts the pool builds them anew.
+"""Consume queues that were damaged after everything was killed: the start that adopts the pool
+builds them anew.
 
 Then everything that was accepted is there once, and queue offsets go on where they were.
 """
@@ -73,8 +74,9 @@ def is_synced(store: commitlog.Store) -> bool:
 def killed(
     path: Path, config: dict[str, dict[str, Any]], unsynced: int = 0, rounds: int = 1300, early: int = 0
 ) -> tuple[Sent, list[commitlog.Producer]]:
-    """A store that was killed with all its queues durable, but for the last `unsynced` rounds; its producers still hold
-    their lanes. The first `early` messages of one of them are of a topic that has no others."""
+    """A store that was killed with all its queues durable, but for the last `unsynced` rounds; its
+    producers still hold their lanes. The first `early` messages of one of them are of a topic that
+    has no others."""
     store = commitlog.Store.open(path, config)
     producers = [commitlog.Producer(path), commitlog.Producer(path)]
     for _ in range(early):
@@ -192,7 +194,9 @@ DAMAGES = [
 
 
 _DELETES = [remove_all, cut_a_file, swap_with_another, zero_last_entries]
-"""Those that are tried with retention always; the others nightly: to have it delete takes much to write."""
+"""Those that are tried with retention always; the others nightly: to have it delete takes much to
+write.
+"""
 
 
 @pytest.mark.parametrize(
@@ -214,7 +218,9 @@ def test_damaged_queues_are_built_anew(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Whatever happened to them, with several topics and lanes, and when retention has taken the first segments."""
+    """Whatever happened to them, with several topics and lanes, and when retention has taken the
+    first segments.
+    """
     path = tmp_path / "store"
     sent, producers = killed(path, config)
     for producer in producers:
@@ -303,7 +309,9 @@ def test_who_reads_a_killed_store_is_told(damage: Callable[[Path], None], tmp_pa
     [remove_topic, remove_rare_topic, remove_all, empty_directory, zero_last_entries, swap_with_another, garbage],
 )
 def test_a_lessee_believes_no_queue_without_a_look(damage: Callable[[Path], None], tmp_path: Path) -> None:
-    """Damaged under a dispatcher that has not come to them yet: offsets go on, and the next start puts the queues right."""
+    """Damaged under a dispatcher that has not come to them yet: offsets go on, and the next start
+    puts the queues right.
+    """
     path = tmp_path / "store"
     with commitlog.Store.open(path, CONFIG) as store:
         sent = fill([store.producer(), store.producer()], 1300)
@@ -319,7 +327,9 @@ def test_a_lessee_believes_no_queue_without_a_look(damage: Callable[[Path], None
 
 
 def test_queues_whose_records_are_all_deleted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The queue alone tells their offsets: a rebuild of the others leaves it, and where it is gone that is said."""
+    """The queue alone tells their offsets: a rebuild of the others leaves it, and where it is gone
+    that is said.
+    """
     path = tmp_path / "store"
     sent, producers = killed(path, RETAINED, early=7)
     for producer in producers:

@@ -1,5 +1,5 @@
-"""Everything was killed, and the next start has another configuration: the pool is adopted as it is, and what is new holds
-from a lane's next buffers on."""
+"""Everything was killed, and the next start has another configuration: the pool is adopted as it
+is, and what is new holds from a lane's next buffers on."""
 
 from __future__ import annotations
 
@@ -64,6 +64,8 @@ def test_nothing_is_dropped(change: str, tmp_path: Path) -> None:
 
 
 def _free_buffers(path: Path) -> list[int | None]:
-    """Of the first lane, by a new lease; nothing while the allocator has it, to give its buffers back."""
+    """Of the first lane, by a new lease; nothing while the allocator has it, to give its buffers
+    back.
+    """
     with commitlog.Producer(path) as producer:
         return [] if producer.lane else [producer.statistics().available_buffers]

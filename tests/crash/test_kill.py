@@ -1,4 +1,6 @@
-"""kill -9: nothing that was accepted is ever lost, doubled, changed or out of order. Some 190 kills by default."""
+"""kill -9: nothing that was accepted is ever lost, doubled, changed or out of order. Some 190 kills
+by default.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ all_ways = pytest.mark.parametrize("way", WAYS)
 
 @all_ways
 def test_stages_killed_alone_and_in_pairs(way: str, tmp_path: Path) -> None:
-    """Every stage and every pair of them under two writers, in any order, and now and then a writer."""
+    """Every stage and every pair of them under two writers, in any order, and now and then a
+    writer.
+    """
     chance = random.Random(1)
     pairs = [(a, b) for i, a in enumerate(STAGES) for b in STAGES[i + 1 :]]
     turns = [*((stage,) for stage in STAGES), *pairs]
@@ -113,7 +117,9 @@ def _die_at(line: int) -> Any:
 
 
 def _send_until(line: int, path: Path, notes: Path) -> bool:
-    """In a forked child: large messages, some of which roll over; killed at that line. False when it got through."""
+    """In a forked child: large messages, some of which roll over; killed at that line. False when
+    it got through.
+    """
     child = os.fork()
     if child == 0:
         code = 1
@@ -136,7 +142,9 @@ def _send_until(line: int, path: Path, notes: Path) -> bool:
 
 @both_paths
 def test_producers_killed_at_every_line_of_send(write_path: str, tmp_path: Path) -> None:
-    """Every third line of four sends, one of which rolls into the next segment; each heir takes over without a gap."""
+    """Every third line of four sends, one of which rolls into the next segment; each heir takes
+    over without a gap.
+    """
     settings = {**CONFIG, "store": {**CONFIG["store"], "write_path": write_path}}
     notes = tmp_path / "notes"
     deaths, line = 0, 1
@@ -152,8 +160,8 @@ def test_producers_killed_at_every_line_of_send(write_path: str, tmp_path: Path)
 
 @pytest.mark.parametrize("also", [(), *((name,) for name in (*STAGES, "producer"))], ids="".join)
 def test_stages_whose_supervisor_is_killed_drain_and_leave(also: tuple[str, ...], tmp_path: Path) -> None:
-    """Alone and with one of the others, under writers that never pause. No orphan stays; a start beside orphans that still
-    drain waits for them, and has what a killed stage left."""
+    """Alone and with one of the others, under writers that never pause. No orphan stays; a start
+    beside orphans that still drain waits for them, and has what a killed stage left."""
     with Scene(tmp_path, random.Random(3)) as scene:
         for _ in range(2):
             scene.goes_on()

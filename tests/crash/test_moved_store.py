@@ -1,4 +1,6 @@
-"""A store that is renamed, or replaced, while it runs: nothing is made at its old path, and nothing is lost or doubled."""
+"""A store that is renamed, or replaced, while it runs: nothing is made at its old path, and nothing
+is lost or doubled.
+"""
 
 from __future__ import annotations
 
@@ -165,7 +167,9 @@ def test_what_is_in_its_old_place_is_not_touched(tmp_path: Path, make: Callable[
 
 @pytest.mark.leaves_pools
 def test_a_wait_ends_while_another_store_runs_in_the_old_place(tmp_path: Path) -> None:
-    """Whose supervisor is another one: nobody is left to flush what the producer of the moved store has sent."""
+    """Whose supervisor is another one: nobody is left to flush what the producer of the moved store
+    has sent.
+    """
     path, other = tmp_path / "store", tmp_path / "elsewhere"
     with running(path) as (store, sent):
         path.rename(other)
@@ -197,7 +201,9 @@ def test_a_stop_that_comes_first_keeps_the_pool_too(tmp_path: Path) -> None:
 
 
 def test_the_stages_make_nothing_above_the_lane(tmp_path: Path) -> None:
-    """Turned by hand, so that nobody notices: each path that leads nowhere is a fault, and heals with the way back."""
+    """Turned by hand, so that nobody notices: each path that leads nowhere is a fault, and heals
+    with the way back.
+    """
     path, other = tmp_path / "store", tmp_path / "elsewhere"
     with bench(path) as made:
         producer = made.producer()
@@ -255,7 +261,9 @@ def test_a_directory_is_made_below_one_that_is_there(tmp_path: Path) -> None:
 
 
 def test_a_stage_opens_nothing_in_another_directory(tmp_path: Path) -> None:
-    """Whatever the call; and what comes into the place during an open is neither written to nor synced."""
+    """Whatever the call; and what comes into the place during an open is neither written to nor
+    synced.
+    """
     path, other, theirs = tmp_path / "store", tmp_path / "elsewhere", tmp_path / "theirs"
     for directory in (path, theirs):
         directory.mkdir()

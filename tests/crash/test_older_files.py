@@ -1,4 +1,6 @@
-"""Older files put back under a newer pool, segments removed or emptied: healed from memory, or refused by name."""
+"""Older files put back under a newer pool, segments removed or emptied: healed from memory, or
+refused by name.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ CONFIG: dict[str, dict[str, Any]] = {
 
 
 class Killed:
-    """A store that was killed when all of it was flushed, with a copy of its first lane made half-way."""
+    """A store that was killed when all of it was flushed, with a copy of its first lane made
+    half-way.
+    """
 
     def __init__(self, directory: Path, segments: int, copied_at: float) -> None:
         self.path, self.copy = directory / "store", directory / "copy"
@@ -83,7 +87,9 @@ class Killed:
 
 
 def test_what_buffers_hold_is_written_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Older files of a log that is in the buffers as a whole: the bytes are in memory, so nothing is lost."""
+    """Older files of a log that is in the buffers as a whole: the bytes are in memory, so nothing
+    is lost.
+    """
     case = Killed(tmp_path, 2, 0.5)
     case.put_back()
     case.is_whole()
@@ -127,7 +133,9 @@ def test_older_files_than_the_buffers_are_refused(copied_at: float, with_positio
 
 
 def test_only_the_half_full_segment_is_older(tmp_path: Path) -> None:
-    """It lies right before what buffers hold, whose files are missing: they are healed, and it is looked through."""
+    """It lies right before what buffers hold, whose files are missing: they are healed, and it is
+    looked through.
+    """
     case = Killed(tmp_path, 5, 2.5)
     shutil.copyfile(case.copy / f"commitlog/{2 * SEGMENT:020d}", case.segment(2))
     case.segment(3).unlink()

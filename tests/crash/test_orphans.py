@@ -1,4 +1,6 @@
-"""Stages whose supervisor was killed: they tell producers, drain what they can, and leave; the next start has the rest."""
+"""Stages whose supervisor was killed: they tell producers, drain what they can, and leave; the next
+start has the rest.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ from tests.waiting import wait_until
 
 @contextlib.contextmanager
 def orphaned(sender: Sender) -> Iterator[None]:
-    """Kills the supervisor; afterwards all stages must have left, and the next start finds everything."""
+    """Kills the supervisor; afterwards all stages must have left, and the next start finds
+    everything.
+    """
     kill(pid_of(sender.store.path, ""))
     with pytest.raises(errors.StageFailed):
         sender.store.close()
@@ -46,7 +50,9 @@ def still_there(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("way", ["in batches", "in batches, with no linger", "one by one, waiting for each"])
 def test_a_producer_that_never_pauses_does_not_keep_them(way: str, tmp_path: Path) -> None:
-    """It is told that the store has stopped, or that its stages are gone when they left first; they drain and leave."""
+    """It is told that the store has stopped, or that its stages are gone when they left first; they
+    drain and leave.
+    """
     path, bodies = tmp_path / "store", [os.urandom(1000)] * 40
     rest = {"linger_ms": 0 if "no linger" in way else 6}
     store = commitlog.Store.open(path, {**CONFIG, "committer": rest, "flusher": rest})
@@ -97,8 +103,8 @@ def test_a_disk_that_is_gone_does_not_keep_them_for_ever(call: str, tmp_path: Pa
 
 
 class LateOrphan(threading.Thread):
-    """Takes the flusher's lock when a start has let it go and launched its own flusher, as an orphan that took long to begin
-    does, and gives it back when that one waits for it."""
+    """Takes the flusher's lock when a start has let it go and launched its own flusher, as an
+    orphan that took long to begin does, and gives it back when that one waits for it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -112,7 +118,9 @@ class LateOrphan(threading.Thread):
 
 
 def test_an_orphan_that_begins_late_is_waited_for(tmp_path: Path) -> None:
-    """Launched just before its supervisor was killed, it takes its lock after the next start has let all of them go."""
+    """Launched just before its supervisor was killed, it takes its lock after the next start has
+    let all of them go.
+    """
     path = tmp_path / "store"
     commitlog.Store.open(path, CONFIG).close()
     orphan = LateOrphan(path)

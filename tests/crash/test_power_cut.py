@@ -24,7 +24,9 @@ def test_what_was_flushed_survives_a_power_cut(tmp_path: Path) -> None:
 
 
 def test_what_retention_gave_up_need_not_be_there(tmp_path: Path) -> None:
-    """It is said by `first`: the unlinks that follow may be half done, and those of segments made ahead say nothing."""
+    """It is said by `first`: the unlinks that follow may be half done, and those of segments made
+    ahead say nothing.
+    """
     lane = StoreDirectory(tmp_path).lane(3)
     lane.path.mkdir(parents=True)
     PositionsFile(lane, "", DISK).store(Positions(1, 9 << 16, 9 << 16, 5 << 16, 0, drained=False))

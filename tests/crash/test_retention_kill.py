@@ -1,4 +1,6 @@
-"""kill -9 while old segments are being deleted: what is kept is whole, and what was begun is completed."""
+"""kill -9 while old segments are being deleted: what is kept is whole, and what was begun is
+completed.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def send_until(sender: Sender, struck: int) -> None:
 
 
 def completes(sender: Sender) -> None:
-    """What was begun is done: nothing below `first` is left, no more is kept than configured, and the log goes on."""
+    """What was begun is done: nothing below `first` is left, no more is kept than configured, and
+    the log goes on.
+    """
     for _ in range(100):
         sender.send(900)
     sender.producer.flush(60)

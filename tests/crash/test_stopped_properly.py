@@ -1,4 +1,6 @@
-"""A lane without `abort` was stopped properly: all of it was flushed, so nothing of it is a torn tail."""
+"""A lane without `abort` was stopped properly: all of it was flushed, so nothing of it is a torn
+tail.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +55,8 @@ def _good(path: Path) -> list[int]:
 def test_one_flipped_bit_costs_one_record(
     victim: int, in_record: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With `positions` and `checkpoint` lost: said, noted, left in place; all others are kept, and no offset is used
-    twice."""
+    """With `positions` and `checkpoint` lost: said, noted, left in place; all others are kept, and
+    no offset is used twice."""
     path = tmp_path / "store"
     places = _filled(path)
     _lose_positions(path)
@@ -116,7 +118,9 @@ class _NoAbort(FileChannel):
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_lane_is_marked_durably_before_anything_is_appended(lost: bool, tmp_path: Path) -> None:
-    """One whose `abort` can't be written is not leased; nor the next time, when the lock's file is there already."""
+    """One whose `abort` can't be written is not leased; nor the next time, when the lock's file is
+    there already.
+    """
     path = tmp_path / "store"
     with commitlog.Store.open(path, CONFIG) as store:
         if lost:
@@ -136,7 +140,9 @@ def test_a_lane_is_marked_durably_before_anything_is_appended(lost: bool, tmp_pa
 
 
 def test_positions_of_another_lane_are_not_believed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Swapped between two lanes that differ in length: said by whoever looks, and nothing of either is lost."""
+    """Swapped between two lanes that differ in length: said by whoever looks, and nothing of either
+    is lost.
+    """
     path = tmp_path / "store"
     with commitlog.Store.open(path, CONFIG) as store, store.producer() as long, store.producer() as short:
         for number in range(SENT):

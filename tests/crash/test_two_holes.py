@@ -1,4 +1,6 @@
-"""Consume queues built anew from a log that is damaged at several places: no queue offset begins again."""
+"""Consume queues built anew from a log that is damaged at several places: no queue offset begins
+again.
+"""
 
 from __future__ import annotations
 

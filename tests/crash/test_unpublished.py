@@ -1,4 +1,6 @@
-"""A direct writer that dies between its pwrite and the publish: what it wrote was never accepted, and never appears."""
+"""A direct writer that dies between its pwrite and the publish: what it wrote was never accepted,
+and never appears.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ TORN = b"never accepted " * 700
 
 
 def killed_at_its_first_direct_write_of(body: bytes, send: Callable[[], None]) -> None:
-    """Runs `send` in a forked child, which dies as soon as the segment file holds a record with that body."""
+    """Runs `send` in a forked child, which dies as soon as the segment file holds a record with
+    that body.
+    """
     child = os.fork()
     if child == 0:
         real = DirectSegment.__setitem__
@@ -80,7 +84,9 @@ def _send_with_a_new_producer(path: Path, *bodies: bytes) -> None:
 
 
 def test_a_segment_written_directly_for_want_of_a_buffer(tmp_path: Path) -> None:
-    """The pool's lane, its buffers all full: the writer that dies in its direct segment leaves nothing above `wrote`."""
+    """The pool's lane, its buffers all full: the writer that dies in its direct segment leaves
+    nothing above `wrote`.
+    """
     path = tmp_path / "store"
     ahead = 8
     made = {**CONFIG["allocator"], "segments_ahead": ahead}
@@ -120,8 +126,9 @@ def test_a_clean_stop_leaves_nothing_of_an_interrupted_call(tmp_path: Path, monk
 
 @pytest.mark.leaves_pools
 def test_a_direct_lane_that_the_pool_takes_over(tmp_path: Path) -> None:
-    """Everything was killed, the next start has the other write path, and the lane's next writer dies as soon as it has
-    buffers: a start after that does not take what the first one left behind `wrote` for somebody else's."""
+    """Everything was killed, the next start has the other write path, and the lane's next writer
+    dies as soon as it has buffers: a start after that does not take what the first one left behind
+    `wrote` for somebody else's."""
     path = tmp_path / "store"
     config = {**CONFIG, "allocator": {"interval_ms": 20, "lane_idle_ms": 0}}
     store = commitlog.Store.open(path, {**config, "store": {**CONFIG["store"], "write_path": "direct"}})

@@ -1,10 +1,12 @@
-"""As much chaos as you like, at random: `scripts/torture --kills 1000 --seed 7`, `--seconds 600`, `--power-cuts 2000`.
+"""As much chaos as you like, at random: `scripts/torture --kills 1000 --seed 7`, `--seconds 600`,
+`--power-cuts 2000`.
 
-Stores follow one another, some 60 kills each, written in each of the ways in turn, by programs of every kind: plain ones,
-threads, forked and spawned children, asyncio. Processes are killed alone, in groups and all at once, or stopped for a
-while (SIGSTOP); where all were killed, a consume queue or a lane's positions may be damaged before the next start. Every
-second store deletes old segments all the time; every third lies on a disk of its own that is full now and then. After
-each store the account is made. The seed gives the same plan again, though never the same moments.
+Stores follow one another, some 60 kills each, written in each of the ways in turn, by programs of
+every kind: plain ones, threads, forked and spawned children, asyncio. Processes are killed alone,
+in groups and all at once, or stopped for a while (SIGSTOP); where all were killed, a consume queue
+or a lane's positions may be damaged before the next start. Every second store deletes old segments
+all the time; every third lies on a disk of its own that is full now and then. After each store the
+account is made. The seed gives the same plan again, though never the same moments.
 """
 
 from __future__ import annotations
@@ -69,8 +71,8 @@ def merged(*layers: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 @dataclass
 class Chaos:
-    """One store under chaos. `events` counts what was done besides kills; `disk`: a directory on a small disk of its own;
-    `damages`: files of the store are damaged before a start."""
+    """One store under chaos. `events` counts what was done besides kills; `disk`: a directory on a
+    small disk of its own; `damages`: files of the store are damaged before a start."""
 
     scene: Scene
     chance: random.Random
@@ -96,12 +98,16 @@ class Chaos:
             self.fill_the_disk()
 
     def _damage(self) -> None:
-        """Half the time something befalls a consume queue or a lane's positions: the start has the memory, and the log."""
+        """Half the time something befalls a consume queue or a lane's positions: the start has the
+        memory, and the log.
+        """
         if self.damages and self.chance.random() < 0.5 and (what := damage(self.scene.path, self.chance)):
             self.events[what] += 1
 
     def stop_some(self) -> None:
-        """Some processes stand still for a moment, and one of the stages among them may be killed where it stands."""
+        """Some processes stand still for a moment, and one of the stages among them may be killed
+        where it stands.
+        """
         names = self.chance.sample(("supervisor", "producer", *STAGES), self.chance.choice((1, 1, 2, 3)))
         pids = {name: self._pid(name) for name in names}
         with self._stopped(pids):
@@ -178,8 +184,8 @@ def one_store(
     disk: Path | None = None,
     damages: bool = True,
 ) -> tuple[Counter[str], Counter[str], int]:
-    """That many kills at least, then the account. Returns what was killed, what else was done, and how many messages
-    there are in the end. `kinds`: of the writers, if not any."""
+    """That many kills at least, then the account. Returns what was killed, what else was done, and
+    how many messages there are in the end. `kinds`: of the writers, if not any."""
     kinds = kinds or chance.choices(KINDS, k=chance.choice((1, 2, 3)))
     more = merged(
         {"store": {"max_lanes": 12}, "producer": {"lane_wait_ms": 10_000}},
@@ -217,8 +223,8 @@ def on_a_small_disk(
 
 
 def chaos_of(base: Path, seed: int, kills: int, seconds: float, damages: bool = True) -> Totals:
-    """Stores one after another, until there were so many kills, or so many seconds have passed (0: no limit). `damages`:
-    see Chaos."""
+    """Stores one after another, until there were so many kills, or so many seconds have passed (0:
+    no limit). `damages`: see Chaos."""
     chance, totals, began = random.Random(seed), Totals(), time.monotonic()
     while totals.kills.total() < kills and (not seconds or time.monotonic() - began < seconds):
         directory, number = base / str(totals.stores), totals.stores

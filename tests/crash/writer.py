@@ -1,8 +1,9 @@
-"""A process that sends until it is killed, and notes elsewhere what was accepted: `python -m tests.crash.writer`.
+"""A process that sends until it is killed, and notes elsewhere what was accepted: `python -m
+tests.crash.writer`.
 
-Arguments: store, notes file, seed, how many messages to send (0: until killed; of a plain one), and a kind: how a program
-comes to its producers. A note is one line, written with one system call after `send` returned: lane, topic, queue offset,
-physical offset, CRC-32 of the body.
+Arguments: store, notes file, seed, how many messages to send (0: until killed; of a plain one), and
+a kind: how a program comes to its producers. A note is one line, written with one system call after
+`send` returned: lane, topic, queue offset, physical offset, CRC-32 of the body.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ class Writer:
         return receipt
 
     def again(self, use: Callable[[commitlog.Producer], None]) -> None:
-        """Makes a producer and uses it; after an error that passes again, with a new one, for half a minute."""
+        """Makes a producer and uses it; after an error that passes again, with a new one, for half
+        a minute.
+        """
         while True:
             try:
                 with commitlog.Producer(self.path) as producer:

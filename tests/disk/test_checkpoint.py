@@ -106,7 +106,9 @@ def test_rubbish(path: Path, data: bytes) -> None:
 
 @pytest.mark.parametrize("bad", [Positions(1, 10, 20, 0, 0, False), Positions(1, 10, 10, 11, 0, False)])
 def test_impossible_positions(path: Path, bad: Positions) -> None:
-    """A CRC says that something was written, not that it can be: dispatched beyond flushed, first beyond dispatched."""
+    """A CRC says that something was written, not that it can be: dispatched beyond flushed, first
+    beyond dispatched.
+    """
     store(path, 1)
     PositionsFile(lane_of(path), STORE, DISK).store(bad)
     assert load(path) == positions(1)

@@ -1,4 +1,6 @@
-"""A process with few file descriptors, or without the first three: errors by name or no difference, never an abort."""
+"""A process with few file descriptors, or without the first three: errors by name or no difference,
+never an abort.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ def test_any_number_of_free_descriptors_is_enough_or_an_error_by_name(tmp_path: 
 
 
 def test_a_producer_does_without_more_descriptors(tmp_path: Path) -> None:
-    """They run out after it was made: what is sent is accepted, flushed and reported so, or refused by name before."""
+    """They run out after it was made: what is sent is accepted, flushed and reported so, or refused
+    by name before.
+    """
     with commitlog.Store.open(tmp_path / "store", CONFIG) as store:
         accepted = []
         for free in FREE:
@@ -154,8 +158,8 @@ with commitlog.Store.open(sys.argv[1], {"store": {"segment_bytes": 65536, "write
 
 @pytest.mark.parametrize("write_path", ["pool", "direct"])
 def test_a_program_without_standard_descriptors_writes_into_nothing_of_ours(write_path: str, tmp_path: Path) -> None:
-    """It closes them before the start, and again later, and writes to them all the same: the supervisor hears no word, the
-    records are whole."""
+    """It closes them before the start, and again later, and writes to them all the same: the
+    supervisor hears no word, the records are whole."""
     path = tmp_path / "store"
     subprocess.run([sys.executable, "-c", _WITHOUT, str(path), write_path], check=True)
     with commitlog.Reader(path) as reader:

@@ -1,4 +1,6 @@
-"""Locks of lanes, stores and readers: each has one holder, and nobody holds one whom it is no use to."""
+"""Locks of lanes, stores and readers: each has one holder, and nobody holds one whom it is no use
+to.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,17 @@ CONFIG: dict[str, Any] = {
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[commitlog.Store]:
-    """A running store of few lanes, which gives the memory of a lane back as soon as nobody holds it."""
+    """A running store of few lanes, which gives the memory of a lane back as soon as nobody holds
+    it.
+    """
     with commitlog.Store.open(tmp_path / "store", CONFIG) as opened:
         yield opened
 
 
 def lease_all(store: commitlog.Store) -> list[int]:
-    """Takes every lane, as one who comes later does, and lets them go. NoFreeLane where somebody holds one."""
+    """Takes every lane, as one who comes later does, and lets them go. NoFreeLane where somebody
+    holds one.
+    """
     producers = []
     try:
         for _ in range(LANES):
@@ -60,11 +66,13 @@ def bodies(path: Path) -> Counter[bytes]:
         return Counter(message.value for message in reader)
 
 
-# ---- descriptors -----------------------------------------------------------------------------------------------------
+# ---- descriptors -------------------------------------------------------------------------------
 
 
 def test_children_forked_by_another_thread_hold_no_lane(store: commitlog.Store) -> None:
-    """Threads fork all the time while producers come and go: no child keeps a lane that its parent has let go."""
+    """Threads fork all the time while producers come and go: no child keeps a lane that its parent
+    has let go.
+    """
     children: list[int] = []
     done = threading.Event()
 
@@ -94,8 +102,8 @@ def test_children_forked_by_another_thread_hold_no_lane(store: commitlog.Store) 
 
 
 _ONE_STEP = ("__del__", "close", "open", "opened")
-"""Functions that hand a descriptor over, or close it. Python lets no signal in where they have it in a local variable only; a
-trace function could be there."""
+"""Functions that hand a descriptor over, or close it. Python lets no signal in where they have it
+in a local variable only; a trace function could be there."""
 
 
 class _AtNewLine:
@@ -150,8 +158,8 @@ class _Interrupted(Exception):
 
 
 def _storm(store: commitlog.Store) -> str:
-    """Producers that signals come into, at whatever moments a timer of the kernel hits. Which lanes can be had afterwards,
-    and which locks are still open."""
+    """Producers that signals come into, at whatever moments a timer of the kernel hits. Which lanes
+    can be had afterwards, and which locks are still open."""
     hits, armed = 0, False
 
     def handler(_signal: int, _frame: FrameType | None) -> None:
@@ -180,7 +188,9 @@ def test_signals_during_leases_lock_no_lane(store: commitlog.Store) -> None:
 
 
 def test_a_fork_in_the_middle_of_a_lease_makes_one_producer(store: commitlog.Store) -> None:
-    """By a handler that comes back in both processes: the parent has the lane, the child an error by name."""
+    """By a handler that comes back in both processes: the parent has the lane, the child an error
+    by name.
+    """
     seen, ours, forked = set[tuple[str, int]](), os.getpid(), 0
     while True:
         tracer = _AtNewLine(seen, os.fork, "commitlog/producer.py")
@@ -214,7 +224,9 @@ def test_a_fork_in_the_middle_of_a_lease_makes_one_producer(store: commitlog.Sto
 def test_a_full_disk_while_leasing_costs_no_lane(
     where: str, store: commitlog.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing can be written into new lanes: an error by name each time. Healed, all of them are there, marked as in use."""
+    """Nothing can be written into new lanes: an error by name each time. Healed, all of them are
+    there, marked as in use.
+    """
     before = set(leaks.descriptors())
     write_once = FileChannel.write_once
 
@@ -251,11 +263,13 @@ def test_a_readers_name_is_not_held_by_a_forked_child(tmp_path: Path) -> None:
         os.waitpid(child, 0)
 
 
-# ---- removed under their holders -------------------------------------------------------------------------------------
+# ---- removed under their holders ---------------------------------------------------------------
 
 
 def test_a_removed_lock_file_gives_nobody_a_second_lessee(store: commitlog.Store, shm_root: Path) -> None:
-    """The lane stays its holder's: another producer gets another lane, the memory stays, and all that both sent is there."""
+    """The lane stays its holder's: another producer gets another lane, the memory stays, and all
+    that both sent is there.
+    """
     first = commitlog.Producer(store.path)
     for number in range(50):
         first.send("t", b"first %d" % number)

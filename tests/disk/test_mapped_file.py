@@ -38,7 +38,9 @@ def test_a_file_that_is_too_long(path: Path, size: int) -> None:
 
 @pytest.mark.parametrize("size", [4097, 8192])
 def test_a_file_that_is_too_short(path: Path, size: int) -> None:
-    """Reading beyond the end of a mapped file is a SIGBUS, so what is there is copied, and zeros follow."""
+    """Reading beyond the end of a mapped file is a SIGBUS, so what is there is copied, and zeros
+    follow.
+    """
     mapped = MappedFile(path, 8192, size)
     assert not mapped.is_whole
     assert bytes(mapped.view) == path.read_bytes().ljust(size, b"\0")
@@ -80,7 +82,9 @@ def test_shutdown_waits_for_holders(path: Path) -> None:
 
 
 def test_shutdown_forces_after_its_limit(path: Path) -> None:
-    """The limit passed, the mapping goes although somebody still counts as a holder: he finds it closed, not torn away."""
+    """The limit passed, the mapping goes although somebody still counts as a holder: he finds it
+    closed, not torn away.
+    """
     mapped = MappedFile(path, 8192, 4096)
     assert mapped.hold()
     clock = SetClock()

@@ -1,4 +1,6 @@
-"""The segment files of a log: their names, the one that holds an offset, first and last, and what is missing or odd."""
+"""The segment files of a log: their names, the one that holds an offset, first and last, and what
+is missing or odd.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def test_a_log_without_files(tmp_path: Path) -> None:
 
 
 def test_the_file_of_an_offset(tmp_path: Path) -> None:
-    """Every offset of it, those of missing files, and what lies outside; with no walk over the files."""
+    """Every offset of it, those of missing files, and what lies outside; with no walk over the
+    files.
+    """
     files = make_files(tmp_path / "log", [SEGMENT * number for number in (2, 3, 5)])
     del files.starts
     for number in range(8):

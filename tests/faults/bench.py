@@ -1,6 +1,8 @@
-"""A store whose stages live in the test's own process and move only when told: every order of events can be tried, at once.
+"""A store whose stages live in the test's own process and move only when told: every order of
+events can be tried, at once.
 
-The locks, the pool, the files and the words are the real ones; only the processes, and the time between rounds, are not.
+The locks, the pool, the files and the words are the real ones; only the processes, and the time
+between rounds, are not.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ class _Locks(Supervisor):
 
 
 class Bench:
-    """`kinds`: stage classes to take instead of the real ones, by name; `channels`: the stages' channels.
+    """`kinds`: stage classes to take instead of the real ones, by name; `channels`: the stages'
+    channels.
 
     Attributes: `words` (the control region's), `faults`, `clock`, `stages` by name.
     """
@@ -131,7 +134,9 @@ class Bench:
         raise AssertionError(f"not settled after {rounds} rounds, left: {left}")
 
     def durable_bodies(self, lane: int = 0) -> list[bytes]:
-        """The bodies below `flushed` that a power cut would leave. AssertionError where anything below is not whole."""
+        """The bodies below `flushed` that a power cut would leave. AssertionError where anything
+        below is not whole.
+        """
         return durable_bodies(self.supervisor.directory, self.faults, lane, self.lane(Lane.FLUSHED, lane))
 
     def stop(self) -> StopReport:
@@ -193,7 +198,9 @@ def bench(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """What stages log of a fault would fill the report; and a record of an error keeps its frames, which keep the pool."""
+    """What stages log of a fault would fill the report; and a record of an error keeps its frames,
+    which keep the pool.
+    """
     logger = logging.getLogger("commitlog.stages")
     before = logger.level
     logger.setLevel(logging.CRITICAL)

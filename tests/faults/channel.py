@@ -1,9 +1,11 @@
-"""A disk that fails on command, and forgets what was not synced: a FileChannel for stage processes under test.
+"""A disk that fails on command, and forgets what was not synced: a FileChannel for stage processes
+under test.
 
-Beside a store `S` lies `S.faults/`: `rules.json`, read again at every call; `hits/<rule>`, a byte for each time that a rule
-struck; and `disk/`, what a power cut would leave of each file under `S/lanes`. A successful sync copies the file there. A
-failed one does what Linux may do: what was written since the last good sync is gone from the file itself, and the next
-sync finds nothing to do and succeeds.
+Beside a store `S` lies `S.faults/`: `rules.json`, read again at every call; `hits/<rule>`, a byte
+for each time that a rule struck; and `disk/`, what a power cut would leave of each file under
+`S/lanes`. A successful sync copies the file there. A failed one does what Linux may do: what was
+written since the last good sync is gone from the file itself, and the next sync finds nothing to do
+and succeeds.
 """
 
 from __future__ import annotations
@@ -27,9 +29,10 @@ Call = Literal["pwrite", "fdatasync", "allocate", "truncate", "open", "map_read"
 class Rule:
     """A call fails with `error`, writes `short` bytes at most, or kills its process.
 
-    `where`: only on paths that contain it, below the store. `dies`: "before" the call does anything, or "after" it, failed or
-    not. `stage`: only there. `times`: so often, 0 for always; `skip`: not the first ones. `keeps`: a failed sync leaves the
-    bytes in the file (and does not make them durable). `refuses`: a failed rename has changed nothing.
+    `where`: only on paths that contain it, below the store. `dies`: "before" the call does
+    anything, or "after" it, failed or not. `stage`: only there. `times`: so often, 0 for always;
+    `skip`: not the first ones. `keeps`: a failed sync leaves the bytes in the file (and does not
+    make them durable). `refuses`: a failed rename has changed nothing.
     """
 
     call: Call
@@ -102,7 +105,7 @@ class FaultyChannel(FileChannel):
         self.stage = stage
         self._paths: dict[int, Path] = {}
 
-    # ---- what fails ----------------------------------------------------------------------------------------------
+    # ---- what fails -----------------------------------------------------------------------------
 
     def _rule(self, call: Call, path: Path | None) -> Rule | None:
         if path is None or not path.is_relative_to(self.faults.store):
@@ -182,7 +185,7 @@ class FaultyChannel(FileChannel):
         super().sync_directory(path)
         self._finish(rule)
 
-    # ---- what a disk keeps ---------------------------------------------------------------------------------------
+    # ---- what a disk keeps ----------------------------------------------------------------------
 
     def _is_modelled(self, path: Path) -> bool:
         return path.is_relative_to(self.faults.lanes)
@@ -212,8 +215,9 @@ class FaultyChannel(FileChannel):
 
 
 class CachingChannel(FaultyChannel):
-    """Another thing that Linux may do: after a failed sync the pages keep their bytes in memory and count as clean: no
-    later sync writes them, unless they are written again. All channels of a bench share what is dirty."""
+    """Another thing that Linux may do: after a failed sync the pages keep their bytes in memory and
+    count as clean: no later sync writes them, unless they are written again. All channels of a
+    bench share what is dirty."""
 
     dirty: ClassVar[dict[Path, set[int]]] = {}
 

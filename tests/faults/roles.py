@@ -1,5 +1,5 @@
-"""Faults of every call in every role, on a bench: each strikes a few times and heals, and nothing of what was accepted is
-missing or doubled in the end. For `test_every_call`."""
+"""Faults of every call in every role, on a bench: each strikes a few times and heals, and nothing
+of what was accepted is missing or doubled in the end. For `test_every_call`."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ class FaultySocket(zmq.Socket[bytes]):
 class Matrix:
     """A bench with a producer that never fails; counts what a fault did.
 
-    Attributes: `deaths`: stage and error → how often a round ended in that; `never`: faults that did not strike.
+    Attributes: `deaths`: stage and error → how often a round ended in that; `never`: faults that
+    did not strike.
     """
 
     made: Bench
@@ -134,10 +135,12 @@ class Matrix:
         crc = zlib.crc32(body)
         self.noted.append((receipt.lane, receipt.topic, receipt.offset, receipt.physical_offset, crc))
 
-    # ---- rounds --------------------------------------------------------------------------------------------------
+    # ---- rounds ---------------------------------------------------------------------------------
 
     def rounds(self, count: int) -> None:
-        """Each stage's round with its house-keeping, as in its process; one that ends by an error is started again."""
+        """Each stage's round with its house-keeping, as in its process; one that ends by an error
+        is started again.
+        """
         for _ in range(count):
             for name in ("allocator", "flusher", "committer", "flusher", "dispatcher"):
                 self._round(name)
@@ -182,10 +185,12 @@ class Matrix:
                 return
         raise AssertionError(f"{what}: not settled, {left()}")
 
-    # ---- faults --------------------------------------------------------------------------------------------------
+    # ---- faults ---------------------------------------------------------------------------------
 
     def strike(self, role: str, call: Call, error: str) -> None:
-        """A fault of a stage, while messages come that roll over, have new topics, and old segments go."""
+        """A fault of a stage, while messages come that roll over, have new topics, and old segments
+        go.
+        """
         what = f"{role}, {call}, {error}"
         self.tried += 1
         self.made.faults.set(rule_of(role, call, error))
@@ -209,7 +214,9 @@ class Matrix:
         self.settles(f"send, {error}")
 
     def starts_again(self, name: str, call: Call, error: str) -> None:
-        """A stage that is started while a call fails: it says so and ends, or it goes on; the next one works."""
+        """A stage that is started while a call fails: it says so and ends, or it goes on; the next
+        one works.
+        """
         self.tried += 1
         self.made.crash(name)
         self.made.faults.set(rule_of(name, call, error))

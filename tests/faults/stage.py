@@ -1,4 +1,6 @@
-"""A stage process under test, `python -P -m tests.faults.stage STORE`; the environment says which one, and how patched."""
+"""A stage process under test, `python -P -m tests.faults.stage STORE`; the environment says which
+one, and how patched.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def on_a_full_disk(kind: Any) -> Kind:
 
 
 def deaf_and_dumb(kind: Any) -> Kind:
-    """The stage rings nobody, and hears no bell: shared memory and its own intervals are all it has."""
+    """The stage rings nobody, and hears no bell: shared memory and its own intervals are all it
+    has.
+    """
 
     class WithoutBells(kind):  # type: ignore[misc]
         def _poll(self, milliseconds: int) -> bool:
@@ -82,8 +86,8 @@ def dead_at_birth(kind: Any) -> Kind:
 
 
 def behind_an_orphan(kind: Any) -> Kind:
-    """A flusher that comes for its lock as soon as somebody else has it. It leaves a mark when it is launched, and one when
-    it has to wait for the lock."""
+    """A flusher that comes for its lock as soon as somebody else has it. It leaves a mark when it
+    is launched, and one when it has to wait for the lock."""
     if kind.name != "flusher":
         return cast(Kind, kind)
 

@@ -1,5 +1,5 @@
-"""A supervisor whose stages are patched: `python -P -m tests.faults.supervisor`, started by `patched_stages`. And one whose
-own disk fails on command."""
+"""A supervisor whose stages are patched: `python -P -m tests.faults.supervisor`, started by
+`patched_stages`. And one whose own disk fails on command."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class SupervisorOnFaultyDisk(Supervisor):
 
 @contextlib.contextmanager
 def patched_stages(patch: str = "tests.faults.stage:with_faults") -> Iterator[None]:
-    """Within it `Store.open` starts patched stages. `patch`: module and function that makes a stage's class another; or
-    OWN_DISK."""
+    """Within it `Store.open` starts patched stages. `patch`: module and function that makes a
+    stage's class another; or OWN_DISK."""
 
     def start(command: list[str], **how: Any) -> subprocess.Popen[bytes]:
         assert command[1:] == ["-P", "-m", "commitlog.stages.supervisor"]

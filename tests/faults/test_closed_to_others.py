@@ -1,4 +1,6 @@
-"""What a store makes is its owner's alone, whatever the umask; what others put in its way is neither used nor changed."""
+"""What a store makes is its owner's alone, whatever the umask; what others put in its way is
+neither used nor changed.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ FILES = [
 
 @contextlib.contextmanager
 def everything_of_a_store(root: Path, umask: int) -> Iterator[list[Path]]:
-    """All that a running store has below a directory: segments, logs, locks, a reader; and its pool, where it is there."""
+    """All that a running store has below a directory: segments, logs, locks, a reader; and its
+    pool, where it is there.
+    """
     before = os.umask(umask)
     try:
         with commitlog.Store.open(root / "store", SMALL) as store:
@@ -120,7 +124,9 @@ def test_another_user_can_change_nothing(shm_root: Path) -> None:
 
 @as_root
 def test_another_user_can_ring_and_hear_nobody(shm_root: Path) -> None:
-    """Not even where the pool's directory has been opened: the sockets themselves are closed to him."""
+    """Not even where the pool's directory has been opened: the sockets themselves are closed to
+    him.
+    """
     for directory in (shm_root.parent, shm_root):
         directory.chmod(0o755)
     try:
@@ -174,8 +180,8 @@ def test_a_pool_that_somebody_prepared_is_refused(
 @pytest.mark.parametrize("dangling", [False, True], ids=["to a file", "to nothing"])
 @pytest.mark.parametrize("name", FILES)
 def test_a_link_in_a_files_place_is_not_followed(name: str, dangling: bool, tmp_path: Path) -> None:
-    """Start, send, read, stop: whoever comes to the link refuses it by name or passes it over; what it points to stays as it
-    is. With the link gone all is as before."""
+    """Start, send, read, stop: whoever comes to the link refuses it by name or passes it over; what
+    it points to stays as it is. With the link gone all is as before."""
     path, target = tmp_path / "store", tmp_path / "target"
     use = _use_processes if name.startswith("logs/") else _use
     assert in_child(lambda: use(path, b"first")) == "accepted"

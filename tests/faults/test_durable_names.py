@@ -1,4 +1,6 @@
-"""Nothing is unlinked before it is durable that nobody needs it, and every name that is relied on is synced by somebody."""
+"""Nothing is unlinked before it is durable that nobody needs it, and every name that is relied on
+is synced by somebody.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from tests.faults.test_retention_races import KEPT, Log, Plain, log_at
 
 
 class Watched(Plain):
-    """All channels of a test share what happens at a sync of `positions`, and count the directories that were synced."""
+    """All channels of a test share what happens at a sync of `positions`, and count the directories
+    that were synced.
+    """
 
     on_positions: ClassVar[Callable[[], None]]
     directories: ClassVar[Counter[Path]]
@@ -65,11 +69,13 @@ def house_keeping(log: Log, *names: str) -> None:
         log.bench.stages[name].on_wait_end()
 
 
-# ---- retention and `positions` ---------------------------------------------------------------------------------------
+# ---- retention and `positions` -----------------------------------------------------------------
 
 
 def test_nothing_goes_while_the_sync_of_positions_lasts(log: Log) -> None:
-    """The bytes are in the page cache; a power cut would leave the file that says that the segments are there."""
+    """The bytes are in the page cache; a power cut would leave the file that says that the segments
+    are there.
+    """
     log.grow()
     house_keeping(log, "allocator")
     before, during = segments(log), []
@@ -105,7 +111,9 @@ def test_nothing_goes_while_the_sync_of_positions_fails(log: Log) -> None:
 
 
 def test_positions_count_while_queues_are_built_anew_beside_a_deletion(log: Log) -> None:
-    """The dispatcher has begun again at the log's first offset, which the allocator has just raised."""
+    """The dispatcher has begun again at the log's first offset, which the allocator has just
+    raised.
+    """
     log.grow()
     house_keeping(log, "allocator")
     first = log.bench.lane(Lane.FIRST)
@@ -148,7 +156,7 @@ def test_an_adopting_start_unlinks_what_it_has_recorded_itself(tmp_path: Path) -
             assert segments(log) < before
 
 
-# ---- names that somebody made who was killed before he synced them ---------------------------------------------------
+# ---- names that somebody made who was killed before he synced them -----------------------------
 
 
 def killed_at_a_sync_of_a_directory(act: Callable[[], object]) -> None:
@@ -160,8 +168,8 @@ def killed_at_a_sync_of_a_directory(act: Callable[[], object]) -> None:
 
 
 def test_a_dispatcher_syncs_the_names_that_its_predecessor_made(log: Log) -> None:
-    """That of the file, of the topic's directory and of the queue's: a queue that is found there in full size may have none
-    of them on the disk."""
+    """That of the file, of the topic's directory and of the queue's: a queue that is found there in
+    full size may have none of them on the disk."""
     made = log.bench
     log.producer.send("new", b"x")
     made.turn("allocator", "flusher", "committer", "flusher")
@@ -185,7 +193,9 @@ def test_a_dispatcher_syncs_the_names_that_its_predecessor_made(log: Log) -> Non
 
 
 def test_positions_are_named_by_whoever_writes_them_first(log: Log) -> None:
-    """A flusher that was killed between making the file and syncing its name is followed by one that does."""
+    """A flusher that was killed between making the file and syncing its name is followed by one
+    that does.
+    """
     made = log.bench
     log.producer.send("t", b"x")
     made.turn("allocator", "flusher", "committer", "flusher")

@@ -1,4 +1,6 @@
-"""Every call, every error, every role: who is refused goes on when it heals, or ends by an error that has a name."""
+"""Every call, every error, every role: who is refused goes on when it heals, or ends by an error
+that has a name.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,9 @@ def test_stages_at_their_start(stage: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("write_path", ["pool", "direct"])
 def test_producers(write_path: str, tmp_path: Path) -> None:
-    """Making one and sending: an error of ours or none; when it heals all lanes are there, and nothing is doubled."""
+    """Making one and sending: an error of ours or none; when it heals all lanes are there, and
+    nothing is doubled.
+    """
     settings = {**SETTINGS, "store": {**SETTINGS["store"], "write_path": write_path, "max_lanes": 1}, "retention": {}}
     named: dict[str, str] = {}
     with bench(tmp_path / "store", **settings) as made:
@@ -148,8 +152,8 @@ def _read(path: Path, expected: int) -> None:
 @pytest.mark.parametrize("pool", ["adopted", "lost"])
 @errors_of("ENOSPC")
 def test_starts_of_a_killed_store(error: str, pool: str, tmp_path: Path) -> None:
-    """A start that is refused changes nothing for the next one: what was accepted, or flushed where the memory is lost, is
-    there once."""
+    """A start that is refused changes nothing for the next one: what was accepted, or flushed where
+    the memory is lost, is there once."""
     path, settings = tmp_path / "store", {**SETTINGS, "retention": {}}
     noted = _killed(path, settings, flushed=pool == "lost")
     for call in CALLS:
@@ -166,7 +170,9 @@ def test_starts_of_a_killed_store(error: str, pool: str, tmp_path: Path) -> None
 
 
 def _start(path: Path, settings: dict[str, Any], rule: Rule) -> None:
-    """In a child: its locks end with it. The errors are those that the supervisor's `run` names to its owner."""
+    """In a child: its locks end with it. The errors are those that the supervisor's `run` names to
+    its owner.
+    """
     with own_disk(path, "supervisor") as faults, contextlib.suppress(OSError, CommitLogError):
         faults.set(rule)
         Bench(path, **settings)

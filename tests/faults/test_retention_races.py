@@ -1,7 +1,9 @@
-"""Retention strikes between any two looks that somebody takes at the files: who merely raced it looks again.
+"""Retention strikes between any two looks that somebody takes at the files: who merely raced it
+looks again.
 
-The stages live in the test's process, so that a deletion happens exactly before the nth call that touches a lane's files.
-Nobody ever gets a bare OSError, a warning that blames the consume queues, or less than what is kept.
+The stages live in the test's process, so that a deletion happens exactly before the nth call that
+touches a lane's files. Nobody ever gets a bare OSError, a warning that blames the consume queues,
+or less than what is kept.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ BATCH = 500
 
 
 class Log:
-    """A store of one lane whose old segments go when told; `sent` is every body, `where` in the log each begins."""
+    """A store of one lane whose old segments go when told; `sent` is every body, `where` in the log
+    each begins.
+    """
 
     def __init__(self, made: Bench) -> None:
         self.bench, self.path = made, made.path
@@ -150,7 +154,9 @@ def before_call(number: int, log: Log, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 def at_every_call(log: Log, look: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> int:
-    """Takes a look as often as it has calls, with a deletion before another one each time. Returns how many there were."""
+    """Takes a look as often as it has calls, with a deletion before another one each time. Returns
+    how many there were.
+    """
     number = 0
     while True:
         log.grow()
@@ -168,7 +174,9 @@ def at_every_call(log: Log, look: Callable[[], None], monkeypatch: pytest.Monkey
 def test_a_reader_gets_what_is_kept_or_dataloss(
     log: Log, topic: str | None, lags: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DataLoss only where it had begun to read what is gone; all that it gave out was in order and without a gap."""
+    """DataLoss only where it had begun to read what is gone; all that it gave out was in order and
+    without a gap.
+    """
     log.lags = lags
 
     def look() -> None:
@@ -205,7 +213,9 @@ def test_a_reader_that_starts_at_a_time(log: Log, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("lags", [False, True])
 def test_an_index_that_follows(log: Log, lags: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It never distrusts a consume queue because retention was quicker, and then knows what one that is new knows."""
+    """It never distrusts a consume queue because retention was quicker, and then knows what one
+    that is new knows.
+    """
     log.lags = lags
     view = StoreView(log.path)
     try:
@@ -241,7 +251,9 @@ def test_a_new_producer_goes_on_at_the_next_offset(log: Log, monkeypatch: pytest
 
 
 def test_the_dispatcher_goes_on(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that has just been started, whose first look at a queue meets a deletion; it heals within a round."""
+    """One that has just been started, whose first look at a queue meets a deletion; it heals within
+    a round.
+    """
 
     def look() -> None:
         log.bench.crash("dispatcher")

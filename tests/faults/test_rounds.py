@@ -1,4 +1,6 @@
-"""Orders of events that are rare between processes, made on a bench: each lost or doubled something once, or nearly."""
+"""Orders of events that are rare between processes, made on a bench: each lost or doubled something
+once, or nearly.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def direct_producer(made: Bench) -> Any:
 
 
 def test_direct_bytes_that_a_failed_sync_lost_before_they_were_committed(tmp_path: Path) -> None:
-    """Written and published, not yet committed when the sync fails: no later sync writes those pages by itself."""
+    """Written and published, not yet committed when the sync fails: no later sync writes those
+    pages by itself.
+    """
     with bench(tmp_path / "store", channel=CachingChannel, **DIRECT) as made:
         producer = direct_producer(made)
         sent = [b"%04d" % number * 1000 for number in range(10)]
@@ -49,7 +53,9 @@ def test_direct_bytes_that_a_failed_sync_lost_before_they_were_committed(tmp_pat
 
 
 def test_direct_bytes_that_a_failed_sync_lost_before_they_were_published(tmp_path: Path) -> None:
-    """The write is done, the sync fails, all that is committed is written again, and only then the record is published."""
+    """The write is done, the sync fails, all that is committed is written again, and only then the
+    record is published.
+    """
     with bench(tmp_path / "store", channel=CachingChannel, **DIRECT) as made:
         producer = direct_producer(made)
         first, second = b"1" * 9000, b"2" * 9000
@@ -77,7 +83,9 @@ def test_direct_bytes_that_a_failed_sync_lost_before_they_were_published(tmp_pat
 
 
 def test_direct_bytes_of_a_killed_lessee_are_no_part_of_the_log(tmp_path: Path) -> None:
-    """Written and never published: the next lessee's shorter record leaves nothing of them behind it."""
+    """Written and never published: the next lessee's shorter record leaves nothing of them behind
+    it.
+    """
     with bench(tmp_path / "store", **DIRECT) as made:
         producer = direct_producer(made)
         producer.send("t", b"first")
@@ -111,7 +119,9 @@ def test_a_flusher_that_can_open_nothing_waits(tmp_path: Path) -> None:
 
 
 def test_a_lessee_does_not_trust_queues_that_were_not_synced(tmp_path: Path) -> None:
-    """A dispatcher is killed by its failed sync, and entries are lost: the next lessee's offsets go on all the same."""
+    """A dispatcher is killed by its failed sync, and entries are lost: the next lessee's offsets go
+    on all the same.
+    """
     with bench(tmp_path / "store") as made:
         producer = made.producer()
         for _ in range(20):
@@ -149,8 +159,8 @@ def test_a_stop_that_can_not_write_its_last_positions_keeps_the_pool(tmp_path: P
 
 
 def test_what_buffers_hold_behind_a_damaged_direct_segment_is_kept(tmp_path: Path) -> None:
-    """Segment 3 was written directly and lost a record to a failed sync; segment 4 is in its buffer only when all are
-    killed: the next start says what is lost, and loses nothing else."""
+    """Segment 3 was written directly and lost a record to a failed sync; segment 4 is in its buffer
+    only when all are killed: the next start says what is lost, and loses nothing else."""
     path = tmp_path / "store"
     with bench(path, producer={"when_no_buffer": "write_direct"}) as made:
         producer = made.producer()
@@ -190,7 +200,9 @@ def test_damaged_lanes_are_named_where_no_other_is_free(tmp_path: Path) -> None:
 
 
 class BusyAllocator(Clock):
-    """Two seconds pass at every look; at each of the first `others` the allocator has made a segment for somebody else."""
+    """Two seconds pass at every look; at each of the first `others` the allocator has made a
+    segment for somebody else.
+    """
 
     def __init__(self, others: int) -> None:
         self.others, self.now = others, Clock().monotonic_ns()
@@ -207,7 +219,9 @@ class BusyAllocator(Clock):
 
 
 def test_the_time_for_a_segment_begins_when_it_is_worked_on(tmp_path: Path) -> None:
-    """Its turn comes after 40 s in which the allocator serves others; five seconds count only when that has not moved."""
+    """Its turn comes after 40 s in which the allocator serves others; five seconds count only when
+    that has not moved.
+    """
     with bench(tmp_path / "store", store={"write_path": "direct"}, producer={"segment_wait_ms": 5000}) as made:
         clock = BusyAllocator(20)
         made.words[Header.SUPERVISOR_HEARTBEAT] = clock.now
@@ -223,7 +237,9 @@ def test_the_time_for_a_segment_begins_when_it_is_worked_on(tmp_path: Path) -> N
 def test_a_lane_given_back_while_the_supervisor_looks_is_not_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has seen that the lane has buffers, and looks for their file when the allocator has removed it: nothing is wrong."""
+    """It has seen that the lane has buffers, and looks for their file when the allocator has
+    removed it: nothing is wrong.
+    """
     with bench(tmp_path / "store") as made:
         producer = made.producer()
         producer.send("t", b"x")

@@ -1,4 +1,6 @@
-"""Stages that hear nothing, stand still, or have company: latency, never loss, and never two of them."""
+"""Stages that hear nothing, stand still, or have company: latency, never loss, and never two of
+them.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ QUICK = {
 def test_with_all_wakeups_dropped_everything_is_the_same_and_later(
     write_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No stage hears a bell or rings one, nor does the producer: segments roll, buffers return, syncs are waited for."""
+    """No stage hears a bell or rings one, nor does the producer: segments roll, buffers return,
+    syncs are waited for.
+    """
     monkeypatch.setattr("commitlog.appending.wire.WakeupSender.ring", lambda self: None)
     config = {**QUICK, "store": {**CONFIG["store"], "write_path": write_path}}
     with (
@@ -61,7 +65,9 @@ def test_with_all_wakeups_dropped_everything_is_the_same_and_later(
 
 @pytest.mark.parametrize("stage", ["committer", "flusher"])
 def test_a_stage_that_stands_still_has_no_second_beside_it(stage: str, tmp_path: Path) -> None:
-    """Stopped, it holds its lock: one started by hand refuses and touches nothing. Continued, it goes on."""
+    """Stopped, it holds its lock: one started by hand refuses and touches nothing. Continued, it
+    goes on.
+    """
     with faulty_store(tmp_path / "store", supervisor={"start_wait_ms": 100}) as sender:
         sender.send().wait("flushed", timeout=60)
         pid = pid_of(sender.store.path, stage)
@@ -85,7 +91,9 @@ def test_a_stage_that_stands_still_has_no_second_beside_it(stage: str, tmp_path:
 
 
 def test_an_orphan_that_stands_still_keeps_the_next_start_out(tmp_path: Path) -> None:
-    """Its supervisor is dead, its lock is held: StoreRunning names it. Continued, it finds its owner gone and leaves."""
+    """Its supervisor is dead, its lock is held: StoreRunning names it. Continued, it finds its
+    owner gone and leaves.
+    """
     path = tmp_path / "store"
     with faulty_store(path, supervisor={"start_wait_ms": 300}) as sender:
         sender.send().wait("flushed", timeout=60)
@@ -105,7 +113,9 @@ def test_an_orphan_that_stands_still_keeps_the_next_start_out(tmp_path: Path) ->
 
 
 def test_a_sync_that_fails_while_the_store_stops_is_repaired(tmp_path: Path) -> None:
-    """The committer has drained and left when the flusher wants its bytes written again: both are started once more."""
+    """The committer has drained and left when the flusher wants its bytes written again: both are
+    started once more.
+    """
     with faulty_store(tmp_path / "store") as sender:
         sender.send().wait("flushed", timeout=60)
         committer, flusher = (pid_of(sender.store.path, stage) for stage in ("committer", "flusher"))
@@ -124,7 +134,9 @@ def test_a_sync_that_fails_while_the_store_stops_is_repaired(tmp_path: Path) -> 
 
 
 def test_hung_stages_are_killed_and_replaced(tmp_path: Path) -> None:
-    """No heartbeat for as long as the configuration allows: a new committer and flusher, and nothing is lost."""
+    """No heartbeat for as long as the configuration allows: a new committer and flusher, and
+    nothing is lost.
+    """
     with faulty_store(tmp_path / "store", supervisor={"hung_after_ms": 1000}) as sender:
         sender.send().wait("flushed", timeout=60)
         hung = {stage: pid_of(sender.store.path, stage) for stage in ("committer", "flusher")}

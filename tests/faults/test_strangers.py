@@ -1,4 +1,6 @@
-"""Other users, links and foreign files: nothing of a store can be read by them, and nothing of theirs is used."""
+"""Other users, links and foreign files: nothing of a store can be read by them, and nothing of
+theirs is used.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,8 @@ def _open_all(paths: list[Path]) -> str:
 
 
 def test_another_user_gets_at_nothing(shm_root: Path) -> None:
-    """Pool, sockets, segments, logs: with every directory above them open, and a umask that takes nothing away. Modes say
-    so; root can try it as well."""
+    """Pool, sockets, segments, logs: with every directory above them open, and a umask that takes
+    nothing away. Modes say so; root can try it as well."""
     for directory in (shm_root.parent, shm_root):
         directory.chmod(0o755)
     umask = os.umask(0)
@@ -128,8 +130,8 @@ def test_a_pool_that_somebody_could_have_made_is_refused(how: str, tmp_path: Pat
 def test_what_rocketmq_appended_to_a_killed_store_is_not_written_over(
     lane: str, tmp_path: Path, shm_root: Path
 ) -> None:
-    """All was flushed, so up to its end the pool agrees with the files: the start is refused all the same. Without the
-    pool it takes in what is there."""
+    """All was flushed, so up to its end the pool agrees with the files: the start is refused all
+    the same. Without the pool it takes in what is there."""
     path = tmp_path / "store"
     store = commitlog.Store.open(path, {**SMALL, "allocator": {"lane_idle_ms": 0 if lane == "given back" else 60_000}})
     with store.producer() as producer:
@@ -185,7 +187,9 @@ def test_a_socket_that_is_none_of_ours_is_refused(tmp_path: Path, shm_root: Path
 
 
 def test_every_socket_is_limited(shm_root: Path) -> None:
-    """What it takes in, what it keeps for others, and how long it outlives its process; there is one maker of them all."""
+    """What it takes in, what it keeps for others, and how long it outlives its process; there is
+    one maker of them all.
+    """
     words = memoryview(bytearray(64)).cast("Q")
     with zmq.Context() as context, contextlib.ExitStack() as stack:
         receiver = WakeupReceiver(context, shm_root, "committer")
@@ -213,7 +217,9 @@ def test_nothing_is_unpickled_from_outside_and_sockets_have_one_maker() -> None:
 
 
 def test_names_play_no_tricks_in_logs(tmp_path: Path) -> None:
-    """A store whose path forges a line and paints the terminal: on lines of their own, written out; bodies nowhere."""
+    """A store whose path forges a line and paints the terminal: on lines of their own, written out;
+    bodies nowhere.
+    """
     path = tmp_path / "a\n2026-01-01 00:00:00,000 ERROR forged\x1b[31m"
     config = {**SMALL, "retention": {"max_bytes": 4 << 16, "interval_ms": 10}, "flusher": {"positions_interval_ms": 10}}
     with commitlog.Store.open(path, config) as store, store.producer() as producer:
@@ -234,7 +240,9 @@ def test_names_play_no_tricks_in_logs(tmp_path: Path) -> None:
 
 
 def test_a_lane_whose_segment_was_removed_is_refused_by_name(tmp_path: Path) -> None:
-    """A new lessee walks what is not indexed yet, here into the second segment. With the file back it goes on."""
+    """A new lessee walks what is not indexed yet, here into the second segment. With the file back
+    it goes on.
+    """
     with commitlog.Store.open(tmp_path / "store", SMALL) as store:
         dispatcher = pid_of(store.path, "dispatcher")
         os.kill(dispatcher, signal.SIGSTOP)

@@ -1,4 +1,6 @@
-"""The report says what happened, as JSON, in words and as a picture; also of runs that went wrong or never began."""
+"""The report says what happened, as JSON, in words and as a picture; also of runs that went wrong
+or never began.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ SECONDS = 20
 
 @pytest.fixture(scope="module", autouse=True)
 def fonts(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """matplotlib keeps the font files open that it has drawn with; no leak of a test's, so it draws before they begin."""
+    """matplotlib keeps the font files open that it has drawn with; no leak of a test's, so it draws
+    before they begin.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure()

@@ -1,4 +1,6 @@
-"""Several lanes recovered side by side: the same as one after the other, and every error reaches the one who asked."""
+"""Several lanes recovered side by side: the same as one after the other, and every error reaches
+the one who asked.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def _always_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def killed_lanes(path: Path) -> list[MadeLane]:
-    """Five lanes of which more is there than recorded; one with a torn tail, one with damage below what was flushed."""
+    """Five lanes of which more is there than recorded; one with a torn tail, one with damage below
+    what was flushed.
+    """
     made = [make_lane(path / str(number), 40 + number, number=number) for number in range(5)]
     for lane in made:
         lane.set_positions(lane.places[30][0], lane.places[20][0])

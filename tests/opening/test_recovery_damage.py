@@ -1,4 +1,6 @@
-"""Random damage: what is called good afterwards is what was written, whatever happened to the files."""
+"""Random damage: what is called good afterwards is what was written, whatever happened to the
+files.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def copy_of_template(path: Path) -> MadeLane:
 
 
 def set_positions(lane: MadeLane, kind: str) -> int:
-    """What is known as flushed: the recorded position, or all of a lane that was stopped properly and lost its positions."""
+    """What is known as flushed: the recorded position, or all of a lane that was stopped properly
+    and lost its positions.
+    """
     middle = lane.places[len(lane.places) // 2][0]
     flushed = {"end": lane.end, "middle": middle, "none": 0, "beyond": lane.end + 3 * SEGMENT + 5, "stopped": lane.end}[
         kind
@@ -86,7 +90,8 @@ def check_damaged_log(damages: list[Damage], kind: str) -> None:
         after = set(lane.kept())
         assert after <= before
         lost = before - after
-        # what verifies and ends below what was flushed is never lost, nor is anything before the first damage above it
+        # what verifies and ends below what was flushed is never lost, nor is anything before the
+        # first damage above it
         assert all(lane.places[number][1] > flushed for number in lost)
         assert not lost or min(lost) > max(after, default=-1)
         assert found.end <= found.allocated or found.end % SEGMENT == 0
@@ -99,9 +104,11 @@ def check_damaged_log(damages: list[Damage], kind: str) -> None:
 
 
 def check_queues(lane: MadeLane, kept: set[int], dispatched: int) -> None:
-    """Each record that is kept and dispatched has its entry; no entry names what is not a written record's place.
+    """Each record that is kept and dispatched has its entry; no entry names what is not a written
+    record's place.
 
-    The entry has the tags that are in the log: see `MadeLane.kept` for a record whose properties are others by now.
+    The entry has the tags that are in the log: see `MadeLane.kept` for a record whose properties
+    are others by now.
     """
     numbers = {start: number for number, (start, _) in enumerate(lane.places)}
     for topic in ("orders", "payments"):
@@ -123,7 +130,8 @@ def check_damaged_queues(damages: list[Damage]) -> None:
         assert image(lane.directory.commitlog) == before
         report = verify_store(lane.directory.path)
         if not report.good:
-            # a flip that leaves a plausible entry is found by verify, and put right when the queues are built anew
+            # a flip that leaves a plausible entry is found by verify, and put right when the queues
+            # are built anew
             assert all("wrong" in finding.reason for finding in report.lanes[0].findings)
             lane.directory.positions_file.unlink()
             lane.recover()
@@ -151,7 +159,9 @@ def check_damaged_queues(damages: list[Damage]) -> None:
     kind="end",
 )  # the last record that is left claims to reach beyond what was flushed
 def test_damaged_logs(damages: list[Damage], kind: str) -> None:
-    """Verify, dump and recovery agree, keep what was flushed, and a second recovery changes nothing."""
+    """Verify, dump and recovery agree, keep what was flushed, and a second recovery changes
+    nothing.
+    """
     check_damaged_log(damages, kind)
 
 

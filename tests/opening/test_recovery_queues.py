@@ -121,7 +121,9 @@ def test_a_rare_topics_queue_that_was_counted_is_missed(tmp_path: Path, harm: st
 
 @pytest.mark.parametrize("lost", ["its first sector", "its second sector", "and its record"])
 def test_an_entry_that_a_power_cut_tore_is_no_damage(tmp_path: Path, lost: str) -> None:
-    """Placed and not synced, it lies in two sectors, of which one came to disk; the entry before it did not come at all."""
+    """Placed and not synced, it lies in two sectors, of which one came to disk; the entry before it
+    did not come at all.
+    """
     lane = MadeLane(LaneDirectory(tmp_path / "3", 3))
     for number in range(40):
         lane.append("orders", bytes([number]) * number)

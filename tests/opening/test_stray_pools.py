@@ -88,7 +88,9 @@ def test_the_pool_of_a_removed_store_is_named_and_removed(unflushed: bool, tmp_p
 
 @pytest.mark.usefixtures("late")
 def test_a_zombie_keeps_no_pool(tmp_path: Path, shm_root: Path) -> None:
-    """The killed stages stay as such where the first process waits for nobody, as in some containers."""
+    """The killed stages stay as such where the first process waits for nobody, as in some
+    containers.
+    """
     libc = ctypes.CDLL(None)
     assert libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0  # here it is this one
     try:

@@ -1,4 +1,6 @@
-"""Mistakes that somebody could make, one at a time: subclasses of the stages, and patches of what producers use."""
+"""Mistakes that somebody could make, one at a time: subclasses of the stages, and patches of what
+producers use.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What must hold, as functions: each passes with the stages as they are and fails with the mistake it is there for.
+"""What must hold, as functions: each passes with the stages as they are and fails with the mistake
+it is there for.
 
 A check takes a `Build`, which makes benches of the stages as they are or with one mistake planted.
 """
@@ -53,7 +54,9 @@ def flushed_is_durable(build: Build, path: Path) -> None:
 
 
 def a_failed_sync_is_repaired(build: Build, path: Path) -> None:
-    """The pages of a failed sync are lost and the next sync succeeds; `flushed` waits until they were written again."""
+    """The pages of a failed sync are lost and the next sync succeeds; `flushed` waits until they
+    were written again.
+    """
     with build(path) as bench:
         producer = bench.producer()
         sent = send(producer, 30)
@@ -70,7 +73,9 @@ def a_failed_sync_is_repaired(build: Build, path: Path) -> None:
 
 
 def a_new_flusher_trusts_nothing(build: Build, path: Path) -> None:
-    """A sync fails and its flusher is killed before it could say so; the next one's first sync succeeds."""
+    """A sync fails and its flusher is killed before it could say so; the next one's first sync
+    succeeds.
+    """
     with build(path) as bench:
         producer = bench.producer()
         sent = send(producer, 30)
@@ -88,8 +93,8 @@ def a_new_flusher_trusts_nothing(build: Build, path: Path) -> None:
 
 
 def buffers_return_when_flushed(build: Build, path: Path) -> None:
-    """With three slots full of committed bytes that no sync has covered, there is no buffer for a fourth segment; and what
-    a failed sync loses then is still in them."""
+    """With three slots full of committed bytes that no sync has covered, there is no buffer for a
+    fourth segment; and what a failed sync loses then is still in them."""
     with build(path, producer={"buffer_wait_ms": 30}) as bench:
         producer = bench.producer()
         sent = send(producer, 1)
@@ -135,7 +140,9 @@ def committed_is_in_the_file(build: Build, path: Path) -> None:
 
 
 def one_of_each_stage(build: Build, path: Path) -> None:
-    """A second committer, or flusher, beside the first is refused by the lock, whatever else is true."""
+    """A second committer, or flusher, beside the first is refused by the lock, whatever else is
+    true.
+    """
     with build(path) as bench:
         for name in ("committer", "flusher", "dispatcher", "allocator"):
             first = bench.stages[name]
@@ -166,7 +173,9 @@ def names_are_durable_before_use(build: Build, path: Path) -> None:
 
 
 def segments_are_open_first(build: Build, path: Path) -> None:
-    """Nothing is written to a segment before the flusher holds a descriptor of it, or it could miss an error."""
+    """Nothing is written to a segment before the flusher holds a descriptor of it, or it could miss
+    an error.
+    """
     with build(path) as bench:
         sent = send(bench.producer(), 10)
         bench.turn("allocator")
@@ -239,7 +248,9 @@ def every_record_is_placed(build: Build, path: Path) -> None:
 
 
 def lost_entries_are_placed_again(build: Build, path: Path) -> None:
-    """A consume queue's failed sync loses entries; they are placed again before `dispatch_synced` says otherwise."""
+    """A consume queue's failed sync loses entries; they are placed again before `dispatch_synced`
+    says otherwise.
+    """
     with build(path) as bench:
         sent = send(bench.producer(), 30)
         bench.settle()
@@ -272,7 +283,9 @@ def positions_say_what_is_durable(build: Build, path: Path) -> None:
 
 
 def news_before_a_sleep_is_seen(build: Build, path: Path) -> None:
-    """What came between the round and the sleep word keeps a stage from sleeping: the producer did not ring."""
+    """What came between the round and the sleep word keeps a stage from sleeping: the producer did
+    not ring.
+    """
     with build(path) as bench:
         producer = bench.producer()
         for name in ("committer", "flusher"):
@@ -304,7 +317,9 @@ def a_pool_that_differs_is_not_adopted(build: Build, path: Path) -> None:
 
 
 def a_stop_leaves_nothing_unpublished(build: Build, path: Path) -> None:
-    """What a killed direct writer had not published is in no file after the stop: the next start would take it in."""
+    """What a killed direct writer had not published is in no file after the stop: the next start
+    would take it in.
+    """
     with build(path, store={"write_path": "direct"}) as bench:
         producer = bench.producer()
         bench.turn("allocator", "flusher")

@@ -1,4 +1,6 @@
-"""Planted bugs: every check passes with the stages as they are, and fails with the mistake that it is there for."""
+"""Planted bugs: every check passes with the stages as they are, and fails with the mistake that it
+is there for.
+"""
 
 from __future__ import annotations
 

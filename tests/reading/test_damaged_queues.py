@@ -1,4 +1,6 @@
-"""Reading stopped stores whose consume queues are damaged, missing or short: all rows or a named error, never fewer."""
+"""Reading stopped stores whose consume queues are damaged, missing or short: all rows or a named
+error, never fewer.
+"""
 
 from __future__ import annotations
 
@@ -169,7 +171,9 @@ def test_nothing_is_missing(lane: HandMadeLane, damage: Callable[[HandMadeLane],
 @pytest.mark.parametrize("deleted", [0, 1, 2])
 @pytest.mark.parametrize("what", ["hole", "junk", "early", "late", "swap"])
 def test_one_damaged_entry_anywhere(lane: HandMadeLane, what: str, deleted: int) -> None:
-    """At every place. What is asked for by offset or time comes too; where entries are believed, they are right."""
+    """At every place. What is asked for by offset or time comes too; where entries are believed,
+    they are right.
+    """
     if deleted:
         lane.forget_before(deleted)
     truth, random_bytes = true_ranges(lane), random.Random(7).randbytes
@@ -203,7 +207,9 @@ def test_one_damaged_entry_anywhere(lane: HandMadeLane, what: str, deleted: int)
 
 
 def test_queues_that_a_walk_does_not_go_on_from(lane: HandMadeLane) -> None:
-    """What is not dispatched yet follows on what is; where it does not, entries are missing. Nobody had counted them."""
+    """What is not dispatched yet follows on what is; where it does not, entries are missing. Nobody
+    had counted them.
+    """
     dispatched = lane.end
     lane.append("even", b"more")
     positions = Positions(1, lane.end, dispatched, 0, 0, drained=True)
@@ -214,7 +220,9 @@ def test_queues_that_a_walk_does_not_go_on_from(lane: HandMadeLane) -> None:
 
 
 def test_entries_that_name_known_damage(lane: HandMadeLane) -> None:
-    """Recovery leaves entries for records that are lost: where they are first, the index is still right."""
+    """Recovery leaves entries for records that are lost: where they are first, the index is still
+    right.
+    """
     place = lane.store.directory.lane(0)
     lost = lane.records[0]
     with place.segment(0).open("r+b") as file:

@@ -1,4 +1,6 @@
-"""Things in a store's directories that nobody here put there: they are named, left alone, and in nobody's way."""
+"""Things in a store's directories that nobody here put there: they are named, left alone, and in
+nobody's way.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def offsets(path: Path) -> list[int]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_files_with_odd_names(name: str, tmp_path: Path) -> None:
-    """In the log and in a consume queue: the store opens, goes on where it was, and keeps its hands off them."""
+    """In the log and in a consume queue: the store opens, goes on where it was, and keeps its hands
+    off them.
+    """
     path, lane = tmp_path / "store", tmp_path / "store/lanes/0"
     add(path)
     foreign = [lane / part / os.fsdecode(NAMES[name]) for part in ("commitlog", "consumequeue/orders/0")]
@@ -98,8 +102,8 @@ def test_a_damaged_store_in_a_directory_whose_name_is_no_utf8(tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["consumequeue/orders/0/00000000000000000000", "positions", "checkpoint", "lock"])
 def test_a_named_pipe_keeps_nobody_waiting(name: str, tmp_path: Path) -> None:
-    """To open one is to wait for somebody at its other end: it is read past, or a named error. Without it all is well, and no
-    start that failed has left a pool behind."""
+    """To open one is to wait for somebody at its other end: it is read past, or a named error.
+    Without it all is well, and no start that failed has left a pool behind."""
     path = tmp_path / "store"
     add(path)
     pipe = path / "lanes/0" / name

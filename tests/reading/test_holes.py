@@ -1,4 +1,6 @@
-"""A log with damage in it: what is good before it, around it and in other lanes is read, and behind it where asked for."""
+"""A log with damage in it: what is good before it, around it and in other lanes is read, and behind
+it where asked for.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +119,9 @@ STATES = {
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.parametrize("state", STATES)
 def test_good_records_around_damage(lane: HandMadeLane, harm: str, state: str) -> None:
-    """Up to it without a word, then the error, each time it is asked; with ignore_corrupt also what is behind it."""
+    """Up to it without a word, then the error, each time it is asked; with ignore_corrupt also what
+    is behind it.
+    """
     dispatched, drained = STATES[state]
     publish(lane, dispatched, drained=drained)
     harm_it, first, behind = HARMS[harm]
@@ -163,7 +167,9 @@ def test_what_was_left_out_is_counted(lane: HandMadeLane, state: str) -> None:
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("topic", ["orders", "other"])
 def test_a_topic_and_a_start(lane: HandMadeLane, state: str, topic: str) -> None:
-    """A start behind the damage is not in its way, by offset, by time or by number; nor is one before it."""
+    """A start behind the damage is not in its way, by offset, by time or by number; nor is one
+    before it.
+    """
     dispatched, drained = STATES[state]
     publish(lane, dispatched, drained=drained)
     zero(lane, 40, 6)
@@ -237,7 +243,9 @@ def test_a_segment_that_is_gone_or_short(lane: HandMadeLane, state: str, length:
 
 
 def test_queues_of_a_copy_that_are_older_than_its_positions(lane: HandMadeLane) -> None:
-    """What `cp -a` makes of a store that runs: nothing is missing, and nothing is counted that is not."""
+    """What `cp -a` makes of a store that runs: nothing is missing, and nothing is counted that is
+    not.
+    """
     lane.dispatch(90)
     lane.dispatched = COUNT
     publish(lane, 0, drained=False)
@@ -272,7 +280,9 @@ def harm_live(path: Path, lane: int, number: int) -> None:
 
 @pytest.mark.parametrize("isolation", ["flushed", "committed"])
 def test_a_following_reader_of_a_running_store(isolation: Literal["flushed", "committed"], tmp_path: Path) -> None:
-    """It says the error once per attempt and gives out what comes in other lanes; one that ignores damage goes on."""
+    """It says the error once per attempt and gives out what comes in other lanes; one that ignores
+    damage goes on.
+    """
     path = tmp_path / "store"
     with commitlog.Store.open(path, CONFIG) as store, store.producer() as first, store.producer() as second:
         send(first, 0, 300)

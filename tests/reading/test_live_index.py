@@ -1,4 +1,6 @@
-"""The index of a running store whose dispatcher had to go back: a sync of the consume queues failed."""
+"""The index of a running store whose dispatcher had to go back: a sync of the consume queues
+failed.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class LiveLane:
         self.control.words[self.control.lane_base(0) + word] = value
 
     def lose_entries(self, start: int, end: int) -> None:
-        """What a failed sync does: pages of the queue are as they were before. The dispatcher goes back at once."""
+        """What a failed sync does: pages of the queue are as they were before. The dispatcher goes
+        back at once.
+        """
         file = self.store.directory.lane(0).queue("orders") / f"{0:020d}"
         data = bytearray(file.read_bytes())
         data[start * ENTRY_BYTES : end * ENTRY_BYTES] = bytes((end - start) * ENTRY_BYTES)
@@ -63,7 +67,9 @@ def lane(tmp_path: Path, shm_root: Path) -> Iterator[LiveLane]:
 
 @pytest.mark.parametrize("lost", [(30, 100), (30, 60), (99, 100), (0, 100), (0, 1)])
 def test_entries_that_a_failed_sync_lost(lane: LiveLane, lost: tuple[int, int]) -> None:
-    """Who looked before and who looks now see every record; what has no entry is found by a walk, without a warning."""
+    """Who looked before and who looks now see every record; what has no entry is found by a walk,
+    without a warning.
+    """
     with closing(StoreView(lane.store.path)) as view:
         before = TopicIndex(view)
         before.refresh()

@@ -1,4 +1,6 @@
-"""Reads, commits, stops and new messages in any order: nothing is passed over, a reader begins at what was committed."""
+"""Reads, commits, stops and new messages in any order: nothing is passed over, a reader begins at
+what was committed.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ STEPS = st.lists(
 
 
 class Model:
-    """What a reader of the name has to do: `next` by queue is what it gives out next, `committed` where another begins."""
+    """What a reader of the name has to do: `next` by queue is what it gives out next, `committed`
+    where another begins.
+    """
 
     def __init__(self, store: HandMadeStore, automatic: float | None) -> None:
         self.store, self.automatic, self.clock = store, automatic, SetClock()

@@ -38,7 +38,7 @@ def store(tmp_path: Path) -> HandMadeStore:
     return small_store(tmp_path / "store")
 
 
-# ---- going on --------------------------------------------------------------------------------------------------------
+# ---- going on ----------------------------------------------------------------------------------
 
 
 def test_it_goes_on_where_it_was(store: HandMadeStore) -> None:
@@ -68,7 +68,9 @@ def test_what_is_not_committed_comes_again(store: HandMadeStore) -> None:
 
 @pytest.mark.parametrize("start", ["latest", "last 3", "earliest", 95, {"orders": {0: 98, 1: -1}}])
 def test_the_start_counts_the_first_time(store: HandMadeStore, start: Any) -> None:
-    """And holds from then on, also where the first reader read nothing: its position is in the store before that."""
+    """And holds from then on, also where the first reader read nothing: its position is in the
+    store before that.
+    """
     with Reader(store.path, topic="orders", start=start) as plain:
         expected = list(map(place, plain))
     billing(store, start=start).close()
@@ -132,7 +134,7 @@ def test_new_topics_and_lanes_are_read_from_their_first_message(store: HandMadeS
         assert list(map(place, reader)) == [("new", 3, 0)]
 
 
-# ---- automatic commits -----------------------------------------------------------------------------------------------
+# ---- automatic commits -------------------------------------------------------------------------
 
 
 def test_automatic_commits_leave_out_the_message_in_hand(store: HandMadeStore) -> None:
@@ -177,7 +179,9 @@ def test_without_them_close_writes_nothing(store: HandMadeStore) -> None:
 def test_a_disk_that_does_not_take_the_position(
     store: HandMadeStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first must be there, a commit says that it failed, an automatic one is tried again and said once."""
+    """The first must be there, a commit says that it failed, an automatic one is tried again and
+    said once.
+    """
 
     def full(self: FileChannel, path: object, data: bytes) -> None:
         raise OSError(28, "No space left on device")
@@ -198,7 +202,7 @@ def test_a_disk_that_does_not_take_the_position(
     reader.close()
 
 
-# ---- who has the name ------------------------------------------------------------------------------------------------
+# ---- who has the name --------------------------------------------------------------------------
 
 
 def test_one_at_a_time_has_the_name(store: HandMadeStore) -> None:
@@ -227,7 +231,9 @@ def test_a_reader_that_nobody_closed_lets_go(store: HandMadeStore) -> None:
 
 
 def test_a_forked_child_neither_holds_nor_commits(store: HandMadeStore) -> None:
-    """Its copy is its parent's; the name is free when the parent lets go, however long the child lives."""
+    """Its copy is its parent's; the name is free when the parent lets go, however long the child
+    lives.
+    """
     reader = billing(store, auto_commit_seconds=0)
     next(reader)
     assert in_child(reader.commit).startswith("ReaderError: reader billing was made before a fork")
@@ -262,7 +268,9 @@ for message in reader:
 
 
 def test_killed_readers_miss_nothing(store: HandMadeStore) -> None:
-    """kill -9 again and again, each time after some messages: what a reader did not commit, the next one gets."""
+    """kill -9 again and again, each time after some messages: what a reader did not commit, the
+    next one gets.
+    """
     given: list[tuple[int, int]] = []
     for round_ in range(1, 6):
         command = [sys.executable, "-c", READING, str(store.path)]

@@ -1,4 +1,6 @@
-"""Consume queue files that retention removes while somebody reads: whoever only raced it looks again."""
+"""Consume queue files that retention removes while somebody reads: whoever only raced it looks
+again.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ FILE = PER_FILE * ENTRY_BYTES
 
 
 class Racing(FileChannel):
-    """Does something once, just after a directory was listed, or just before the `n`th open after that."""
+    """Does something once, just after a directory was listed, or just before the `n`th open after
+    that.
+    """
 
     def __init__(self, race: Callable[[], None], opens: int = 0) -> None:
         self.race: Callable[[], None] | None = race
@@ -81,7 +85,9 @@ def deletes(directory: Path, below: int) -> Callable[[], None]:
 def test_files_that_go_between_the_list_and_the_open(
     directory: Path, ask: Callable[[ConsumeQueue], object], before: object, after: object, opens: int
 ) -> None:
-    """The same object gives the answer of before or after the deletion at once, and of after it later."""
+    """The same object gives the answer of before or after the deletion at once, and of after it
+    later.
+    """
     race = deletes(directory, 2000)
     queue = ConsumeQueue(directory, channel=Racing(race, opens))
     assert ask(queue) in (before, after)

@@ -1,4 +1,6 @@
-"""Readers in loops that do other things too: `poll`, and `async for`, which never holds up the event loop."""
+"""Readers in loops that do other things too: `poll`, and `async for`, which never holds up the
+event loop.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def add(store: HandMadeStore, count: int = 1) -> None:
     store.publish()
 
 
-# ---- poll ------------------------------------------------------------------------------------------------------------
+# ---- poll --------------------------------------------------------------------------------------
 
 
 def test_poll_gives_what_next_gives(store: HandMadeStore) -> None:
@@ -90,7 +92,7 @@ def test_no_limit(store: HandMadeStore, timeout: float | None) -> None:
         assert len(list(iter(lambda: reader.poll(timeout), None))) == THERE
 
 
-# ---- async for -------------------------------------------------------------------------------------------------------
+# ---- async for ---------------------------------------------------------------------------------
 
 
 def test_async_for_gives_what_for_gives(store: HandMadeStore) -> None:

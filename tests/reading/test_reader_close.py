@@ -1,4 +1,6 @@
-"""`Reader.close` ends the iteration for good: from the loop, a signal handler, another thread; nothing is left open."""
+"""`Reader.close` ends the iteration for good: from the loop, a signal handler, another thread;
+nothing is left open.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +133,9 @@ def test_another_thread_ends_it_out_of_its_sleep(store: HandMadeStore) -> None:
 
 @pytest.mark.parametrize("after", range(0, 200, 20))
 def test_another_thread_ends_it_while_it_reads(store: HandMadeStore, after: int) -> None:
-    """Wherever it is: no message twice, no mapping left, nothing that crashes because its memory has gone."""
+    """Wherever it is: no message twice, no mapping left, nothing that crashes because its memory
+    has gone.
+    """
     reader = Reader(store.path, follow=True)
     begun = threading.Event()
 
@@ -152,7 +156,9 @@ def test_another_thread_ends_it_while_it_reads(store: HandMadeStore, after: int)
 
 
 def test_a_topic_that_is_nowhere_found_does_not_keep_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A walk over a long log in which nothing is wanted looks between its steps whether it was closed."""
+    """A walk over a long log in which nothing is wanted looks between its steps whether it was
+    closed.
+    """
     store = small_store(tmp_path / "store", rows=400, lanes=1, topics=("other",))
     store.lane(0).append("orders", b"the last")
     store.lane(0).publish()  # without an entry: it is found by walking

@@ -1,4 +1,6 @@
-"""What is kept for named readers and what they have lost, how they share lanes, and starts by queue."""
+"""What is kept for named readers and what they have lost, how they share lanes, and starts by
+queue.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def holders(store: HandMadeStore, end: int) -> list[str]:
     return [name for lane in (0, 1) if (name := needs.holder(lane, end))]
 
 
-# ---- what is kept, what is lost --------------------------------------------------------------------------------------
+# ---- what is kept, what is lost ----------------------------------------------------------------
 
 
 def test_retention_keeps_what_is_not_committed(store: HandMadeStore) -> None:
@@ -142,7 +144,7 @@ def test_positions_that_are_no_readers_of_this_store(store: HandMadeStore) -> No
         billing(store)
 
 
-# ---- sharing work ----------------------------------------------------------------------------------------------------
+# ---- sharing work ------------------------------------------------------------------------------
 
 
 def test_members_split_the_lanes(tmp_path: Path) -> None:
@@ -256,7 +258,7 @@ def test_a_rocketmq_root_keeps_no_position(store: HandMadeStore) -> None:
         assert [message.offset for message in reader] == [98, 99]
 
 
-# ---- starts ----------------------------------------------------------------------------------------------------------
+# ---- starts ------------------------------------------------------------------------------------
 
 
 def test_starts_by_queue(store: HandMadeStore) -> None:

@@ -1,4 +1,6 @@
-"""Random damage to the consume queues of a stopped store: who reads it gets every message, or an error with a name."""
+"""Random damage to the consume queues of a stopped store: who reads it gets every message, or an
+error with a name.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Registered readers: where each is, how far behind, who holds a name, and what `stat` and `readers` show of it."""
+"""Registered readers: where each is, how far behind, who holds a name, and what `stat` and
+`readers` show of it.
+"""
 
 from __future__ import annotations
 
@@ -185,7 +187,7 @@ def test_a_store_that_may_only_be_read(tmp_path: Path) -> None:
     store.path.chmod(0o700)
 
 
-# ---- the command line ------------------------------------------------------------------------------------------------
+# ---- the command line --------------------------------------------------------------------------
 
 
 def test_stat_shows_lag_and_warns_of_one_that_stands_still(store: HandMadeStore) -> None:

@@ -1,4 +1,6 @@
-"""Reader and `commitlog cat` on RocketMQ store roots: what a real RocketMQ wrote, as it would read it itself."""
+"""Reader and `commitlog cat` on RocketMQ store roots: what a real RocketMQ wrote, as it would read
+it itself.
+"""
 
 from __future__ import annotations
 
@@ -140,7 +142,9 @@ def test_mistakes_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("at", ["first", "middle", "last"])
 @pytest.mark.parametrize("what", ["hole", "junk", "other"])
 def test_a_damaged_entry_is_an_error(tmp_path: Path, at: str, what: str) -> None:
-    """Nothing else bounds what may be read of such a root, so it is never fewer messages without a word."""
+    """Nothing else bounds what may be read of such a root, so it is never fewer messages without a
+    word.
+    """
     root = unpack(load("rolls"), tmp_path)
     file = root / "consumequeue" / "rolls" / "0" / f"{0:020d}"
     good = file.read_bytes()
@@ -155,7 +159,9 @@ def test_a_damaged_entry_is_an_error(tmp_path: Path, at: str, what: str) -> None
 
 
 def test_light_queues(tmp_path: Path) -> None:
-    """Their entries name records of other topics: they come under the queue's own name, where it is asked for."""
+    """Their entries name records of other topics: they come under the queue's own name, where it is
+    asked for.
+    """
     store = load("v1_basic")
     root = unpack(store, tmp_path)
     some = in_queues(store)[3:30:5]

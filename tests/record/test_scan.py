@@ -1,4 +1,6 @@
-"""A scan says of every record what decode says, and stops where decode would, for the reason it would give."""
+"""A scan says of every record what decode says, and stops where decode would, for the reason it
+would give.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def mixed_crc_log() -> tuple[bytes, list[int]]:
 
 @pytest.mark.parametrize("field", ["body", "BODYCRC", "STORETIMESTAMP", "topic", "whole-record CRC"])
 def test_records_with_and_without_the_whole_record_crc(field: str) -> None:
-    """Each is proven by what it has; a flipped bit is found in both by whatever covers it, as decode finds it."""
+    """Each is proven by what it has; a flipped bit is found in both by whatever covers it, as
+    decode finds it.
+    """
     data, starts = mixed_crc_log()
     for number, start in enumerate(starts):
         end = [*starts, len(data)][number + 1]
@@ -200,7 +204,9 @@ class TestKnownPlaces:
     @pytest.mark.parametrize("name", ["equal", "large bodies"])
     @pytest.mark.parametrize("step", [1, 3, 0, -1, -2])
     def test_evenly_spaced(self, name: str, step: int) -> None:
-        """Also backwards and one many times; the first and the last bytes of the buffer are records'."""
+        """Also backwards and one many times; the first and the last bytes of the buffer are
+        records'.
+        """
         log = LOGS[name]
         first = 0 if step > 0 else log.count - 1
         places = np.array([first + step * n for n in range(40)])

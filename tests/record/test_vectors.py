@@ -26,7 +26,9 @@ def store(request: pytest.FixtureRequest) -> VectorStore:
 
 
 def as_rocketmq_prints(record: Record) -> dict[str, Any]:
-    """A record with the names of expected.jsonl; hosts as packed addresses, since they are printed in several ways."""
+    """A record with the names of expected.jsonl; hosts as packed addresses, since they are printed
+    in several ways.
+    """
     found: dict[str, Any] = {
         "physicOffset": record.physical_offset,
         "size": record.total_size,
@@ -129,7 +131,9 @@ def queues_of(store: VectorStore) -> dict[tuple[str, int], list[tuple[int, int, 
 
 
 def test_consume_queues_read(store: VectorStore, tmp_path: Path) -> None:
-    """Entries, first and end of every queue are RocketMQ's. (A torn record has an entry and is no message.)"""
+    """Entries, first and end of every queue are RocketMQ's. (A torn record has an entry and is no
+    message.)
+    """
     root = store.unpack(tmp_path) / "consumequeue"
     expected = queues_of(store)
     for directory in sorted(root.glob("*/*")):
@@ -147,7 +151,9 @@ def test_consume_queues_read(store: VectorStore, tmp_path: Path) -> None:
 
 
 def test_consume_queues_rebuilt(store: VectorStore, tmp_path: Path) -> None:
-    """Queues placed from a scan of the log hold RocketMQ's entries; places before the first are filled as RocketMQ does."""
+    """Queues placed from a scan of the log hold RocketMQ's entries; places before the first are
+    filled as RocketMQ does.
+    """
     opened: dict[tuple[str, int], ConsumeQueue] = {}
     expected = queues_of(store)
     try:

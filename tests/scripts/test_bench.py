@@ -30,7 +30,9 @@ ROWS = {
 
 
 def bench(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Kafka's jars are looked for in the user's cache: an empty one here, so that every machine runs the same."""
+    """Kafka's jars are looked for in the user's cache: an empty one here, so that every machine
+    runs the same.
+    """
     command = [sys.executable, "-P", "-m", "scripts.benchmarks", "--directory", str(tmp_path), *words]
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     environment["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1"  # quicker to start
@@ -139,8 +141,8 @@ def test_a_wrong_word_is_answered_in_a_line(words: list[str], says: str, tmp_pat
 
 
 def test_ctrl_c_ends_it_in_a_line_and_leaves_nothing(tmp_path: Path) -> None:
-    """A terminal interrupts everything that runs in it. The stage alone is just being filled; its segments are small, so
-    that they fit into any shared memory."""
+    """A terminal interrupts everything that runs in it. The stage alone is just being filled; its
+    segments are small, so that they fit into any shared memory."""
     command = [
         sys.executable,
         "-P",
@@ -163,7 +165,9 @@ def test_ctrl_c_ends_it_in_a_line_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_benchmarks_md_is_made_of_its_run(tmp_path: Path) -> None:
-    """What stands between the markers comes from the JSON file beside the pictures; the prose stays."""
+    """What stands between the markers comes from the JSON file beside the pictures; the prose
+    stays.
+    """
     results, copy = tmp_path / "scripts/benchmarks/results", tmp_path / "BENCHMARKS.md"
     shutil.copytree(ROOT / "scripts/benchmarks/results", results)
     written = (ROOT / "BENCHMARKS.md").read_text()

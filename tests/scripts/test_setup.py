@@ -1,4 +1,6 @@
-"""`scripts/setup` on a small project of its own: made once, found done, mended, brought up to date, explained."""
+"""`scripts/setup` on a small project of its own: made once, found done, mended, brought up to date,
+explained.
+"""
 
 from __future__ import annotations
 

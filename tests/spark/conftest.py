@@ -10,8 +10,9 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def no_segments_mapped(shm_root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """After `shm_root`, so that the look for leaks comes when the mappings are gone. Nothing is frozen, as a worker does at
-    its first task: what a test leaves in cycles could not be collected."""
+    """After `shm_root`, so that the look for leaks comes when the mappings are gone. Nothing is
+    frozen, as a worker does at its first task: what a test leaves in cycles could not be collected.
+    """
     from commitlog.spark import reading
     from commitlog.spark.rows.segments import SEGMENTS
 

@@ -1,4 +1,6 @@
-"""What a read must give, said plainly: a store as a list of records, options as a person reads them."""
+"""What a read must give, said plainly: a store as a list of records, options as a person reads
+them.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def plain_row(row: Row) -> Row:
 
 @dataclass(frozen=True)
 class Queue:
-    """A topic in a lane: the offset of its first message kept, one past its last that may be read, all its records."""
+    """A topic in a lane: the offset of its first message kept, one past its last that may be read,
+    all its records.
+    """
 
     first: int
     end: int
@@ -65,7 +69,9 @@ class Queue:
 
 
 class Model:
-    """A store of which each lane may be read up to `limits[lane]` (bytes) and lost what is before `firsts[lane]`."""
+    """A store of which each lane may be read up to `limits[lane]` (bytes) and lost what is before
+    `firsts[lane]`.
+    """
 
     def __init__(self, store: HandMadeStore, limits: dict[int, int], firsts: dict[int, int]) -> None:
         self.queues: dict[tuple[str, int], Queue] = {}
@@ -80,7 +86,7 @@ class Model:
     def topics(self) -> list[str]:
         return sorted({topic for topic, _ in self.queues})
 
-    # ---- a batch -------------------------------------------------------------------------------------------------
+    # ---- a batch --------------------------------------------------------------------------------
 
     def rows(self, options: Options) -> list[Record] | type[CommitLogError]:
         """The records of a batch in the order of topics and lanes, or the class of its error."""

@@ -36,8 +36,8 @@ def main(infile, outfile):
     outfile.write(b"an error, as nothing was asked")
 """
 LAST, MORE, ACKNOWLEDGED = b"?", b"+", b"a"
-"""Questions: after the first the worker waits for the next query, after the second for more of this one; the third asks how
-it acknowledges what it gets."""
+"""Questions: after the first the worker waits for the next query, after the second for more of this
+one; the third asks how it acknowledges what it gets."""
 SECRET = b"of this test"
 OURS = ["pyspark_commitlog", "commitlog.spark.source", "commitlog.spark.sink"]
 """Spark starts workers from its own daemon; one of these is imported in the first thing they do."""
@@ -54,7 +54,9 @@ def directory(shm_root: Path) -> Iterator[Path]:
 
 @contextmanager
 def running(daemon: str, directory: Path, imported: str, *, unix: bool) -> Iterator[subprocess.Popen[bytes]]:
-    """A daemon whose workers run a module that imports `imported`; its name must begin with "pyspark"."""
+    """A daemon whose workers run a module that imports `imported`; its name must begin with
+    "pyspark".
+    """
     (directory / "pyspark_of_this_test.py").write_text(WORKER.format(imported=imported))
     known = {
         "PYTHONPATH": f"{ROOT}:{directory}",
@@ -81,7 +83,9 @@ def number(stream: IO[bytes]) -> int:
 
 
 def said_by_a_worker_let_go(daemon: str, directory: Path, imported: str, question: bytes = LAST) -> str:
-    """What a worker of `daemon` writes to standard error when its connection is closed after one answer."""
+    """What a worker of `daemon` writes to standard error when its connection is closed after one
+    answer.
+    """
     with running(daemon, directory, imported, unix=True) as process:
         assert process.stdout is not None
         path = process.stdout.read(number(process.stdout)).decode()
@@ -129,7 +133,9 @@ def test_pyspark_is_not_quiet_by_itself(directory: Path) -> None:
     ("daemon", "imported"), [("commitlog.spark.session.daemon", "sys"), *(("pyspark.daemon", one) for one in OURS)]
 )
 def test_tasks_over_tcp_are_acknowledged_at_once(directory: Path, daemon: str, imported: str) -> None:
-    """From the second one on (the first comes with greetings): else Spark waits 40 ms before it sends the rest of each."""
+    """From the second one on (the first comes with greetings): else Spark waits 40 ms before it
+    sends the rest of each.
+    """
     assert how_tasks_are_acknowledged(daemon, directory, imported, tasks=20)[1:] == [b"at once"] * 19
 
 

@@ -1,4 +1,6 @@
-"""What can't be given out is an error with its place, or left out, counted and warned about: never silent."""
+"""What can't be given out is an error with its place, or left out, counted and warned about: never
+silent.
+"""
 
 from __future__ import annotations
 
@@ -197,7 +199,9 @@ def test_a_lost_segment_within_the_log(store: HandMadeStore, caplog: pytest.LogC
 def test_rows_that_retention_takes_between_plan_and_task(
     store: HandMadeStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without failOnDataLoss the later segments are read all the same, and what is missing is counted."""
+    """Without failOnDataLoss the later segments are read all the same, and what is missing is
+    counted.
+    """
     source = CommitLogDataSource(
         {"path": str(store.path), "subscribe": "orders", "columns": "offset", "failondataloss": "false"}
     )

@@ -1,4 +1,6 @@
-"""Every column of every kind of record is what record.decode says of it, and nothing of another place is given out."""
+"""Every column of every kind of record is what record.decode says of it, and nothing of another
+place is given out.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def test_every_column_has_a_builder() -> None:
 @pytest.mark.parametrize("topic", ["orders", LONG_TOPIC])
 @pytest.mark.parametrize("dispatched", [True, False])
 def test_all_columns_of_all_kinds_of_records(tmp_path: Path, topic: str, dispatched: bool) -> None:
-    """V1 and V2, IPv4 and IPv6, with and without CRC, all kinds of properties, compressed bodies, several segments."""
+    """V1 and V2, IPv4 and IPv6, with and without CRC, all kinds of properties, compressed bodies,
+    several segments.
+    """
     store, rng = HandMadeStore(tmp_path / "store", 1 << 15), random.Random(1)
     lane = store.lane(3)
     raws = [
@@ -89,7 +93,9 @@ def test_records_without_properties(tmp_path: Path) -> None:
 def test_records_of_one_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str, body_bytes: int, stored: Host
 ) -> None:
-    """Evenly spaced ones, as a batch writes them; with bodies of other sizes in records of the same size; every second."""
+    """Evenly spaced ones, as a batch writes them; with bodies of other sizes in records of the same
+    size; every second.
+    """
     monkeypatch.setattr("commitlog.spark.rows.decoding._BLOCK_ROWS", 64)
     store, rng = HandMadeStore(tmp_path / "store"), random.Random(2)
     lane = store.lane(0)
@@ -126,8 +132,8 @@ def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_damaged_record_is_an_error_with_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, byte: int, row: int, same: bool
 ) -> None:
-    """Size, magic, queue id, both ends of queue offset and physical offset, body length, topic length, both ends of the
-    topic, properties' length; among records of one size and of several."""
+    """Size, magic, queue id, both ends of queue offset and physical offset, body length, topic
+    length, both ends of the topic, properties' length; among records of one size and of several."""
     monkeypatch.setattr("commitlog.spark.rows.decoding._BLOCK_ROWS", 16)
     store = HandMadeStore(tmp_path / "store")
     records = [store.lane(0).append("orders", b"body", key=None if same else "k" * (n % 3)) for n in range(100)]

@@ -1,4 +1,6 @@
-"""kill -9 of Spark's driver in mid-batch, also in batch 0; restarts from the checkpoint. Real processes, a running store."""
+"""kill -9 of Spark's driver in mid-batch, also in batch 0; restarts from the checkpoint. Real
+processes, a running store.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ else:
 
 @contextmanager
 def driver(store: Path, directory: Path, starting: str, hang_in: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A driver that hangs in a batch for good, or reads all there is (−1). Then it is killed with all it has started."""
+    """A driver that hangs in a batch for good, or reads all there is (−1). Then it is killed with
+    all it has started.
+    """
     command = [sys.executable, "-c", DRIVER, str(store), str(directory), starting, str(hang_in)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_DIRS": str(directory / "local")}
     with (directory / f"log-{hang_in}").open("wb") as log:
@@ -71,7 +75,9 @@ def rows_of(file: Path) -> list[tuple[int, int, str]]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("starting", ["last 10", pytest.param("latest", marks=pytest.mark.nightly)])
 def test_every_row_once_by_batch_id(tmp_path: Path, quick_java: None, starting: str) -> None:
-    """Batch 0 is replayed as it was (empty for "latest"), although its start is elsewhere by then; so is a later one."""
+    """Batch 0 is replayed as it was (empty for "latest"), although its start is elsewhere by then;
+    so is a later one.
+    """
     directory = tmp_path / "driver"
     directory.mkdir()
     with (

@@ -1,4 +1,6 @@
-"""What Spark's Kafka integration guide shows, with the format's name changed and the servers replaced by a path."""
+"""What Spark's Kafka integration guide shows, with the format's name changed and the servers
+replaced by a path.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,9 @@ def test_a_batch(spark: SparkSession, store: commitlog.Store, subtests: pytest.S
 
 
 def test_a_stream(spark: SparkSession, store: commitlog.Store, tmp_path: Path, subtests: pytest.Subtests) -> None:
-    """One topic, with headers, several, a pattern; `startingOffsets` is said, the default is what comes from now on."""
+    """One topic, with headers, several, a pattern; `startingOffsets` is said, the default is what
+    comes from now on.
+    """
     for number, (options, expected) in enumerate(STREAMS):
         with subtests.test(**options):
             df = (

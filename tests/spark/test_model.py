@@ -1,4 +1,6 @@
-"""Random options against a plain model of the same store: batches, and streams with restarts, over planning and decoding."""
+"""Random options against a plain model of the same store: batches, and streams with restarts, over
+planning and decoding.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ _made: dict[str, Made] = {}
 
 @pytest.fixture(scope="module", autouse=True)
 def _stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One that is whole; one of which retention took some; one with some not dispatched, and some not flushed."""
+    """One that is whole; one of which retention took some; one with some not dispatched, and some
+    not flushed.
+    """
     for kind in ("whole", "cut", "unfinished"):
         _made[kind] = make_store(tmp_path_factory.mktemp(kind) / "store", kind)
     yield
@@ -75,7 +79,7 @@ def make_store(path: Path, kind: str) -> Made:
     return Made(store, Model(store, limits, firsts))
 
 
-# ---- batches ---------------------------------------------------------------------------------------------------------
+# ---- batches -----------------------------------------------------------------------------------
 
 times = st.integers(BEGIN_MS - 2000, BEGIN_MS + 1000 * (ROWS + 2))
 starts = st.one_of(
@@ -221,13 +225,13 @@ def _as_bytes(row: Json) -> Json:
     return {name: bytes(value) if isinstance(value, bytearray) else value for name, value in row.items()}
 
 
-# ---- streams ---------------------------------------------------------------------------------------------------------
+# ---- streams -----------------------------------------------------------------------------------
 
 
 @st.composite
 def stream_cases(draw: st.DrawFn) -> tuple[dict[str, str], list[str | int]]:
-    """Options, and what happens: messages appended to a lane (its number), `batch`, `crash` (before the batch was done),
-    `restart` (after it)."""
+    """Options, and what happens: messages appended to a lane (its number), `batch`, `crash` (before
+    the batch was done), `restart` (after it)."""
     options = draw(
         st.sampled_from([{"subscribe": "a,ab"}, {"subscribePattern": "a.*"}, {"assign": '{"a": [0, 2], "ab": [2]}'}])
     )
@@ -335,7 +339,9 @@ def first_start(store: HandMadeStore, options: dict[str, str]) -> dict[tuple[str
 @settings(FEW, max_examples=60)
 @given(stream_cases())
 def test_streams(case: tuple[dict[str, str], list[str | int]]) -> None:
-    """Every row once, from the first start on, whatever appears meanwhile and wherever the query dies."""
+    """Every row once, from the first start on, whatever appears meanwhile and wherever the query
+    dies.
+    """
     check_stream(*case)
 
 

@@ -1,4 +1,6 @@
-"""Option readerName: the position that a stream keeps in the store, who may have the name, and what a crash leaves."""
+"""Option readerName: the position that a stream keeps in the store, who may have the name, and what
+a crash leaves.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def test_only_a_stream_has_one(store: HandMadeStore) -> None:
 
 
 def test_the_position_is_what_spark_says_is_done(store: HandMadeStore, at_once: None) -> None:
-    """Registered from the first look on, before anything was read; an end that was only planned does not count."""
+    """Registered from the first look on, before anything was read; an end that was only planned
+    does not count.
+    """
     of = stream(store, maxOffsetsPerTrigger=30)
     start = of.initialOffset()
     end = of.latestOffset(start, of.getDefaultReadLimit())
@@ -77,7 +81,9 @@ def test_the_position_is_what_spark_says_is_done(store: HandMadeStore, at_once: 
 
 
 def test_retention_keeps_what_is_not_done(store: HandMadeStore, at_once: None) -> None:
-    """From the query's first look on until a batch is done: its rows are needed once more if it fails."""
+    """From the query's first look on until a batch is done: its rows are needed once more if it
+    fails.
+    """
     needs = ReaderNeeds(store.directory, store.id)
 
     def holders() -> list[str | None]:
@@ -163,8 +169,8 @@ def test_what_is_to_come_is_needed_too(store: HandMadeStore, options: dict[str, 
 
 
 def test_topics_that_do_not_match_are_written_as_passed_over(store: HandMadeStore, at_once: None) -> None:
-    """Retention matches no patterns: it keeps what the query has said nothing about. A topic that comes later is noted at the
-    next look."""
+    """Retention matches no patterns: it keeps what the query has said nothing about. A topic that
+    comes later is noted at the next look."""
     of = stream(store, subscribe=None, subscribePattern="or.*")
     start = of.initialOffset()
     of.latestOffset(start, ALL)
@@ -185,7 +191,9 @@ def test_topics_that_do_not_match_are_written_as_passed_over(store: HandMadeStor
 
 
 def test_a_name_of_pythons_is_no_querys(store: HandMadeStore) -> None:
-    """The query would overwrite the only place where that reader's position is. The name is free again."""
+    """The query would overwrite the only place where that reader's position is. The name is free
+    again.
+    """
     readers = RegisteredReaders(store.directory)
     readers.save(RegisteredReader("billing", store.id, {"orders": {0: 42}}, 1, kind=PYTHON))
     of = stream(store)
@@ -276,7 +284,9 @@ def test_a_disk_that_does_not_take_the_position(
 
 
 def test_in_a_session(spark: SparkSession, store: HandMadeStore, tmp_path: Path) -> None:
-    """A live query holds its name, a second one fails, the position follows, a stopped query's name is free at once."""
+    """A live query holds its name, a second one fails, the position follows, a stopped query's name
+    is free at once.
+    """
 
     def query(checkpoint: str) -> Any:
         reader = spark.readStream.format("commitlog").option("subscribe", "orders").option("readerName", "billing")

@@ -1,4 +1,6 @@
-"""RocketMQ's own store roots as `path`: batches of what a real RocketMQ wrote; what only our stores have is an error."""
+"""RocketMQ's own store roots as `path`: batches of what a real RocketMQ wrote; what only our stores
+have is an error.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def rows(root: Path, **options: object) -> list[dict[str, Any]]:
 
 
 def expected(store: VectorStore) -> list[dict[str, Any]]:
-    """A row for each entry of the consume queues, the record it names as RocketMQ's own reader gave it out."""
+    """A row for each entry of the consume queues, the record it names as RocketMQ's own reader gave
+    it out.
+    """
     by_place = {line["physicOffset"]: line for line in store.expected}
     found = []
     for entry in store.queue_entries:

@@ -1,4 +1,6 @@
-"""What importing costs, what a session is given, the lag of a progress, and executors in processes of their own."""
+"""What importing costs, what a session is given, the lag of a progress, and executors in processes
+of their own.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def test_a_python_in_a_path_with_a_space(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("quick_java")
 def test_a_machine_whose_name_nobody_knows(tmp_path: Path) -> None:
-    """As in a container without a network: Spark, left to itself, looks the name up and does not start."""
+    """As in a container without a network: Spark, left to itself, looks the name up and does not
+    start.
+    """
     code = "import commitlog.spark; print(commitlog.spark.session('lonely').range(3).count())"
 
     def start() -> None:
@@ -130,8 +134,9 @@ def test_a_running_session_is_used_as_it_is(spark: SparkSession) -> None:
 
 @pytest.mark.usefixtures("quick_java")
 def test_in_anybodys_own_session(tmp_path: Path) -> None:
-    """A context made by hand: the format is found with no registration and no jar. `session` gives that context's session
-    back, from any thread, with one warning that names all it lacks; it sets nothing."""
+    """A context made by hand: the format is found with no registration and no jar. `session` gives
+    that context's session back, from any thread, with one warning that names all it lacks; it sets
+    nothing."""
     store = small_store(tmp_path / "store", rows=20)
     code = """
 import sys, threading, warnings, commitlog.spark
@@ -188,7 +193,9 @@ def test_lag() -> None:
 
 
 def spark_home(directory: Path) -> Path:
-    """Spark's home with nothing of its own: a cluster writes into SPARK_HOME/work, whatever SPARK_WORKER_DIR says."""
+    """Spark's home with nothing of its own: a cluster writes into SPARK_HOME/work, whatever
+    SPARK_WORKER_DIR says.
+    """
     import pyspark
 
     directory.mkdir()
@@ -215,7 +222,9 @@ spark.stop()
 
 @pytest.fixture
 def standalone(tmp_path: Path) -> Iterator[str]:
-    """The URL of a standalone master with two workers of one core, each a process with its own directory."""
+    """The URL of a standalone master with two workers of one core, each a process with its own
+    directory.
+    """
     known = os.environ | {
         "JAVA_HOME": str(find_java().home),
         "SPARK_HOME": str(spark_home(tmp_path / "spark")),

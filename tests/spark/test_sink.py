@@ -1,4 +1,6 @@
-"""The sink in a real session over a running store: what arrives, what is refused, lanes, failures, kills."""
+"""The sink in a real session over a running store: what arrives, what is refused, lanes, failures,
+kills.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def write(frame: DataFrame, store: commitlog.Store, **options: object) -> None:
 
 
 def messages(store: commitlog.Store, topic: str | None = None) -> list[commitlog.Message]:
-    """All of the store, or of one topic, in the order of each lane. The sink returns when all of it is flushed."""
+    """All of the store, or of one topic, in the order of each lane. The sink returns when all of it
+    is flushed.
+    """
     with commitlog.Reader(store.path, topic=topic) as reader:
         return list(reader)
 
@@ -72,11 +76,13 @@ def check_lanes_free(store: commitlog.Store) -> None:
             producer.close()
 
 
-# ---- what arrives ------------------------------------------------------------------------------------------------
+# ---- what arrives ------------------------------------------------------------------------------
 
 
 def test_rows_come_back_as_they_were_written(spark: SparkSession, store: commitlog.Store) -> None:
-    """Value, key, topic and headers; in the order of each topic; columns that are none of the sink's do no harm."""
+    """Value, key, topic and headers; in the order of each topic; columns that are none of the
+    sink's do no harm.
+    """
     h, g = {"key": "h", "value": b"x"}, {"key": "g", "value": b"y"}
     rows = [
         {"topic": "a", "value": b"1", "key": "k1", "headers": [h, g], "offset": 9},
@@ -152,7 +158,7 @@ def test_a_stream_and_its_restart(spark: SparkSession, store: commitlog.Store, t
     check_lanes_free(store)
 
 
-# ---- lanes -------------------------------------------------------------------------------------------------------
+# ---- lanes -------------------------------------------------------------------------------------
 
 
 def test_more_tasks_than_lanes(spark: SparkSession, store: commitlog.Store) -> None:
@@ -178,7 +184,7 @@ def test_no_lane_within_the_limit(spark: SparkSession, store: commitlog.Store) -
     assert values(store) == []
 
 
-# ---- refusals ----------------------------------------------------------------------------------------------------
+# ---- refusals ----------------------------------------------------------------------------------
 
 
 def test_errors_end_with_one_line_of_ours(spark: SparkSession, store: commitlog.Store) -> None:
@@ -199,8 +205,8 @@ def test_overwrite_deletes_nothing(spark: SparkSession, store: commitlog.Store) 
 
 
 def test_a_sink_option_is_none_of_the_source(spark: SparkSession, store: commitlog.Store) -> None:
-    """Refused when the DataFrame is made, as the README spells it; with `.schema` Spark asks only when it is read. And the
-    reverse when it is written."""
+    """Refused when the DataFrame is made, as the README spells it; with `.schema` Spark asks only
+    when it is read. And the reverse when it is written."""
     mixed = r"option maxLaneWait is one of a sink .* and option subscribe one of a source"
     for reader in (spark.read, spark.readStream):
         given = reader.format("commitlog").option("subscribe", "t").option("maxLaneWait", "1s")
@@ -226,11 +232,13 @@ def test_a_store_whose_stages_do_not_run(spark: SparkSession, tmp_path: Path) ->
         write(frame, stopped, topic="t")
 
 
-# ---- failures ----------------------------------------------------------------------------------------------------
+# ---- failures ----------------------------------------------------------------------------------
 
 
 def slow(go: Path) -> Any:
-    """A function of a number that waits at 30,000 for the file `go`, and fails there if it says "fail"."""
+    """A function of a number that waits at 30,000 for the file `go`, and fails there if it says
+    "fail".
+    """
 
     def value(number: int) -> bytes:
         if number == 30_000:

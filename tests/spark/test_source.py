@@ -1,4 +1,6 @@
-"""The format in a real session: batch and stream, Kafka's options and columns, restarts from a checkpoint, errors."""
+"""The format in a real session: batch and stream, Kafka's options and columns, restarts from a
+checkpoint, errors.
+"""
 
 from __future__ import annotations
 
@@ -179,7 +181,9 @@ def test_available_now_in_limited_batches_and_a_restart(spark: SparkSession, tmp
 
 
 def test_a_live_query_follows_and_reports_its_lag(spark: SparkSession, tmp_path: Path) -> None:
-    """What came while a batch was read is behind it; a topic that came is all behind; then nothing is."""
+    """What came while a batch was read is behind it; a topic that came is all behind; then nothing
+    is.
+    """
     store, sink = small_store(tmp_path / "store", rows=10), Sink()
 
     def slow(frame: DataFrame, batch: int) -> None:

@@ -1,4 +1,6 @@
-"""Which queue offsets may be read: what is dispatched, what has to be walked, what retention left, and nothing more."""
+"""Which queue offsets may be read: what is dispatched, what has to be walked, what retention left,
+and nothing more.
+"""
 
 from __future__ import annotations
 

@@ -50,7 +50,9 @@ def made_in_order(service: AllocateMappedFileService, store: IdleStore) -> list[
 
 
 def test_what_somebody_waits_for_comes_first(store: IdleStore) -> None:
-    """A waiting producer's lane, then one whose committer waits, then the next of all in turn, then those after."""
+    """A waiting producer's lane, then one whose committer waits, then the next of all in turn, then
+    those after.
+    """
     store.set(0, WROTE=10)
     store.set(1, WROTE=4 * SEGMENT, COMMITTED=4 * SEGMENT, ALLOCATED=5 * SEGMENT)
     store.set(2, WROTE=2 * SEGMENT, COMMITTED=2 * SEGMENT, ALLOCATED=2 * SEGMENT, BLOCKED=1)
@@ -63,7 +65,9 @@ def test_what_somebody_waits_for_comes_first(store: IdleStore) -> None:
 
 
 def test_what_a_killed_allocator_left_is_cleaned(store: IdleStore) -> None:
-    """Half-made files in tmp/ go; a segment that was in place and not announced yet is taken as it is."""
+    """Half-made files in tmp/ go; a segment that was in place and not announced yet is taken as it
+    is.
+    """
     lane = store.directory.lane(1)
     (lane.tmp / "00000000000000065536").write_bytes(b"half")
     lane.segment(0).write_bytes(bytes(SEGMENT))

@@ -1,5 +1,5 @@
-"""When committer and flusher work, and on how much: least pages, thorough interval, slices, group commit, a stop's drain;
-turned by hand."""
+"""When committer and flusher work, and on how much: least pages, thorough interval, slices, group
+commit, a stop's drain; turned by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def reached(made: Bench, level: Level) -> bool:
 
 @pytest.mark.parametrize(("stage", "level"), [("committer", "committed"), ("flusher", "flushed")])
 def test_least_pages_or_the_thorough_interval(stage: str, level: Level, tmp_path: Path) -> None:
-    """RocketMQ's rule: fewer pages wait for the interval, enough of them do not, and nobody who waits for `flushed` does."""
+    """RocketMQ's rule: fewer pages wait for the interval, enough of them do not, and nobody who
+    waits for `flushed` does.
+    """
     with bench(tmp_path / "store", **{stage: MINUTE}) as made:
         producer = made.producer()
         producer.send("t", bytes(100))
@@ -85,7 +87,9 @@ def test_one_sync_answers_everybody_at_or_below_it(tmp_path: Path) -> None:
 
 
 class Meeting(FaultyChannel):
-    """A sync of a segment takes until another one is under way as well; BrokenBarrierError where none comes."""
+    """A sync of a segment takes until another one is under way as well; BrokenBarrierError where
+    none comes.
+    """
 
     both = threading.Barrier(2, timeout=PATIENCE_SECONDS)
 
@@ -108,7 +112,9 @@ def test_syncs_of_several_lanes_overlap(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_refused", [False, True], ids=["a disk that takes it", "a disk that refuses"])
 def test_a_stop_drains_while_it_gets_on(is_refused: bool, tmp_path: Path) -> None:
-    """Twenty slices take twenty rounds; ten that move nothing are the end, and what is left is said."""
+    """Twenty slices take twenty rounds; ten that move nothing are the end, and what is left is
+    said.
+    """
     with bench(tmp_path / "store", committer={"slice_bytes": PAGE}) as made:
         producer = made.producer()
         made.turn("allocator", "allocator", "allocator", "flusher")

@@ -1,4 +1,6 @@
-"""The logs of a store do not grow for ever, and a crash's last words are found in them all the same."""
+"""The logs of a store do not grow for ever, and a crash's last words are found in them all the
+same.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ SMALL = 2000
 
 
 def talkative(kind: Any) -> Any:
-    """A stage with small log files that says much; the committer then dies with a traceback, whenever it is started."""
+    """A stage with small log files that says much; the committer then dies with a traceback,
+    whenever it is started.
+    """
     log_files.LOG_BYTES = SMALL
 
     class Talkative(kind):  # type: ignore[misc]
@@ -67,7 +71,9 @@ def logger_to(path: Path) -> tuple[logging.Logger, RotatingHandler]:
 
 
 def test_two_writers_of_one_log(tmp_path: Path) -> None:
-    """A stage and the orphan before it: who finds the name moved on moves nothing, and writes to the new file."""
+    """A stage and the orphan before it: who finds the name moved on moves nothing, and writes to
+    the new file.
+    """
     path = tmp_path / "stage.log"
     (one, first), (other, second) = logger_to(path), logger_to(path)
     for number in range(1000):

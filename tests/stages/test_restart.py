@@ -1,4 +1,6 @@
-"""A stage that is killed is back before anybody minds; one that can't live is given time, and then up."""
+"""A stage that is killed is back before anybody minds; one that can't live is given time, and then
+up.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ POSITION_OF = {
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_data_moves_again_after_a_kill(stage: str, tmp_path: Path) -> None:
-    """Also after the sixth within a minute: a stage that has worked is started again at once, without back-off."""
+    """Also after the sixth within a minute: a stage that has worked is started again at once,
+    without back-off.
+    """
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
         words, at = producer._words, producer._lease.base + POSITION_OF[stage]
         for _ in range(6):
@@ -95,7 +99,9 @@ def log_of(store: commitlog.Store) -> str:
 
 
 def test_a_stage_that_hangs_before_its_first_sign_is_killed(tmp_path: Path) -> None:
-    """It never said its pid: what its predecessor said is not taken for its own, and it has the time of a start."""
+    """It never said its pid: what its predecessor said is not taken for its own, and it has the
+    time of a start.
+    """
     with (
         bench(tmp_path / "store", supervisor={"hung_after_ms": 1000}) as made,
         subprocess.Popen(["sleep", "600"]) as process,
@@ -120,7 +126,9 @@ def test_a_stage_that_hangs_before_its_first_sign_is_killed(tmp_path: Path) -> N
 
 
 def test_time_in_which_nobody_ran_is_nobodys_silence(tmp_path: Path) -> None:
-    """However long the machine stood still, and however often; who is silent while others run is killed."""
+    """However long the machine stood still, and however often; who is silent while others run is
+    killed.
+    """
     with (
         bench(tmp_path / "store", supervisor={"hung_after_ms": 1000}) as made,
         subprocess.Popen(["sleep", "600"]) as process,
@@ -145,7 +153,9 @@ def test_time_in_which_nobody_ran_is_nobodys_silence(tmp_path: Path) -> None:
 
 
 def test_a_store_that_stood_still_goes_on(tmp_path: Path) -> None:
-    """Supervisor and stages are stopped for longer than a stage may hang, and go on as the same processes."""
+    """Supervisor and stages are stopped for longer than a stage may hang, and go on as the same
+    processes.
+    """
     config = {**SMALL, "supervisor": {"hung_after_ms": 5000}}
     with commitlog.Store.open(tmp_path / "store", config) as store, store.producer() as producer:
         words = producer._words
@@ -170,7 +180,9 @@ def test_a_store_that_stood_still_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_stage_that_can_not_be_started_now_is_started_later(tmp_path: Path) -> None:
-    """The directory of the logs is gone, then something else is in its place: the store goes on when that is."""
+    """The directory of the logs is gone, then something else is in its place: the store goes on
+    when that is.
+    """
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
         logs = store.path / "logs"
         shutil.rmtree(logs)

@@ -18,7 +18,9 @@ MIB = 1 << 20
 
 @pytest.fixture
 def place(shm_root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory to be the small shared memory in a child, with a path short enough for sockets. Here it stays empty."""
+    """A directory to be the small shared memory in a child, with a path short enough for sockets.
+    Here it stays empty.
+    """
     place = shm_root / "small"
     place.mkdir(mode=0o700)
     monkeypatch.setenv("COMMITLOG_SHM_DIR", str(place))
@@ -27,7 +29,9 @@ def place(shm_root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_dockers_64_mib_give_smaller_segments_and_four_lanes(place: Path, tmp_path: Path) -> None:
-    """4 MiB segments, three buffers a lane; what does not fit any more is NoFreeLane, and the others go on."""
+    """4 MiB segments, three buffers a lane; what does not fit any more is NoFreeLane, and the
+    others go on.
+    """
 
     def fill() -> None:
         with commitlog.Store.open(tmp_path / "store") as store:

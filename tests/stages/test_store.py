@@ -80,7 +80,9 @@ def test_a_missing_store_is_one_error(tmp_path: Path) -> None:
 
 
 def test_no_permission_is_refused(tmp_path: Path) -> None:
-    """The error names the directory; tried without root's privileges, with which one may write anywhere."""
+    """The error names the directory; tried without root's privileges, with which one may write
+    anywhere.
+    """
     (tmp_path / "closed").mkdir(mode=0o500)
     said = without_privileges(Supervisor(tmp_path / "closed/store", Config()).start)
     assert said.startswith(f"StoreRefused: {tmp_path / 'closed'}: no permission to make a store here")
@@ -114,7 +116,9 @@ def test_a_store_json_of_somebody_else_is_refused(tmp_path: Path, content: bytes
 
 
 def test_an_owner_that_dies_takes_its_stages_along(tmp_path: Path, shm_root: Path) -> None:
-    """kill -9 of the program that opened the store: the stages drain and leave, and the next start finds all."""
+    """kill -9 of the program that opened the store: the stages drain and leave, and the next start
+    finds all.
+    """
     code = (
         "import commitlog, sys, signal; store = commitlog.Store.open(sys.argv[1], {'store': {'segment_bytes': 65536}});"
         "store.producer().send('t', b'last words'); print('sent', flush=True); signal.pause()"
@@ -224,7 +228,9 @@ def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path, shm_roo
 
 
 def test_a_group_may_write_where_it_is_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with the umask of many systems; not where somebody else is in it, or the system knows no such user."""
+    """As with the umask of many systems; not where somebody else is in it, or the system knows no
+    such user.
+    """
     path = tmp_path / "store"
     commitlog.Store.open(path, SMALL).close()
     path.chmod(0o770)
@@ -250,7 +256,9 @@ def test_a_group_may_write_where_it_is_the_users_own(tmp_path: Path, monkeypatch
 
 
 def test_a_stop_that_is_hurried_says_what_is_true(tmp_path: Path) -> None:
-    """A second signal kills a stage that hangs: nobody says of it where the data is but the last line."""
+    """A second signal kills a stage that hangs: nobody says of it where the data is but the last
+    line.
+    """
     path = tmp_path / "store"
     command = [sys.executable, "-m", "commitlog.cli", "run", str(path)]
     run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -327,7 +335,9 @@ def test_the_segment_size_is_that_of_the_stores_making(tmp_path: Path) -> None:
 
 @pytest.mark.leaves_pools
 def test_a_pool_removed_under_the_store_is_drained_and_reported(tmp_path: Path, shm_root: Path) -> None:
-    """systemd's RemoveIPC does this at logout: what was accepted is on disk, and `close` says what happened."""
+    """systemd's RemoveIPC does this at logout: what was accepted is on disk, and `close` says what
+    happened.
+    """
     store = commitlog.Store.open(tmp_path / "store", SMALL)
     producer = store.producer()
     producer.send("t", b"first").wait("flushed", 60)
@@ -344,7 +354,9 @@ def test_a_pool_removed_under_the_store_is_drained_and_reported(tmp_path: Path, 
 
 
 def test_buffers_removed_under_the_store_are_drained_and_reported(tmp_path: Path, shm_root: Path) -> None:
-    """A cleaner may take one file: before the stage dies that has it mapped, and with it what was accepted."""
+    """A cleaner may take one file: before the stage dies that has it mapped, and with it what was
+    accepted.
+    """
     store = commitlog.Store.open(tmp_path / "store", SMALL)
     producer = store.producer()
     producer.send("t", b"first").wait("flushed", 60)
@@ -367,7 +379,9 @@ def test_buffers_removed_under_the_store_are_drained_and_reported(tmp_path: Path
 @pytest.mark.leaves_pools
 @pytest.mark.parametrize("removed", ["control", "lane-0"])
 def test_a_send_after_the_pool_was_removed_is_an_error(removed: str, tmp_path: Path, shm_root: Path) -> None:
-    """The stages have left, and there is no memory that a next start would find: nothing is accepted and lost."""
+    """The stages have left, and there is no memory that a next start would find: nothing is
+    accepted and lost.
+    """
     store = commitlog.Store.open(tmp_path / "store", SMALL)
     producer = commitlog.Producer(store.path)
     producer.send("t", b"first").wait("flushed", 60)

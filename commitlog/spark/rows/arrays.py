@@ -1,8 +1,9 @@
 """Arrow arrays made of positions in a byte buffer, without a Python loop and without pandas.
 
-`pa.array` and its like import pandas where it is installed (0.3 s and 40 MB a worker), so everything here is made by
-`Array.from_buffers`. Bytes that lie apart are brought together by one `take`: a binary array is laid over the whole
-buffer whose items are, in turn, what is wanted and what lies between, and the wanted ones are taken.
+`pa.array` and its like import pandas where it is installed (0.3 s and 40 MB a worker), so
+everything here is made by `Array.from_buffers`. Bytes that lie apart are brought together by one
+`take`: a binary array is laid over the whole buffer whose items are, in turn, what is wanted and
+what lies between, and the wanted ones are taken.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def indices(values: Ints) -> pa.Array:
 
 
 def take_spans(buffer: pa.Buffer, spans: Spans, kind: pa.DataType, which: Ints | None = None) -> pa.Array:
-    """The spans' bytes as a binary or string array. `which` picks a span for each item, −1 a null; default: each once."""
+    """The spans' bytes as a binary or string array. `which` picks a span for each item, −1 a null;
+    default: each once.
+    """
     count = len(spans.start)
     if not count:
         return nulls(kind, 0 if which is None else len(which))
@@ -95,7 +98,9 @@ def nulls(kind: pa.DataType, count: int) -> pa.Array:
 
 
 def lists(kind: pa.DataType, counts: Ints, children: list[pa.Array], *, empty_is_null: bool) -> pa.Array:
-    """A list or map array: item i has the next `counts[i]` of the structs whose fields are `children`."""
+    """A list or map array: item i has the next `counts[i]` of the structs whose fields are
+    `children`.
+    """
     offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
     validity = pa.py_buffer(np.packbits(counts > 0, bitorder="little")) if empty_is_null else None

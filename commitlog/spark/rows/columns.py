@@ -49,7 +49,9 @@ def schema_of(names: Iterable[str]) -> StructType:
 
 
 def check_schema(schema: StructType) -> None:
-    """Takes a schema that a user gave with `.schema(...)`. Raises OptionError for an unknown column or another type."""
+    """Takes a schema that a user gave with `.schema(...)`. Raises OptionError for an unknown column
+    or another type.
+    """
     for field in schema.fields:
         expected = ALL_COLUMNS.get(field.name)
         if expected is None:

@@ -1,9 +1,11 @@
-"""Records that can't be given out: which of a range recovery has quarantined, and which are not what was stored.
+"""Records that can't be given out: which of a range recovery has quarantined, and which are not
+what was stored.
 
-Recovery leaves damaged bytes where they are and notes each range in `lanes/<number>/quarantine/corrupt-<offset>.json`
-(commitlog/disk/quarantine.py). Rows whose consume queue entry leads into a noted range are looked at one by one, CRCs
-included: a note may be older than the bytes, if somebody brought a file back. Everything else is checked against its
-place only, as the decoder does with all records at once.
+Recovery leaves damaged bytes where they are and notes each range in
+`lanes/<number>/quarantine/corrupt-<offset>.json` (commitlog/disk/quarantine.py). Rows whose consume
+queue entry leads into a noted range are looked at one by one, CRCs included: a note may be older
+than the bytes, if somebody brought a file back. Everything else is checked against its place only,
+as the decoder does with all records at once.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class Damage:
 
     @classmethod
     def load(cls, lane: LaneDirectory, channel: FileChannel = DISK) -> Damage:
-        """Reads the lane's notes. One that can't be read names where its range begins, so all behind it counts."""
+        """Reads the lane's notes. One that can't be read names where its range begins, so all
+        behind it counts.
+        """
         found = []
         for name in channel.list(lane.quarantine):
             if not (begin := _NOTE.fullmatch(name)):
@@ -53,7 +57,9 @@ class Damage:
         return cls(np.array(starts, np.int64), np.maximum.accumulate(np.array(ends, np.int64)))
 
     def touches(self, where: Ints, size: Ints) -> Mask:
-        """Which of the records [where, where + size), in bytes of the log, lie in a noted range in part or whole."""
+        """Which of the records [where, where + size), in bytes of the log, lie in a noted range in
+        part or whole.
+        """
         if not len(self.start):
             return np.zeros(len(where), np.bool_)
         before = np.searchsorted(self.start, where + size, side="left")  # ranges that begin before the record's end
@@ -62,7 +68,9 @@ class Damage:
 
 
 def look_at(segment: Segment, queue: Queue, places: Places, rows: Ints) -> dict[int, str]:
-    """Looks at single rows with all their CRCs: row → what is wrong with it, for those that can't be given out."""
+    """Looks at single rows with all their CRCs: row → what is wrong with it, for those that can't
+    be given out.
+    """
     wrong = {}
     for row in rows.tolist():
         at, size = int(places.at[row]), int(places.size[row])

@@ -1,8 +1,9 @@
 """From places in a mapped segment to an Arrow RecordBatch, with no Python loop over records.
 
-A field of many records is gathered by one copy of numpy's (byte_ranges.py), bytes of varying length by one `take`
-(arrays.py). Only the columns asked for are built. Before anything is given out every
-record is checked against its place: magic, size, queue id, queue offset, physical offset, the topic and all lengths.
+A field of many records is gathered by one copy of numpy's (byte_ranges.py), bytes of varying length
+by one `take` (arrays.py). Only the columns asked for are built. Before anything is given out every
+record is checked against its place: magic, size, queue id, queue offset, physical offset, the topic
+and all lengths.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from commitlog.spark.rows.segments import HEAD, HEAD_BYTES, Segment
 
 ROWS_MAX = 75_000
 BATCH_BYTES_MAX = 16 << 20
-"""A batch is cut before it passes either, but has at least one row. Each costs Spark a millisecond or so, and memory by its
-size."""
+"""A batch is cut before it passes either, but has at least one row. Each costs Spark a millisecond
+or so, and memory by its size."""
 CREATE_TIME_TYPE = 1
 """timestampType: what Kafka calls LogAppendTime, the time of the store."""
 
@@ -38,7 +39,9 @@ _MS_MOST = (2**63 - 1) // 1000
 _BLOCK_ROWS = 4_000
 """So many records stay in a core's cache while field after field of them is looked at."""
 _ALIKE = ((0, "i8"), (12, "i4"), (36, "i4"))
-"""TOTALSIZE with MAGIC, QUEUEID, SYSFLAG: what records laid out alike have in common before their bodies."""
+"""TOTALSIZE with MAGIC, QUEUEID, SYSFLAG: what records laid out alike have in common before their
+bodies.
+"""
 
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 
@@ -54,7 +57,9 @@ class Queue:
 
 @dataclass(frozen=True)
 class Places:
-    """Where records are: `at` (bytes from the segment's start) and `size` (bytes) of each, `offset` of the first."""
+    """Where records are: `at` (bytes from the segment's start) and `size` (bytes) of each, `offset`
+    of the first.
+    """
 
     at: Ints
     size: Ints
@@ -78,9 +83,11 @@ def cut(places: Places) -> Iterator[Places]:
 
 @lru_cache(maxsize=64)
 def usual_tail(topic: bytes) -> tuple[np.dtype[np.void], dict[str, int]]:
-    """What follows the body of a V1 record up to its first property: the layout, and what some fields have to be.
+    """What follows the body of a V1 record up to its first property: the layout, and what some
+    fields have to be.
 
-    Topic and its length are read as a few numbers, which numpy compares many times faster than strings.
+    Topic and its length are read as a few numbers, which numpy compares many times faster than
+    strings.
     """
     text = bytes([len(topic) & 0xFF]) + topic
     fields: list[tuple[str, str]] = []
@@ -96,14 +103,18 @@ def usual_tail(topic: bytes) -> tuple[np.dtype[np.void], dict[str, int]]:
 
 
 def words_of(start: int, end: int) -> Iterator[tuple[int, str]]:
-    """The bytes [start, end), at least four, as numbers: where, and of which type. They may overlap."""
+    """The bytes [start, end), at least four, as numbers: where, and of which type. They may
+    overlap.
+    """
     width = 8 if end - start >= 8 else 4
     for at in (*range(start, end - width, width), end - width):
         yield at, f"i{width}"
 
 
 class Decoder:
-    """The records of one batch. Parts that several columns need are made once, when the first one asks."""
+    """The records of one batch. Parts that several columns need are made once, when the first one
+    asks.
+    """
 
     heads: npt.NDArray[Any]
     """Of type HEAD; the fields after an IPv6 host are not where it says."""
@@ -126,7 +137,7 @@ class Decoder:
         self._find_body()
         self._check_tails()
 
-    # ---- finding and checking ------------------------------------------------------------------------------------
+    # ---- finding and checking -------------------------------------------------------------------
 
     def _fail(self, wrong: npt.NDArray[np.bool_], reason: str) -> None:
         """Raises CorruptRecord for the first record for which `wrong` holds, if there is one."""
@@ -142,8 +153,9 @@ class Decoder:
         self._fail(np.concatenate((at[1:] < (at + size)[:-1], [False])), "the next record lies within this one")
 
     def _are_like_the_first(self) -> bool:
-        """Whether these are records of one size, all laid out as the first, which is checked by itself. The others are
-        compared with its bytes where they lie: half the time that gathering them takes.
+        """Whether these are records of one size, all laid out as the first, which is checked by
+        itself. The others are compared with its bytes where they lie: half the time that gathering
+        them takes.
 
         False where anything is otherwise: then the other checks find out what.
         """
@@ -210,7 +222,8 @@ class Decoder:
             self._check_each_tail()
 
     def _tails_are_usual(self) -> bool:
-        """Looks at topic, properties' length and the first property's name by one gather, where all records are V1.
+        """Looks at topic, properties' length and the first property's name by one gather, where all
+        records are V1.
 
         False, where anything is otherwise: then `_check_each_tail` finds out what.
         """
@@ -247,7 +260,7 @@ class Decoder:
             self._fail(names != self.queue.topic, "a record of another topic")
         self.properties = Spans(properties_at, ends)
 
-    # ---- columns -------------------------------------------------------------------------------------------------
+    # ---- columns --------------------------------------------------------------------------------
 
     def batch(self, schema: pa.Schema) -> pa.RecordBatch:
         """All columns of the schema, which has names and types of columns.py."""

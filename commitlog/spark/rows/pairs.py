@@ -1,7 +1,9 @@
-"""The properties of many records at once, with no loop over records: where each name and value begins and ends.
+"""The properties of many records at once, with no loop over records: where each name and value
+begins and ends.
 
-The rules are RocketMQ's parser's, as in `commitlog/record/properties.py`: pairs end at 0x02 or with the record, the first
-0x01 of a pair divides it, a pair with an empty name or value does not count, the last of two with one name wins.
+The rules are RocketMQ's parser's, as in `commitlog/record/properties.py`: pairs end at 0x02 or with
+the record, the first 0x01 of a pair divides it, a pair with an empty name or value does not count,
+the last of two with one name wins.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ _EMPTY = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class Pairs:
-    """The pairs of n records in stored order; positions count in `data`. `row[i]` is the record of pair i."""
+    """The pairs of n records in stored order; positions count in `data`. `row[i]` is the record of
+    pair i.
+    """
 
     rows: int
     data: npt.NDArray[np.uint8]
@@ -63,7 +67,9 @@ class Pairs:
         return found
 
     def value_by_row(self, name: bytes) -> tuple[Spans, Ints]:
-        """The values of a property: their spans in `data`, and for each record which of them it has (−1: none)."""
+        """The values of a property: their spans in `data`, and for each record which of them it has
+        (−1: none).
+        """
         chosen = self.select(self.named(name))
         which = np.full(self.rows, -1, np.int64)
         which[chosen.row] = np.arange(len(chosen.row))  # of two with one name the last one stays
@@ -75,7 +81,9 @@ class Pairs:
 
 
 def parse_pairs(segment: Segment, starts: Ints, ends: Ints) -> Pairs:
-    """All pairs of records whose properties are the bytes [starts, ends) of the segment, the appended CRC left out."""
+    """All pairs of records whose properties are the bytes [starts, ends) of the segment, the
+    appended CRC left out.
+    """
     ends = ends - CRC_BYTES * _ends_with_crc(segment, starts, ends)
     rows = len(starts)
     data, offsets = gather_bytes(segment, Spans(starts, ends))
@@ -100,7 +108,9 @@ def parse_pairs(segment: Segment, starts: Ints, ends: Ints) -> Pairs:
 
 
 def _merged(closes: Ints, unended: Ints) -> tuple[Ints, Ints]:
-    """Both kinds of ends in their order. A record's end without a separator comes before what begins there."""
+    """Both kinds of ends in their order. A record's end without a separator comes before what
+    begins there.
+    """
     both = np.concatenate((closes, unended))
     kind = np.concatenate((np.ones(len(closes), np.int8), np.zeros(len(unended), np.int8)))
     order = np.lexsort((kind, both))

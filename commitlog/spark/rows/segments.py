@@ -1,8 +1,8 @@
 """Segment files, mapped read-only and kept mapped in the process that reads them.
 
-A Spark worker lives through many tasks, so the mappings are kept between them, by device and inode: a path that was
-given to a new file (a store made again) never shows the old bytes. Segments are never truncated or recycled, so a
-mapping stays valid even after retention has unlinked its file.
+A Spark worker lives through many tasks, so the mappings are kept between them, by device and inode:
+a path that was given to a new file (a store made again) never shows the old bytes. Segments are
+never truncated or recycled, so a mapping stays valid even after retention has unlinked its file.
 """
 
 from __future__ import annotations
@@ -67,14 +67,17 @@ class Segment:
 
 
 class SegmentCache:
-    """Mapped segments by device and inode, the last used ones. One object serves a process; not for threads."""
+    """Mapped segments by device and inode, the last used ones. One object serves a process; not for
+    threads.
+    """
 
     def __init__(self, channel: FileChannel = DISK, limit: int = MAPPINGS_MAX) -> None:
         self.channel, self.limit = channel, limit
         self._mapped: OrderedDict[tuple[int, int], Segment] = OrderedDict()
 
     def get(self, path: Path, base: int, segment_bytes: int) -> Segment:
-        """The mapped segment file; of one that is too short a copy that ends in zeros, which is not kept.
+        """The mapped segment file; of one that is too short a copy that ends in zeros, which is not
+        kept.
 
         Raises FileNotFoundError (retention took it), DamagedFile (too long).
         """
@@ -98,7 +101,9 @@ class SegmentCache:
         return segment
 
     def forget_gone(self) -> None:
-        """Lets go of files that are not at their path any more: a mapping would keep their space on the disk."""
+        """Lets go of files that are not at their path any more: a mapping would keep their space on
+        the disk.
+        """
         for key, segment in list(self._mapped.items()):
             try:
                 facts = os.stat(segment.path)

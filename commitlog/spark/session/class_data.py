@@ -1,16 +1,18 @@
 """Class data sharing: what makes a session's start quicker from the second one on.
 
-A third of what it costs to start a session is loading and checking classes: on two cores the first rows of `spark.range`
-are there after 5.7 s instead of 9.7, the session itself after 3.9 s instead of 6.8. The JVM can write those that it has
-loaded to an archive when it ends (`-XX:ArchiveClassesAtExit`, Java 13 or newer) and map that the next time. One archive for
-each Java and Spark is kept in the user's cache: 150 MB, made when the first session ends, in the background, in 10 to 20 s.
-It is an offer and never a must: a JVM ignores an archive that does not fit, and whatever goes wrong here, the session starts
-as ever.
+A third of what it costs to start a session is loading and checking classes: on two cores the first
+rows of `spark.range` are there after 5.7 s instead of 9.7, the session itself after 3.9 s instead
+of 6.8. The JVM can write those that it has loaded to an archive when it ends
+(`-XX:ArchiveClassesAtExit`, Java 13 or newer) and map that the next time. One archive for each Java
+and Spark is kept in the user's cache: 150 MB, made when the first session ends, in the background,
+in 10 to 20 s. It is an offer and never a must: a JVM ignores an archive that does not fit, and
+whatever goes wrong here, the session starts as ever.
 
-An archive is written as a *draft* of the session that makes it. Its header comes last, so a draft that begins with the
-magic number is whole; the next session gives it its final name. Drafts of an earlier boot may lack pages and are removed,
-as is every archive that nobody has used for a month. COMMITLOG_CLASS_DATA in the environment: `off` for none of this, `use`
-for an archive that is there and no making of one.
+An archive is written as a *draft* of the session that makes it. Its header comes last, so a draft
+that begins with the magic number is whole; the next session gives it its final name. Drafts of an
+earlier boot may lack pages and are removed, as is every archive that nobody has used for a month.
+COMMITLOG_CLASS_DATA in the environment: `off` for none of this, `use` for an archive that is there
+and no making of one.
 """
 
 from __future__ import annotations
@@ -41,10 +43,11 @@ _held: list[int] = []
 def sharing_options(
     cache: Path, java: Path, spark: Path, given: str, environment: Mapping[str, str] = os.environ
 ) -> str:
-    """JVM options for a session: use the archive; or make one; or nothing, where `given` (JVM options that the user has set)
-    speaks of class data, or where the cache can't be used.
+    """JVM options for a session: use the archive; or make one; or nothing, where `given` (JVM
+    options that the user has set) speaks of class data, or where the cache can't be used.
 
-    `java` is the runtime's home, `spark` Spark's; together with the sizes and times of their files they name the archive.
+    `java` is the runtime's home, `spark` Spark's; together with the sizes and times of their files
+    they name the archive.
     """
     mode = environment.get(VARIABLE, "make")
     if mode == "off" or any(word in given for word in _OWN_WORDS):
@@ -62,7 +65,9 @@ def sharing_options(
 
 
 def archive_path(cache: Path, java: Path, spark: Path) -> Path:
-    """Where the archive is. Another name when a file changes that the JVM compares with it: it would ignore it for ever."""
+    """Where the archive is. Another name when a file changes that the JVM compares with it: it
+    would ignore it for ever.
+    """
     files = [java / "release", java / "lib" / "server" / "libjvm.so", java / "lib" / "modules"]
     files += sorted((spark / "jars").iterdir())
     facts = [(str(file), *_size_and_time(file)) for file in files]
@@ -78,7 +83,9 @@ def _size_and_time(file: Path) -> tuple[int, int]:
 
 
 def _lock(archive: Path) -> bool:
-    """Whether this process is the one that makes the archive: many that start at the same time need no more than one."""
+    """Whether this process is the one that makes the archive: many that start at the same time need
+    no more than one.
+    """
     fd = DISK.open(archive.with_suffix(".lock"), write=True, create=True)
     if DISK.try_lock(fd):
         _held.append(fd)

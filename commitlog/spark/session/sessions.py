@@ -37,13 +37,15 @@ def session(
 ) -> SparkSession:
     """A SparkSession with the settings that make micro-batches quick and the terminal quiet.
 
-    `config` is added and wins. A session that runs already is returned as it is, with one warning that names what it
-    lacks. Where PYSPARK_PYTHON is not set, it is set in this process's environment. A local session and its web page listen
-    on this machine only; SPARK_LOCAL_IP names another address. Raises JavaNotFound.
+    `config` is added and wins. A session that runs already is returned as it is, with one warning
+    that names what it lacks. Where PYSPARK_PYTHON is not set, it is set in this process's
+    environment. A local session and its web page listen on this machine only; SPARK_LOCAL_IP names
+    another address. Raises JavaNotFound.
 
-    The first session of a Java and a Spark leaves an archive of classes in the user's cache, with which later ones start
-    quicker (class_data.py). Java's incubator module that only MLlib uses is left out with its warning:
-    `spark.driver.extraJavaOptions` = `--add-modules=jdk.incubator.vector` brings both back.
+    The first session of a Java and a Spark leaves an archive of classes in the user's cache, with
+    which later ones start quicker (class_data.py). Java's incubator module that only MLlib uses is
+    left out with its warning: `spark.driver.extraJavaOptions` =
+    `--add-modules=jdk.incubator.vector` brings both back.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -71,8 +73,8 @@ def session(
 
 
 def _python() -> str:
-    """This Python. Spark asks a shell whether there is such a command and quotes nothing, so a path with a space would be
-    none: a script in the cache stands for it."""
+    """This Python. Spark asks a shell whether there is such a command and quotes nothing, so a path
+    with a space would be none: a script in the cache stands for it."""
     quoted = shlex.quote(sys.executable)
     if quoted == sys.executable:
         return sys.executable
@@ -82,7 +84,9 @@ def _python() -> str:
 
 
 def _remove_socket_at_exit(session: SparkSession) -> None:
-    """PySpark removes the socket of its accumulators when a session is stopped; most scripts just end."""
+    """PySpark removes the socket of its accumulators when a session is stopped; most scripts just
+    end.
+    """
     address = getattr(getattr(session.sparkContext, "_accumulatorServer", None), "server_address", None)
     if isinstance(address, str):
         atexit.register(Path(address).unlink, missing_ok=True)
@@ -97,7 +101,9 @@ def _class_data(java: Java, settings: Mapping[str, str]) -> str:
 
 @contextmanager
 def _environment(**variables: str) -> Iterator[None]:
-    """What Spark's JVM is to be given, and no other program that this process starts: those want a whole Java."""
+    """What Spark's JVM is to be given, and no other program that this process starts: those want a
+    whole Java.
+    """
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -128,7 +134,9 @@ def _cores(master: str) -> int | None:
 
 
 def _address(master: str) -> dict[str, str]:
-    """Spark looks up this machine's own name unless it is told an address, and does not start where nobody knows the name."""
+    """Spark looks up this machine's own name unless it is told an address, and does not start where
+    nobody knows the name.
+    """
     return {"SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")} if _is_local(master) else {}
 
 

@@ -1,4 +1,6 @@
-"""Files in `readers/` that somebody else wrote: each can cost space, and harms no other reader, no command and no stage."""
+"""Files in `readers/` that somebody else wrote: each can cost space, and harms no other reader, no
+command and no stage.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,9 @@ ONLY_THE_OWNERS: dict[str, str] = {
 
 @pytest.fixture
 def store(tmp_path: Path) -> HandMadeStore:
-    """Topics `orders` and one that some patterns take for ever with, in two lanes; a reader that needs the second half."""
+    """Topics `orders` and one that some patterns take for ever with, in two lanes; a reader that
+    needs the second half.
+    """
     made = small_store(tmp_path / "store", topics=("orders", SLOW_TOPIC))
     at = dict.fromkeys((0, 1), 50)
     RegisteredReaders(made.directory).save(RegisteredReader("good", made.id, {"orders": at}, 1))
@@ -103,8 +107,8 @@ def bad_file(store: HandMadeStore) -> Path:
 
 
 def check(store: HandMadeStore, caplog: pytest.LogCaptureFixture, warned: bool) -> None:
-    """Everything is kept for the bad one until its file is gone, which is said once; the good one has what it had; commands
-    answer."""
+    """Everything is kept for the bad one until its file is gone, which is said once; the good one
+    has what it had; commands answer."""
     end = store.lane(0).end
     middle = store.lane(0).records[100].physical_offset
     needs = ReaderNeeds(store.directory, store.id)
@@ -201,7 +205,9 @@ def test_readers_that_is_no_directory(tmp_path: Path, caplog: pytest.LogCaptureF
 
 
 def test_the_allocator_lives_and_goes_on_deleting(tmp_path: Path) -> None:
-    """With all of the above in `readers/`: what has to go for the disk's sake goes, and each is named once in the log."""
+    """With all of the above in `readers/`: what has to go for the disk's sake goes, and each is
+    named once in the log.
+    """
     path = tmp_path / "store"
     config = {
         "store": {"segment_bytes": 1 << 16},

@@ -37,7 +37,9 @@ FIRST_MS = 1_000_000
 
 
 class Disk(FileChannel):
-    """A disk of 1,000 segments' size that is as full as it is told, and keeps a diary of names that go."""
+    """A disk of 1,000 segments' size that is as full as it is told, and keeps a diary of names that
+    go.
+    """
 
     def __init__(self) -> None:
         self.percent = 10.0
@@ -55,7 +57,9 @@ class Disk(FileChannel):
 
 
 class Case:
-    """A store with lanes 0 and 3 of 14 segments each, flushed and indexed, written from FIRST_MS on."""
+    """A store with lanes 0 and 3 of 14 segments each, flushed and indexed, written from FIRST_MS
+    on.
+    """
 
     def __init__(self, store: IdleStore, disk: Disk) -> None:
         self.store, self.disk, self.clock = store, disk, SetClock()
@@ -165,8 +169,8 @@ def test_zero_hours_is_no_limit(case: Case) -> None:
 
 
 def test_a_clock_that_jumped_deletes_nothing_and_says_so(case: Case, caplog: pytest.LogCaptureFixture) -> None:
-    """A second is tolerated; an allocator started after the jump goes by the store's start; when it is right again, it
-    goes on."""
+    """A second is tolerated; an allocator started after the jump goes by the store's start; when it
+    is right again, it goes on."""
     retention = case.retention()
     case.clock.wall += 1000 * HOUR * 1000
     case.turn(retention)
@@ -220,7 +224,7 @@ def test_a_batch_is_not_exceeded(case: Case) -> None:
     assert case.header(Header.DELETED_SEGMENTS) == 4
 
 
-# ---- registered readers ----------------------------------------------------------------------------------------------
+# ---- registered readers ------------------------------------------------------------------------
 
 
 def register(case: Case, offsets: dict[str, dict[int, int]], store_id: str = "") -> None:
@@ -286,7 +290,7 @@ def test_a_reader_of_another_store_keeps_nothing(case: Case) -> None:
     assert case.kept(0) == [case.last(0)]
 
 
-# ---- a full disk -----------------------------------------------------------------------------------------------------
+# ---- a full disk -------------------------------------------------------------------------------
 
 
 def test_a_full_disk_takes_the_oldest_also_from_a_reader_and_says_so(
@@ -318,7 +322,9 @@ def test_a_very_full_disk_gets_no_segment(case: Case, percent: float, refused: b
 
 @pytest.mark.parametrize(("percent", "full"), [(94.9, False), (95.1, True)])
 def test_a_disk_with_enough_free_is_not_full(case: Case, percent: float, full: bool) -> None:
-    """Percentages alone would refuse at 90 %; of this disk that leaves a hundred segments' size, twice what is enough."""
+    """Percentages alone would refuse at 90 %; of this disk that leaves a hundred segments' size,
+    twice what is enough.
+    """
     case.disk.percent = percent
     retention = case.retention(disk_enough_bytes=50 * SEGMENT)
     assert retention.refuses() is full
@@ -335,11 +341,13 @@ def test_what_is_deleted_for_the_disks_sake_ends_when_enough_is_free(case: Case)
     assert case.disk.percent == pytest.approx(95, abs=0.2)
 
 
-# ---- names and crashes -----------------------------------------------------------------------------------------------
+# ---- names and crashes -------------------------------------------------------------------------
 
 
 def test_names_go_after_positions_say_so(case: Case) -> None:
-    """Until then a restart finds every file that it was told of; then the segments go, then the queue's files."""
+    """Until then a restart finds every file that it was told of; then the segments go, then the
+    queue's files.
+    """
     at_age(case, 10**9)
     retention = case.retention()
     while retention.look():
@@ -393,7 +401,9 @@ def test_a_killed_allocators_leftovers_go_at_the_next_start(case: Case) -> None:
 
 
 def test_queue_files_below_go_and_the_last_stays(case: Case) -> None:
-    """50 entries a file: all of "old" is deleted, its last file stays so that offsets go on where they were."""
+    """50 entries a file: all of "old" is deleted, its last file stays so that offsets go on where
+    they were.
+    """
     at_age(case, 10**9)
     case.turn(case.retention())
     names = [int(path.name) for path in sorted(case.store.directory.lane(0).queue("old").iterdir())]
@@ -424,11 +434,13 @@ def test_a_damaged_segment_is_as_old_as_what_follows(case: Case) -> None:
     assert case.kept(0)[0] == 2
 
 
-# ---- the whole store -------------------------------------------------------------------------------------------------
+# ---- the whole store ---------------------------------------------------------------------------
 
 
 def test_a_running_store_stays_below_its_size(tmp_path: Path) -> None:
-    """Readers find the rest; a queue offset still names the same message; a restart finds nothing wrong."""
+    """Readers find the rest; a queue offset still names the same message; a restart finds nothing
+    wrong.
+    """
     config = {
         "store": {"segment_bytes": 1 << 16},
         "retention": {"max_bytes": 6 << 16, "interval_ms": 10},
@@ -479,8 +491,8 @@ def test_an_index_that_follows_knows_what_was_deleted(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_too_full_refuses_until_there_is_space(tmp_path: Path) -> None:
-    """What was accepted stays in memory and DiskFull says why; the stop, which has to put it somewhere, makes the segments
-    all the same."""
+    """What was accepted stays in memory and DiskFull says why; the stop, which has to put it
+    somewhere, makes the segments all the same."""
     config = {"store": {"segment_bytes": 1 << 16}}
     with patched_stages("tests.faults.stage:on_a_full_disk"), commitlog.Store.open(tmp_path / "store", config) as store:
         producer = store.producer()

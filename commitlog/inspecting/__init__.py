@@ -1,0 +1,1 @@
+"""Looking at a store without touching it: verify, dump, profiles. Private."""

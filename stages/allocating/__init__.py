@@ -1,0 +1,1 @@
+"""What the allocator does besides making segments: retention, and a look at the pool."""

@@ -1,0 +1,1 @@
+"""The parts of the supervisor: opening a store, watching its stages, stopping it."""
