@@ -130,7 +130,7 @@ class Reader:
         self._given_at_rest, self._rest_seconds, self._is_at_end = -1, 0.0, False
         self._closed, self._failure = False, ""
         self._last_statistics: ReaderStatistics | None = None
-        self._messages = self._read()
+        self._messages = self._read(refresh=follow)  # what came since is given out too
         self._view = open_view(path)
         self._index = TopicIndex(self._view, isolation)
         try:
@@ -269,13 +269,13 @@ class Reader:
         place = error.filename or self._view.path
         return disk_error(error.errno or errno.EIO, f"{place}: {error.strerror}, while it was read")
 
-    def _read(self, *, again: bool = False) -> Generator[Message, None, None]:
+    def _read(self, *, refresh: bool) -> Generator[Message, None, None]:
         """All messages in their order, and NOTHING_YET where it came to the end or walked for long
         without finding any.
 
-        `again`: after damage, by when there may be more, or what was damaged may be healed.
+        `refresh`: look for what has come, or was healed, since the index was read last.
         """
-        if again:
+        if refresh:
             self._index.refresh()
         order = attrgetter("physical_offset" if self._view.one_log else "timestamp")
         while True:
@@ -318,7 +318,7 @@ class Reader:
         if self._closed:
             self.close()
         elif isinstance(error, CorruptRecord | DamagedFile):
-            self._messages = self._read(again=True)
+            self._messages = self._read(refresh=True)
         else:
             self._failure = f"{type(error).__name__}: {error}"
 

@@ -2,7 +2,7 @@
 second run on.
 
 `commitlog.spark.session` keeps an archive of classes for that
-(commitlog/spark/session/class_data.py), which the first run makes when its session ends. Sessions
+(commitlog/spark/starting/class_data.py), which the first run makes when its session ends. Sessions
 in processes that a test starts use it and never make one: their JVM would outlive the test.
 """
 
@@ -33,7 +33,7 @@ CONFIG = {
 def small_session(directory: Path, **config: Any) -> Iterator[SparkSession]:
     """A session on two cores whose warehouse lies in `directory`; afterwards its JVM is gone."""
     import commitlog.spark
-    from commitlog.spark.session.class_data import VARIABLE
+    from commitlog.spark.starting.class_data import VARIABLE
 
     settings = CONFIG | {
         "spark.sql.warehouse.dir": str(directory / "warehouse"),

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from commitlog.spark.progress import lag
-    from commitlog.spark.session.sessions import session
+    from commitlog.spark.starting.session import session
 
 __all__ = ["lag", "session"]
 
-_HOMES = {"lag": "commitlog.spark.progress", "session": "commitlog.spark.session.sessions"}
+_HOMES = {"lag": "commitlog.spark.progress", "session": "commitlog.spark.starting.session"}
 
 
 def __getattr__(name: str) -> Any:

@@ -213,7 +213,10 @@ def test_an_interrupt_at_any_line_of_send_doubles_and_loses_nothing(store: commi
     producer = store.producer()
     sent: list[bytes] = []
     interrupted: list[bytes] = []
-    files = {sys.modules[f"commitlog.{name}"].__file__ for name in ("producer", "write_place", "bound_encoder")}
+    files = {
+        sys.modules[f"commitlog.{name}"].__file__
+        for name in ("producer", "appending.write_place", "record.bound_encoder")
+    }
 
     def interrupt_at(line: int) -> Any:
         seen = 0
