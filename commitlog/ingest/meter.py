@@ -1,8 +1,9 @@
-"""How far each stage is, in messages: read from the control region, which costs the stages nothing.
+"""How far each stage is, in messages.
 
-Positions are bytes. A lane's producer also counts its messages, so each look at a lane gives a pair
-(wrote, messages); between two of these a position is turned into messages in proportion. At the
-end, when all positions are the same, the count is exact.
+It is read from the control region, which costs the stages nothing. Positions there are bytes. A
+lane's producer also counts its messages, so each look at a lane gives a pair (wrote, messages). A
+position between two pairs is turned into messages in proportion. At the end, when all positions are
+the same, the count is exact.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _POSITIONS = (Lane.WROTE, Lane.COMMITTED, Lane.FLUSHED, Lane.DISPATCHED)
 
 @dataclass(frozen=True)
 class Reading:
-    """One look at the pipeline, from the start of the run on. Bytes are those of whole records."""
+    """One look at the pipeline, counted from the run's start. Bytes are those of whole records."""
 
     at: float
     messages: dict[str, float]
@@ -37,9 +38,7 @@ class Reading:
 
 @dataclass
 class _Track:
-    """What is known of one lane: where it stood when the run began, and the pairs to interpolate
-    in.
-    """
+    """One lane: its positions when the run began, and the pairs between which to interpolate."""
 
     lane: int
     wrote_at_start: int
@@ -47,8 +46,9 @@ class _Track:
     pairs: deque[tuple[int, int]] = field(default_factory=deque)
 
     def add(self, wrote: int, messages: int) -> None:
-        """One more pair; the count may have been seen late, so it replaces an older one at the same
-        position.
+        """Adds a pair.
+
+        It replaces an older one at the same position, whose count may have been seen too early.
         """
         if self.pairs and self.pairs[-1][0] == wrote:
             self.pairs.pop()
@@ -66,7 +66,7 @@ class _Track:
         return float(below[1] - self.messages_at_start)
 
     def forget_below(self, position: int) -> None:
-        """Drops pairs that no position can fall between any more."""
+        """Drops the pairs that no later position can fall between."""
         while len(self.pairs) > 1 and self.pairs[1][0] <= position:
             self.pairs.popleft()
 
@@ -83,8 +83,9 @@ class Meter:
         self._restarts_at_start = {name: self._stage_word(name, Stage.RESTARTS) for name in STAGES}
 
     def follow(self, lane: int) -> None:
-        """Counts what is written to a lane from now on. Its producer holds it and has not sent
-        anything yet.
+        """Counts what is written to a lane from now on.
+
+        The lane's producer holds it and has not sent anything yet.
         """
         base, words = self.control.lane_base(lane), self.control.words
         wrote, messages = words[base + Lane.WROTE], words[base + Lane.MESSAGES]
@@ -96,8 +97,9 @@ class Meter:
         return self.control.words[self.control.stage_base(stage) + index]
 
     def read(self, at: float) -> Reading:
-        """Looks at everything once. The furthest stage is loaded first, so that none overtakes the
-        one before it.
+        """Looks at everything once.
+
+        The last stage is loaded first, so that no stage seems to be ahead of the one before it.
         """
         words = self.control.words
         messages = dict.fromkeys(STEPS, 0.0)
@@ -132,9 +134,7 @@ class Meter:
 
 
 class Series:
-    """Cumulative counts over time, thinned out when a run is long: at most some two thousand
-    points.
-    """
+    """Cumulative counts over time: at most about two thousand points, thinned out in a long run."""
 
     POINTS_MAX = 2_000
 
@@ -144,7 +144,7 @@ class Series:
         self.points: list[tuple[float, ...]] = []
 
     def add(self, at: float, *values: float) -> None:
-        """Keeps a point unless the last one is too near."""
+        """Keeps a point, unless the one before it is too near."""
         if self.points and at - self.points[-1][0] < self.interval * 0.9:
             return
         self.points.append((at, *values))

@@ -1,6 +1,4 @@
-"""From settings to an exit code: the job, then the verdict, the report on screen and on disk, the
-picture.
-"""
+"""From settings to an exit code: the job, the verdict, the report, the picture."""
 
 from __future__ import annotations
 
@@ -9,10 +7,9 @@ from commitlog.ingest.settings import Settings, check_packages
 
 
 def run(settings: Settings) -> int:
-    """0 when every message that was sent is in the Parquet files exactly once and nothing else went
-    wrong.
+    """0 when each message sent is in the Parquet files exactly once and nothing else went wrong.
 
-    Raises CommitLogError for what kept the job from beginning; nothing is left behind then.
+    Raises CommitLogError where the job could not begin; then nothing is left behind.
     """
     check_packages()
     from commitlog.config_file import load_config
