@@ -1,4 +1,4 @@
-"""`commitlog cat STORE`: prints messages, of a live store, a stopped one, or a RocketMQ store root."""
+"""`commitlog cat STORE`: prints the messages of a live or stopped store, or of a RocketMQ root."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def cat(
                 if follow:
                     out.flush()
         out.flush()
-    except (KeyboardInterrupt, CommitLogError) as error:  # what was good before it comes first
+    except (KeyboardInterrupt, CommitLogError) as error:  # first print the good messages before it
         out.flush()
         if isinstance(error, CommitLogError):
             raise

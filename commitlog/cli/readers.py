@@ -1,6 +1,4 @@
-"""`commitlog readers STORE`: readers that are registered by name, where they are, and the way to
-move or drop one.
-"""
+"""`commitlog readers STORE`: shows the readers with a name and where they are; moves, drops one."""
 
 from __future__ import annotations
 
@@ -27,13 +25,14 @@ def readers(
         typer.Option(
             "--seek",
             metavar="NAME TO",
-            help="Move a reader of Python's that does not run: to earliest, latest, 'last 100', '10 minutes ago', an ISO "
-            'time, or offsets such as \'{"orders": {"0": 42}}\', of which queues that are not named stay.',
+            help="Move a reader of Python that does not run: to earliest, latest, 'last 100', '10 minutes ago', an ISO "
+            'time, or offsets such as \'{"orders": {"0": 42}}\'. Queues that the offsets do not name stay.',
         ),
     ] = None,
 ) -> None:
-    """List the store's registered readers (`Reader(name=…)`, Spark's option readerName), or move or
-    drop one.
+    """List the registered readers of STORE, or move or drop one.
+
+    These are `Reader(name=…)` of Python, and Spark's streams with option readerName.
     """
     from commitlog.disk.store_directory import StoreDirectory
     from commitlog.reading.registered_readers import RegisteredReaders
@@ -94,7 +93,7 @@ def as_json(state: ReaderState) -> dict[str, Any]:
 
 
 def summary(state: ReaderState) -> str:
-    """How far a reader is, in one line."""
+    """How far behind a reader is, in one line."""
     if state.lag is None:
         return f"{state.name}: its position can't be read"
     running = ", in use" if state.running else ""

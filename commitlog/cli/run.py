@@ -35,8 +35,8 @@ def run(
             opened.hurry()
         stop.set()
 
-    # before the start, which may take long: the first process of a container is not even sent what
-    # it has no handler for
+    # Before the start, which may take long. In a container the first process does not even receive
+    # a signal that it has no handler for.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
     opened = Store.open(store, config)
