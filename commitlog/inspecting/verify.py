@@ -1,7 +1,7 @@
-"""Checks logs and consume queues byte by byte, and says what is damaged and where. Changes nothing.
+"""Checks logs and consume queues byte by byte, and says what is damaged and where.
 
-What verify calls good is what was written: records whose CRCs hold, at their place, with the
-consume queue entry that belongs to them.
+It changes nothing. Good is what was written as it stands: a record whose CRC holds, at its place,
+with the consume queue entry that belongs to it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from commitlog.record.table import RecordTable
 
 _OPEN_MOST = 256
 _FINDINGS_MOST = 1000
-"""Of one log; what is more is only counted."""
+"""Findings listed of one log; more are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong: in which file, at which offset (bytes: of the log in segments, of
-    the file elsewhere).
+    """One thing that is wrong, with its file and offset.
+
+    The offset counts bytes: of the log for a segment, of the file for any other.
     """
 
     file: str
@@ -42,11 +43,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class LaneReport:
-    """What one log holds up to its end: where `positions` says it ends, else where the records do.
+    """What one log holds up to its end: its recorded end, else the end of its records.
 
-    `lane` is None for a RocketMQ's; `records_bytes` are those of good records. What lies behind the
-    recorded end was left by a store that was killed, or by a RocketMQ that had the lane open: a
-    start of the store takes it in, or sets it aside.
+    `lane` is None for a log of RocketMQ's; `records_bytes` are those of good records. Bytes behind
+    the recorded end were left by a store that was killed, or by a RocketMQ that had the lane open.
+    The next start of the store takes them in, or sets them aside.
     """
 
     path: str
@@ -58,7 +59,7 @@ class LaneReport:
     entries: int
     findings: tuple[Finding, ...]
     findings_more: int
-    """How many there are beyond those listed."""
+    """How many findings there are beyond those listed."""
     records_behind: int
     """Good records behind the recorded end, which nobody reads yet."""
     bytes_behind: int
@@ -71,7 +72,7 @@ class LaneReport:
 
 @dataclass(frozen=True, slots=True)
 class StoreReport:
-    """All logs at a path; `findings` are about what is around them, such as `store.json`."""
+    """All logs at a path; `findings` are about files around them, such as `store.json`."""
 
     path: str
     lanes: tuple[LaneReport, ...]
@@ -85,10 +86,10 @@ class StoreReport:
 def verify_store(
     path: str | os.PathLike[str], channel: FileChannel = DISK, progress: Callable[[int], None] = lambda where: None
 ) -> StoreReport:
-    """Checks a store of ours, one of its lanes, or a RocketMQ store root. Of a running store what
-    is flushed.
+    """Checks a store of ours, one of its lanes, or a RocketMQ store root.
 
-    `progress` is called with log offsets. Raises StoreNotFound, StoreTooNew, StoreRefused.
+    Of a running store it checks what is flushed. `progress` is called with log offsets. Raises
+    StoreNotFound, StoreTooNew, StoreRefused.
     """
     roots, findings = find_roots(path, channel)
     lanes = tuple(verify_lane(root, channel, progress) for root in roots)
@@ -192,8 +193,9 @@ class _Check:
     # ---- consume queues -------------------------------------------------------------------------
 
     def _look_up(self, table: RecordTable, topic: str, queue_id: int, rows: Ints) -> None:
-        """Compares the entries of some records of one queue. Entries above `dispatched` need not be
-        there yet.
+        """Compares the entries of some records of one queue.
+
+        Entries above `dispatched` need not be there yet.
         """
         queue = self._queue(self.root.path / "consumequeue" / topic / str(queue_id))
         for begin, end in runs(table.queue_offsets[rows]):
@@ -219,13 +221,14 @@ class _Check:
                 self._find(queue.directory, place * ENTRY_BYTES, reason)
 
     def _is_retired(self, table: RecordTable) -> bool:
-        """Whether retention has removed the segment since, and perhaps its entries with it: both
-        are no damage.
+        """Whether retention has removed the segment since; it may remove entries too.
+
+        That is no damage.
         """
         return not (self.root.path / "commitlog" / segment_name(table.base_offset)).exists()
 
     def _look_at_ends(self, end: int) -> None:
-        """No queue may name a record past the log's end."""
+        """Reports queues that name a record past the log's end."""
         if self.root.limit is not None:
             return
         for directory in queue_directories(self.root.path / "consumequeue", self.channel):
