@@ -1,9 +1,8 @@
-"""Where a consume queue of a RocketMQ begins and ends, also one that has damaged entries, or names
-damaged records.
+"""Where a consume queue of a RocketMQ begins and ends, even with damaged entries or records.
 
-Its log belongs to all queues and can't be walked instead, so the entries alone say what there is.
-Those that are damaged, or lead to damage, are within the bounds: whoever reads them meets them one
-by one.
+Its log belongs to all queues and can't be walked instead, so only the entries say what there is.
+Entries that are damaged, or name damaged records, are within the bounds: whoever reads them meets
+them one by one.
 """
 
 from __future__ import annotations
@@ -22,16 +21,18 @@ from commitlog.record.record import RECORD_BYTES_MIN, Record
 
 
 class RecordOf(Protocol):
-    """The record that an entry of the queue names. Raises CorruptRecord where it is another one, or
-    none; DamagedFile.
+    """Gives the record that an entry of the queue names.
+
+    Raises CorruptRecord where there is none, or another one; DamagedFile.
     """
 
     def __call__(self, offset: int, *, check_crc: bool = False) -> Record: ...
 
 
 def foreign_bounds(queue: ConsumeQueue, limits: LaneLimits, record: RecordOf) -> tuple[int, int]:
-    """First queue offset, and one past the last; both 0 where there is nothing. Raises DamagedFile,
-    OSError.
+    """First queue offset, and one past the last; both 0 where there is nothing.
+
+    Raises DamagedFile, OSError.
     """
     bounds = QueueBounds(queue, limits.first, limits.dispatched)
     try:
@@ -47,8 +48,9 @@ def foreign_bounds(queue: ConsumeQueue, limits: LaneLimits, record: RecordOf) ->
 
 
 def _proven_end(queue: ConsumeQueue, first: int, end: int, goes_on: bool, record: RecordOf) -> int:
-    """Where the queue of a RocketMQ that was killed ends. The last entries may name what never
-    reached the disk.
+    """Where the queue of a RocketMQ that was killed ends.
+
+    Its last entries may name records that never reached the disk.
     """
     good = end
     while good > first and not _is_good(record, good - 1, check_crc=True):
@@ -71,11 +73,10 @@ def _is_good(record: RecordOf, offset: int, *, check_crc: bool = False) -> bool:
 
 
 def _by_looking(queue: ConsumeQueue, first_where: int, end_where: int, record: RecordOf) -> tuple[int, int]:
-    """The same bounds of a queue with entries in it that can't be right, found by a look at each:
-    damaged ones are within.
+    """The bounds of a queue with impossible entries, found by a look at each entry.
 
-    The last good one is where the queue ends, with what follows it without an empty place. Raises
-    DamagedFile, OSError.
+    Damaged entries are within the bounds. The queue ends with the last good entry and those that
+    follow it without an empty place. Raises DamagedFile, OSError.
     """
     first, last = -1, -1
     per_file = queue.file_bytes // ENTRY_BYTES
@@ -86,7 +87,7 @@ def _by_looking(queue: ConsumeQueue, first_where: int, end_where: int, record: R
         is_in = (where >= first_where) & (where <= end_where - size) & (size >= RECORD_BYTES_MIN)
         is_in &= size != PRE_FILL_SIZE
         within = (np.flatnonzero(is_in) + start).tolist()
-        if first < 0 and within:  # where nothing was deleted, what comes before is damaged
+        if first < 0 and within:  # if nothing was deleted, the entries before it are damaged
             first = starts[0] if first_where <= 0 and entries["size"][0] != PRE_FILL_SIZE else within[0]
         last = next((offset for offset in reversed(within) if _is_good(record, offset)), last)
     if last < 0:
