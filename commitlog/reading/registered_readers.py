@@ -4,10 +4,10 @@
     {"0": 42, "1": 7}}}
 
 An offset is the queue offset of the next message that the reader needs of a topic in a lane. A lane
-that a topic has no offset for counts as 0: the reader has not seen anything of it yet. More fields,
-where they are needed:
+without an offset counts as 0: the reader has not seen anything of it yet. More fields, where they
+are needed:
 
-    "kind": "python"        a `Reader`'s, which goes on from here; without it a Spark query's, which goes by its checkpoint
+    "kind": "python"        a `Reader` goes on from here; without it a Spark query, with its checkpoint
     "all_topics": true      topics without offsets are read too, from 0
     "pattern": "or.*"       topics that match are read too, from 0 when they appear
     "passed_over": ["x"]    topics that were looked at and do not match
@@ -15,17 +15,17 @@ where they are needed:
     "lanes": [0, 2]         only these lanes are read
     "members": [1, 3]       only lanes whose number modulo 3 is 1 are read
 
-Retention keeps what a registered reader needs, so one that is gone for good has to be removed. A
-pattern is matched by its owner alone, for a regular expression may take for ever: to everybody else
-a topic that is neither among the offsets nor passed over is one that may match, and is kept from
-its first message until the owner says. (A file of a version that did not write `passed_over` yet so
-keeps more than it needs, until its query runs again.)
+Retention keeps what a registered reader needs, so a reader that is gone for good has to be removed.
+Only its owner matches a pattern, because a regular expression may take for ever. For everybody else
+a topic may match if it is neither among the offsets nor passed over: it is kept from its first
+message on, until the owner has looked. (The file of an older version has no `passed_over`. It keeps
+more than it needs until its query runs again.)
 
-Anybody who may write here may write nonsense. What a file says is checked, and a file that can't be
-believed keeps everything: it costs space, and harms no other reader and no stage.
+A file may hold nonsense, so it is checked. One that can't be believed keeps everything: that costs
+space, and harms no other reader and no stage.
 
-Beside it lies `<name>.lock`, which whoever reads under the name holds locked: the kernel frees it
-when that process dies.
+Beside it is `<name>.lock`. Whoever reads under the name holds it locked; the kernel frees it when
+that process dies.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from commitlog.record.properties import check_topic
 from commitlog.shm.layout import LANE_ROWS
 
 PATIENCE_SECONDS = 5.0
-"""How long a name that is held is waited for: a reader that was stopped just now is still ending."""
+"""How long to wait for a name in use: a reader that was just stopped may still be ending."""
 SPARK, PYTHON = "spark", "python"
 """Kinds of readers."""
 OFFSET_END = (1 << 63) // ENTRY_BYTES
-"""Queue offsets are below it: an entry's place is a signed number of 64 bits."""
+"""Queue offsets are below this, because an entry's place is a signed number of 64 bits."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _FILE_BYTES_MAX = 4 << 20
 """Room for 300,000 queues."""
@@ -70,16 +70,17 @@ _UNBELIEVABLE = (
     MemoryError,
     CommitLogError,
 )
-"""What reading nonsense raises."""
+"""The errors that nonsense in a file raises."""
 
 Lag = dict[str, dict[int, int]]
-"""topic → lane → messages that are there and not read."""
+"""topic → lane → number of messages that are there and not read."""
 
 
 @dataclass(frozen=True)
 class RegisteredReader:
-    """Where a reader is. `offsets`: topic → lane → next queue offset; `moved_ms`: wall time of its
-    last progress.
+    """A registered reader and its position.
+
+    `offsets`: topic → lane → next queue offset; `moved_ms`: wall time of its last progress.
     """
 
     name: str
@@ -87,17 +88,17 @@ class RegisteredReader:
     offsets: Mapping[str, Mapping[int, int]]
     moved_ms: int
     pattern: str | None = None
-    """It reads topics that match as well, from their first message. Never matched here."""
+    """It also reads topics that match, from their first message. Only its owner matches them."""
     all_lanes: bool = True
     """Whether it reads lanes that have no offset, from their first message."""
     passed_over: frozenset[str] = frozenset()
-    """Topics that its owner has matched with the pattern in vain."""
+    """Topics that do not match the pattern, as its owner has found."""
     kind: str = SPARK
     all_topics: bool = False
     lanes: LaneChoice = ALL_LANES
 
     def offset(self, topic: str, lane: int) -> int | None:
-        """The next queue offset it needs; None where it does not read the topic in that lane."""
+        """The next queue offset that it needs; None where it does not read this topic and lane."""
         if lane not in self.lanes:
             return None
         known = self.offsets.get(topic)
@@ -107,7 +108,7 @@ class RegisteredReader:
         return 0 if self.all_topics or may_match else None
 
     def lag(self, index: TopicIndex) -> Lag:
-        """How many messages are there that it has not read; what retention took is none of them."""
+        """How many messages it has not read, of those that are there. Deleted ones do not count."""
         found: Lag = {}
         for topic in index.topics():
             for lane, queue in sorted(index.ranges(topic).items()):
@@ -129,7 +130,7 @@ class RegisteredReaders:
         return sorted(name for file in files if (name := file.removesuffix(".json")) != file and _NAME.fullmatch(name))
 
     def load(self, name: str) -> RegisteredReader:
-        """Raises ReaderError for a file that says no reader's position, FileNotFoundError, OSError."""
+        """The reader of a name. Raises FileNotFoundError, OSError, ReaderError (not a position)."""
         path = self._path(name, "json")
         data = self.channel.read_file(path, _FILE_BYTES_MAX + 1)
         try:
@@ -142,14 +143,16 @@ class RegisteredReaders:
             ) from error
 
     def stamp(self, name: str) -> tuple[int, int, int]:
-        """Changes whenever the reader's file does. Raises OSError."""
+        """A value that changes whenever the reader's file does. Raises OSError."""
         facts = os.lstat(self._path(name, "json"))
         return facts.st_ino, facts.st_mtime_ns, facts.st_size
 
     def save(self, reader: RegisteredReader) -> None:
-        """Registers a reader or moves it, durably: whoever looks sees the old position or the new.
+        """Registers a reader or moves it, durably.
 
-        Raises ReaderError for one of too many queues, OSError.
+        Others see the old position or the new one.
+
+        Raises OSError, and ReaderError for a reader of too many queues.
         """
         data = orjson.dumps(_to_json(reader)) + b"\n"
         if len(data) > _FILE_BYTES_MAX:
@@ -161,8 +164,9 @@ class RegisteredReaders:
         self.channel.replace_file(self._path(reader.name, "json"), data)
 
     def remove(self, name: str) -> None:
-        """Forgets a reader: nothing is kept for it any more. Raises ReaderError where there is
-        none, ReaderInUse.
+        """Forgets a reader: nothing is kept for it any more.
+
+        Raises ReaderInUse, and ReaderError where there is no such reader.
         """
         path = self._path(name, "json")
         self.check_is_registered(name)
@@ -177,7 +181,7 @@ class RegisteredReaders:
             self.let_go(held)
 
     def check_is_registered(self, name: str) -> None:
-        """Raises ReaderError where there is no such reader, and says which there are."""
+        """Raises ReaderError, which lists the readers, where there is none of this name."""
         names = self.names()
         if name not in names:
             raise ReaderError(f"{self.directory.path}: no reader {name!r}; there are {', '.join(names) or 'none'}")
@@ -185,11 +189,10 @@ class RegisteredReaders:
     # ---- holding a name -------------------------------------------------------------------------
 
     def hold(self, name: str) -> Lock:
-        """Takes the name for this process: closing the lock, or dying, lets go. A forked child does
-        not hold it.
+        """Takes the name for this process, until it closes the lock or dies.
 
-        Raises ReaderInUse where another process holds it, ReaderError where the store may not be
-        written.
+        A forked child does not hold it. Raises ReaderInUse where another process holds it,
+        ReaderError where the store may not be written.
         """
         path = self._path(name, "lock")
         deadline = self.clock.monotonic_ns() + int(PATIENCE_SECONDS * 1e9)
@@ -198,7 +201,7 @@ class RegisteredReaders:
             try:
                 if self._try(lock, name, path):
                     return lock
-            except BaseException:  # whoever keeps the error would keep the lock
+            except BaseException:  # an error that somebody keeps would keep the lock
                 lock.close()
                 raise
             lock.close()
@@ -210,7 +213,7 @@ class RegisteredReaders:
             self.clock.sleep(0.02)
 
     def _remove_leftovers(self, name: str) -> None:
-        """Files that holders of the name were replacing the position with when they were killed."""
+        """Removes new files of the position whose writers were killed before the rename."""
         left = re.compile(rf"\.{re.escape(name)}\.json\.[0-9]+\.tmp")
         for file in self.channel.list(self.directory.readers_directory):
             if left.fullmatch(file):
@@ -255,7 +258,7 @@ class RegisteredReaders:
 
 
 def check_name(name: str) -> None:
-    """Raises ReaderError for what can't be the name of a reader."""
+    """Raises ReaderError for a text that can't be the name of a reader."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ReaderError(f"{name!r} is no reader's name: letters, digits, _ . and -, 100 at most, not . or - first")
 
@@ -287,8 +290,11 @@ def _to_json(reader: RegisteredReader) -> dict[str, Any]:
 
 
 def _from_json(name: str, values: dict[str, Any]) -> RegisteredReader:
-    """Raises one of _UNBELIEVABLE. Nothing is taken for what it is not: True is no number, "1"
-    neither.
+    """The reader that a file describes.
+
+    Raises one of _UNBELIEVABLE.
+
+    Types are checked strictly: neither True nor "1" is a number.
     """
     pattern = values.get("pattern")
     if pattern is not None and len(_is(str, pattern)) > PATTERN_LENGTH_MAX:
@@ -341,7 +347,7 @@ def _is(kind: type, value: Any) -> Any:
 # ---- for people --------------------------------------------------------------------------------
 
 STANDS_STILL_MS = 86_400_000
-"""A reader that is behind and has not moved for so long is warned of."""
+"""There is a warning for a reader that is behind and has not moved for this long."""
 
 
 @dataclass(frozen=True)
@@ -366,9 +372,7 @@ class ReaderState:
 
 
 def reader_states(index: TopicIndex, clock: Clock = SYSTEM_CLOCK) -> list[ReaderState]:
-    """All registered readers of the store that the index looks at, by name; damaged positions come
-    as warnings.
-    """
+    """All registered readers of the index's store, by name; a damaged position gives a warning."""
     view = index.view
     readers = RegisteredReaders(StoreDirectory(view.path), clock)
     found = []
