@@ -1,6 +1,4 @@
-"""What a reader leaves out because the log is damaged there: raised as an error, or counted and
-warned about.
-"""
+"""What a reader leaves out because the log is damaged: an error, or a count and a warning."""
 
 from __future__ import annotations
 
@@ -17,16 +15,14 @@ LogError = CorruptRecord | DamagedFile
 
 
 def with_way_out(error: LogError) -> LogError:
-    """The error of a reader that was not told to go on behind damage."""
+    """The error with advice, for a reader that was not told to leave out damage."""
     if isinstance(error, CorruptRecord):
         return CorruptRecord(f"{error.reason}. {WAY_OUT}", error.offset, error.file)
     return DamagedFile(f"{error}. {WAY_OUT}")
 
 
 class LeftOut:
-    """Counts the damaged places of one lane, or of one queue, that a reader has passed over, and
-    says so now and then.
-    """
+    """Counts the damaged places of a lane or queue that a reader passed over, and warns of them."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -35,9 +31,7 @@ class LeftOut:
         self._untold = self._missing = 0
 
     def add(self, place: int, error: LogError) -> None:
-        """A damaged place (offset of the log, or number of an entry); the same one again is not
-        counted.
-        """
+        """Counts a damaged place (offset of the log, or number of an entry), each place once."""
         if place not in self._places:
             self._places.add(place)
             self._untold += 1
@@ -47,8 +41,9 @@ class LeftOut:
         return bool(self._untold)
 
     def tell(self, missing: int) -> None:
-        """Warns of what was left out since the last time. `missing`: messages that are known to be,
-        in all.
+        """Warns of what was left out since the last warning.
+
+        `missing` is the number of messages in all that are known to be missing.
         """
         if not self._untold:
             return

@@ -1,19 +1,22 @@
-"""The position of a named reader: `Reader(path, topic="billing", name="billing")` goes on where it
-was.
+"""The position of a named reader: `Reader(path, name="billing")` goes on where it was.
 
-It is kept in the store (registered_readers.py): retention leaves what the reader has not done,
-`commitlog readers` shows how far it is behind, and one process at a time has the name.
+The position is kept in the store (registered_readers.py). Retention keeps what the reader has not
+done, `commitlog readers` shows how far it is behind, and only one process at a time has the name.
 
-**At least once.** A position is written after messages were given out and never before, so what is
-given out twice is what was not committed when the reader ended, and nothing is passed over. Three
-counts matter, each by topic and lane: what was *given out*; what is *done*, which is the same
-without the message given out last, until the reader is asked for another (its user may still be
-working on it); and what is *committed*, which is in the file. `commit()` commits what was given
-out: who calls it says that the last message is done too. An automatic commit takes what is done. A
-position never goes back but by `seek`.
+**At least once.** A position is written after messages were given out, never before. So a reader
+that is started again gets what was not committed, some of it a second time, and misses nothing.
+Three counts matter, each by topic and lane:
 
-Threads: `given` and its like belong to the one that reads; `commit` and `close` may come from any
-thread or signal handler.
+- *given out*: the messages that the reader has handed to its user;
+- *done*: the same without the last message, until the user asks for another one: the user may
+  still be working on it;
+- *committed*: what the file says.
+
+`commit()` commits what was given out: the caller says with it that the last message is done too. An
+automatic commit takes what is done. A position never goes back, except by `seek`.
+
+Threads: the thread that reads calls `given`, `waits` and `ended`. Any thread or signal handler may
+call `commit` and `close`.
 """
 
 from __future__ import annotations
@@ -47,8 +50,11 @@ Places = dict[tuple[str, int], int]
 
 
 class ReaderPosition:
-    """Holds the name from its making to `close`. Raises ReaderInUse, ReaderError (the store may
-    only be read).
+    """The position of one reader.
+
+    It holds the reader's name from its making to `close`.
+
+    Raises ReaderInUse, and ReaderError where the store may only be read.
     """
 
     def __init__(
@@ -78,12 +84,11 @@ class ReaderPosition:
     # ---- the beginning --------------------------------------------------------------------------
 
     def begin(self, index: TopicIndex, starts: QueueStarts, *, fail_on_data_loss: bool) -> QueueStarts:
-        """Where to begin in each queue that is there: where the reader was, or, the first time, as
-        `starts` says.
+        """Where to begin in each queue: where the reader was, or, the first time, as `starts` says.
 
-        Its position is in the file when this returns, so that retention knows. Raises ReaderError
-        (a position of another store, or of a Spark query; one that can't be read or written),
-        DataLoss, OffsetOutOfRange.
+        The position is in the file when this returns, so that retention knows it. Raises
+        ReaderError (a position of another store, or of a Spark query; one that can't be read or
+        written), DataLoss, OffsetOutOfRange.
         """
         known = self._load()
         if known is None:
@@ -116,8 +121,9 @@ class ReaderPosition:
         return known
 
     def _gone_on(self, known: RegisteredReader, index: TopicIndex, fail_on_data_loss: bool) -> Places:
-        """Its places in the queues that are there. One that is new under the name begins with what
-        is kept.
+        """The places of a known reader in the queues that are there.
+
+        A queue that is new to it begins with the first message that is kept.
         """
         found: Places = {}
         lost: list[str] = []
@@ -163,7 +169,7 @@ class ReaderPosition:
     # ---- what is given out ----------------------------------------------------------------------
 
     def given(self, message: Message) -> None:
-        """This message is given out: the one before it is done."""
+        """Notes that this message is given out; the one before it is done."""
         self._no_child()
         self._last_is_done()
         self._last = message
@@ -171,13 +177,13 @@ class ReaderPosition:
             self._commit_if_due(self._every_ns)
 
     def waits(self) -> None:
-        """The reader is asked for another message and there is none yet: the last one is done."""
+        """Notes that the reader is asked for another message, and there is none yet: all are done."""
         self._last_is_done()
         if self._every_ns is not None:
             self._commit_if_due(self._every_ns)
 
     def ended(self) -> None:
-        """There is no message any more: all are done."""
+        """Notes that there are no more messages: all are done."""
         self._last_is_done()
         if self._every_ns is not None:
             self._commit_if_due(0)
@@ -195,23 +201,21 @@ class ReaderPosition:
         return places
 
     def position(self) -> Offsets:
-        """The next queue offset of each topic and lane that will be given out."""
+        """For each topic and lane, the queue offset that will be given out next."""
         return _by_topic(self._given_out())
 
     def committed(self) -> Offsets:
-        """The next queue offset of each topic and lane with which a reader of this name would
-        begin.
-        """
+        """For each topic and lane, the queue offset where a new reader of this name would begin."""
         return _by_topic(self._committed)
 
     # ---- commits --------------------------------------------------------------------------------
 
     def commit(self, message: Message | None = None) -> None:
-        """Writes what was given out, or, in its topic and lane, what was given out up to a message
-        and with it.
+        """Commits what was given out.
 
-        Raises ReaderError: closed, in a forked child, not this reader's message, inside another
-        commit of this thread, or the file can't be written. IllegalArgument: no message.
+        With a message it commits, in the message's topic and lane, everything up to that message.
+        Raises ReaderError (closed, in a forked child, not this reader's message, inside another
+        commit of this thread, or the file can't be written), IllegalArgument (not a message).
         """
         self._no_child()
         places = self._given_out()
@@ -246,13 +250,15 @@ class ReaderPosition:
             raise ReaderError(f"reader {self.name} is closed: commit before")
 
     def _commit_if_due(self, every_ns: float) -> None:
-        """An automatic commit. That the file can't be written loses nothing: it is tried again, and
-        said once.
+        """Commits automatically when it is time.
+
+        A file that can't be written loses nothing: the commit is tried again, and one warning is
+        logged.
         """
         if self.clock.monotonic_ns() - self._tried_ns < every_ns:
             return
         self._no_child()
-        if self._lock.acquire(blocking=False):  # else another thread commits
+        if self._lock.acquire(blocking=False):  # else another thread is committing
             try:
                 if not (self._is_writing or self._is_closed):
                     self._write_or_complain()
@@ -271,7 +277,10 @@ class ReaderPosition:
                 self._complaint = text
 
     def _write(self, places: Places) -> None:
-        """Brings the committed places up to these, none of them back. Raises OSError, ReaderError."""
+        """Moves the committed places forward to these; none goes back.
+
+        Raises OSError, ReaderError.
+        """
         self._tried_ns = self.clock.monotonic_ns()
         wanted = self._committed | {key: max(to, self._committed.get(key, 0)) for key, to in places.items()}
         if wanted == self._committed:
@@ -302,11 +311,10 @@ class ReaderPosition:
     # ---- the end --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Commits what is done, where that is automatic, and gives the name back. In a forked child
-        it does neither.
+        """Commits what is done, if commits are automatic, and gives the name back.
 
-        Where a commit is under way (of another thread, or of the one that a signal has
-        interrupted), that does it at its end.
+        In a forked child it does nothing. During a commit (of another thread, or of this one under
+        a signal handler) it leaves both to the end of that commit.
         """
         self._is_closing = True
         if os.getpid() == self._pid:
@@ -339,8 +347,9 @@ def check_options(
     *,
     one_log: bool,
 ) -> None:
-    """Whether a reader can have these together. Raises OptionError, ReaderError (not a name),
-    IllegalTopic.
+    """Raises for options of a reader that do not go together.
+
+    OptionError, ReaderError (the name is not allowed), IllegalTopic.
     """
     if auto_commit_seconds is not None:
         is_number = isinstance(auto_commit_seconds, int | float) and not isinstance(auto_commit_seconds, bool)
@@ -364,7 +373,7 @@ def check_options(
 
 
 def check_owner(reader: RegisteredReader, store_id: str, readers: RegisteredReaders) -> None:
-    """Raises ReaderError for a position that is no Python reader's, or one in another store."""
+    """Raises ReaderError where a position is not a Python reader's, or belongs to another store."""
     remove = f"`commitlog readers {readers.directory.path} --remove {reader.name}`"
     if reader.kind != PYTHON:
         raise ReaderError(
@@ -379,10 +388,9 @@ def check_owner(reader: RegisteredReader, store_id: str, readers: RegisteredRead
 
 
 def seek(index: TopicIndex, name: str, to: str, clock: Clock = SYSTEM_CLOCK) -> RegisteredReader:
-    """Moves a reader that does not run to a place: a start for all its queues, or offsets for
-    single ones (JSON).
+    """Moves a reader that does not run to a start, or single queues of it to offsets (JSON).
 
-    Queues that offsets do not name stay where they are. Gives the reader as it is now. Raises
+    Queues that the offsets do not name stay where they are. Returns the reader as it is now. Raises
     BadStart, OffsetOutOfRange, ReaderInUse, ReaderError (no such reader, a Spark query's, one of
     another store), OSError.
     """
@@ -408,8 +416,9 @@ def seek(index: TopicIndex, name: str, to: str, clock: Clock = SYSTEM_CLOCK) -> 
 
 
 def check_named(starts: QueueStarts, present: Collection[tuple[str, int]], least: int = 1) -> None:
-    """Raises OffsetOutOfRange for an offset, from `least` on, of a queue that is not among those
-    that are read and there.
+    """Checks that every queue with an offset of `least` or more is present and read.
+
+    Raises OffsetOutOfRange.
     """
     for topic, lanes in starts.offsets.items():
         for lane, number in lanes.items():
@@ -421,8 +430,9 @@ def check_named(starts: QueueStarts, present: Collection[tuple[str, int]], least
 
 
 def read_queues(index: TopicIndex, topics: Collection[str] | None) -> set[tuple[str, int]]:
-    """Topic and lane of what is there of these topics, in all lanes: members may be given the same
-    starts.
+    """Topic and lane of the queues of these topics, in all lanes.
+
+    All lanes, because all members of a group may be given the same starts.
     """
     return {(topic, lane) for topic, lane, _ in _queues(index, topics, ALL_LANES)}
 
@@ -430,7 +440,7 @@ def read_queues(index: TopicIndex, topics: Collection[str] | None) -> set[tuple[
 def _queues(
     index: TopicIndex, topics: Collection[str] | None, lanes: LaneChoice
 ) -> Iterator[tuple[str, int, QueueRange]]:
-    """Topic, lane and range of the queues that are there and read."""
+    """Topic, lane and range of the queues that are present and read."""
     for topic in index.topics():
         if topics is None or topic in topics:
             for lane, queue in sorted(index.ranges(topic).items()):
