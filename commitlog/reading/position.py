@@ -177,7 +177,7 @@ class ReaderPosition:
             self._commit_if_due(self._every_ns)
 
     def waits(self) -> None:
-        """Notes that the reader is asked for another message, and there is none yet: all are done."""
+        """Notes that the reader is asked for a message and there is none yet: all are done."""
         self._last_is_done()
         if self._every_ns is not None:
             self._commit_if_due(self._every_ns)

@@ -7,7 +7,7 @@ An offset is the queue offset of the next message that the reader needs of a top
 without an offset counts as 0: the reader has not seen anything of it yet. More fields, where they
 are needed:
 
-    "kind": "python"        a `Reader` goes on from here; without it a Spark query, with its checkpoint
+    "kind": "python"        a `Reader`, which goes on from here; without it a Spark query's
     "all_topics": true      topics without offsets are read too, from 0
     "pattern": "or.*"       topics that match are read too, from 0 when they appear
     "passed_over": ["x"]    topics that were looked at and do not match

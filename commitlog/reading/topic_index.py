@@ -47,8 +47,8 @@ from commitlog.record.record import RECORD_BYTES_MIN, Record
 from commitlog.record.scan import Source
 
 WALK_RATHER_BYTES = 8192
-"""Bytes for each queue of a lane. Fewer than these are walked when the lane has moved; for more, the
-ends of all its consume queues are read again.
+"""Bytes for each queue of a lane: when the lane has moved further than this, the ends of all its
+consume queues are read again; a shorter part is walked.
 """
 MARK_BYTES = 1 << 20
 """Bytes between two marks of a topic above `dispatched`: a reader of a part walks little more."""
