@@ -1,5 +1,6 @@
-"""append: what it costs to hand one message over, from one producer. Nothing is waited for but the
-acceptance.
+"""append: the cost of handing over one message, from one producer.
+
+A turn waits only until the message is accepted.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ def _count(bench: Bench, size: int, full: int = 600_000) -> int:
 
 
 def _fewer(bench: Bench, size: int, part: int) -> int:
-    """A part of the work, for who is slow."""
+    """A part of the work, for slow contestants."""
     return max(_count(bench, size) // part, 1000)
 
 
 def _most(bench: Bench, size: int) -> int:
-    """Batches are quick: more of them, as many as fit into free buffers."""
+    """More messages, because batches are quick: as many as fit into free buffers."""
     room = 2 * bench.settings.segment_bytes // len(floors.record_of(size))
     return min(_count(bench, size) * 4, room // 1000 * 1000)
 
@@ -85,8 +86,9 @@ def _single(
 
 
 def send(producer: commitlog.Producer, body: bytes, count: int) -> Sample:
-    """The loop that a user would write; the stages work beside it, and what they have left is
-    flushed outside the clock.
+    """The loop that a user would write, while the stages work.
+
+    What is not flushed at its end is flushed outside the clock.
     """
     append = producer.send
     with Stopwatch() as watch:
@@ -97,7 +99,7 @@ def send(producer: commitlog.Producer, body: bytes, count: int) -> Sample:
 
 
 def send_batches(producer: commitlog.Producer, bodies: Any, count: int) -> Sample:
-    """The same with batches; `bodies` is one of them."""
+    """The same with batches; `bodies` is one batch."""
     append, each = producer.send_batch, len(bodies)
     with Stopwatch() as watch:
         for _ in range(count // each):
