@@ -1,6 +1,4 @@
-"""Older files put back under a newer pool, segments removed or emptied: healed from memory, or
-refused by name.
-"""
+"""Older files under a newer pool, segments removed or emptied: healed from memory, or refused."""
 
 from __future__ import annotations
 
@@ -30,8 +28,9 @@ CONFIG: dict[str, dict[str, Any]] = {
 
 
 class Killed:
-    """A store that was killed when all of it was flushed, with a copy of its first lane made
-    half-way.
+    """A store that was killed when everything was flushed.
+
+    A copy of its first lane was made half-way.
     """
 
     def __init__(self, directory: Path, segments: int, copied_at: float) -> None:
@@ -67,7 +66,7 @@ class Killed:
         return self.log / f"{number * SEGMENT:020d}"
 
     def put_back(self, name: str = "commitlog") -> None:
-        """Replaces what is there by what the copy has."""
+        """Replaces what is there by the copy."""
         target, source = self.path / "lanes/0" / name, self.copy / name
         if source.is_dir():
             shutil.rmtree(target)
@@ -76,7 +75,7 @@ class Killed:
             shutil.copyfile(source, target)
 
     def is_whole(self) -> None:
-        """Opens it, goes on, and finds everything once."""
+        """Opens the store, sends on, and finds everything once."""
         with commitlog.Store.open(self.path, CONFIG) as store, store.producer() as producer:
             assert producer.send("orders", b"more").offset == self.sent
             producer.flush()
@@ -87,9 +86,7 @@ class Killed:
 
 
 def test_what_buffers_hold_is_written_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Older files of a log that is in the buffers as a whole: the bytes are in memory, so nothing
-    is lost.
-    """
+    """Older files of a log that is in the buffers completely: nothing is lost."""
     case = Killed(tmp_path, 2, 0.5)
     case.put_back()
     case.is_whole()
@@ -101,7 +98,7 @@ def test_what_buffers_hold_is_written_back(tmp_path: Path, caplog: pytest.LogCap
 def test_a_harmed_segment_is_written_back(
     how: str, number: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The last one, and the one before it; also where positions and queues were put back with it."""
+    """The last segment and the one before it; also with older positions and queues."""
     case = Killed(tmp_path, 5, 0.5)
     last = max(file for file in case.log.iterdir() if any(file.read_bytes()))
     file = case.log / f"{int(last.name) + (number + 1) * SEGMENT:020d}"
@@ -117,7 +114,7 @@ def test_a_harmed_segment_is_written_back(
 @pytest.mark.parametrize("with_positions", [False, True])
 @pytest.mark.parametrize("copied_at", [0.5, 2.5, 3.5])
 def test_older_files_than_the_buffers_are_refused(copied_at: float, with_positions: bool, tmp_path: Path) -> None:
-    """By name; with the newer ones back in their place all is as it was."""
+    """The error names the file. With the newer files back in place, all is as before."""
     case = Killed(tmp_path, 6, copied_at)
     newer = tmp_path / "newer"
     shutil.copytree(case.path / "lanes/0", newer)
@@ -133,8 +130,9 @@ def test_older_files_than_the_buffers_are_refused(copied_at: float, with_positio
 
 
 def test_only_the_half_full_segment_is_older(tmp_path: Path) -> None:
-    """It lies right before what buffers hold, whose files are missing: they are healed, and it is
-    looked through.
+    """It is right before what the buffers hold, whose files are missing.
+
+    Those are healed, and this one is checked.
     """
     case = Killed(tmp_path, 5, 2.5)
     shutil.copyfile(case.copy / f"commitlog/{2 * SEGMENT:020d}", case.segment(2))
@@ -145,7 +143,7 @@ def test_only_the_half_full_segment_is_older(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["missing", "empty", "zeros", "cut"])
 def test_a_segment_that_no_buffer_holds_is_refused(how: str, tmp_path: Path) -> None:
-    """The store is left as it is, and says which file."""
+    """The store is left as it is, and the error names the file."""
     case = Killed(tmp_path, 6, 0.5)
     file = case.segment(1)
     data = file.read_bytes()
@@ -169,7 +167,7 @@ def test_segments_made_ahead_are_made_again(tmp_path: Path) -> None:
 
 
 def test_a_lane_without_its_directory_is_refused(tmp_path: Path) -> None:
-    """Whether it has buffers or not."""
+    """With buffers or without."""
     case = Killed(tmp_path, 2, 0.5)
     (case.path / "lanes/0").rename(tmp_path / "away")
     with pytest.raises(PoolNotAdopted, match=r"lane 0 is in .* and has no directory"):

@@ -1,6 +1,4 @@
-"""A lane without `abort` was stopped properly: all of it was flushed, so nothing of it is a torn
-tail.
-"""
+"""A lane without `abort` was stopped properly: all was flushed, so no part of it is a torn tail."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ SENT = 1000
 
 
 def _filled(path: Path, count: int = SENT) -> list[int]:
-    """A store with so many records, stopped properly; where each begins."""
+    """A store with `count` records, stopped properly; where each record begins."""
     with commitlog.Store.open(path, CONFIG) as store, store.producer() as producer:
         return [producer.send("orders", b"%06d" % number * 10).physical_offset for number in range(count)]
 
@@ -55,8 +53,11 @@ def _good(path: Path) -> list[int]:
 def test_one_flipped_bit_costs_one_record(
     victim: int, in_record: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With `positions` and `checkpoint` lost: said, noted, left in place; all others are kept, and
-    no offset is used twice."""
+    """Also with `positions` and `checkpoint` lost.
+
+    The record is reported, noted, and left in place. All others are kept, and no offset is used
+    twice.
+    """
     path = tmp_path / "store"
     places = _filled(path)
     _lose_positions(path)
@@ -75,7 +76,7 @@ def test_one_flipped_bit_costs_one_record(
 
 
 def test_a_missing_segment_costs_its_records_only(tmp_path: Path) -> None:
-    """What is behind it is kept."""
+    """The records behind it are kept."""
     path = tmp_path / "store"
     places = _filled(path)
     _lose_positions(path)
@@ -86,7 +87,7 @@ def test_a_missing_segment_costs_its_records_only(tmp_path: Path) -> None:
 
 
 def test_a_lane_that_never_had_a_message(tmp_path: Path) -> None:
-    """Neither has one that only made its directories; both begin at 0."""
+    """Such a lane begins at 0, also one that has only its directories."""
     path = tmp_path / "store"
     with commitlog.Store.open(path, CONFIG) as store:
         store.producer().close()
@@ -97,7 +98,7 @@ def test_a_lane_that_never_had_a_message(tmp_path: Path) -> None:
 
 
 def test_with_abort_a_torn_tail_is_one(tmp_path: Path) -> None:
-    """As ever: what is behind the first damage may never have been flushed."""
+    """As for any kill: what is behind the first damage may never have been flushed."""
     path = tmp_path / "store"
     places = _filled(path)
     _lose_positions(path)
@@ -118,8 +119,9 @@ class _NoAbort(FileChannel):
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_lane_is_marked_durably_before_anything_is_appended(lost: bool, tmp_path: Path) -> None:
-    """One whose `abort` can't be written is not leased; nor the next time, when the lock's file is
-    there already.
+    """A lane whose `abort` can't be written is not leased.
+
+    It is not leased the next time either, when the lock's file is there.
     """
     path = tmp_path / "store"
     with commitlog.Store.open(path, CONFIG) as store:
@@ -140,8 +142,9 @@ def test_a_lane_is_marked_durably_before_anything_is_appended(lost: bool, tmp_pa
 
 
 def test_positions_of_another_lane_are_not_believed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Swapped between two lanes that differ in length: said by whoever looks, and nothing of either
-    is lost.
+    """The files of two lanes of different length are swapped.
+
+    Everybody who looks reports it, and no lane loses anything.
     """
     path = tmp_path / "store"
     with commitlog.Store.open(path, CONFIG) as store, store.producer() as long, store.producer() as short:
