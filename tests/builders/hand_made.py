@@ -1,5 +1,6 @@
-"""Stores written by hand, without stages: what a stopped store looks like, with any part not yet
-dispatched or flushed.
+"""Stores written by hand, without stages: as stopped stores are.
+
+Any part may not be dispatched or flushed yet.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class HandMadeLane:
             file.write(data)
 
     def dispatch(self, count: int | None = None) -> None:
-        """Places the entries of the next `count` records; None: of all."""
+        """Places the entries of the next `count` records; with None those of all."""
         upto = len(self.records) if count is None else self.dispatched + count
         by_topic = defaultdict(list)
         for record in self.records[self.dispatched : upto]:
@@ -83,7 +84,7 @@ class HandMadeLane:
         self.dispatched = upto
 
     def publish(self, *, flushed: int | None = None, first: int = 0) -> None:
-        """Writes `positions`: everything is flushed, or the log up to `flushed` (bytes)."""
+        """Writes `positions`: everything is flushed, or the log up to offset `flushed`."""
         done = self.records[: self.dispatched]
         where = done[-1].physical_offset + done[-1].total_size if done else 0
         limit = self.end if flushed is None else flushed
@@ -95,7 +96,7 @@ class HandMadeLane:
         )
 
     def forget_before(self, segment: int) -> None:
-        """Retention: the segments below the one of this number are gone."""
+        """Plays retention: removes the segments below this one."""
         size = self.store.segment_bytes
         for number in range(segment):
             self.store.directory.lane(self.number).segment(number * size).unlink()
@@ -103,7 +104,7 @@ class HandMadeLane:
 
 
 class HandMadeStore:
-    """A store's directory. `lane(n)` makes lanes."""
+    """A store's directory; `lane(n)` makes lanes."""
 
     def __init__(self, path: Path, segment_bytes: int = 1 << 16) -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -116,7 +117,7 @@ class HandMadeStore:
         return self.lanes.setdefault(number, HandMadeLane(self, number))
 
     def publish(self) -> None:
-        """All of it dispatched and flushed."""
+        """Records everything as dispatched and flushed."""
         for lane in self.lanes.values():
             lane.dispatch()
             lane.publish()

@@ -22,7 +22,7 @@ damages: st.SearchStrategy[list[Damage]] = st.lists(
 
 
 def damage(lane: Path, damages: list[Damage], which: str) -> None:
-    """Harms files of the log (`commitlog`) or of the consume queues."""
+    """Damages files of the log (`commitlog`) or of the consume queues."""
     files = sorted(path for path in (lane / which).rglob("0*") if path.is_file())
     for kind, where, how, content in damages:
         file = files[int(where * len(files))]

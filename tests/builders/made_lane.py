@@ -27,8 +27,9 @@ HOST = Host(b"\x7f\0\0\x01", 10911)
 
 @dataclass
 class MadeLane:
-    """A lane that a store wrote and closed: what is in it, and where. `places` are start and end of
-    each record.
+    """A lane that a store wrote and closed, with what is in it, and where.
+
+    `places` are start and end of each record.
     """
 
     directory: LaneDirectory
@@ -41,7 +42,7 @@ class MadeLane:
     next_offsets: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def append(self, topic: str, body: bytes, sys_flag: int = 0, dispatch: bool = True) -> None:
-        """One record, with a BLANK before it where the segment has no room."""
+        """Appends one record, after a BLANK where the segment has no room."""
         encoder = RecordEncoder(self.directory.number, HOST, HOST, self.append_crc)
         properties = encode_properties(None, "tag", {"trace": "x"}) if len(body) % 2 else b""
         remaining = self.segment_bytes - self.end % self.segment_bytes
@@ -86,7 +87,7 @@ class MadeLane:
     def set_positions(
         self, flushed: int, dispatched: int, first: int = 0, drained: bool = False, entries: int = -1
     ) -> None:
-        """Without `drained` the lane was killed: its `abort` is there."""
+        """Writes the positions. Without `drained` the lane was killed: its `abort` is there."""
         self.directory.path.mkdir(parents=True, exist_ok=True)
         if drained:
             self.directory.abort_file.unlink(missing_ok=True)
@@ -100,11 +101,11 @@ class MadeLane:
         return recover_lane(self.directory, self.segment_bytes, channel, report, queue_file_bytes=QUEUE_FILE)
 
     def kept(self) -> list[int]:
-        """Which of the written records are in the log now, byte for byte; raises for a good record
-        that was never written.
+        """Which of the written records are in the log now, byte for byte.
 
-        But for a record that lost its CRC to bytes that are properties in good order, by chance:
-        nothing else covers these, and records without that CRC are good in any log.
+        Fails for a good record that was never written, with one exception: a record may lose its
+        CRC to bytes that are by chance well-formed properties. Nothing else covers these, and
+        records without that CRC are good in any log.
         """
         numbers = {record: number for number, record in enumerate(self.records)}
         starts = {start: number for number, (start, _) in enumerate(self.places)}
@@ -168,7 +169,7 @@ def image(path: Path) -> dict[str, bytes]:
 
 
 def check_again(lane: MadeLane, end: LaneEnd) -> None:
-    """A second recovery says the same end and changes no byte."""
+    """A second recovery finds the same end and changes no byte."""
     before = image(lane.directory.path)
     again = lane.recover()
     assert (again.first, again.end, again.allocated) == (end.first, end.end, end.allocated)
@@ -177,7 +178,7 @@ def check_again(lane: MadeLane, end: LaneEnd) -> None:
 
 
 def crash(lane: MadeLane, flushed: int, dispatched: int | None = None) -> None:
-    """Positions as the flusher last wrote them before everything died."""
+    """Writes positions as the flusher had last written them when everything died."""
     lane.set_positions(flushed, flushed if dispatched is None else dispatched)
 
 

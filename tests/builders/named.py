@@ -1,4 +1,4 @@
-"""Readers of one name, for the tests of what the name is good for."""
+"""Readers of one name, for tests of named readers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def place(message: Message) -> tuple[str, int, int]:
 
 
 def rest(store: HandMadeStore, **options: Any) -> Places:
-    """What is given out now to a reader of the name."""
+    """What a reader of the name is given now."""
     with billing(store, **options) as reader:
         return list(map(place, reader))
 

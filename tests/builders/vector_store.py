@@ -23,7 +23,7 @@ class VectorStore:
 
     @cached_property
     def files(self) -> dict[str, bytes]:
-        """Every file of the store root by its path in it."""
+        """Every file of the store root, by its path in it."""
         with tarfile.open(VECTORS / self.name / "store.tar.gz") as tar:
             return {member.name: self._read(tar, member) for member in tar if member.isfile()}
 
@@ -56,7 +56,7 @@ class VectorStore:
         return self.segments[start], offset - start
 
     def tables(self, max_records: int = 8192) -> list[RecordTable]:
-        """All records of the log; ends at the first place that is neither a record nor a BLANK."""
+        """All records of the log, up to the first place that is neither a record nor a BLANK."""
         tables: list[RecordTable] = []
         for start, data in self.segments.items():
             position = 0

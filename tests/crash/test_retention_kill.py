@@ -53,7 +53,7 @@ def deleting_store(path: Path) -> Iterator[Sender]:
 
 
 def send_until(sender: Sender, struck: int) -> None:
-    """Sends until the rule has struck `count` times."""
+    """Sends until the rule has struck that often."""
 
     def goes_on() -> bool:
         for _ in range(20):

@@ -277,7 +277,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0, help="no new store after this time")
     parser.add_argument("--power-cuts", type=int, default=0, help="number of power cuts, instead of kills")
     parser.add_argument("--no-damage", action="store_true", help="leave files alone between a kill and the next start")
-    parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 32), help="of the plan (default: a new seed)")
+    parser.add_argument(
+        "--seed", type=int, default=secrets.randbelow(1 << 32), help="of the plan (default: a new seed)"
+    )
     arguments = parser.parse_args()
     logging.getLogger("commitlog").setLevel(logging.ERROR)  # deaths are intended here
     base, began = Path(tempfile.mkdtemp(prefix="commitlog-torture-")), time.monotonic()

@@ -1,8 +1,7 @@
-"""A store whose stages live in the test's own process and move only when told: every order of
-events can be tried, at once.
+"""A store whose stages live in the test's own process and move only when told.
 
-The locks, the pool, the files and the words are the real ones; only the processes, and the time
-between rounds, are not.
+So a test can try every order of events, without delay. The locks, the pool, the files and the words
+are the real ones; only the processes, and the time between rounds, are not.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 class _Locks(Supervisor):
-    """Takes the locks and opens the pool as ever, and starts nothing."""
+    """Takes the locks and opens the pool as a supervisor does, and starts nothing."""
 
     warnings: list[str]
 
@@ -52,10 +51,11 @@ class _Locks(Supervisor):
 
 
 class Bench:
-    """`kinds`: stage classes to take instead of the real ones, by name; `channels`: the stages'
-    channels.
+    """A store and its stages, for a test to turn.
 
-    Attributes: `words` (the control region's), `faults`, `clock`, `stages` by name.
+    `kinds` are stage classes to use instead of the real ones, by name; `channel` is the class of
+    the stages' channels. Attributes: `words` (the control region's), `faults`, `clock`, `stages` by
+    name.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Bench:
         return stage
 
     def crash(self, name: str) -> None:
-        """What kill -9 leaves of a stage: its descriptors and its lock are gone, the words stay."""
+        """Leaves of a stage what kill -9 leaves: its words, without its descriptors and lock."""
         stage = self.stages.pop(name)
         words, base = bytes(self.control.region.bytes), self.control.lane_base(0) * 8
         with contextlib.suppress(OSError):
@@ -118,14 +118,14 @@ class Bench:
         return self.words[self.control.lane_base(lane) + word]
 
     def turn(self, *names: str) -> bool:
-        """One round of each stage named (default: all). True when something moved."""
+        """One round of each named stage (default: all). True when something moved."""
         moved = [
             bool(self.stages[n].work()) for n in names or ("allocator", "flusher", "committer", "flusher", "dispatcher")
         ]
         return any(moved)
 
     def settle(self, rounds: int = 200) -> None:
-        """Rounds until nothing is left, with the time that retries want; gives up after so many."""
+        """Turns until nothing is left, with the time that retries need; fails after `rounds`."""
         for _ in range(rounds):
             if not self.turn() and not any(stage.left() for stage in self.stages.values()):
                 return
@@ -134,13 +134,14 @@ class Bench:
         raise AssertionError(f"not settled after {rounds} rounds, left: {left}")
 
     def durable_bodies(self, lane: int = 0) -> list[bytes]:
-        """The bodies below `flushed` that a power cut would leave. AssertionError where anything
-        below is not whole.
+        """The bodies below `flushed` that a power cut would leave.
+
+        AssertionError where anything below it is not whole.
         """
         return durable_bodies(self.supervisor.directory, self.faults, lane, self.lane(Lane.FLUSHED, lane))
 
     def stop(self) -> StopReport:
-        """As the supervisor does it: closing, drains in order, last positions."""
+        """Stops as the supervisor does: closing, drains in order, last positions."""
         for producer in self.producers:
             producer.close()
         self.producers.clear()
@@ -159,7 +160,7 @@ class Bench:
         return report
 
     def abandon(self) -> None:
-        """As if all processes had been killed, producers too."""
+        """Leaves the store as if all processes had been killed, producers too."""
         for producer in self.producers:
             producer.close()
         self.producers.clear()
@@ -181,7 +182,10 @@ def bench(
     clock: SteppingClock | None = None,
     **settings: Any,
 ) -> Iterator[Bench]:
-    """A bench that leaves nothing, however the test ends. A pool that is not drained goes, too."""
+    """A bench that leaves nothing, however the test ends.
+
+    A pool that is not drained is removed too.
+    """
     with _quiet():
         made = Bench(path, kinds, channel, clock, **settings)
         pool = made.control.region.path.parent
@@ -198,8 +202,9 @@ def bench(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """What stages log of a fault would fill the report; and a record of an error keeps its frames,
-    which keep the pool.
+    """Silences what stages log of a fault.
+
+    It would fill the report. A log record of an error also keeps its frames, which keep the pool.
     """
     logger = logging.getLogger("commitlog.stages")
     before = logger.level

@@ -8,8 +8,9 @@ from tests.faults.channel import FaultsDirectory
 
 
 def durable_bodies(store: StoreDirectory, faults: FaultsDirectory, lane: int, flushed: int) -> list[bytes]:
-    """The bodies below `flushed` (bytes of the lane's log). AssertionError where anything below it
-    is not whole.
+    """The bodies below `flushed` (offset of the lane's log).
+
+    AssertionError where anything below it is not whole.
     """
     size, where = store.load().segment_bytes, 0
     bodies: list[bytes] = []

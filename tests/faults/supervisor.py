@@ -1,5 +1,7 @@
-"""A supervisor whose stages are patched: `python -P -m tests.faults.supervisor`, started by
-`patched_stages`. And one whose own disk fails on command."""
+"""Supervisors for tests: one with patched stages, one whose own disk fails on command.
+
+`patched_stages` starts the first one, as `python -P -m tests.faults.supervisor`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ OWN_DISK = "its own disk"
 
 
 class PatchedSupervisor(Supervisor):
-    """Runs `tests.faults.stage` for every stage and tells it by the environment which one it is."""
+    """Runs `tests.faults.stage` for every stage; its environment says which one it is."""
 
     def _launch(self, name: str, before: StageProcess | None = None) -> StageProcess:
         os.environ[STAGE] = name
@@ -35,7 +37,7 @@ class PatchedSupervisor(Supervisor):
 
 
 class SupervisorOnFaultyDisk(Supervisor):
-    """Its own files are on a disk with faults; its stages' are not."""
+    """Its own files are on a disk with faults; those of its stages are not."""
 
     def __init__(self, path: Path, config: Config) -> None:
         super().__init__(path, config, FaultyChannel(path, "supervisor"))
@@ -43,8 +45,10 @@ class SupervisorOnFaultyDisk(Supervisor):
 
 @contextlib.contextmanager
 def patched_stages(patch: str = "tests.faults.stage:with_faults") -> Iterator[None]:
-    """Within it `Store.open` starts patched stages. `patch`: module and function that makes a
-    stage's class another; or OWN_DISK."""
+    """Makes `Store.open` start patched stages.
+
+    `patch` names the module and the function that change a stage's class, or is OWN_DISK.
+    """
 
     def start(command: list[str], **how: Any) -> subprocess.Popen[bytes]:
         assert command[1:] == ["-P", "-m", "commitlog.stages.supervisor"]

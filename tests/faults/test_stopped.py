@@ -1,6 +1,4 @@
-"""Stages that hear nothing, stand still, or have company: latency, never loss, and never two of
-them.
-"""
+"""Stages that hear nothing, stand still, or have a double: latency, never loss, and never two."""
 
 from __future__ import annotations
 
@@ -41,8 +39,9 @@ QUICK = {
 def test_with_all_wakeups_dropped_everything_is_the_same_and_later(
     write_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No stage hears a bell or rings one, nor does the producer: segments roll, buffers return,
-    syncs are waited for.
+    """No stage and no producer rings or hears a bell.
+
+    Segments still roll, buffers return, and syncs are waited for.
     """
     monkeypatch.setattr("commitlog.appending.wire.WakeupSender.ring", lambda self: None)
     config = {**QUICK, "store": {**CONFIG["store"], "write_path": write_path}}
@@ -65,8 +64,9 @@ def test_with_all_wakeups_dropped_everything_is_the_same_and_later(
 
 @pytest.mark.parametrize("stage", ["committer", "flusher"])
 def test_a_stage_that_stands_still_has_no_second_beside_it(stage: str, tmp_path: Path) -> None:
-    """Stopped, it holds its lock: one started by hand refuses and touches nothing. Continued, it
-    goes on.
+    """A stopped stage holds its lock, so one started by hand refuses and touches nothing.
+
+    The stopped one goes on when it is continued.
     """
     with faulty_store(tmp_path / "store", supervisor={"start_wait_ms": 100}) as sender:
         sender.send().wait("flushed", timeout=60)
@@ -91,8 +91,9 @@ def test_a_stage_that_stands_still_has_no_second_beside_it(stage: str, tmp_path:
 
 
 def test_an_orphan_that_stands_still_keeps_the_next_start_out(tmp_path: Path) -> None:
-    """Its supervisor is dead, its lock is held: StoreRunning names it. Continued, it finds its
-    owner gone and leaves.
+    """Its supervisor is dead, and it holds its lock: StoreRunning names it.
+
+    When it is continued, it finds its owner gone and leaves.
     """
     path = tmp_path / "store"
     with faulty_store(path, supervisor={"start_wait_ms": 300}) as sender:
@@ -113,8 +114,9 @@ def test_an_orphan_that_stands_still_keeps_the_next_start_out(tmp_path: Path) ->
 
 
 def test_a_sync_that_fails_while_the_store_stops_is_repaired(tmp_path: Path) -> None:
-    """The committer has drained and left when the flusher wants its bytes written again: both are
-    started once more.
+    """The flusher wants bytes written again when the committer has drained and left.
+
+    Both are started once more.
     """
     with faulty_store(tmp_path / "store") as sender:
         sender.send().wait("flushed", timeout=60)
@@ -134,8 +136,9 @@ def test_a_sync_that_fails_while_the_store_stops_is_repaired(tmp_path: Path) -> 
 
 
 def test_hung_stages_are_killed_and_replaced(tmp_path: Path) -> None:
-    """No heartbeat for as long as the configuration allows: a new committer and flusher, and
-    nothing is lost.
+    """There is no heartbeat for as long as the configuration allows.
+
+    A new committer and a new flusher come, and nothing is lost.
     """
     with faulty_store(tmp_path / "store", supervisor={"hung_after_ms": 1000}) as sender:
         sender.send().wait("flushed", timeout=60)
@@ -150,7 +153,7 @@ def test_hung_stages_are_killed_and_replaced(tmp_path: Path) -> None:
 
 
 def test_garbage_on_every_socket_is_counted_and_dropped(tmp_path: Path) -> None:
-    """Frames of every wrong kind, too long ones, many parts, and bytes that are no ZeroMQ at all."""
+    """Wrong frames of every kind, too long ones, many parts, and bytes that are not ZeroMQ."""
     with faulty_store(tmp_path / "store") as sender, contextlib.closing(StoreView(tmp_path / "store")) as view:
         assert view.control is not None
         pool = view.control.region.path.parent
@@ -183,7 +186,7 @@ def test_garbage_on_every_socket_is_counted_and_dropped(tmp_path: Path) -> None:
 
 
 def _shout(path: Path) -> None:
-    """Bytes that are no ZeroMQ, then a hang-up."""
+    """Sends bytes that are not ZeroMQ, then hangs up."""
     import socket
 
     with socket.socket(socket.AF_UNIX) as plain:

@@ -1,5 +1,6 @@
-"""Mistakes that somebody could make, one at a time: subclasses of the stages, and patches of what
-producers use.
+"""Mistakes that somebody could make, one at a time.
+
+They are subclasses of the stages, and patches of what producers use.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ class AcknowledgesBeforeTheSync(FlushRealTimeService):
 
 
 class CountsWhatCameDuringTheSync(FlushRealTimeService):
-    """Says of a sync what is committed when it ends, not what was when it began."""
+    """After a sync counts what is committed at its end, not what was committed at its begin."""
 
     def _finish(self, order: SyncOrder, result: tuple[int, int]) -> int:
         base = self.control.lane_base(order.lane)
-        self.words[base + Lane.COMMITTED] = self.words[base + Lane.WROTE]  # the committer, meanwhile
+        self.words[base + Lane.COMMITTED] = self.words[base + Lane.WROTE]  # as the committer does meanwhile
         target = min(self.words[base + Lane.COMMITTED], order.start + self.words[base + Lane.SEGMENT_SIZE])
         return super()._finish(SyncOrder(order.lane, order.flushed, target, order.start, target, order.fd), result)
 
@@ -96,7 +97,7 @@ class CommitsIntoUnopenedSegments(CommitRealTimeService):
 
 
 class CommitsWholeSlots(CommitRealTimeService):
-    """Copies a segment to its end, what is behind its BLANK as well."""
+    """Copies a segment to its end, with what is behind its BLANK."""
 
     def _data_end(self, base: int, start: int, size: int, wrote: int) -> int:
         return min(wrote, start + size)
@@ -138,7 +139,7 @@ class SkipsWhatItCouldNotPlace(ReputMessageService):
 
 
 class SyncsQueuesAgain(ReputMessageService):
-    """After a consume queue's failed sync just tries the next one."""
+    """After the failed sync of a consume queue just tries the next one."""
 
     def _sync(self) -> None:
         before = {lane: self.words[self.control.lane_base(lane) + Lane.DISPATCHED] for lane in self._state}
@@ -153,7 +154,7 @@ class IgnoresShortWrites(FaultyChannel):
 
 
 def publish_before_the_bytes(patch: pytest.MonkeyPatch) -> None:
-    """Takes bytes and stores them at the next occasion."""
+    """Publishes bytes first, and stores them at the next occasion."""
     real = WriteBuffers.writer
 
     def late_writer(self: WriteBuffers, segment: int, position: int) -> Callable[[bytes], object]:
@@ -188,13 +189,13 @@ def leave_what_was_not_published(patch: pytest.MonkeyPatch) -> None:
 
 
 def unlink_when_retired(patch: pytest.MonkeyPatch) -> None:
-    """As if `positions` always said already what shared memory says."""
+    """Unlinks as if `positions` always had what shared memory has."""
     patch.setattr(Lane, "FIRST_RECORDED", Lane.FIRST)
 
 
 @dataclass(frozen=True)
 class Bug:
-    """One mistake and the check that is there for it."""
+    """One mistake, and the check that has to catch it."""
 
     name: str
     caught_by: Callable[[checks.Build, Path], None]
