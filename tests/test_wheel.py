@@ -1,6 +1,4 @@
-"""The wheel, installed into an environment of its own far from the checkout, serves README's
-examples.
-"""
+"""The wheel, installed into its own environment far from the checkout, runs README's examples."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["versi
 
 
 def run(*command: str | Path, cwd: Path, timeout: float = 100, env: Mapping[str, str] = os.environ) -> str:
-    """Output of a command that must succeed; what it said goes into the error if it does not."""
+    """The output of a command that must succeed. If it fails, its output is in the error."""
     done = subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
@@ -53,9 +51,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh environment with the wheel. It borrows the third-party packages of the one that runs
-    the tests: a line in a .pth file adds their folder, whose own .pth files, and so the editable
-    checkout, are not read."""
+    """A fresh environment with the wheel.
+
+    It borrows the third-party packages of the environment that runs the tests: a line in a .pth
+    file adds their folder. The .pth files of that folder are not read, and so the editable checkout
+    is not there.
+    """
     directory = tmp_path_factory.mktemp("environment")
     venv.create(directory, symlinks=True)
     python = directory / "bin" / "python"
@@ -66,7 +67,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def clean_environment() -> dict[str, str]:
-    """Nothing that leads back to the checkout or names another Python to Spark's workers."""
+    """Variables without anything that leads back to the checkout or names another Python."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -75,8 +76,9 @@ def clean_environment() -> dict[str, str]:
 
 
 def test_contents(wheel: Path) -> None:
-    """Every module and marker of the two import names, the licence, and nothing else: nobody's
-    `stages` is in the way.
+    """Every module and marker of the two import names, the licence, and nothing else.
+
+    So nobody's own `stages` is hidden.
     """
     names = set(zipfile.ZipFile(wheel).namelist())
     info = f"pyspark_commitlog-{VERSION}.dist-info/"
@@ -106,8 +108,9 @@ def test_command(environment: Path, tmp_path: Path) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.usefixtures("quick_java")
 def test_examples_of_readme(environment: Path, tmp_path: Path) -> None:
-    """All of them in order, as one program in an empty directory; each prints the message that the
-    first one sends.
+    """All of them in order, as one program in an empty directory.
+
+    Each prints the message that the first one sends.
     """
     assert len(examples()) >= 2, "README.md has an example in Python and one in Spark"
     program = tmp_path / "examples.py"
