@@ -45,9 +45,8 @@ def produce(
         reason = None if name == "-" else why_unreadable(name)
         if reason:
             raise InputError(f"{name}: {reason}; nothing was sent")
-    overhead = (
-        len(check_topic(topic)) + len(encode_properties(key, tags, None)) + 128
-    )  # raises for a bad topic, key or tags before anything is made
+    # Raises for a bad topic, key or tags before anything is made.
+    overhead = len(check_topic(topic)) + len(encode_properties(key, tags, None)) + 128
     with contextlib.ExitStack() as stack:
         try:
             producer = stack.enter_context(Producer(store))
