@@ -59,7 +59,7 @@ class Tail:
         if data:
             return self._splitter.feed(data)
         if not self.follow:
-            return self._end()
+            return self._finish()
         return self._reopen_if_rotated()
 
     def close(self) -> None:
@@ -93,9 +93,9 @@ class Tail:
         if not select.select([0], [], [], 0)[0]:
             return []
         data = self._read_chunk()
-        return self._splitter.feed(data) if data else self._end()
+        return self._splitter.feed(data) if data else self._finish()
 
-    def _end(self) -> list[bytes]:
+    def _finish(self) -> list[bytes]:
         """The whole input is read; gives its last line."""
         self.done = True
         self.close()

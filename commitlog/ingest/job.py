@@ -210,7 +210,7 @@ class Job:
                     break
             if "drained" not in self._query_said and self.interrupts > 1:
                 self.errors.append("draining was given up at the second Ctrl-C")
-        self._look(force=True)
+        self._read_meters(force=True)
         self.drain_seconds = time.monotonic() - began
         self.phase = "stopping Spark"
         query.link.send({"do": "stop"})
@@ -277,7 +277,7 @@ class Job:
                 self._receive(child, message)
             if child.link.closed:
                 self._note_end(child)
-        self._look()
+        self._read_meters()
         self._show()
 
     def _children(self) -> list[Child]:
@@ -334,7 +334,7 @@ class Job:
 
     # ---- looking and showing --------------------------------------------------------------------
 
-    def _look(self, force: bool = False) -> None:
+    def _read_meters(self, force: bool = False) -> None:
         now = time.monotonic()
         if self._meter is None or not self._running or (not force and now - self._looked_at < LOOK_SECONDS):
             return

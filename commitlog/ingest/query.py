@@ -140,7 +140,7 @@ class QueryProcess:
         self.link.send({"event": "looked"})
         self.link.send({"event": "phase", "text": "warming up Spark"})
         deadline = time.monotonic() + _WARM_UP_SECONDS
-        while self._alive(query) and not self.link.closed and time.monotonic() < deadline:
+        while self._is_running(query) and not self.link.closed and time.monotonic() < deadline:
             if any(progress.numInputRows for progress in query.recentProgress):
                 return
             time.sleep(0.05)
@@ -178,12 +178,12 @@ class QueryProcess:
 
     def _wait_until_idle(self, query: StreamingQuery) -> None:
         """Waits until the query has looked at the store once: from then on it misses nothing."""
-        while self._alive(query) and not self.link.closed:
+        while self._is_running(query) and not self.link.closed:
             if query.status["message"].startswith("Waiting") or self.ends:
                 return
             time.sleep(0.05)
 
-    def _alive(self, query: StreamingQuery) -> bool:
+    def _is_running(self, query: StreamingQuery) -> bool:
         """Whether the query runs.
 
         Raises IngestError where it has failed.
@@ -205,7 +205,7 @@ class QueryProcess:
         """
         wanted: dict[int, int] | None = None
         settle = False
-        while self._alive(query) and not self.link.closed:
+        while self._is_running(query) and not self.link.closed:
             for message in self.link.receive(0):
                 if message["do"] == "stop":
                     return
@@ -225,7 +225,7 @@ class QueryProcess:
         A producer that died may have sent more than it had noted.
         """
         quiet_since = time.monotonic()
-        while self._alive(query) and time.monotonic() - quiet_since < _SETTLED_SECONDS and not self.link.closed:
+        while self._is_running(query) and time.monotonic() - quiet_since < _SETTLED_SECONDS and not self.link.closed:
             if self._changed.wait(0.1):
                 self._changed.clear()
                 quiet_since = time.monotonic()

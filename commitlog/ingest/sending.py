@@ -103,10 +103,10 @@ class Sender:
             items = source.take(due) if due > 0 else []
             if items:
                 source.sent(self._send(items))
-            self._look_at_probes()
-            self._note(now)
+            self._check_probes()
+            self._report(now)
             if not items or (self.rate and due < TURN_MESSAGES):
-                self._rest(bool(items))
+                self._pause(bool(items))
 
     def warm_up(self) -> None:
         """Sends one message to a topic of its own: the query reads it before the clock starts."""
@@ -118,17 +118,17 @@ class Sender:
         source.close()
         deadline = time.monotonic() + _FLUSH_SECONDS
         while self._probes and time.monotonic() < deadline:
-            self._look_at_probes()
-            self._note(time.monotonic())
+            self._check_probes()
+            self._report(time.monotonic())
             time.sleep(TURN_SECONDS / 2)
         try:
             self.producer.flush(timeout=max(deadline - time.monotonic(), 0.1))
         finally:
-            self._note(time.monotonic(), last=True)
+            self._report(time.monotonic(), last=True)
             with contextlib.suppress(StoreStopped):
                 self.producer.close()
 
-    def _rest(self, busy: bool) -> None:
+    def _pause(self, busy: bool) -> None:
         """Sleeps a turn, or longer where a source has nothing to give."""
         idle = not busy and self.rate == 0 and not self._probes
         time.sleep(IDLE_SECONDS if idle else TURN_SECONDS)
@@ -155,7 +155,7 @@ class Sender:
             self.body_bytes += len(body)
             self.next_offset = receipt.offset + 1
             if self.sequence >= self._next_probe:
-                self._probe(receipt)
+                self._add_probe(receipt)
         return len(items)
 
     def _wait_for_room(self, error: CommitLogError) -> None:
@@ -165,7 +165,7 @@ class Sender:
         if not self._stop_was_asked():
             time.sleep(0.1)
 
-    def _probe(self, receipt: Any) -> None:
+    def _add_probe(self, receipt: Any) -> None:
         """Remembers a receipt, to see when it is flushed; only some, so that sending stays fast."""
         now = time.monotonic_ns()
         self._next_probe = self.sequence + (PROBE_EVERY if self.rate == 0 or self.rate > 500 else 1)
@@ -173,7 +173,7 @@ class Sender:
             self._probes.append((now, receipt))
             self._probed_ns = now
 
-    def _look_at_probes(self) -> None:
+    def _check_probes(self) -> None:
         probes = self._probes
         while probes and probes[0][1].done("flushed"):
             self._flushed_us.append((time.monotonic_ns() - probes.popleft()[0]) // 1000)
@@ -182,7 +182,7 @@ class Sender:
         self._stop = self._stop or any(m["do"] == "stop" for m in self.link.receive(0)) or self.link.closed
         return self._stop
 
-    def _note(self, now: float, *, last: bool = False) -> None:
+    def _report(self, now: float, *, last: bool = False) -> None:
         """Tells the job the numbers now and then, and reads its messages."""
         if not last:
             if now - self._noted_at < NOTE_SECONDS:

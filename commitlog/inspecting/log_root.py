@@ -52,7 +52,7 @@ def find_roots(path: str | os.PathLike[str], channel: FileChannel = DISK) -> tup
         return _roots_of_store(directory)
     if not (path / "commitlog").is_dir():
         raise StoreNotFound(
-            f"{path}: neither a store nor a RocketMQ store root: there is no {STORE_FILE}, no commitlog/"
+            f"{path}: neither a store nor a RocketMQ store root: it has no {STORE_FILE} and no commitlog/"
         )
     number = _number_of(path)
     if number is not None:

@@ -99,7 +99,7 @@ class Profile:
     @property
     def asleep(self) -> list[Stack]:
         """Stacks that wait for something to do."""
-        return [stack for stack, _ in self.stacks if _has(stack, _WAITS)]
+        return [stack for stack, _ in self.stacks if _has_any(stack, _WAITS)]
 
     def functions(self, most: int = 12) -> list[tuple[str, float]]:
         """Functions, and the share of the busy samples in which each was innermost."""
@@ -111,7 +111,7 @@ class Profile:
         return [(name, samples / total) for name, samples in own.most_common(most)]
 
 
-def _has(stack: Stack, names: tuple[str, ...]) -> bool:
+def _has_any(stack: Stack, names: tuple[str, ...]) -> bool:
     return any(name in frame for frame in stack for name in names)  # newer py-spys put the class before the function
 
 
@@ -283,10 +283,10 @@ def profile_alone(
         with sampling(ready["pid"], seconds, draft) as stacks:
             end = time.monotonic() + max(round(seconds), 1)
             while time.monotonic() < end or not passes:
-                passes.append(_pass(process))
-        _tell(process, b"prepare\n")
+                passes.append(_run_pass(process))
+        _command(process, b"prepare\n")
         with tracing(ready["pid"]) as calls:
-            _tell(process, b"go\n")
+            _command(process, b"go\n")
     finally:
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
@@ -318,12 +318,12 @@ def _profile_of(stage: str, passes: list[dict[str, Any]], stacks: list[tuple[Sta
     return Profile(stage, "alone, on prepared input", clocks, inside, counters, calls)
 
 
-def _pass(process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    _tell(process, b"prepare\n")
-    return _tell(process, b"go\n")
+def _run_pass(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    _command(process, b"prepare\n")
+    return _command(process, b"go\n")
 
 
-def _tell(process: subprocess.Popen[bytes], line: bytes) -> dict[str, Any]:
+def _command(process: subprocess.Popen[bytes], line: bytes) -> dict[str, Any]:
     assert process.stdin
     try:
         process.stdin.write(line)

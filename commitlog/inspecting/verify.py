@@ -121,22 +121,22 @@ class _Check:
         scan.progress = progress
         segments = scan.segments
         for path, reason in segments.findings:
-            self._find(path, 0, reason)
+            self._add_finding(path, 0, reason)
         first = end = segments.first
         if self.root.flushed is not None and self.root.limit is None and self.root.first < first:
             missing = segments.path(self.root.first - self.root.first % segments.size)
-            self._find(missing, self.root.first, f"the files of [{self.root.first:,}, {first:,}) are missing")
+            self._add_finding(missing, self.root.first, f"the files of [{self.root.first:,}, {first:,}) are missing")
         try:
             for piece in scan.pieces(segments.first):
                 if isinstance(piece, Gap):
-                    self._look_at_gap(piece, segments)
+                    self._check_gap(piece, segments)
                     end = piece.start if piece.last else piece.end
                 else:
                     end = self._count(piece)
                 if self.root.limit is not None and end >= self.root.limit:
                     end = self.root.limit
                     break
-            self._look_at_ends(end)
+            self._check_ends(end)
         finally:
             self._close()
         return LaneReport(
@@ -153,7 +153,7 @@ class _Check:
             bytes_behind=self.bytes_behind,
         )
 
-    def _find(self, file: Path, offset: int, reason: str) -> None:
+    def _add_finding(self, file: Path, offset: int, reason: str) -> None:
         if len(self.findings) < _FINDINGS_MOST:
             self.findings.append(Finding(str(file), offset, reason))
         else:
@@ -161,19 +161,21 @@ class _Check:
 
     # ---- the log --------------------------------------------------------------------------------
 
-    def _look_at_gap(self, gap: Gap, segments: MappedFileQueue) -> None:
+    def _check_gap(self, gap: Gap, segments: MappedFileQueue) -> None:
         limit = self.root.limit
         if limit is not None and gap.start >= limit:
             return
         file, flushed = Path(gap.file), self.root.flushed
         if not gap.last and flushed is not None and gap.start >= flushed:
-            self._find(file, gap.start, f"{gap.reason}; a torn tail: the next start of the store cuts the log here")
+            self._add_finding(
+                file, gap.start, f"{gap.reason}; a torn tail: the next start of the store cuts the log here"
+            )
         elif not gap.last:
-            self._find(file, gap.start, f"{gap.reason}; {gap.end - gap.start:,} bytes hold no record")
+            self._add_finding(file, gap.start, f"{gap.reason}; {gap.end - gap.start:,} bytes hold no record")
         elif gap.start < (flushed or 0):
-            self._find(file, gap.start, f"{gap.reason or 'the file is missing'}; flushed was {flushed:,}")
+            self._add_finding(file, gap.start, f"{gap.reason or 'the file is missing'}; flushed was {flushed:,}")
         elif gap.dirty:
-            self._find(file, gap.start, f"{gap.reason}; a torn tail: the next start of the store sets it aside")
+            self._add_finding(file, gap.start, f"{gap.reason}; a torn tail: the next start of the store sets it aside")
 
     def _count(self, table: RecordTable) -> int:
         """Takes a table in; returns its end as a log offset."""
@@ -187,12 +189,12 @@ class _Check:
             self.bytes_behind += int(table.sizes[count:].sum())
         for topic, rows in by_topic(table, count):
             for queue_id in np.unique(table.queue_ids[rows]).tolist():
-                self._look_up(table, topic, int(queue_id), rows[table.queue_ids[rows] == queue_id])
+                self._check_entries(table, topic, int(queue_id), rows[table.queue_ids[rows] == queue_id])
         return table.base_offset + table.stop_position
 
     # ---- consume queues -------------------------------------------------------------------------
 
-    def _look_up(self, table: RecordTable, topic: str, queue_id: int, rows: Ints) -> None:
+    def _check_entries(self, table: RecordTable, topic: str, queue_id: int, rows: Ints) -> None:
         """Compares the entries of some records of one queue.
 
         Entries above `dispatched` need not be there yet.
@@ -207,7 +209,7 @@ class _Check:
                 actual[: len(found)] = found
             except (DamagedFile, OSError, OverflowError, ValueError) as error:
                 if not self._is_retired(table):
-                    self._find(queue.directory, max(first, 0) * ENTRY_BYTES, f"unreadable: {error}")
+                    self._add_finding(queue.directory, max(first, 0) * ENTRY_BYTES, f"unreadable: {error}")
                 continue
             there = actual["size"] != 0
             self.entries += int(there.sum())
@@ -218,7 +220,7 @@ class _Check:
                 where = int(table.physical_offsets[some[wrong[0]]])
                 kind = "wrong" if there[wrong[0]] else "missing"
                 reason = f"{len(wrong):,} entries are {kind}, the first is {place} of the record at {where}"
-                self._find(queue.directory, place * ENTRY_BYTES, reason)
+                self._add_finding(queue.directory, place * ENTRY_BYTES, reason)
 
     def _is_retired(self, table: RecordTable) -> bool:
         """Whether retention has removed the segment since; it may remove entries too.
@@ -227,22 +229,22 @@ class _Check:
         """
         return not (self.root.path / "commitlog" / segment_name(table.base_offset)).exists()
 
-    def _look_at_ends(self, end: int) -> None:
+    def _check_ends(self, end: int) -> None:
         """Reports queues that name a record past the log's end."""
         if self.root.limit is not None:
             return
         for directory in queue_directories(self.root.path / "consumequeue", self.channel):
             try:
-                self._look_at_end(self._queue(directory), end)
+                self._check_end(self._queue(directory), end)
             except (DamagedFile, OSError) as error:
-                self._find(directory, 0, f"unreadable: {error}")
+                self._add_finding(directory, 0, f"unreadable: {error}")
 
-    def _look_at_end(self, queue: ConsumeQueue, end: int) -> None:
+    def _check_end(self, queue: ConsumeQueue, end: int) -> None:
         count = queue.end()
         last = queue.entries(count - 1, 1) if count else np.empty(0, ENTRY)
         if len(last) and int(last["physical_offset"][0]) >= end:
             place = (count - 1) * ENTRY_BYTES
-            self._find(queue.directory, place, f"entry {count - 1} names a record past the log's end, {end}")
+            self._add_finding(queue.directory, place, f"entry {count - 1} names a record past the log's end, {end}")
 
     def _queue(self, directory: Path) -> ConsumeQueue:
         queue = self.queues.get(directory)

@@ -38,7 +38,7 @@ class StageAlone:
         answer: dict[str, Any] = orjson.loads(line)
         return answer
 
-    def _tell(self, line: bytes) -> dict[str, Any]:
+    def _command(self, line: bytes) -> dict[str, Any]:
         assert self._process.stdin
         self._process.stdin.write(line)
         self._process.stdin.flush()
@@ -46,8 +46,8 @@ class StageAlone:
 
     def turn(self) -> Sample:
         """One pass over input that has not been worked on."""
-        self._tell(b"prepare\n")
-        found = self._tell(b"go\n")
+        self._command(b"prepare\n")
+        found = self._command(b"go\n")
         cpu = found["user_seconds"] + found["system_seconds"]
         return {
             "rate": found["units"] / found["seconds"],

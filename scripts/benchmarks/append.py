@@ -34,7 +34,7 @@ def run(bench: Bench) -> None:
                 EACH,
                 "os.write, the record",
                 contestants,
-                messages=f"{_count(bench, size)} (Queue: {_fewer(bench, size, 5)}, faster-fifo: {_fewer(bench, size, 3)})",
+                messages=f"{_count(bench, size)} (Queue: {_few(bench, size, 5)}, faster-fifo: {_few(bench, size, 3)})",
                 Queue="until its thread has passed all on",
                 Kafka="produce() with librdkafka's defaults",
                 **_settings(size),
@@ -44,8 +44,8 @@ def run(bench: Bench) -> None:
                 EACH,
                 "file.write, the bodies",
                 _batches(bench, stack, size, room / "file", with_crc, plain),
-                messages=f"{_most(bench, size)} (of 100, LMDB: {_count(bench, size)}; "
-                f"SQLite, Redis: {_fewer(bench, size, 10)})",
+                messages=f"{_many(bench, size)} (of 100, LMDB: {_count(bench, size)}; "
+                f"SQLite, Redis: {_few(bench, size, 10)})",
                 SQLite="WAL, FULL: durable, unlike the others; LMDB and Redis too",
                 **_settings(size),
             )
@@ -55,12 +55,12 @@ def _count(bench: Bench, size: int, full: int = 600_000) -> int:
     return bench.settings.count(full * 100 // (size + 150), least=1000, multiple=1000)
 
 
-def _fewer(bench: Bench, size: int, part: int) -> int:
+def _few(bench: Bench, size: int, part: int) -> int:
     """A part of the work, for slow contestants."""
     return max(_count(bench, size) // part, 1000)
 
 
-def _most(bench: Bench, size: int) -> int:
+def _many(bench: Bench, size: int) -> int:
     """More messages, because batches are quick: as many as fit into free buffers."""
     room = 2 * bench.settings.segment_bytes // len(floors.record_of(size))
     return min(_count(bench, size) * 4, room // 1000 * 1000)
@@ -81,7 +81,7 @@ def _single(
         "send": lambda: send(with_crc, body, count),
         "send, body CRC only": lambda: send(plain, body, count),
         "file.write, the body": lambda: floors.file_write(file, [body] * 1000, count),
-        "multiprocessing.Queue": lambda: rivals.queue_put(body, _fewer(bench, size, 5)),
+        "multiprocessing.Queue": lambda: rivals.queue_put(body, _few(bench, size, 5)),
     }
 
 
@@ -116,7 +116,7 @@ def _rivals(bench: Bench, stack: contextlib.ExitStack, size: int, broker: Any) -
     if bench.wants("faster-fifo"):
         package = rivals.module_or_skip(bench, "faster-fifo", "faster_fifo")
         if package is not None:
-            found["faster-fifo"] = lambda: rivals.fifo_put(package, body, _fewer(bench, size, 3))
+            found["faster-fifo"] = lambda: rivals.fifo_put(package, body, _few(bench, size, 3))
     return found
 
 
@@ -134,7 +134,7 @@ def _batches(
     bodies = [floors.body_of(size) for _ in range(1000)]
     rows = np.frombuffer(b"".join(bodies), np.uint8).reshape(1000, size)
     arrow = pa.array(bodies, pa.binary())
-    count, most, few = _count(bench, size), _most(bench, size), _fewer(bench, size, 10)
+    count, most, few = _count(bench, size), _many(bench, size), _few(bench, size, 10)
     found: dict[str, Turn] = {"file.write, the bodies": lambda: floors.file_write(file, bodies, most)}
     for kind, given in (("", bodies), ("numpy, ", rows), ("Arrow, ", arrow)):
         found |= {

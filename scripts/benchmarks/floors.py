@@ -129,15 +129,15 @@ class Overlapped:
             end = min(self.total - start, self.size)
             for at in range(0, end, SLICE_BYTES):
                 os.pwrite(fd, view[at : min(at + SLICE_BYTES, end)], at)
-                self._tell(fd)
-            self._tell(-fd)  # complete: synced once more, then closed
+                self._hand_over(fd)
+            self._hand_over(-fd)  # complete: synced once more, then closed
         with self.changed:
             self.written = True
             self.changed.notify()
         syncing.join()
         view.release()
 
-    def _tell(self, fd: int) -> None:
+    def _hand_over(self, fd: int) -> None:
         with self.changed:
             self.dirty.append(fd)
             self.changed.notify()

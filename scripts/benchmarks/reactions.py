@@ -103,16 +103,16 @@ class Pipeline:
             self.await_sleep()
             asleep_again = self.word("committer", Stage.SLEEP) + 2
             self.producer.send(TOPIC, b"a small step")
-            _wait_for(partial(self._rests_or_rested, asleep_again), poll=0.0001)
+            _wait_for(partial(self._is_resting_or_missed, asleep_again), poll=0.0001)
             time.sleep(share * REST_SECONDS)
-            if self._rests():  # else this process came too late, and tries again
+            if self._is_resting():  # else this process came too late, and tries again
                 return
 
-    def _rests(self) -> bool:
+    def _is_resting(self) -> bool:
         return self.word("committer", Stage.LINGERING) == 1
 
-    def _rests_or_rested(self, asleep_again: int) -> bool:
-        return self._rests() or self.word("committer", Stage.SLEEP) >= asleep_again
+    def _is_resting_or_missed(self, asleep_again: int) -> bool:
+        return self._is_resting() or self.word("committer", Stage.SLEEP) >= asleep_again
 
 
 @contextlib.contextmanager
@@ -135,7 +135,7 @@ def _wait_for(condition: Callable[[], bool], poll: float = 0.0005) -> None:
 def _committed(pipeline: Pipeline, ready: Callable[[float], None], count: int) -> Sample:
     """From the end of `send` to the committed message; the sender looks for it without a pause."""
     took, body, clock = [], floors.body_of(100), time.perf_counter_ns
-    with _apart(pipeline.word("committer", Stage.PID)):
+    with _on_own_core(pipeline.word("committer", Stage.PID)):
         for number in range(count):
             ready((number + 0.5) / count)
             receipt = pipeline.producer.send(TOPIC, body)
@@ -147,7 +147,7 @@ def _committed(pipeline: Pipeline, ready: Callable[[float], None], count: int) -
 
 
 @contextlib.contextmanager
-def _apart(pid: int) -> Iterator[None]:
+def _on_own_core(pid: int) -> Iterator[None]:
     """Puts this thread on one core, and the threads of another process on the other cores.
 
     A thread that is woken on the core of a spinning one waits for the end of its time slice, 3 ms.
@@ -178,7 +178,7 @@ def _frames(bench: Bench, count: int) -> Sample:
         bell.linger = 0
         bell.connect(address)
         running.let_go()
-        with _apart(running.processes[0].pid):
+        with _on_own_core(running.processes[0].pid):
             for number in range(1, count + 2):  # the first one finds out whether the other process is there
                 time.sleep(_ASLEEP_SECONDS)
                 began = clock()
