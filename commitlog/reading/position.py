@@ -135,8 +135,8 @@ class ReaderPosition:
             elif offset > queue.end:
                 raise OffsetOutOfRange(
                     f"reader {self.name}: it was at {offset:,} in topic {topic}, lane {lane}, and the store ends at "
-                    f"{queue.end:,}; if the store was killed, start it once (`commitlog run`) so that it recovers, else "
-                    f"`{self._seek()} earliest`, or another place"
+                    f"{queue.end:,}. If the store was killed, start it once (`commitlog run`), and it recovers; otherwise "
+                    f"move the reader: `{self._seek()} earliest`, or to another place"
                 )
             elif offset < queue.first:
                 missing += queue.first - offset
@@ -244,10 +244,10 @@ class ReaderPosition:
     def _check_is_free(self) -> None:
         if self._is_writing:
             raise ReaderError(
-                f"reader {self.name}: this thread is in the middle of a commit: a signal handler has to leave it to its end"
+                f"reader {self.name}: this thread is in the middle of a commit: commit when the signal handler has ended"
             )
         if self._is_closed:
-            raise ReaderError(f"reader {self.name} is closed: commit before")
+            raise ReaderError(f"reader {self.name} is closed: commit before you close it")
 
     def _commit_if_due(self, every_ns: float) -> None:
         """Commits automatically when it is time.
@@ -286,9 +286,7 @@ class ReaderPosition:
         if wanted == self._committed:
             return
         if self._view.store_id != self._store_id:
-            raise ReaderError(
-                f"reader {self.name}: {self._view.path} is another store now than when it began: make a reader of that one"
-            )
+            raise ReaderError(f"reader {self.name}: {self._view.path} is another store now: make a new reader for it")
         self._is_writing = True
         try:
             self._readers.save(self._registered(wanted))
@@ -305,7 +303,7 @@ class ReaderPosition:
     def _no_child(self) -> None:
         if os.getpid() != self._pid:
             raise ReaderError(
-                f"reader {self.name} was made before a fork, and is its parent's: make one with another name in the child"
+                f"reader {self.name} was made before a fork, by the parent process: make one with another name in the child"
             )
 
     # ---- the end --------------------------------------------------------------------------------
@@ -368,7 +366,7 @@ def check_options(
         raise OptionError(f"name={name!r}: a RocketMQ store root is only read, and keeps no position: leave it out")
     if isolation != "flushed":
         raise OptionError(
-            f"name={name!r}: a position is kept in what is flushed, for a power loss may take the rest: leave isolation out"
+            f"name={name!r}: a position needs flushed messages, because a power loss may take others: leave isolation out"
         )
 
 
@@ -377,13 +375,13 @@ def check_owner(reader: RegisteredReader, store_id: str, readers: RegisteredRead
     remove = f"`commitlog readers {readers.directory.path} --remove {reader.name}`"
     if reader.kind != PYTHON:
         raise ReaderError(
-            f"reader {reader.name} is a Spark query's, which goes by its checkpoint: start the query with a new one to have "
-            f"it begin elsewhere. For a reader of Python choose another name, or drop that one with {remove}"
+            f"reader {reader.name} is a Spark query's, and its checkpoint says where it is: start the query with a new "
+            f"checkpoint to begin elsewhere. For a reader of Python choose another name, or drop this one with {remove}"
         )
     if reader.store_id != store_id:
         raise ReaderError(
-            f"reader {reader.name}: its position is one in another store ({reader.store_id}, and this is {store_id}): drop "
-            f"it with {remove}, then it begins anew"
+            f"reader {reader.name}: its position belongs to another store ({reader.store_id}; this one is {store_id}): "
+            f"drop the reader with {remove}, then it begins anew"
         )
 
 
@@ -424,8 +422,8 @@ def check_named(starts: QueueStarts, present: Collection[tuple[str, int]], least
         for lane, number in lanes.items():
             if number >= least and (topic, lane) not in present:
                 raise OffsetOutOfRange(
-                    f"offset {number:,} of topic {topic}, lane {lane}: it has no messages, or is not read: give offsets of "
-                    "queues that are (`commitlog stat` shows them)"
+                    f"offset {number:,} of topic {topic}, lane {lane}: this queue has no messages, or is not read: give "
+                    "offsets of other queues (`commitlog stat` shows them)"
                 )
 
 

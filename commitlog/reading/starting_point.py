@@ -95,7 +95,7 @@ def parse_starts(start: str | int | Mapping[str, Mapping[int, int]], clock: Cloc
         try:
             start = json.loads(start)
         except (ValueError, RecursionError) as error:
-            raise BadStart(f"{str(start)[:200]!r} is no JSON ({error}); {_SHAPE}") from None
+            raise BadStart(f"{str(start)[:200]!r} is not JSON ({error}); {_SHAPE}") from None
     if isinstance(start, Mapping):
         offsets = offsets_by_queue(start)
         if not any(offsets.values()):
@@ -116,12 +116,14 @@ def offsets_by_queue(value: Mapping[str, object], smallest: int = EARLIEST_OFFSE
     for topic, lanes in value.items():
         check_topic(topic)
         if not isinstance(lanes, Mapping):
-            raise BadStart(f"start of topic {topic}: {str(lanes)[:80]} is no mapping; {_SHAPE}")
+            raise BadStart(f"start of topic {topic}: {str(lanes)[:80]} is not a mapping; {_SHAPE}")
         queue = found[topic] = {}
         for lane, number in lanes.items():
             is_lane = re.fullmatch(r"[0-9]{1,9}", str(lane)) and not isinstance(lane, bool)
             if not is_lane or type(number) is not int or not smallest <= number < _NUMBER_END:
-                raise BadStart(f"start of topic {topic}: {str(lane)[:40]}: {str(number)[:40]} is no offset; {_SHAPE}")
+                raise BadStart(
+                    f"start of topic {topic}: {str(lane)[:40]}: {str(number)[:40]} is not an offset; {_SHAPE}"
+                )
             queue[int(lane)] = number
     return found
 
@@ -171,7 +173,7 @@ def resolve(start: Start, first: int, end: int, find_by_time: Callable[[int], in
         if not first <= start.value <= end:
             place = f"{where}: " if where else ""
             raise OffsetOutOfRange(
-                f"{place}offset {start.value:,} is outside [{first:,}, {end:,}], which is all there is"
+                f"{place}offset {start.value:,} is outside [{first:,}, {end:,}]: give an offset in this range"
             )
         return start.value
     return end

@@ -230,7 +230,7 @@ class RocketMQView:
     def __init__(self, path: str | os.PathLike[str], channel: FileChannel = DISK) -> None:
         self.path, self.channel = checked_path(path), channel
         if not is_rocketmq_root(self.path):
-            raise StoreNotFound(f"{self.path}: no RocketMQ store root: there is no commitlog/, or a {STORE_FILE}")
+            raise StoreNotFound(f"{self.path}: not a RocketMQ store root: that has commitlog/ and no {STORE_FILE}")
         self.segment_bytes = guess_segment_bytes(self.path / "commitlog", channel) or 1 << 30
         self.refresh()
 

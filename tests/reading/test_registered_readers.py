@@ -301,7 +301,7 @@ def test_who_may_not_be_moved(named: HandMadeStore, monkeypatch: pytest.MonkeyPa
     register(named, "query", {"orders": {0: 42}})
     refused = call("readers", named.path, "--seek", "query", "earliest").exception
     assert isinstance(refused, ReaderError)
-    assert "is a Spark query's, which goes by its checkpoint" in str(refused)
+    assert "is a Spark query's, and its checkpoint says where it is" in str(refused)
     stranger = RegisteredReader("old", "f" * 32, {"orders": {}}, 5, kind=PYTHON)
     RegisteredReaders(named.directory).save(stranger)
     assert "another store" in str(call("readers", named.path, "--seek", "old", "earliest").exception)
