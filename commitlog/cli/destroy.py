@@ -85,8 +85,7 @@ def _take_locks(directory: StoreDirectory, control: Path | None, locks: contextl
 def _remove_stray(pool: StrayPool, yes: bool) -> None:
     """Removes the pool of a store that is gone.
 
-    Raises StoreRefused where it holds messages that are not on disk, and nobody was asked
-    (`--yes`).
+    Raises StoreRefused where messages would be lost and `--yes` has kept it from asking.
     """
     if pool.unflushed and yes:
         raise StoreRefused(

@@ -96,7 +96,7 @@ class Tail:
         return self._splitter.feed(data) if data else self._finish()
 
     def _finish(self) -> list[bytes]:
-        """The whole input is read; gives its last line."""
+        """Closes an input that is read to its end; gives its last line."""
         self.done = True
         self.close()
         return self._splitter.end()

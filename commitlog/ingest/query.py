@@ -146,11 +146,9 @@ class QueryProcess:
             time.sleep(0.05)
 
     def _write_batch(self, rows: DataFrame, batch: int) -> None:
-        """Writes one batch.
+        """Writes one batch, in a thread of py4j.
 
         It overwrites: a batch that is run again replaces itself.
-
-        Runs in a thread of py4j.
         """
         began = time.monotonic()
         directory = self.out / f"batch={batch}"
@@ -186,9 +184,7 @@ class QueryProcess:
     def _is_running(self, query: StreamingQuery) -> bool:
         """Whether the query runs.
 
-        Raises IngestError where it has failed.
-
-        The cause is the last line of what Spark says.
+        Raises IngestError where it has failed. The cause is the last line of what Spark says.
         """
         if query.isActive:
             return True

@@ -50,9 +50,7 @@ Places = dict[tuple[str, int], int]
 
 
 class ReaderPosition:
-    """The position of one reader.
-
-    It holds the reader's name from its making to `close`.
+    """The position of one reader; it holds the reader's name from its making to `close`.
 
     Raises ReaderInUse, and ReaderError where the store may only be read.
     """

@@ -148,9 +148,7 @@ class RegisteredReaders:
         return facts.st_ino, facts.st_mtime_ns, facts.st_size
 
     def save(self, reader: RegisteredReader) -> None:
-        """Registers a reader or moves it, durably.
-
-        Others see the old position or the new one.
+        """Registers a reader or moves it, durably. Others see the old position or the new.
 
         Raises OSError, and ReaderError for a reader of too many queues.
         """
@@ -290,9 +288,7 @@ def _to_json(reader: RegisteredReader) -> dict[str, Any]:
 
 
 def _from_json(name: str, values: dict[str, Any]) -> RegisteredReader:
-    """The reader that a file describes.
-
-    Raises one of _UNBELIEVABLE.
+    """The reader that a file describes; raises one of _UNBELIEVABLE.
 
     Types are checked strictly: neither True nor "1" is a number.
     """

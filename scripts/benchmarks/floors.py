@@ -45,9 +45,7 @@ def os_write(path: Path, data: bytes, count: int) -> Sample:
 
 
 def file_write(path: Path, bodies: Sequence[bytes], count: int) -> Sample:
-    """Python's own buffered file, with a buffer of 1 MiB.
-
-    Nothing is synced.
+    """Python's own buffered file, with a buffer of 1 MiB; nothing is synced.
 
     The last buffer is written within the clock.
     """
