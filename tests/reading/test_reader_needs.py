@@ -134,7 +134,7 @@ def test_positions_that_are_no_readers_of_this_store(store: HandMadeStore) -> No
     """One of another store, a Spark query's, nonsense: each error has the way out."""
     readers = RegisteredReaders(store.directory)
     readers.save(RegisteredReader("billing", "f" * 32, {"orders": {0: 1}}, 1, kind="python"))
-    with pytest.raises(ReaderError, match=r"one in another store .* --remove billing"):
+    with pytest.raises(ReaderError, match=r"belongs to another store .* --remove billing"):
         billing(store)
     readers.save(RegisteredReader("billing", store.id, {"orders": {0: 1}}, 1))
     with pytest.raises(ReaderError, match=r"is a Spark query's.* --remove billing"):
