@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from commitlog.spark.progress import lag
-    from commitlog.spark.starting.session import session
+    from commitlog.spark.session.sessions import session
 
 __all__ = ["lag", "session"]
 
-_HOMES = {"lag": "commitlog.spark.progress", "session": "commitlog.spark.starting.session"}
+_HOMES = {"lag": "commitlog.spark.progress", "session": "commitlog.spark.session.sessions"}
 
 
 def __getattr__(name: str) -> Any:

@@ -47,7 +47,7 @@ from commitlog.spark.options import (
 )
 from commitlog.spark.rows.arrays import fixed
 from commitlog.spark.rows.columns import HEADERS_TYPE
-from commitlog.spark.starting.daemon import improve_this_worker
+from commitlog.spark.session.daemon import improve_this_worker
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -47,8 +47,8 @@ from commitlog.spark.reading import Task, read_task
 from commitlog.spark.registration import Registration
 from commitlog.spark.resolving import QueueKey, Resolver, beyond_end, data_loss, gone
 from commitlog.spark.rows.columns import check_schema, schema_of
+from commitlog.spark.session.daemon import improve_this_worker
 from commitlog.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
-from commitlog.spark.starting.daemon import improve_this_worker
 
 improve_this_worker()
 

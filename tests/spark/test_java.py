@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from commitlog.errors import CommitLogError, JavaNotFound
-from commitlog.spark.starting import java
+from commitlog.spark.session import java
 
 FAKE = """\
 #!/bin/sh
