@@ -54,6 +54,11 @@ STAGES = ("committer", "flusher", "allocator", "dispatcher")
 """Names of the stages; the index is the row in the control region."""
 
 
+def segment_start(where: int, size: int) -> int:
+    """The first offset of the segment that holds `where`, in a log whose segments have `size` bytes."""
+    return where - where % size
+
+
 class Header:
     """Word indices from the start of the region."""
 
