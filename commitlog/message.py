@@ -32,7 +32,7 @@ class Message:
     def of(cls, record: Record) -> Message:
         """Unpacks compressed bodies. Raises MissingCodec, CorruptRecord."""
         from commitlog.record.body import plain_body
-        from commitlog.record.record import CRC_PROPERTY_START
+        from commitlog.record.layout import CRC_PROPERTY_START
 
         properties = record.properties
         properties.pop(CRC_PROPERTY_START[:-1].decode(), None)

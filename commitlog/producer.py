@@ -48,8 +48,10 @@ from commitlog.receipt import BatchReceipt, Receipt
 from commitlog.record.batch import batch_size, encode_batch, largest_record
 from commitlog.record.bodies import Bodies
 from commitlog.record.bound_encoder import BoundEncoder, bind
+from commitlog.record.host import Host
+from commitlog.record.layout import BLANK_BYTES, MAGIC_BLANK, size_and_magic
 from commitlog.record.properties import check_topic, encode_keyed_properties, encode_properties
-from commitlog.record.record import BLANK_BYTES, MAGIC_BLANK, Host, RecordEncoder, decode
+from commitlog.record.record import RecordEncoder, decode
 from commitlog.shm.layout import Lane
 from commitlog.statistics import LaneStatistics, lane_statistics
 
@@ -363,7 +365,7 @@ class Producer:
         where = self._wrote
         while where < published:
             data, at = place.read(where, published), 0
-            while at < len(data) and int.from_bytes(data[at + 4 : at + 8], "big") != MAGIC_BLANK:
+            while at < len(data) and size_and_magic(data, at)[1] != MAGIC_BLANK:
                 record = decode(data, at)
                 state = self._topics.get(record.topic) or self._open_topic(record.topic)
                 state.next_offset = record.queue_offset + 1

@@ -23,7 +23,8 @@ from commitlog.disk.mapped_file import MappedFile
 from commitlog.disk.queue_entries import by_topic
 from commitlog.errors import CommitLogError, CorruptRecord
 from commitlog.reading.queue_bounds import total_of_ends
-from commitlog.record.scan import RecordTable, Stop, scan
+from commitlog.record.scan import scan
+from commitlog.record.table import RecordTable, Stop
 from commitlog.shm.layout import Lane
 from commitlog.shm.positions import count_entries, counted_entries
 from commitlog.stages.service_thread import ServiceThread, main

@@ -21,7 +21,8 @@ from commitlog.disk.locks import Lock, try_lane
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts
 from commitlog.errors import NotEnoughSharedMemory, RecoveryError, StoreNotRunning, disk_error, store_moved
 from commitlog.reading.indexed_offsets import IndexedOffsets
-from commitlog.record.scan import MAX_BYTES, Stop, scan
+from commitlog.record.scan import MAX_BYTES, scan
+from commitlog.record.table import Stop
 from commitlog.shm.layout import Lane
 from commitlog.shm.pool import WriteBuffers, free_bytes
 from commitlog.shm.positions import ControlRegion, counted_entries

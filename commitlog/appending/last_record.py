@@ -16,8 +16,10 @@ import numpy as np
 from commitlog.appending.lane import Lease
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.errors import CorruptRecord, DamagedFile, disk_error
-from commitlog.record.record import RECORD_BYTES_MIN, Record, decode
-from commitlog.record.scan import MAX_BYTES, Stop, scan
+from commitlog.record.layout import RECORD_BYTES_MIN
+from commitlog.record.record import Record, decode
+from commitlog.record.scan import MAX_BYTES, scan
+from commitlog.record.table import Stop
 from commitlog.shm.layout import Lane
 from commitlog.shm.pool import is_direct
 

@@ -15,7 +15,8 @@ from commitlog.appending.progress import NOTICE_WAIT_MS, LaneProgress
 from commitlog.clock import Clock
 from commitlog.disk.direct_segment import DirectSegment
 from commitlog.errors import AllocateTimeout, NoBufferAvailable
-from commitlog.record.record import BLANK_BYTES, encode_blank
+from commitlog.record.layout import BLANK_BYTES
+from commitlog.record.record import encode_blank
 from commitlog.shm.layout import DIRECT_WINDOW, Lane, Stage
 from commitlog.shm.pool import is_direct, slot_is_free
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord, disk_error
-from commitlog.record.scan import Stop, scan
+from commitlog.record.layout import Buffer
+from commitlog.record.scan import scan
+from commitlog.record.table import Stop
 from commitlog.shm.layout import Lane
 
 _LOOK_BYTES = 1 << 16
@@ -35,7 +37,7 @@ class DirectSegment:
         except OSError as error:
             raise disk_error(error.errno or errno.EIO, f"{path}: opening the segment") from error
 
-    def __setitem__(self, place: slice, data: bytes | bytearray | memoryview) -> None:
+    def __setitem__(self, place: slice, data: Buffer) -> None:
         try:
             self._channel.pwrite(self._fd, data, place.start)
         except OSError as error:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-Buffer = bytes | bytearray | memoryview
+from commitlog.record.layout import Buffer
 
 _FIRST_OWN = 3
 """The first descriptor that is not standard input, output or error."""

@@ -27,7 +27,7 @@ import orjson
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.store_directory import LaneDirectory, segment_name
 from commitlog.lines import to_json
-from commitlog.record.record import crc32
+from commitlog.record.crc import crc32
 
 COPY_BYTES = 4 << 20
 """Files are copied, zeroed and written again in pieces of this size."""

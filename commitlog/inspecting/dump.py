@@ -14,7 +14,8 @@ from commitlog.errors import CorruptRecord, MissingCodec
 from commitlog.inspecting.log_root import LogRoot, find_roots
 from commitlog.record.body import plain_body
 from commitlog.record.host import Host
-from commitlog.record.record import Record, SysFlag, decode
+from commitlog.record.layout import SysFlag
+from commitlog.record.record import Record, decode
 from commitlog.record.table import RecordTable
 
 

@@ -22,14 +22,15 @@ from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import is_noted
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord, PoolNotAdopted
-from commitlog.record.scan import Stop, scan
+from commitlog.record.layout import RECOGNISABLE_BYTES
+from commitlog.record.scan import scan
+from commitlog.record.table import Stop
 from commitlog.shm.layout import Lane
 from commitlog.shm.pool import WriteBuffers, is_direct
 from commitlog.shm.positions import ControlRegion
 
 Report = Callable[[str], None]
 
-_HEAD_BYTES = 36
 _BLOCK_BYTES = 1 << 18
 
 
@@ -124,7 +125,7 @@ class AdoptedLog:
             self.channel.fdatasync(fd)
         self.channel.sync_directory(self.lane.commitlog)
         self._held.add(start)
-        if not any(on_disk[:_HEAD_BYTES]):
+        if not any(on_disk[:RECOGNISABLE_BYTES]):
             self._doubtful.add(start - self.segment_bytes)
         different = np.count_nonzero(np.frombuffer(on_disk, np.uint8, count) != np.frombuffer(held, np.uint8, count))
         self.report(
@@ -157,7 +158,7 @@ class AdoptedLog:
             what = f"has {segments.wrong_sizes[start]:,} bytes" if start in segments else "is missing"
         else:
             with self.channel.opened(segments.path(start)) as fd:
-                if not any(self.channel.pread(fd, min(_HEAD_BYTES, end - start), 0)):
+                if not any(self.channel.pread(fd, min(RECOGNISABLE_BYTES, end - start), 0)):
                     what = "is empty"
             if not what and start in self._doubtful:
                 found = self._end_of(segments, start)

@@ -28,7 +28,7 @@ from commitlog.opening.parallel_recovery import recover_lanes
 from commitlog.opening.recovery import LaneEnd, recover_lane
 from commitlog.opening.stray_pools import name_store, remove_pool
 from commitlog.reading.view import attach_control
-from commitlog.record.record import BLANK_BYTES
+from commitlog.record.layout import BLANK_BYTES
 from commitlog.shm.layout import LANE_ROWS, Header, Lane
 from commitlog.shm.pool import WriteBuffers, free_bytes, is_direct
 from commitlog.shm.positions import ControlRegion, count_entries, forget_entries

@@ -36,7 +36,7 @@ from commitlog.disk.queue_entries import by_topic, entries_of, runs
 from commitlog.disk.store_directory import LaneDirectory, is_segment_name, segment_name
 from commitlog.errors import DamagedFile
 from commitlog.reading.log_scan import Gap, LogScan
-from commitlog.record.record import RECORD_BYTES_MIN
+from commitlog.record.layout import RECORD_BYTES_MIN
 from commitlog.record.scan import scan
 from commitlog.record.table import RecordTable
 

@@ -36,15 +36,13 @@ from commitlog.errors import FAULT_BY_ERRNO, DamagedFile, RecoveryError, disk_er
 from commitlog.opening.queue_repair import QueueRepair
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.queue_bounds import total_of_ends
-from commitlog.record.record import BLANK_BYTES
+from commitlog.record.layout import BLANK_BYTES, RECOGNISABLE_BYTES
 from commitlog.record.table import RecordTable
 from commitlog.shm.layout import MAX_SLOTS
 
 Report = Callable[[str], None]
 
 _PAGE_BYTES = 4096
-_HEAD_BYTES = 36
-"""Up to and with PHYSICALOFFSET: with so much of a record flushed, it can be told from none."""
 _PROGRESS_NS = 1_000_000_000
 
 
@@ -370,7 +368,9 @@ class _Recovery:
         """Is this gap the log's end, or damage within it?"""
         walked.end = gap.start
         below = gap.start < flushed
-        unfinished = not self.stopped_properly and (gap.claimed_end > flushed or gap.start + _HEAD_BYTES > flushed)
+        unfinished = not self.stopped_properly and (
+            gap.claimed_end > flushed or gap.start + RECOGNISABLE_BYTES > flushed
+        )
         if below and ((gap.end <= flushed and not gap.last) or not unfinished):
             if gap.last:
                 walked.torn = gap

@@ -15,8 +15,8 @@ from commitlog.reading.log_walk import RecentSegments, Step
 from commitlog.reading.queue_bounds import record_of_entry
 from commitlog.reading.starting_point import QueueStarts, resolve
 from commitlog.reading.topic_index import LaneIndex
+from commitlog.record.layout import Buffer
 from commitlog.record.record import decode
-from commitlog.record.scan import Source
 
 _ENTRIES_AT_ONCE = 1_000
 NOTHING_YET = Message("", -1, -1, None, b"", None, {}, -1, -1, -1, "")
@@ -70,7 +70,7 @@ class LaneCursor:
         """How far the lane may be read now (offset of its log)."""
         return self._index.limit_now()
 
-    def _open(self, base: int) -> Source:
+    def _open(self, base: int) -> Buffer:
         """The bytes of a segment.
 
         Raises DataLoss where retention has deleted what this reader has not read yet, and

@@ -19,7 +19,7 @@ from commitlog.errors import CorruptRecord, DamagedFile
 from commitlog.reading.left_out import LogError
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.log_walk import Step, walk
-from commitlog.record.scan import Source
+from commitlog.record.layout import Buffer
 
 _LOOKS = 3
 """Retention may remove a file while it is looked at: then the files are listed anew."""
@@ -103,7 +103,7 @@ class LogHoles:
 
 
 def walk_past(
-    open_segment: Callable[[int], Source],
+    open_segment: Callable[[int], Buffer],
     lane: int,
     segment_bytes: int,
     start: int,

@@ -20,19 +20,32 @@ import numpy as np
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.errors import CorruptRecord
 from commitlog.record.byte_ranges import ByteArray, gather
-from commitlog.record.record import (
+from commitlog.record.layout import (
     BLANK_BYTES,
+    BODY_LENGTH_BYTES,
     CRC_PROPERTY_BYTES,
+    CRC_PROPERTY_END,
+    CRC_PROPERTY_NAME,
     CRC_PROPERTY_START,
+    HEAD_BYTES,
+    HOSTS_V6,
+    I32,
+    I64,
+    MAGIC_AT,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
+    PHYSICAL_OFFSET_AT,
+    PROPERTIES_LENGTH_BYTES,
     RECORD_BYTES_MIN,
-    SysFlag,
-    decode,
+    SYS_FLAG_AT,
+    V1_TOPIC_LENGTH_BYTES,
+    V2_TOPIC_LENGTH_BYTES,
+    size_and_magic,
 )
+from commitlog.record.record import decode
 from commitlog.record.scan import scan
-from commitlog.record.table import RecordTable, Stop, size_and_magic
+from commitlog.record.table import RecordTable, Stop
 
 _BLOCK_BYTES = 1 << 20
 _SAMPLE_RECORDS = 64
@@ -40,7 +53,6 @@ _DOUBLE_CHECKS = 4
 """Places that look like records and are none may cost so many times their segment's bytes in CRCs,
 then it is given up.
 """
-_CRC_TAIL = CRC_PROPERTY_START + b"0" * 10 + b"\x02"
 _PROPERTIES = re.compile(rb"(?:[^\x01\x02]+\x01[^\x01\x02]*\x02)*(?:[^\x01\x02]+\x01[^\x01\x02]*)?")
 
 
@@ -225,7 +237,7 @@ class LogScan:
         if size - position < RECORD_BYTES_MIN:
             return base + position
         total, magic = size_and_magic(mapped, position)
-        offset = int.from_bytes(mapped[position + 28 : position + 36], "big")
+        (offset,) = I64.unpack_from(mapped, position + PHYSICAL_OFFSET_AT)
         if magic not in (MAGIC_V1, MAGIC_V2) or offset != base + position:
             return base + position
         total = min(total, _size_by_lengths(mapped, position, magic) or total)
@@ -266,17 +278,17 @@ def _size_by_lengths(mapped: mmap.mmap, position: int, magic: int) -> int:
     def number(at: int, width: int) -> int:
         return int.from_bytes(mapped[at : at + width], "big")
 
-    flags = number(position + 36, 4)
-    body = position + 88 + 12 * bool(flags & SysFlag.BORN_HOST_V6) + 12 * bool(flags & SysFlag.STORE_HOST_V6)
-    topic = body + number(body - 4, 4)
-    width = 1 if magic == MAGIC_V1 else 2
-    properties = topic + width + number(topic, width) + 2
-    end = properties + number(properties - 2, 2)
+    (sys_flag,) = I32.unpack_from(mapped, position + SYS_FLAG_AT)
+    body = position + HEAD_BYTES[sys_flag & HOSTS_V6]
+    topic = body + number(body - BODY_LENGTH_BYTES, BODY_LENGTH_BYTES)
+    width = V1_TOPIC_LENGTH_BYTES if magic == MAGIC_V1 else V2_TOPIC_LENGTH_BYTES
+    properties = topic + width + number(topic, width) + PROPERTIES_LENGTH_BYTES
+    end = properties + number(properties - PROPERTIES_LENGTH_BYTES, PROPERTIES_LENGTH_BYTES)
     size = end - position
     if end > len(mapped):
         return 0
     try:
-        decode(size.to_bytes(4, "big") + mapped[position + 4 : end])
+        decode(I32.pack(size) + mapped[position + MAGIC_AT : end])
     except CorruptRecord:
         return 0
     return size
@@ -287,14 +299,14 @@ def _candidates(view: ByteArray, base: int, start: int, end: int) -> list[tuple[
     they claim.
     """
     size = len(view)
-    magics = view[start + 4 : min(end + 7, size)]
+    magics = view[start + MAGIC_AT : min(end + BLANK_BYTES - 1, size)]
     first = np.flatnonzero((magics == MAGIC_V1 >> 24) | (magics == MAGIC_BLANK >> 24)) + start
     first = first[first + BLANK_BYTES <= size]
-    magic, length = gather(view, ">u4", first + 4), gather(view, ">i4", first)
+    magic, length = gather(view, ">u4", first + MAGIC_AT), gather(view, ">i4", first)
     blank = (magic == MAGIC_BLANK) & (length == size - first)
     record = ((magic == MAGIC_V1) | (magic == MAGIC_V2)) & (length >= RECORD_BYTES_MIN) & (length <= size - first)
     places = first[record]
-    fits = gather(view, ">i8", places + 28) == places + base
+    fits = gather(view, ">i8", places + PHYSICAL_OFFSET_AT) == places + base
     record[record] = fits
     keep = np.flatnonzero(blank | record)
     return list(zip(first[keep].tolist(), length[keep].tolist(), strict=True))
@@ -307,8 +319,9 @@ def _in_good_order(properties: bytes) -> bool:
     tail = properties[-CRC_PROPERTY_BYTES:].rjust(CRC_PROPERTY_BYTES, b" ")
     if b"\0" in tail:  # lost bytes read as zeros
         return False
-    same = sum(a == b for a, b in zip(tail[:9] + tail[-1:], _CRC_TAIL[:9] + _CRC_TAIL[-1:], strict=True))
-    if same >= 5:  # of ten bytes that never change: a few of them were damaged
+    start, end = len(CRC_PROPERTY_START), CRC_PROPERTY_BYTES - len(CRC_PROPERTY_END)  # the digits are between them
+    unchanging = zip(tail[:start] + tail[end:], CRC_PROPERTY_START + CRC_PROPERTY_END, strict=True)
+    if sum(a == b for a, b in unchanging) >= 5:  # of ten bytes: a few of them were damaged
         return False
     name = properties.rstrip(b"\x02").rpartition(b"\x02")[2].partition(b"\x01")[0]
     if min(name, default=32) < 32 or _looks_like_crc(name):
@@ -322,7 +335,7 @@ def _in_good_order(properties: bytes) -> bool:
 
 def _looks_like_crc(name: bytes) -> bool:
     """Whether a property's name is that of the CRC, give or take some bytes lost or slipped in."""
-    wanted = CRC_PROPERTY_START[:-1]
+    wanted = CRC_PROPERTY_NAME
     if not 5 <= len(name) <= 11 or len(set(name) & set(wanted)) < 4:  # quick: most names
         return False
     return SequenceMatcher(None, name, wanted).ratio() > 0.6

@@ -10,7 +10,9 @@ from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.mapped_file import MappedFile
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord
-from commitlog.record.scan import RecordTable, Source, Stop, scan
+from commitlog.record.layout import Buffer
+from commitlog.record.scan import scan
+from commitlog.record.table import RecordTable, Stop
 
 WALK_BYTES = 4 << 20
 """About as much as one table covers."""
@@ -25,7 +27,7 @@ class Step:
 
 
 def walk(
-    open_segment: Callable[[int], Source], lane: int | None, segment_bytes: int, start: int, limit: int
+    open_segment: Callable[[int], Buffer], lane: int | None, segment_bytes: int, start: int, limit: int
 ) -> Iterator[Step]:
     """The records in [start, limit) of a log, CRCs unchecked; `table.base_offset` is their
     segment's start.
@@ -62,9 +64,9 @@ class RecentSegments:
         self, directory: LaneDirectory, segment_bytes: int, channel: FileChannel = DISK, *, keep: int = 1
     ) -> None:
         self.directory, self.segment_bytes, self.channel, self.keep = directory, segment_bytes, channel, keep
-        self._mapped: OrderedDict[int, Source] = OrderedDict()
+        self._mapped: OrderedDict[int, Buffer] = OrderedDict()
 
-    def open(self, base: int) -> Source:
+    def open(self, base: int) -> Buffer:
         """The bytes of the segment that begins at `base`. Raises FileNotFoundError, DamagedFile."""
         mapped = self._mapped.get(base)
         if mapped is None:

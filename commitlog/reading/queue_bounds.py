@@ -20,7 +20,8 @@ from commitlog.disk.quarantine import is_noted
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord, DamagedFile
 from commitlog.reading.log_walk import RecentSegments
-from commitlog.record.record import RECORD_BYTES_MIN, Record, decode
+from commitlog.record.layout import RECORD_BYTES_MIN
+from commitlog.record.record import Record, decode
 
 _BESIDE = 2
 """Entries that a probe looks at on either side of it."""

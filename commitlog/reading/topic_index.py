@@ -43,8 +43,8 @@ from commitlog.reading.log_holes import Hole, LogHoles, walk_past
 from commitlog.reading.log_walk import RecentSegments, Step
 from commitlog.reading.queue_bounds import NamedQueue, QueueBounds, record_of_entry
 from commitlog.reading.view import LaneLimits, LogView
-from commitlog.record.record import RECORD_BYTES_MIN, Record
-from commitlog.record.scan import Source
+from commitlog.record.layout import RECORD_BYTES_MIN, Buffer
+from commitlog.record.record import Record
 
 WALK_RATHER_BYTES = 8192
 """Bytes for each queue of a lane: when the lane has moved further than this, the ends of all its
@@ -184,7 +184,7 @@ class LaneIndex:
     def _walk(self, start: int, limit: int) -> Iterator[Step | Hole]:
         return self.walk(self._open, start, limit)
 
-    def walk(self, open_segment: Callable[[int], Source], start: int, limit: int) -> Iterator[Step | Hole]:
+    def walk(self, open_segment: Callable[[int], Buffer], start: int, limit: int) -> Iterator[Step | Hole]:
         """The lane's records in [start, limit), and the holes between them."""
         ends_whole = not self.view.live and self.view.limits(self.lane).stopped_properly and limit == self.limit_now()
         size = self.view.segment_bytes
@@ -194,7 +194,7 @@ class LaneIndex:
         """How far the lane may be read now (offset of its log)."""
         return self._limit_of(self.view.limits(self.lane))
 
-    def _open(self, base: int) -> Source:
+    def _open(self, base: int) -> Buffer:
         try:
             return self._segments.open(base)
         except FileNotFoundError as error:

@@ -16,17 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from commitlog.record.bodies import Bodies
-from commitlog.record.byte_ranges import Ints, crcs_of_rows, five_digits
-from commitlog.record.record import CRC_MASK, CRC_PROPERTY_BYTES, CRC_PROPERTY_START, RecordEncoder, crc32
-from commitlog.record.scan import scan, tabulate
-from commitlog.record.table import RecordTable, Stop
-
-__all__ = ["Bodies", "RecordTable", "Stop", "batch_size", "encode_batch", "scan", "tabulate"]
+from commitlog.record.byte_ranges import Ints, crcs_of_rows
+from commitlog.record.crc import CRC_MASK, crc32, five_digits
+from commitlog.record.layout import CRC_PROPERTY, CRC_PROPERTY_BYTES, CRC_PROPERTY_END, CRC_PROPERTY_START, head_dtype
+from commitlog.record.record import RecordEncoder
 
 _BLOCK_BYTES = 256 * 1024
 """Records are made in blocks of about this size, which stay in the processor's second-level cache."""
-_CRC_COLUMNS = [("crc_name", "S9"), ("crc_low", "S5"), ("crc_high", "S5"), ("crc_end", "u1")]
-assert np.dtype(_CRC_COLUMNS).itemsize == CRC_PROPERTY_BYTES
 
 
 def batch_size(
@@ -120,16 +116,9 @@ class _Writer:
         self.head = np.frombuffer(first, f"V{head_bytes}", 1)
         self.tail = first[head_bytes + body_bytes : len(first) - crc_bytes]
         self.size = len(first)
-        self.head_type = np.dtype(
-            {
-                "names": ["total_size", "body_crc", "queue_offset", "physical_offset", "body_bytes"],
-                "formats": [">i4", ">u4", ">i8", ">i8", ">i4"],
-                "offsets": [0, 8, 20, 28, head_bytes - 4],
-                "itemsize": head_bytes,
-            }
-        )
+        self.head_type = head_dtype(encoder.host_flags)
         columns: list[tuple[str, Any]] = [("head", self.head_type), ("body", f"V{body_bytes}")]
-        columns += [("tail", f"V{tail_bytes}"), *(_CRC_COLUMNS if self.append_crc else [])]
+        columns += [("tail", f"V{tail_bytes}"), *([("crc", CRC_PROPERTY)] if self.append_crc else [])]
         self.record = np.frombuffer(first, f"V{self.size}", 1)
         self.record_type = np.dtype(columns)
         assert self.record_type.itemsize == self.size
@@ -149,8 +138,8 @@ class _Writer:
         if self.append_crc:
             crcs = crcs_of_rows(out, at, self.size, self.size - CRC_PROPERTY_BYTES, count)
             digits = five_digits()
-            rows["crc_low"] = digits[crcs % 100_000]
-            rows["crc_high"] = digits[crcs // 100_000]
+            rows["crc"]["low"] = digits[crcs % 100_000]
+            rows["crc"]["high"] = digits[crcs // 100_000]
 
     def write_mixed(
         self, bodies: Bodies, start: int, stop: int, sizes: Ints, offsets: Ints, tails: list[bytes], out: memoryview
@@ -181,8 +170,8 @@ class _Writer:
 
 def _crc_properties(crcs: npt.NDArray[np.uint32]) -> list[bytes]:
     digits = five_digits()
-    rows = np.empty(len(crcs), _CRC_COLUMNS)
-    rows["crc_name"], rows["crc_end"] = CRC_PROPERTY_START, 2
-    rows["crc_low"], rows["crc_high"] = digits[crcs % 100_000], digits[crcs // 100_000]
+    rows = np.empty(len(crcs), CRC_PROPERTY)
+    rows["start"], rows["end"] = CRC_PROPERTY_START, ord(CRC_PROPERTY_END)
+    rows["low"], rows["high"] = digits[crcs % 100_000], digits[crcs // 100_000]
     items: list[bytes] = rows.view(f"V{CRC_PROPERTY_BYTES}").tolist()
     return items

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from commitlog.errors import IllegalMessage, RecordError
 from commitlog.record.byte_ranges import Ints, crcs_of_rows
-from commitlog.record.record import CRC_MASK, crc32
+from commitlog.record.crc import CRC_MASK, crc32
 
 _ARROW_OFFSETS = {"binary": np.int32, "large_binary": np.int64}
 

@@ -9,12 +9,12 @@ import zlib
 from typing import TYPE_CHECKING
 
 from commitlog.errors import CorruptRecord, MissingCodec
+from commitlog.record.layout import SysFlag
 
 if TYPE_CHECKING:
     from commitlog.record.record import Record
 
-COMPRESSED = 0x1
-COMPRESSION_SHIFT, COMPRESSION_MASK = 8, 0x700
+_KIND_SHIFT = 8
 PLAIN_BODY_BYTES_MAX = 4 * 1024 * 1024
 """RocketMQ's clients refuse larger messages before they compress them, so nothing honest unpacks to
 more.
@@ -31,9 +31,9 @@ def plain_body(record: Record, limit: int = PLAIN_BODY_BYTES_MAX) -> bytes:
     `limit` (bytes) bounds what a hostile body may unpack to. Raises CorruptRecord where it does not
     unpack or goes beyond the limit, MissingCodec where LZ4 or ZSTD is needed and not installed.
     """
-    if not record.sys_flag & COMPRESSED:
+    if not record.sys_flag & SysFlag.COMPRESSED:
         return record.body
-    kind = (record.sys_flag & COMPRESSION_MASK) >> COMPRESSION_SHIFT
+    kind = (record.sys_flag & SysFlag.COMPRESSION_KIND) >> _KIND_SHIFT
     if kind in (0, 3):
         plain, name = _inflate(record, limit), "ZLIB"
     elif kind == 1:

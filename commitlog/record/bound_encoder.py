@@ -7,10 +7,15 @@ millisecond.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 
-from commitlog.record.record import CRC_MASK, RecordEncoder, crc32, crc_digits
+from commitlog.record.crc import CRC_MASK, crc32, crc_property_parts
+from commitlog.record.layout import I16, head_struct
+from commitlog.record.record import RecordEncoder
+
+_ZERO = ("reconsume_times", "prepared_transaction_offset")
+_FROM_SYS_FLAG = ("sys_flag", "born_timestamp", "born_host", "store_timestamp", "store_host", *_ZERO)
+"""What follows from the time: packed once a millisecond, and taken as one item of bytes."""
 
 BoundEncoder = Callable[[bytes, bytes, int, int, int], bytes]
 """(body, property string, queue offset, physical offset, born and store timestamp in ms) → record."""
@@ -25,11 +30,13 @@ def bind(encoder: RecordEncoder, topic: bytes) -> tuple[BoundEncoder, int]:
     overhead = encoder.size(topic, b"", b"")  # makes it learn the topic, which is then taken from it
     plain, topic_part, magic, queue = encoder._tail, encoder._topic_part, encoder._magic, encoder._queue
     sys_flag, born_host, store_host = encoder._sys_flag, encoder._born, encoder._store
-    layout = struct.Struct(f">4sq{len(born_host)}sq{len(store_host)}s12x")  # SYSFLAG to PREPARED_TX_OFFSET
-    pack_times, pack = layout.pack, struct.Struct(f">i4si8sqq{layout.size}si").pack
-    pack_length, crc_bytes = struct.Struct(">h").pack, encoder._crc_bytes
+    pack_times = head_struct(
+        encoder.host_flags, start="sys_flag", stop="body_bytes", raw=("sys_flag",), zero=_ZERO
+    ).pack
+    pack = head_struct(encoder.host_flags, raw=("magic", "queue_id", "flag", *_FROM_SYS_FLAG)).pack
+    pack_length, crc_bytes = I16.pack, encoder._crc_bytes
     mask, crc_of, join = CRC_MASK, crc32, b"".join
-    low, middle, high = crc_digits() if encoder.append_crc else ([], [], [])
+    low, middle, high = crc_property_parts() if encoder.append_crc else ([], [], [])
     at, times = -1, b""
 
     def encode(body: bytes, properties: bytes, queue_offset: int, physical_offset: int, now: int) -> bytes:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from commitlog.record.record import CRC_MASK, crc32
+from commitlog.record.crc import CRC_MASK, crc32
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -104,11 +103,3 @@ def _crcs_of_block(view: ByteArray, positions: Ints, sizes: Ints, mean: int) -> 
         positions, ends = positions - first, ends - first
     bounds = zip(positions.tolist(), ends.tolist(), strict=True)
     return [crc32(source[start:end]) for start, end in bounds]
-
-
-@lru_cache(maxsize=1)
-def five_digits() -> npt.NDArray[np.bytes_]:
-    """0 to 99,999 as five digits, the least significant first: halves of the CRC property's digits."""
-    numbers = np.arange(100_000)
-    powers = 10 ** np.arange(5)
-    return (48 + numbers[:, None] // powers % 10).astype(np.uint8).view("S5").ravel()

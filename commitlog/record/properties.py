@@ -14,14 +14,11 @@ from types import NoneType
 import numpy as np
 
 from commitlog.errors import IllegalProperty, IllegalTopic, PropertiesTooLarge
+from commitlog.record.layout import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX, Buffer
 
 NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR = "\x01", "\x02"
 TOPIC_BYTES_MAX = 255
 """A topic is a directory's name in the consume queue, and file systems end names there."""
-PROPERTIES_BYTES_MAX = 32767
-"""PROPSLEN is a signed 16-bit number."""
-CRC_PROPERTY_BYTES = 20
-"""`__CRC32#` 0x01, ten digits, 0x02: the whole-record CRC, always the last property."""
 
 RESERVED_NAMES = frozenset(
     # MessageConst.STRING_HASH_SET, and what else RocketMQ reads or writes
@@ -151,7 +148,7 @@ def encode_keyed_properties(
     return made
 
 
-def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:
+def decode_properties(data: Buffer) -> dict[str, str]:
     """Names and values as RocketMQ's parser sees them, in their order.
 
     It accepts a missing last separator, drops pairs with an empty name or value (or none at all),

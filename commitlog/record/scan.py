@@ -6,18 +6,13 @@ numpy's. The records found are then gathered and checked column by column (recor
 
 from __future__ import annotations
 
-import struct
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from commitlog.record.byte_ranges import Ints, first_false
-from commitlog.record.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
-from commitlog.record.record import Buffer as Source
-from commitlog.record.table import RecordGatherer, RecordTable, Stop, size_and_magic
-
-__all__ = ["MAX_BYTES", "MAX_RECORDS", "RecordTable", "Source", "Stop", "scan", "tabulate"]
+from commitlog.record.layout import I32, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, Buffer, size_and_magic
+from commitlog.record.table import RecordGatherer, RecordTable, Stop
 
 MAX_RECORDS = 8192
 MAX_BYTES = 8 * 1024 * 1024
@@ -28,11 +23,11 @@ slower."""
 _RUN_LEAST = 16
 """Records of one size in a row that are worth a comparison by numpy; shorter runs are walked."""
 _WALK_MOST = 2048
-_size = struct.Struct(">i").unpack_from
+_size = I32.unpack_from
 
 
 def scan(
-    buffer: Source,
+    buffer: Buffer,
     start: int,
     end: int,
     base_offset: int,
@@ -67,35 +62,7 @@ def scan(
     return replace(table, stop=stop, stop_position=where, reason=reason)
 
 
-def tabulate(
-    buffer: Source,
-    positions: npt.ArrayLike,
-    sizes: npt.ArrayLike,
-    base_offset: int,
-    queue_id: int | None,
-    *,
-    check_crc: bool,
-    require_crc: bool = False,
-) -> RecordTable:
-    """The records at known places, such as a consume queue's entries: any order, gaps allowed,
-    sizes in bytes.
-
-    Like `scan`, without the walk. Stops with CORRUPT at the first that is no record of its place
-    (also one that is not within the buffer): `len(table)` is its index and `stop_position` its
-    position. Else END.
-    """
-    gatherer = RecordGatherer(buffer, base_offset, queue_id, check_crc, require_crc)
-    at, lengths = np.asarray(positions, np.int64), np.asarray(sizes, np.int64)
-    room = len(gatherer.view)
-    count = first_false((at >= 0) & (lengths >= RECORD_BYTES_MIN) & (lengths <= room - at))
-    table = gatherer.tabulate(at[:count], lengths[:count])
-    if table.stop is Stop.END and count < len(at):
-        reason = f"a record of {lengths[count]} bytes is not within the {room} there are"
-        return replace(table, stop=Stop.CORRUPT, stop_position=int(at[count]), reason=reason)
-    return table
-
-
-def _walk(buffer: Source, start: int, end: int, max_records: int, max_bytes: int) -> tuple[Ints, int]:
+def _walk(buffer: Buffer, start: int, end: int, max_records: int, max_bytes: int) -> tuple[Ints, int]:
     """Positions of what may be records by their sizes, one after the other; and where they end."""
     found: list[Ints] = []
     room, last = max_records, min(end, start + max_bytes)
@@ -118,7 +85,7 @@ def _walk(buffer: Source, start: int, end: int, max_records: int, max_bytes: int
     return (np.concatenate(found) if found else np.empty(0, np.int64)), position
 
 
-def _walk_some(buffer: Source, position: int, before: int, end: int) -> tuple[list[int], int, bool]:
+def _walk_some(buffer: Buffer, position: int, before: int, end: int) -> tuple[list[int], int, bool]:
     """Records that begin before a position, one by one: theirs, their end, and whether no record
     follows there.
     """
@@ -135,7 +102,7 @@ def _walk_some(buffer: Source, position: int, before: int, end: int) -> tuple[li
     return positions, position, position > end - RECORD_BYTES_MIN
 
 
-def _run(buffer: Source, position: int, end: int, most: int) -> tuple[int, int]:
+def _run(buffer: Buffer, position: int, end: int, most: int) -> tuple[int, int]:
     """How many records in a row begin with the size and magic of the one at `position`; and that
     size.
     """

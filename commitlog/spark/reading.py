@@ -22,12 +22,13 @@ from commitlog.disk.consume_queue import ENTRY_BYTES, ConsumeQueue, is_light
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss, StoreNotFound
 from commitlog.reading.log_holes import Hole, LogHoles, walk_past
+from commitlog.reading.queue_bounds import NamedQueue
 from commitlog.reading.view import is_rocketmq_root
 from commitlog.record.byte_ranges import Ints
-from commitlog.record.scan import Source
+from commitlog.record.layout import Buffer
 from commitlog.spark.planning import Slice
 from commitlog.spark.rows.damage import Damage, look_at
-from commitlog.spark.rows.decoding import Decoder, Places, Queue, cut
+from commitlog.spark.rows.decoding import Decoder, Places, cut
 from commitlog.spark.rows.segments import SEGMENTS, Segment
 
 ENTRIES_MAX = 200_000
@@ -122,7 +123,7 @@ class SliceReader:
         self.segment_bytes = task.segment_bytes
         self.lane = lane = task.lane(piece.lane)
         is_named = task.one_log and is_light(piece.topic)
-        self.queue = Queue(piece.topic.encode(), piece.lane, offset_is_stored=not is_named)
+        self.queue = NamedQueue(piece.topic, piece.lane, offset_is_stored=not is_named)
         self.next = piece.start
         self.walk_from = piece.walk_from
         self.damage = Damage.load(lane)
@@ -272,7 +273,7 @@ class SliceReader:
         if hole is not None:
             self._leave_out_hole(hole, piece.end)
 
-    def _open(self, base: int) -> Source:
+    def _open(self, base: int) -> Buffer:
         self._walked_last = self.segment(base)  # kept: by its name it may be gone when its rows are decoded
         return self._walked_last.map
 

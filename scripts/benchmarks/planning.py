@@ -19,7 +19,9 @@ from commitlog.disk.checkpoint import Positions, PositionsFile
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts, new_store_id
-from commitlog.record.record import BLANK_BYTES, Host, RecordEncoder, encode_blank
+from commitlog.record.host import Host
+from commitlog.record.layout import BLANK_BYTES
+from commitlog.record.record import RecordEncoder, encode_blank
 from scripts.benchmarks.floors import TOPIC
 from scripts.benchmarks.harness import Bench, Metric, Sample, Stopwatch
 

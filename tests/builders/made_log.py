@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from commitlog.errors import CorruptRecord
-from commitlog.record.record import Host, Record, RecordEncoder, decode
+from commitlog.record.host import Host
+from commitlog.record.record import Record, RecordEncoder, decode
 from commitlog.record.table import RecordTable
 
 BASE = 1 << 20

@@ -9,7 +9,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from commitlog.record.scan import RecordTable, Stop, scan
+from commitlog.record.scan import scan
+from commitlog.record.table import RecordTable, Stop
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 NAMES = sorted(path.parent.name for path in VECTORS.glob("*/store.tar.gz"))

@@ -14,7 +14,8 @@ from types import MappingProxyType
 from commitlog.disk.checkpoint import PositionsFile
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.record.scan import Stop, scan
+from commitlog.record.scan import scan
+from commitlog.record.table import Stop
 
 Place = tuple[int, str, int, int, int]
 """Lane, topic, queue offset, physical offset, CRC-32 of the body."""

@@ -16,11 +16,12 @@ import pytest
 import commitlog
 from commitlog.appending.lane import Lease
 from commitlog.disk.direct_segment import DirectSegment
-from commitlog.disk.file_channel import DISK, Buffer
+from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import StageFailed
 from commitlog.inspecting.verify import verify_store
 from commitlog.reading.view import attach_control
+from commitlog.record.layout import Buffer
 from commitlog.shm.layout import STAGES, Lane
 from tests.crash.accounts import check, read_store
 from tests.crash.scene import kill, pid_of

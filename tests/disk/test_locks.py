@@ -20,9 +20,10 @@ import pytest
 
 import commitlog
 from commitlog import errors
-from commitlog.disk.file_channel import Buffer, FileChannel
+from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.reading.registered_readers import RegisteredReaders
+from commitlog.record.layout import Buffer
 from commitlog.shm.layout import STAGES
 from tests import leaks
 from tests.children import in_child

@@ -23,7 +23,8 @@ from typing import ClassVar, Literal
 
 import orjson
 
-from commitlog.disk.file_channel import Buffer, FileChannel
+from commitlog.disk.file_channel import FileChannel
+from commitlog.record.layout import Buffer
 
 Call = Literal["pwrite", "fdatasync", "allocate", "truncate", "open", "map_read", "rename", "unlink", "sync_directory"]
 

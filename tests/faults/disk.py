@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.record.scan import Stop, scan
+from commitlog.record.scan import scan
+from commitlog.record.table import Stop
 from tests.faults.channel import FaultsDirectory
 
 

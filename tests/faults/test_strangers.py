@@ -20,7 +20,8 @@ import commitlog
 from commitlog import errors
 from commitlog.appending.wire import NoticePublisher, NoticeSubscriber, WakeupReceiver, WakeupSender
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.record.record import Host, RecordEncoder
+from commitlog.record.host import Host
+from commitlog.record.record import RecordEncoder
 from commitlog.shm.layout import STAGES
 from tests.another_user import NOBODY, as_nobody, as_root, may_be_another_user
 from tests.crash.scene import kill, pid_of

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from commitlog.errors import RecoveryError
-from commitlog.record.record import MAGIC_V1, MAGIC_V2, encode_blank
+from commitlog.record.layout import MAGIC_V1, MAGIC_V2
+from commitlog.record.record import encode_blank
 from tests.builders.made_lane import SEGMENT, MadeLane, image, make_lane
 
 BAD = 20

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.disk.file_channel import Buffer, FileChannel
+from commitlog.disk.file_channel import FileChannel
+from commitlog.record.layout import Buffer
 from tests.builders.made_lane import SEGMENT, MadeLane, image, make_lane
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.disk.file_channel import Buffer
 from commitlog.disk.locks import Lock
+from commitlog.record.layout import Buffer
 from commitlog.shm.layout import Lane
 from commitlog.shm.pool import WriteBuffers
 from commitlog.stages.allocator import AllocateMappedFileService

@@ -16,8 +16,9 @@ from commitlog.disk.checkpoint import PositionsFile
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import DiskError, NoBufferAvailable, PoolNotAdopted, StageFailed
-from commitlog.record.record import BLANK_BYTES
-from commitlog.record.scan import Stop, scan
+from commitlog.record.layout import BLANK_BYTES
+from commitlog.record.scan import scan
+from commitlog.record.table import Stop
 from commitlog.shm.layout import Lane
 from tests.crash.accounts import read_store
 from tests.faults.bench import SEGMENT_BYTES, Bench

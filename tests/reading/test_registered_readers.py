@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from commitlog.cli.app import app
 from commitlog.clock import SYSTEM_CLOCK
-from commitlog.disk.file_channel import Buffer, FileChannel
+from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import BadStart, OffsetOutOfRange, ReaderError, ReaderInUse
 from commitlog.reader import Reader
@@ -24,6 +24,7 @@ from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.registered_readers import PYTHON, RegisteredReader, RegisteredReaders
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView
+from commitlog.record.layout import Buffer
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore, small_store
 from tests.children import without_privileges
 

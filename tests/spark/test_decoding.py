@@ -17,7 +17,6 @@ from commitlog.record.host import Host
 from commitlog.spark.planning import Slice
 from commitlog.spark.reading import Task, read_task
 from commitlog.spark.rows.columns import ALL_COLUMNS, schema_of
-from commitlog.spark.rows.decoding import column_names
 from commitlog.spark.source import arrow_schema
 from tests.builders.hand_made import V4, V6, HandMadeStore
 from tests.spark.model import expected_row, plain_row
@@ -32,10 +31,6 @@ def read(store: HandMadeStore, piece: Slice, columns: tuple[str, ...] = tuple(AL
         batch.validate(full=True)
         rows += batch.to_pylist()
     return [plain_row(row) for row in rows]
-
-
-def test_every_column_has_a_builder() -> None:
-    assert set(column_names()) == set(ALL_COLUMNS)
 
 
 @pytest.mark.parametrize("topic", ["orders", LONG_TOPIC])

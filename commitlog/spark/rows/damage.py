@@ -20,10 +20,11 @@ import orjson
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord
+from commitlog.reading.queue_bounds import NamedQueue
 from commitlog.record.body import plain_body
 from commitlog.record.byte_ranges import Ints, Mask
 from commitlog.record.record import decode
-from commitlog.spark.rows.decoding import Places, Queue
+from commitlog.spark.rows.decoding import Places
 from commitlog.spark.rows.segments import Segment
 
 _NOTE = re.compile(r"corrupt-(\d{20})\.json")
@@ -67,7 +68,7 @@ class Damage:
         return reaches & (before > 0)
 
 
-def look_at(segment: Segment, queue: Queue, places: Places, rows: Ints) -> dict[int, str]:
+def look_at(segment: Segment, queue: NamedQueue, places: Places, rows: Ints) -> dict[int, str]:
     """Looks at single rows with all their CRCs: row → what is wrong with it, for those that can't
     be given out.
     """
@@ -80,7 +81,7 @@ def look_at(segment: Segment, queue: Queue, places: Places, rows: Ints) -> dict[
         except CorruptRecord as error:
             wrong[row] = error.reason
             continue
-        named = queue.topic.decode(), queue.lane, places.offset + row
+        named = queue.topic, queue.lane, places.offset + row
         is_other = queue.offset_is_stored and (record.topic, record.queue_id, record.queue_offset) != named
         if record.total_size != size or is_other:
             wrong[row] = "another record is in its place"

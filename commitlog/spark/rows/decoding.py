@@ -8,7 +8,7 @@ and all lengths.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -18,13 +18,39 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from commitlog.errors import CorruptRecord
+from commitlog.reading.queue_bounds import NamedQueue
 from commitlog.record.body import plain_body
 from commitlog.record.byte_ranges import Ints, evenly, stride_of
-from commitlog.record.record import MAGIC_V1, MAGIC_V2, V1_TOPIC_BYTES_MAX, SysFlag, decode
+from commitlog.record.host import Host, message_id
+from commitlog.record.layout import (
+    BODY_LENGTH_BYTES,
+    CRC_PROPERTY_BYTES,
+    CRC_PROPERTY_NAME,
+    HEAD_V4,
+    HEAD_V4_BYTES,
+    HOST_V6_MORE,
+    HOSTS_V6,
+    I64,
+    MAGIC_V1,
+    MAGIC_V2,
+    PHYSICAL_OFFSET_AT,
+    PROPERTIES_LENGTH_BYTES,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    STORE_TIMESTAMP_AT,
+    SYS_FLAG_AT,
+    TAIL_BYTES_MIN,
+    TOTAL_SIZE_AT,
+    V1_TOPIC_BYTES_MAX,
+    V1_TOPIC_LENGTH_BYTES,
+    SysFlag,
+    host_bytes,
+)
+from commitlog.record.record import decode
 from commitlog.spark.rows import arrays
 from commitlog.spark.rows.arrays import Spans
-from commitlog.spark.rows.pairs import CRC_BYTES, CRC_WORD, Pairs, parse_pairs
-from commitlog.spark.rows.segments import HEAD, HEAD_BYTES, Segment
+from commitlog.spark.rows.pairs import CRC_WORD, Pairs, parse_pairs
+from commitlog.spark.rows.segments import Segment
 
 ROWS_MAX = 75_000
 BATCH_BYTES_MAX = 16 << 20
@@ -38,21 +64,13 @@ _MS_MOST = (2**63 - 1) // 1000
 
 _BLOCK_ROWS = 4_000
 """So many records stay in a core's cache while field after field of them is looked at."""
-_ALIKE = ((0, "i8"), (12, "i4"), (36, "i4"))
+_ALIKE = ((TOTAL_SIZE_AT, "i8"), (QUEUE_ID_AT, "i4"), (SYS_FLAG_AT, "i4"))
 """TOTALSIZE with MAGIC, QUEUEID, SYSFLAG: what records laid out alike have in common before their
 bodies.
 """
 
+_MESSAGE_ID = np.dtype([(name, HEAD_V4[name]) for name in ("store_host", "physical_offset")])
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
-
-
-@dataclass(frozen=True)
-class Queue:
-    """What all records of one consume queue have in common."""
-
-    topic: bytes
-    lane: int
-    offset_is_stored: bool = True  # False for queues that point at records of other topics (RocketMQ's %LMQ%)
 
 
 @dataclass(frozen=True)
@@ -117,21 +135,22 @@ class Decoder:
     """
 
     heads: npt.NDArray[Any]
-    """Of type HEAD; the fields after an IPv6 host are not where it says."""
+    """Of type HEAD_V4: the fields after an IPv6 host are not where it says."""
     sys_flag: npt.NDArray[np.int32]
     stored_at: Ints
     has_ipv6: bool
     body: Spans
     properties: Spans
 
-    def __init__(self, segment: Segment, queue: Queue, places: Places) -> None:
+    def __init__(self, segment: Segment, queue: NamedQueue, places: Places) -> None:
         self.segment, self.queue, self.places = segment, queue, places
+        self.topic = queue.topic.encode()
         self.count = len(places.at)
         self._has_no_pairs = False  # as far as is known; `pairs` looks closer
         self._check_bounds()
         if self._are_like_the_first():
             return
-        self.heads = segment.gather_as(HEAD, places.at)
+        self.heads = segment.gather_as(HEAD_V4, places.at)
         self.sys_flag = self.heads["sys_flag"].astype(np.int32)
         self._check_heads()
         self._find_body()
@@ -144,12 +163,13 @@ class Decoder:
         if wrong.any():
             index = int(np.argmax(wrong))
             offset = self.segment.base + int(self.places.at[index])
-            row = f"topic {self.queue.topic.decode()}, lane {self.queue.lane}, offset {self.places.offset + index}"
+            row = f"topic {self.queue.topic}, lane {self.queue.lane}, offset {self.places.offset + index}"
             raise CorruptRecord(f"{row}: {reason}", offset, str(self.segment.path))
 
     def _check_bounds(self) -> None:
         at, size = self.places.at, self.places.size
-        self._fail((at < 0) | (size < HEAD_BYTES) | (at + size > self.segment.size), "the record is not in its segment")
+        outside = (at < 0) | (size < HEAD_V4_BYTES) | (at + size > self.segment.size)
+        self._fail(outside, "the record is not in its segment")
         self._fail(np.concatenate((at[1:] < (at + size)[:-1], [False])), "the next record lies within this one")
 
     def _are_like_the_first(self) -> bool:
@@ -167,10 +187,14 @@ class Decoder:
         start = int(places.at[0])
         found = (first.body.start, first.body.end, first.properties.start, first.stored_at)
         body_at, body_end, properties_at, stored_at = (int(where[0]) - start for where in found)
-        named = properties_at + (8 if first._has_no_pairs else 0)  # then the CRC property's name counts too
-        words = [*_ALIKE, (body_at - 4, "i4"), *words_of(body_end, named)]
+        # where the first has no pairs, the name of the CRC property is compared too
+        named = properties_at + (len(CRC_PROPERTY_NAME) if first._has_no_pairs else 0)
+        words = [*_ALIKE, (body_at - BODY_LENGTH_BYTES, "i4"), *words_of(body_end, named)]
         wanted = [(where, kind, evenly(u8, kind, start + where, 1, 1)[0]) for where, kind in words]
-        expected = {20: np.arange(places.offset, places.offset + self.count), 28: places.at + self.segment.base}
+        expected = {
+            QUEUE_OFFSET_AT: np.arange(places.offset, places.offset + self.count),
+            PHYSICAL_OFFSET_AT: places.at + self.segment.base,
+        }
         for begin in range(0, self.count, _BLOCK_ROWS):
             count, at = min(_BLOCK_ROWS, self.count - begin), start + begin * stride
             for where, kind, word in wanted:
@@ -179,7 +203,7 @@ class Decoder:
             for where, numbers in expected.items():
                 if (evenly(u8, ">i8", at + where, stride, count) != numbers[begin : begin + count]).any():
                     return False
-        self.heads = evenly(u8, HEAD, start, stride, self.count)
+        self.heads = evenly(u8, HEAD_V4, start, stride, self.count)
         self.sys_flag = np.full(self.count, first.sys_flag[0])
         self.has_ipv6, self.stored_at = first.has_ipv6, places.at + stored_at
         self.body = Spans(places.at + body_at, places.at + body_end)
@@ -192,7 +216,7 @@ class Decoder:
         magic = heads["magic"]
         self._is_v2 = magic == MAGIC_V2
         self._fail(~self._is_v2 & (magic != MAGIC_V1), "no record begins here")
-        self._fail(heads["total"] != places.size, "the size in the record is not the one in the consume queue")
+        self._fail(heads["total_size"] != places.size, "the size in the record is not the one in the consume queue")
         self._fail(heads["physical_offset"] != places.at + self.segment.base, "a record of another place")
         if self.queue.offset_is_stored:
             self._fail(heads["queue_id"] != self.queue.lane, "a record of another lane")
@@ -201,21 +225,22 @@ class Decoder:
 
     def _find_body(self) -> None:
         at = self.places.at
-        hosts = self.sys_flag & (SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+        hosts = self.sys_flag & HOSTS_V6
         self.has_ipv6 = bool(hosts.any())
         if self.has_ipv6:
             born, stored = ((hosts & flag) != 0 for flag in (SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6))
-            self.stored_at = at + 56 + 12 * born
-            after = self.stored_at + 32 + 12 * stored
+            self.stored_at = at + STORE_TIMESTAMP_AT + HOST_V6_MORE * born
+            after = self.stored_at + (HEAD_V4_BYTES - STORE_TIMESTAMP_AT) + HOST_V6_MORE * stored
             self._fail(after > at + self.places.size, "the record is too short for its addresses")
-            body_bytes = self.segment.gather(">i4", after - 4).astype(np.int64)
+            body_bytes = self.segment.gather(">i4", after - BODY_LENGTH_BYTES).astype(np.int64)
         else:
-            self.stored_at = at + 56
-            after = at + HEAD_BYTES
+            self.stored_at = at + STORE_TIMESTAMP_AT
+            after = at + HEAD_V4_BYTES
             body_bytes = self.heads["body_bytes"].astype(np.int64)
         self.body = Spans(after, after + body_bytes)
         ends = at + self.places.size
-        self._fail((body_bytes < 0) | (self.body.end + 3 + self._is_v2 > ends), "the body is longer than its record")
+        too_long = self.body.end + TAIL_BYTES_MIN + self._is_v2 > ends
+        self._fail((body_bytes < 0) | too_long, "the body is longer than its record")
 
     def _check_tails(self) -> None:
         if not self._tails_are_usual():
@@ -227,37 +252,37 @@ class Decoder:
 
         False, where anything is otherwise: then `_check_each_tail` finds out what.
         """
-        at, topic = self.body.end, self.queue.topic
+        at, topic = self.body.end, self.topic
         kind, expected = usual_tail(topic)
         is_other = not self.queue.offset_is_stored or len(topic) > V1_TOPIC_BYTES_MAX or bool(self._is_v2.any())
         if is_other or int(at[-1]) + kind.itemsize > self.segment.size:
             return False
         tails = self.segment.gather_as(kind, at)
         ends = self.places.at + self.places.size
-        properties_at = at + len(topic) + 3
+        properties_at = at + len(topic) + TAIL_BYTES_MIN
         if any((tails[name] != word).any() for name, word in expected.items()):
             return False
         if (tails["properties_bytes"] != ends - properties_at).any():
             return False
         self.properties = Spans(properties_at, ends)
         lengths = tails["properties_bytes"]
-        self._has_no_pairs = bool(((tails["name"] == CRC_WORD) & (lengths == CRC_BYTES)).all())
+        self._has_no_pairs = bool(((tails["name"] == CRC_WORD) & (lengths == CRC_PROPERTY_BYTES)).all())
         return True
 
     def _check_each_tail(self) -> None:
         ends = self.places.at + self.places.size
-        topic_at = self.body.end + 1 + self._is_v2
+        topic_at = self.body.end + V1_TOPIC_LENGTH_BYTES + self._is_v2
         topic_bytes = self.segment.u8[topic_at - 1].astype(np.int64)  # of V2 the low byte
         if self._is_v2.any():
             topic_bytes += np.where(self._is_v2, self.segment.u8[topic_at - 2].astype(np.int64) << 8, 0)
-        properties_at = topic_at + topic_bytes + 2
+        properties_at = topic_at + topic_bytes + PROPERTIES_LENGTH_BYTES
         self._fail(properties_at > ends, "the topic is longer than its record")
-        length = self.segment.gather(">i2", properties_at - 2)
+        length = self.segment.gather(">i2", properties_at - PROPERTIES_LENGTH_BYTES)
         self._fail(length != ends - properties_at, "the properties are not as long as the record says")
         if self.queue.offset_is_stored:
-            self._fail(topic_bytes != len(self.queue.topic), "a record of another topic")
-            names = self.segment.gather(f"S{len(self.queue.topic)}", topic_at)
-            self._fail(names != self.queue.topic, "a record of another topic")
+            self._fail(topic_bytes != len(self.topic), "a record of another topic")
+            names = self.segment.gather(f"S{len(self.topic)}", topic_at)
+            self._fail(names != self.topic, "a record of another topic")
         self.properties = Spans(properties_at, ends)
 
     # ---- columns --------------------------------------------------------------------------------
@@ -274,9 +299,9 @@ class Decoder:
             return None
         spans = self.properties
         lengths = spans.end - spans.start
-        if not ((lengths == 0) | (lengths == CRC_BYTES)).all():
+        if not ((lengths == 0) | (lengths == CRC_PROPERTY_BYTES)).all():
             return parse_pairs(self.segment, spans.start, spans.end)
-        where = spans.start[lengths == CRC_BYTES]
+        where = spans.start[lengths == CRC_PROPERTY_BYTES]
         if len(where) and not (self.segment.gather(">i8", where) == CRC_WORD).all():
             return parse_pairs(self.segment, spans.start, spans.end)
         return None
@@ -315,23 +340,23 @@ class Decoder:
         return arrays.fixed(inside * 1000, kind)
 
     def stored(self, kind: pa.DataType) -> pa.Array:
-        stored = self.segment.gather(">i8", self.stored_at) if self.has_ipv6 else self.heads["stored"]
+        stored = self.segment.gather(">i8", self.stored_at) if self.has_ipv6 else self.heads["store_timestamp"]
         return self.timestamps(stored, kind)
 
     def message_ids(self, kind: pa.DataType) -> pa.Array:
         if self.has_ipv6:
             return self._message_ids_ipv6()
-        raw = np.empty((self.count, 16), np.uint8)
-        raw[:, :8] = np.ascontiguousarray(self.heads["store_host"]).view(np.uint8).reshape(-1, 8)
-        raw[:, 8:] = np.ascontiguousarray(self.heads["physical_offset"]).view(np.uint8).reshape(-1, 8)
-        return arrays.fixed_strings(_HEX[np.stack((raw >> 4, raw & 15), axis=2).reshape(self.count, 32)], kind)
+        ids = np.empty(self.count, _MESSAGE_ID)
+        ids["store_host"], ids["physical_offset"] = self.heads["store_host"], self.heads["physical_offset"]
+        raw = ids.view(np.uint8).reshape(self.count, -1)
+        return arrays.fixed_strings(_HEX[np.stack((raw >> 4, raw & 15), axis=2).reshape(self.count, -1)], kind)
 
     def _message_ids_ipv6(self) -> pa.Array:
         found = []
-        for at in zip(self.stored_at.tolist(), self.sys_flag.tolist(), self.places.at.tolist(), strict=True):
-            host_bytes = 20 if at[1] & SysFlag.STORE_HOST_V6 else 8
-            host = self.segment.map[at[0] + 8 : at[0] + 8 + host_bytes]
-            found.append((host + self.segment.map[at[2] + 28 : at[2] + 36]).hex().upper().encode())
+        rows = zip(self.stored_at.tolist(), self.sys_flag.tolist(), self.heads["physical_offset"].tolist(), strict=True)
+        for stored_at, sys_flag, physical_offset in rows:
+            at, size = stored_at + I64.size, host_bytes(sys_flag)["store_host"]
+            found.append(message_id(Host.decode(self.segment.map[at : at + size]), physical_offset).encode())
         return pa.Array.from_buffers(pa.string(), self.count, arrays.binaries(found).buffers())
 
     def numbers(self, values: npt.NDArray[Any], dtype: type[np.generic], kind: pa.DataType) -> pa.Array:
@@ -347,22 +372,17 @@ class Decoder:
 _BUILDERS: dict[str, Callable[[Decoder, pa.DataType], pa.Array]] = {
     "key": lambda rows, kind: rows.property_values(b"KEYS", kind),
     "value": Decoder.values,
-    "topic": lambda rows, kind: arrays.constant_strings(rows.queue.topic, rows.count),
+    "topic": lambda rows, kind: arrays.constant_strings(rows.topic, rows.count),
     "partition": lambda rows, kind: rows.constant(rows.queue.lane, kind),
     "offset": Decoder.offsets,
     "timestamp": Decoder.stored,
     "timestampType": lambda rows, kind: rows.constant(CREATE_TIME_TYPE, kind),
     "headers": lambda rows, kind: rows.pair_lists(kind, headers=True),
     "tags": lambda rows, kind: rows.property_values(b"TAGS", kind),
-    "bornTimestamp": lambda rows, kind: rows.timestamps(rows.heads["born"], kind),
+    "bornTimestamp": lambda rows, kind: rows.timestamps(rows.heads["born_timestamp"], kind),
     "properties": lambda rows, kind: rows.pair_lists(kind, headers=False),
     "physicalOffset": lambda rows, kind: rows.numbers(rows.heads["physical_offset"], np.int64, kind),
     "messageId": Decoder.message_ids,
     "size": lambda rows, kind: rows.numbers(rows.places.size, np.int32, kind),
     "sysFlag": lambda rows, kind: rows.numbers(rows.sys_flag, np.int32, kind),
 }
-
-
-def column_names() -> Sequence[str]:
-    """The columns that can be built; columns.py gives each its type."""
-    return tuple(_BUILDERS)

@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from commitlog.record.byte_ranges import Ints, Mask
-from commitlog.record.properties import RESERVED_NAMES, RESERVED_PREFIX
+from commitlog.record.layout import CRC_PROPERTY_BYTES, CRC_PROPERTY_NAME, I64
+from commitlog.record.properties import NAME_VALUE_SEPARATOR, RESERVED_NAMES, RESERVED_PREFIX
 from commitlog.spark.rows.arrays import Spans, gather_bytes
 from commitlog.spark.rows.segments import Segment
 
-CRC_WORD = int.from_bytes(b"__CRC32#", "big", signed=True)
-CRC_BYTES = 20
+(CRC_WORD,) = I64.unpack(CRC_PROPERTY_NAME)
+"""The CRC property's name as one number, which numpy compares many times faster than strings."""
 _EMPTY = np.empty(0, np.int64)
 
 
@@ -84,7 +85,7 @@ def parse_pairs(segment: Segment, starts: Ints, ends: Ints) -> Pairs:
     """All pairs of records whose properties are the bytes [starts, ends) of the segment, the
     appended CRC left out.
     """
-    ends = ends - CRC_BYTES * _ends_with_crc(segment, starts, ends)
+    ends = ends - CRC_PROPERTY_BYTES * _ends_with_crc(segment, starts, ends)
     rows = len(starts)
     data, offsets = gather_bytes(segment, Spans(starts, ends))
     if not len(data):
@@ -118,7 +119,8 @@ def _merged(closes: Ints, unended: Ints) -> tuple[Ints, Ints]:
 
 
 def _ends_with_crc(segment: Segment, starts: Ints, ends: Ints) -> Mask:
-    long_enough = ends - starts >= CRC_BYTES
-    where = np.where(long_enough, ends - CRC_BYTES, 0)
-    is_crc: Mask = (segment.gather(">i8", where) == CRC_WORD) & (segment.u8[where + 8] == 1) & long_enough
+    long_enough = ends - starts >= CRC_PROPERTY_BYTES
+    where = np.where(long_enough, ends - CRC_PROPERTY_BYTES, 0)
+    divides = segment.u8[where + len(CRC_PROPERTY_NAME)] == ord(NAME_VALUE_SEPARATOR)
+    is_crc: Mask = (segment.gather(">i8", where) == CRC_WORD) & divides & long_enough
     return is_crc

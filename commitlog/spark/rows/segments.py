@@ -21,31 +21,8 @@ from commitlog.disk.mapped_file import map_segment
 from commitlog.errors import DamagedFile
 from commitlog.record.byte_ranges import ByteArray, Ints, gather
 
-HEAD_BYTES = 88
-"""A record up to its body, both hosts IPv4."""
 MAPPINGS_MAX = 128
 """Mapped files kept; each holds a descriptor and address space, the page cache is shared."""
-
-HEAD = np.dtype(
-    [
-        ("total", ">i4"),  # 0
-        ("magic", ">u4"),  # 4
-        ("body_crc", ">i4"),  # 8
-        ("queue_id", ">i4"),  # 12
-        ("flag", ">i4"),  # 16
-        ("queue_offset", ">i8"),  # 20
-        ("physical_offset", ">i8"),  # 28
-        ("sys_flag", ">i4"),  # 36
-        ("born", ">i8"),  # 40
-        ("born_host", "V8"),  # 48
-        ("stored", ">i8"),  # 56
-        ("store_host", "V8"),  # 64
-        ("reconsume_times", ">i4"),  # 72
-        ("prepared", ">i8"),  # 76
-        ("body_bytes", ">i4"),  # 84
-    ]
-)
-assert HEAD.itemsize == HEAD_BYTES
 
 
 class Segment:
