@@ -1,7 +1,7 @@
 """The Spark session that all tests of a pytest worker share: small, and quick from run two on.
 
 `commitlog.spark.session` keeps an archive of classes for that
-(commitlog/spark/session/class_data.py). The first run makes it when its session ends. Sessions in
+(commitlog/spark/launching/class_data.py). The first run makes it when its session ends. Sessions in
 processes that a test starts use it and never make one: their JVM would outlive the test.
 """
 
@@ -32,7 +32,7 @@ CONFIG = {
 def small_session(directory: Path, **config: Any) -> Iterator[SparkSession]:
     """A session on two cores whose warehouse is in `directory`; afterwards its JVM is gone."""
     import commitlog.spark
-    from commitlog.spark.session.class_data import VARIABLE
+    from commitlog.spark.launching.class_data import VARIABLE
 
     settings = CONFIG | {
         "spark.sql.warehouse.dir": str(directory / "warehouse"),

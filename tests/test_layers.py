@@ -31,7 +31,7 @@ FLOORS = (
     {"statistics"},
     {"producer", "reader"},
     {"store", "logging"},
-    {"spark.session", "spark.rows"},
+    {"spark.launching", "spark.rows"},
     {"spark"},
     {"ingest"},
     {"cli"},
@@ -58,7 +58,7 @@ EXCEPTIONS = {
     "commitlog/ingest/report.py": ({"write_bytes"}, "the report of a run"),
     "commitlog/ingest/resources.py": ({"open"}, "memory of a process, which the kernel gives as a file"),
     "commitlog/ingest/settings.py": ({"mkdir", "rmdir", "shutil.rmtree"}, "a run's directories"),
-    "commitlog/spark/session/java.py": (
+    "commitlog/spark/launching/java.py": (
         {"read_text", "write_text", "mkdir", "replace", "shutil.rmtree"},
         "a script in the user's cache",
     ),
@@ -89,8 +89,8 @@ CLOCK_CALLS = r"\btime\.((time|monotonic|perf_counter|clock_gettime)(_ns)?|sleep
 CLOCK_EXCEPTIONS = {
     "commitlog/producer.py": "the time of each message: asked through an object it takes twice as long",
     "commitlog/inspecting/profiling.py": "the time that a stage is looked at",
-    "commitlog/spark/session/class_data.py": "the age of a file in the user's cache",
-    "commitlog/spark/session/java.py": "the age of a file in the user's cache",
+    "commitlog/spark/launching/class_data.py": "the age of a file in the user's cache",
+    "commitlog/spark/launching/java.py": "the age of a file in the user's cache",
     "stages/alone.py": "the time of a pass in a profile, to the nanosecond",
 }
 CHANNELS = re.compile(r"(channel|DISK)$")  # what a FileChannel is called

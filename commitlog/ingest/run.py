@@ -16,7 +16,7 @@ def run(settings: Settings) -> int:
     from commitlog.ingest import picture, report
     from commitlog.ingest.job import Job
     from commitlog.ingest.verdict import judge
-    from commitlog.spark.session.java import find_java
+    from commitlog.spark.launching.java import find_java
 
     load_config(settings.config)
     find_java()

@@ -13,12 +13,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from commitlog.spark.progress import lag
-    from commitlog.spark.session.sessions import session
+    from commitlog.spark.launching.sessions import session
+    from commitlog.spark.query_lag import lag
 
 __all__ = ["lag", "session"]
 
-_HOMES = {"lag": "commitlog.spark.progress", "session": "commitlog.spark.session.sessions"}
+_HOMES = {"lag": "commitlog.spark.query_lag", "session": "commitlog.spark.launching.sessions"}
 
 
 def __getattr__(name: str) -> Any:

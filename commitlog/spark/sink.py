@@ -36,6 +36,7 @@ from commitlog.errors import (
 )
 from commitlog.record.byte_ranges import Ints
 from commitlog.record.properties import check_topic, encode_properties
+from commitlog.spark.launching.daemon import improve_this_worker
 from commitlog.spark.options import (
     QUERY_OPTIONS,
     SINK_SPELLING,
@@ -47,7 +48,6 @@ from commitlog.spark.options import (
 )
 from commitlog.spark.rows.arrays import fixed
 from commitlog.spark.rows.columns import HEADERS_TYPE
-from commitlog.spark.session.daemon import improve_this_worker
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

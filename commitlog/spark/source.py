@@ -27,6 +27,7 @@ from commitlog.errors import CommitLogError, OffsetOutOfRange, OptionError
 from commitlog.reading.starting_point import EARLIEST, LATEST, Offsets
 from commitlog.reading.topic_index import QueueRange, TopicIndex
 from commitlog.reading.view import StoreView, is_rocketmq_root, open_view
+from commitlog.spark.launching.daemon import improve_this_worker
 from commitlog.spark.offsets import StreamOffset
 from commitlog.spark.options import (
     QUERY_OPTIONS,
@@ -47,7 +48,6 @@ from commitlog.spark.reading import Task, read_task
 from commitlog.spark.registration import Registration
 from commitlog.spark.resolving import QueueKey, Resolver, beyond_end, data_loss, gone
 from commitlog.spark.rows.columns import check_schema, schema_of
-from commitlog.spark.session.daemon import improve_this_worker
 from commitlog.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 
 improve_this_worker()

@@ -213,10 +213,8 @@ def test_an_interrupt_at_any_line_of_send_doubles_and_loses_nothing(store: commi
     producer = store.producer()
     sent: list[bytes] = []
     interrupted: list[bytes] = []
-    files = {
-        sys.modules[f"commitlog.{name}"].__file__
-        for name in ("producer", "appending.write_place", "record.bound_encoder")
-    }
+    modules = ("commitlog.producer", "commitlog.appending.write_place", "commitlog.record.bound_encoder")
+    files = {sys.modules[name].__file__ for name in modules}
 
     def interrupt_at(line: int) -> Any:
         seen = 0

@@ -20,8 +20,8 @@ import pytest
 
 import commitlog
 import commitlog.spark
-from commitlog.spark.session.java import find_java
-from commitlog.spark.session.sessions import FAST, _cores, _python
+from commitlog.spark.launching.java import find_java
+from commitlog.spark.launching.sessions import FAST, _cores, _python
 from tests.builders.hand_made import small_store
 from tests.namespaces import on_a_host_called
 from tests.waiting import wait_until
@@ -85,7 +85,7 @@ def test_a_machine_whose_name_nobody_knows(tmp_path: Path) -> None:
         ("commitlog.spark", "pyspark pyarrow numpy.random zmq"),
         ("pyspark_commitlog", "numpy pyarrow zmq pydantic typer pandas rich psutil"),
         ("commitlog.spark.source, commitlog.spark.sink", "zmq pydantic typer pandas rich psutil"),
-        ("commitlog.spark.session.daemon", "pyarrow zmq pydantic typer"),
+        ("commitlog.spark.launching.daemon", "pyarrow zmq pydantic typer"),
     ],
 )
 def test_imports(module: str, unwanted: str) -> None:

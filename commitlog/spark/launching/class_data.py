@@ -26,7 +26,7 @@ from pathlib import Path
 
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import boot_id
-from commitlog.spark.session.java import UNUSED_SECONDS
+from commitlog.spark.launching.java import UNUSED_SECONDS
 
 VARIABLE = "COMMITLOG_CLASS_DATA"
 MAGIC = 0xF00BABA8.to_bytes(4, "little")

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commitlog.spark.session.class_data import sharing_options
-from commitlog.spark.session.java import Java, cache_directory, find_java, write_script
+from commitlog.spark.launching.class_data import sharing_options
+from commitlog.spark.launching.java import Java, cache_directory, find_java, write_script
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -151,7 +151,7 @@ def _quiet(master: str) -> dict[str, str]:
     quiet = {
         "spark.ui.showConsoleProgress": "false",
         _JAVA_OPTIONS: logging,
-        "spark.python.daemon.module": "commitlog.spark.session.daemon",
+        "spark.python.daemon.module": "commitlog.spark.launching.daemon",
     }
     if _is_local(master):
         quiet |= {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}

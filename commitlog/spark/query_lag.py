@@ -6,8 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-DESCRIPTION = "commitlog"
-
 
 def lag(progress: Any) -> dict[str, dict[int, int]]:
     """Messages that were flushed when the batch was planned and that the query has not read yet:
