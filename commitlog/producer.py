@@ -52,7 +52,7 @@ from commitlog.record.host import Host
 from commitlog.record.layout import BLANK_BYTES, MAGIC_BLANK, size_and_magic
 from commitlog.record.properties import check_topic, encode_keyed_properties, encode_properties
 from commitlog.record.record import RecordEncoder, decode
-from commitlog.shm.layout import Lane
+from commitlog.shm.layout import Lane, segment_start
 from commitlog.statistics import LaneStatistics, lane_statistics
 
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
@@ -371,7 +371,8 @@ class Producer:
                 state.next_offset = record.queue_offset + 1
                 self._timestamp = max(self._timestamp, record.store_timestamp)
                 at += record.total_size
-            where += at if where + at >= published else place.segment_bytes - where % place.segment_bytes
+            segment_end = segment_start(where, place.segment_bytes) + place.segment_bytes
+            where = where + at if where + at >= published else segment_end
         self._wrote = published
         place.leave()
 

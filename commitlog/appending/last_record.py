@@ -20,7 +20,7 @@ from commitlog.record.layout import RECORD_BYTES_MIN
 from commitlog.record.record import Record, decode
 from commitlog.record.scan import MAX_BYTES, scan
 from commitlog.record.table import Stop
-from commitlog.shm.layout import Lane
+from commitlog.shm.layout import Lane, segment_start
 from commitlog.shm.pool import is_direct
 
 
@@ -73,7 +73,7 @@ def _indexed(lease: Lease, topic: str, queue_offset: int) -> tuple[int, int] | N
 def _named(lease: Lease, where: int, size: int) -> Record | None:
     """The record that an entry names; None where there is none."""
     segment_bytes = lease.words[lease.base + Lane.SEGMENT_SIZE]
-    if where + size > min(lease.words[lease.base + Lane.WROTE], where - where % segment_bytes + segment_bytes):
+    if where + size > min(lease.words[lease.base + Lane.WROTE], segment_start(where, segment_bytes) + segment_bytes):
         return None
     try:
         return decode(_read(lease, where, where + size), physical_offset=where, queue_id=lease.lane)
@@ -86,7 +86,7 @@ def _ranges(lease: Lease) -> Iterator[tuple[int, int]]:
     words, base = lease.words, lease.base
     first, synced, end = words[base + Lane.FIRST], words[base + Lane.DISPATCH_SYNCED], words[base + Lane.WROTE]
     while end > first:
-        start = (end - 1) - (end - 1) % words[base + Lane.SEGMENT_SIZE]
+        start = segment_start(end - 1, words[base + Lane.SEGMENT_SIZE])
         if start < synced < end:
             start = synced
         yield max(start, first), end

@@ -19,6 +19,7 @@ import contextlib
 import itertools
 import os
 import stat
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -366,10 +367,4 @@ def _first_where(condition: Callable[[int], bool], low: int, high: int) -> int:
     """The smallest number in [low, high) that meets a condition which, once met, stays met; `high`
     if none does.
     """
-    while low < high:
-        middle = (low + high) // 2
-        if condition(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    return low + bisect_left(range(low, high), True, key=condition)

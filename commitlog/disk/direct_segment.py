@@ -14,7 +14,7 @@ from commitlog.errors import CorruptRecord, disk_error
 from commitlog.record.layout import Buffer
 from commitlog.record.scan import scan
 from commitlog.record.table import Stop
-from commitlog.shm.layout import Lane
+from commitlog.shm.layout import Lane, segment_start
 
 _LOOK_BYTES = 1 << 16
 _CLEAR_BYTES = 1 << 20
@@ -91,7 +91,7 @@ def clear_unpublished(lane: LaneDirectory, words: memoryview, base: int, channel
     wrote, size = words[base + Lane.WROTE], words[base + Lane.SEGMENT_SIZE]
     if size == 0:  # nobody has leased it since its pool was made
         return False
-    start = wrote - wrote % size
+    start = segment_start(wrote, size)
     if words[base + Lane.ALLOCATED] <= start:
         return False
     with channel.opened(lane.segment(start), write=True) as fd:

@@ -28,6 +28,7 @@ from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.store_directory import LaneDirectory, segment_name
 from commitlog.lines import to_json
 from commitlog.record.crc import crc32
+from commitlog.shm.layout import segment_start
 
 COPY_BYTES = 4 << 20
 """Files are copied, zeroed and written again in pieces of this size."""
@@ -92,7 +93,7 @@ class Quarantine:
         self.channel.create_directory(self.path, below=self.lane.path)
         copy, crc = "", 0
         if dirty_end > end:
-            copy, crc = self._copy(end - end % self.segment_bytes, end, dirty_end, "torn")
+            copy, crc = self._copy(segment_start(end, self.segment_bytes), end, dirty_end, "torn")
         moves = [(segment_name(start), self._free_name(f"segment-{segment_name(start)}")) for start in later]
         note = f"torn-{end:020d}-{crc or crc32(repr(moves).encode()):08x}.json"
         cut = Cut(end, dirty_end, copy, note, moves, reason, records_after)
@@ -114,7 +115,7 @@ class Quarantine:
         """
         if type(cut.end) is not int or type(cut.dirty_end) is not int:
             return False
-        base = cut.end - cut.end % self.segment_bytes
+        base = segment_start(cut.end, self.segment_bytes)
         names = [cut.note, *(name for move in cut.moves for name in move), *([cut.copy] if cut.copy else [])]
         plain = all(name and "/" not in name and name not in (".", "..") for name in names)
         if not plain or not 0 <= cut.end <= cut.dirty_end <= base + self.segment_bytes:
@@ -135,7 +136,7 @@ class Quarantine:
             channel.sync_directory(self.path)
             channel.sync_directory(commitlog)
         if cut.dirty_end > cut.end:
-            base = cut.end - cut.end % self.segment_bytes
+            base = segment_start(cut.end, self.segment_bytes)
             with channel.opened(self.lane.segment(base), write=True) as fd:
                 for at in range(cut.end, cut.dirty_end, COPY_BYTES):
                     channel.pwrite(fd, bytes(min(COPY_BYTES, cut.dirty_end - at)), at - base)
@@ -231,7 +232,7 @@ def write_again(
     """
     where = start
     while where < end:
-        base = where - where % segment_bytes
+        base = segment_start(where, segment_bytes)
         stop = min(end, base + segment_bytes)
         if os.path.isfile(lane.segment(base)):
             _write_segment_again(lane.segment(base), base, where, stop, channel)

@@ -20,6 +20,7 @@ from commitlog.reading.left_out import LogError
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.log_walk import Step, walk
 from commitlog.record.layout import Buffer
+from commitlog.shm.layout import segment_start
 
 _LOOKS = 3
 """Retention may remove a file while it is looked at: then the files are listed anew."""
@@ -54,7 +55,7 @@ class LogHoles:
         end = self._end(where, limit, error)
         text = f"{end - where:,} bytes hold no record"
         if isinstance(error, CorruptRecord):
-            file = self._directory.segment(where - where % self._segment_bytes)
+            file = self._directory.segment(segment_start(where, self._segment_bytes))
             named: LogError = CorruptRecord(f"{error.reason}; {text}", where, str(file))
         else:
             named = DamagedFile(f"{error}; at offset {where}, {text}")

@@ -46,6 +46,7 @@ from commitlog.record.layout import (
 from commitlog.record.record import decode
 from commitlog.record.scan import scan
 from commitlog.record.table import RecordTable, Stop
+from commitlog.shm.layout import segment_start
 
 _BLOCK_BYTES = 1 << 20
 _SAMPLE_RECORDS = 64
@@ -109,7 +110,7 @@ class LogScan:
     def _pieces(self, where: int) -> Iterator[RecordTable | Gap]:
         segments = self.segments
         while True:
-            base = where - where % segments.size
+            base = segment_start(where, segments.size)
             if base not in segments:
                 missing = "the segment file is missing" if segments.after(base) else ""
                 table = None
@@ -142,7 +143,7 @@ class LogScan:
         """Whether a good record, or a BLANK, begins behind `where` and before `end`, both in one
         segment.
         """
-        base = where - where % self.segments.size
+        base = segment_start(where, self.segments.size)
         if base not in self.segments:
             self.segments.look()
         return base in self.segments and self._find(base, where - base, 0, end - base) is not None
@@ -208,7 +209,7 @@ class LogScan:
         `passes_file`: not before the next file, because what is in this one can't be had.
         """
         segments, size = self.segments, self.segments.size
-        base = where - where % size
+        base = segment_start(where, size)
         claimed, dirty = where, False
         if base in segments and not passes_file:
             claimed = self._claimed_end(base, where - base)
@@ -228,7 +229,7 @@ class LogScan:
         return Gap(where, end, str(segments.path(base)), reason, dirty, last=True, claimed_end=claimed)
 
     def _closed(self, where: int, end: int, reason: str, claimed: int) -> Gap:
-        path = self.segments.path(where - where % self.segments.size)
+        path = self.segments.path(segment_start(where, self.segments.size))
         return Gap(where, end, str(path), reason, dirty=True, last=False, claimed_end=claimed)
 
     def _claimed_end(self, base: int, position: int) -> int:

@@ -13,6 +13,7 @@ from commitlog.errors import CorruptRecord
 from commitlog.record.layout import Buffer
 from commitlog.record.scan import scan
 from commitlog.record.table import RecordTable, Stop
+from commitlog.shm.layout import segment_start
 
 WALK_BYTES = 4 << 20
 """About as much as one table covers."""
@@ -38,7 +39,7 @@ def walk(
     """
     where = start
     while where < limit:
-        base = where - where % segment_bytes
+        base = segment_start(where, segment_bytes)
         end = min(limit - base, segment_bytes)
         table = scan(
             open_segment(base), where - base, end, base, lane,

@@ -9,6 +9,7 @@ never go back, and there is no empty place among them. Whether the records reall
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -136,13 +137,7 @@ class QueueBounds:
         """The first queue offset in [low, high) where `holds` is false, being true before it."""
         if low < high and not self._probe(low, holds):
             return low
-        while low < high:
-            middle = (low + high) // 2
-            if self._probe(middle, holds):
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return low + bisect_left(range(low, high), True, key=lambda offset: not self._probe(offset, holds))
 
     def _probe(self, offset: int, holds: Callable[[Place], bool]) -> bool:
         start, stop = max(offset - _BESIDE, self._begin), min(offset + _BESIDE + 1, self._top)

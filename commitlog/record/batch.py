@@ -1,10 +1,9 @@
-"""Many records at once: encoded by numpy into the write buffer, and (from scan.py) decoded into
-columns.
+"""Encodes many records at once into the write buffer.
 
-A batch is RocketMQ's batch put: whole records one after the other, consecutive queue offsets, one
-store timestamp, never across segments. Where all bodies are of one size and all properties the
-same, every record is a copy of the first with five fields replaced, column by column; else heads
-are made by numpy and joined with bodies and tails.
+A batch is RocketMQ's batch put: whole records one after the other in one segment, with consecutive
+queue offsets and one store timestamp. Where all bodies have one size and all records the same
+properties, every record is a copy of the first one, and numpy replaces five fields column by
+column. Otherwise numpy makes the heads, and they are joined with bodies and tails.
 """
 
 from __future__ import annotations
@@ -28,8 +27,9 @@ _BLOCK_BYTES = 256 * 1024
 def batch_size(
     encoder: RecordEncoder, topic: bytes, bodies: Bodies | Sequence[bytes], properties: bytes | Sequence[bytes]
 ) -> int:
-    """Bytes that `encode_batch` will write for the same arguments. Raises what Bodies.of and the
-    encoder do.
+    """The bytes that `encode_batch` will write for the same arguments.
+
+    Raises what Bodies.of and the encoder raise.
     """
     made = Bodies.of(bodies)
     if isinstance(properties, bytes):
@@ -38,8 +38,9 @@ def batch_size(
 
 
 def largest_record(encoder: RecordEncoder, topic: bytes, bodies: Bodies, properties: bytes | Sequence[bytes]) -> int:
-    """Bytes of the largest record that `encode_batch` will write, or of one with an empty body
-    where it writes none.
+    """The bytes of the largest record that `encode_batch` will write.
+
+    For an empty batch these are the bytes of a record with an empty body.
     """
     if isinstance(properties, bytes):
         return encoder.size(topic, b"", properties) + bodies.largest
@@ -61,14 +62,13 @@ def encode_batch(
     store_timestamp: int,
     out: memoryview,
 ) -> Ints:
-    """Writes one record for each body to the start of `out`; returns their physical offsets, int64.
+    """Writes one record for each body to the start of `out`, and returns their physical offsets.
 
-    `bodies` is what Bodies.of takes. `out` is writable and holds `batch_size` bytes at least
-    (ValueError if not); nothing beyond them is touched. Every record has the same topic, the same
-    properties or, where they are a sequence as long as the bodies, those of its own; consecutive
-    queue offsets, and the physical offset of its place, of which the first is `physical_offset`.
-    Timestamps are ms. Raises what Bodies.of and RecordEncoder.encode do; then what is in `out` is
-    of no use.
+    `bodies` is what Bodies.of takes. `properties` are those of every record, or a sequence with
+    those of each. Queue offsets count from `first_queue_offset`, physical offsets begin with
+    `physical_offset`, timestamps are ms. `out` is writable and holds at least `batch_size` bytes;
+    nothing beyond them is touched. Raises ValueError where `out` is smaller, and what Bodies.of and
+    RecordEncoder.encode raise. The bytes in `out` are of no use then.
     """
     made = Bodies.of(bodies)
     total = batch_size(encoder, topic, made, properties)
@@ -76,8 +76,7 @@ def encode_batch(
         raise ValueError(f"a batch of {total:,} bytes does not fit into {len(out):,}")
     if made.count == 0:
         return np.empty(0, np.int64)
-    # the first record as the encoder makes it: what is in all of them need not be written here a
-    # second time
+    # the encoder makes the first record; the others are made from its bytes
     same, tails = (
         (properties, None) if isinstance(properties, bytes) else (properties[0], encoder.tails(topic, properties))
     )
@@ -103,7 +102,7 @@ def encode_batch(
 
 
 class _Writer:
-    """Copies a first record and replaces what differs in the others."""
+    """Makes the records of a batch from its first one, and replaces the fields that differ."""
 
     def __init__(
         self, encoder: RecordEncoder, first: bytes, body_bytes: int, queue_offset: int, physical_offset: int
@@ -124,7 +123,7 @@ class _Writer:
         assert self.record_type.itemsize == self.size
 
     def write_equal(self, bodies: Bodies, start: int, stop: int, out: memoryview) -> None:
-        """Records [start, stop) of a batch of equal bodies."""
+        """Writes the records [start, stop) of a batch whose bodies have one size."""
         count, at = stop - start, start * self.size
         np.ndarray((count,), self.record.dtype, out, at)[:] = self.record
         rows = np.ndarray((count,), self.record_type, out, at)
@@ -144,7 +143,7 @@ class _Writer:
     def write_mixed(
         self, bodies: Bodies, start: int, stop: int, sizes: Ints, offsets: Ints, tails: list[bytes], out: memoryview
     ) -> None:
-        """Records [start, stop) of a batch of bodies of different sizes, or of different tails."""
+        """Writes the records [start, stop) of a batch whose bodies or tails differ in size."""
         count = stop - start
         heads = np.empty(count, self.head.dtype)
         heads[:] = self.head

@@ -1,6 +1,4 @@
-"""The bodies of a batch, whatever they came as: a sequence of bytes, a 2-D numpy array, an Arrow
-binary array.
-"""
+"""The bodies of a batch: a sequence of bytes, a 2-D numpy array or an Arrow binary array."""
 
 from __future__ import annotations
 
@@ -19,9 +17,9 @@ _ARROW_OFFSETS = {"binary": np.int32, "large_binary": np.int64}
 
 
 class Bodies:
-    """A batch's bodies with their sizes; looked at once, used for sizes and bytes.
+    """The bodies of a batch with their sizes, in one form for all that a user may give.
 
-    Attributes: `count`; `total_bytes` of all bodies; `size`, the size of each where all are equal,
+    Attributes: `count`; `total_bytes` of all bodies; `size` of each body where all have one size,
     else None.
     """
 
@@ -56,7 +54,7 @@ class Bodies:
     def _of_sequence(cls, bodies: Sequence[bytes]) -> Bodies:
         count = len(bodies)
         if count and not isinstance(bodies[0], bytes | bytearray | memoryview):
-            _refuse(bodies)  # the others are found out when they are read
+            _refuse(bodies)  # the other bodies are checked when they are read
         try:
             if len({*map(len, bodies)}) <= 1:
                 size = len(bodies[0]) if count else 0
@@ -136,7 +134,7 @@ class Bodies:
         return [b""] * (stop - start) if rows is None else rows.tolist()
 
     def rows(self, start: int, stop: int) -> npt.NDArray[np.void] | None:
-        """Bodies [start, stop) of equal size as items of numpy; None where they are empty."""
+        """The bodies [start, stop) of one size as items of numpy; None where they are empty."""
         if not self.size:
             return None
         if self._matrix is not None:
@@ -164,7 +162,7 @@ class Bodies:
 
 
 def _refuse(bodies: Sequence[Any]) -> NoReturn:
-    """Names the first body that is not bytes."""
+    """Raises IllegalMessage that names the first body that is not bytes."""
     for index, body in enumerate(bodies):
         if not isinstance(body, bytes | bytearray | memoryview):
             hint = (

@@ -1,6 +1,6 @@
-"""Bodies that RocketMQ's clients compressed (its CompressionType and Compressor classes).
+"""Unpacks bodies that RocketMQ's clients compressed (its CompressionType and Compressor classes).
 
-We never compress ourselves: SYSFLAG says what a record of a RocketMQ store holds.
+SYSFLAG says whether a body is compressed, and how. Our own producers never compress.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
 _KIND_SHIFT = 8
 PLAIN_BODY_BYTES_MAX = 4 * 1024 * 1024
-"""RocketMQ's clients refuse larger messages before they compress them, so nothing honest unpacks to
-more.
+"""RocketMQ's clients refuse larger messages before they compress them.
+
+So only a damaged or hostile body unpacks to more.
 """
 _ZSTD_STEP_BYTES = 64
-"""zstd can't be told how much to unpack. Four of its bytes may become 128 KiB, so this much becomes
-2 MiB at most.
+"""So many bytes are given to zstd at a time, because it takes no limit for what it unpacks.
+
+Four bytes of input may become 128 KiB, so one step unpacks to at most 2 MiB.
 """
 
 

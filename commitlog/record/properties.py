@@ -80,9 +80,9 @@ def encode_properties(
     *,
     append_crc: bool = True,
 ) -> bytes:
-    """The property string: KEYS, TAGS, WAIT=false unless `wait`, then the user's; each ends with
-    0x02.
+    """The property string: KEYS, TAGS, WAIT=false unless `wait`, then the user's properties.
 
+    Each property ends with 0x02.
     An empty `keys` or `tags` is the same as none. Raises IllegalProperty for what can't be stored
     or has one of RocketMQ's own names, PropertiesTooLarge above 32,767 bytes (with the CRC, where
     `append_crc`).
@@ -127,8 +127,10 @@ def encode_keyed_properties(
     *,
     append_crc: bool = True,
 ) -> list[bytes]:
-    """The property string of each of many messages, which differ in their keys only. Raises what
-    `encode_properties` does, for the first key that can't be stored."""
+    """The property strings of many messages that differ in their keys only.
+
+    Raises what `encode_properties` raises, for the first key that can't be stored.
+    """
     same = encode_properties(None, tags, properties, wait, append_crc=append_crc)
     most = PROPERTIES_BYTES_MAX - (CRC_PROPERTY_BYTES if append_crc else 0)
     try:

@@ -50,12 +50,11 @@ def encode_blank(remaining: int) -> bytes:
 
 
 class RecordEncoder:
-    """Encodes the records of one lane; everything that stays the same from record to record is
-    bound once.
+    """Encodes the records of one lane.
 
-    Records are encoded in their final form: nothing is patched later. Topic and properties of the
-    last record are remembered with the bytes they became: a producer that repeats them pays for a
-    comparison only.
+    Everything that stays the same from record to record is packed once. A record is encoded in its
+    final form, and nothing in it is changed later. The encoder remembers topic and properties of
+    the last record with the bytes that they became, so repeating them costs a comparison only.
     """
 
     __slots__ = (
@@ -138,11 +137,10 @@ class RecordEncoder:
         return self._overhead + len(body)
 
     def tails(self, topic: bytes, properties: Sequence[bytes]) -> list[bytes]:
-        """TOPICLEN to PROPS, without the CRC property, of records of one topic. Raises
-        IllegalTopic.
+        """The bytes from TOPICLEN to PROPS of records of one topic, without the CRC property.
 
         The properties are such as `encode_properties` makes: none is too long, and each ends with
-        its separator.
+        its separator. Raises IllegalTopic.
         """
         self._learn(topic, b"")
         part, crc_bytes = self._topic_part, self._crc_bytes
@@ -162,12 +160,12 @@ class RecordEncoder:
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
     ) -> bytes:
-        """The whole record. Timestamps in ms, offsets as in the table above; the host bits of
-        `sys_flag` and the queue offset 0 of PREPARED and ROLLBACK are set here.
+        """The whole record. Timestamps are ms, offsets are those of layout.py's table.
 
-        Topic and properties are taken as they are: check_topic and encode_properties make good
-        ones. Properties without their last separator get one where the CRC property follows, as in
-        RocketMQ. Raises IllegalTopic, PropertiesTooLarge, MessageTooLarge (beyond 31 bits),
+        The encoder sets the host bits of `sys_flag`, and the queue offset 0 of PREPARED and
+        ROLLBACK. It takes topic and properties as they are; check_topic and encode_properties make
+        good ones. Properties without their last separator get one where the CRC property follows,
+        as in RocketMQ. Raises IllegalTopic, PropertiesTooLarge, MessageTooLarge (beyond 31 bits),
         RecordError (a number beyond its field).
         """
         if properties != self._properties or topic != self._topic:
@@ -203,9 +201,7 @@ class RecordEncoder:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A decoded record: every stored field, as it is stored. What follows from them are its
-    properties.
-    """
+    """A decoded record: every field as it is stored, and properties computed from the fields."""
 
     total_size: int
     magic: int
@@ -280,9 +276,10 @@ def decode(
     buffer's end).
 
     Every length is checked before it is used. `physical_offset` and `queue_id`, where given, are
-    what the record's place demands. `check_crc` verifies the whole-record CRC, or the body's where
-    there is none; `require_crc` takes a record without one for torn, right where a log was always
-    written with it. Raises CorruptRecord with reason and offset.
+    those that the record must have at its place. `check_crc` verifies the whole-record CRC, or the
+    body's where there is none. `require_crc` takes a record without a whole-record CRC for torn:
+    that is right where a log was always written with it. Raises CorruptRecord with reason and
+    offset.
     """
     place = position if physical_offset is None else physical_offset
     end = len(buffer) if limit is None else min(limit, len(buffer))
@@ -296,7 +293,7 @@ def decode(
 
 
 class _Fault(Exception):
-    """Why bytes are no record; the caller knows the offset."""
+    """The reason why bytes are no record. The caller adds the offset."""
 
 
 def _decode(
@@ -347,9 +344,7 @@ def _decode(
 
 
 def _decode_tail(view: memoryview, at: int, end: int, magic: int) -> tuple[str, bytes]:
-    """Topic and properties; `at` is where TOPICLEN is, and `end` is at least a length of each kind
-    away.
-    """
+    """Topic and properties. TOPICLEN is at `at`, and both lengths fit before `end`."""
     width = V1_TOPIC_LENGTH_BYTES if magic == MAGIC_V1 else V2_TOPIC_LENGTH_BYTES
     topic_bytes = int.from_bytes(view[at : at + width], "big", signed=True)
     at += width
@@ -369,8 +364,9 @@ def _decode_tail(view: memoryview, at: int, end: int, magic: int) -> tuple[str, 
 
 
 def _record_crc_holds(record: memoryview, properties: bytes, required: bool) -> bool:
-    """Whether a record has the whole-record CRC, and it holds: then the body's, which it covers,
-    does so too.
+    """Whether a record has the whole-record CRC and it holds.
+
+    It covers the body's CRC, which then holds too.
     """
     digits = stored_digits(properties)
     if digits is None:

@@ -1,7 +1,7 @@
-"""Walks the records of a segment: what recovery, dispatch and bulk readers do all day.
+"""Scans the records of a segment into tables, for recovery, the dispatcher and readers.
 
-The walk itself reads the sizes only, and finds a run of records of one size by one comparison of
-numpy's. The records found are then gathered and checked column by column (record_table.py).
+The walk reads sizes only. It finds a run of records of one size by one comparison of numpy's.
+table.py then gathers the records that it found, and checks them column by column.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from commitlog.record.table import RecordGatherer, RecordTable, Stop
 
 MAX_RECORDS = 8192
 MAX_BYTES = 8 * 1024 * 1024
-"""A table ends after so many records, or with the record that passes so many bytes. That bounds
-memory, and keeps what is looked at several times in the processor's cache: larger tables are
-slower."""
+"""A table ends after MAX_RECORDS records, or with the record that passes MAX_BYTES.
+
+This bounds memory. Larger tables are slower too, because they do not stay in the processor's cache.
+"""
 
 _RUN_LEAST = 16
-"""Records of one size in a row that are worth a comparison by numpy; shorter runs are walked."""
+"""numpy compares runs of at least so many records of one size; shorter runs are walked."""
 _WALK_MOST = 2048
 _size = I32.unpack_from
 
@@ -39,14 +40,14 @@ def scan(
     max_records: int = MAX_RECORDS,
     max_bytes: int = MAX_BYTES,
 ) -> RecordTable:
-    """The records in [start, end) of a buffer whose first byte has the physical offset
-    `base_offset`.
+    """The records in [start, end) of a buffer as a table.
 
-    Call again from `stop_position` while `stop` is FULL. A record counts only if its size, magic,
-    physical offset and (where given) queue id are those of its place and its CRCs hold; `check_crc`
-    and `require_crc` are those of `record.decode`. `segment_end`, where known, is the position at
-    which the segment ends: a BLANK must reach it exactly. Nothing beyond `end` is read. Damage is
-    no exception here: see `stop` and `reason`.
+    `base_offset` is the physical offset of the buffer's first byte. A record counts only if its
+    size, magic, physical offset and (where given) queue id are those of its place, and if its CRCs
+    hold. `check_crc` and `require_crc` mean what they mean for `record.decode`. `segment_end`,
+    where known, is the position at which the segment ends: a BLANK must reach it exactly. Nothing
+    beyond `end` is read. Call again from `stop_position` while `stop` is FULL. Damage raises
+    nothing: `stop` and `reason` tell of it.
     """
     gatherer = RecordGatherer(buffer, base_offset, queue_id, check_crc, require_crc)
     end = min(end, len(gatherer.view))
@@ -63,7 +64,7 @@ def scan(
 
 
 def _walk(buffer: Buffer, start: int, end: int, max_records: int, max_bytes: int) -> tuple[Ints, int]:
-    """Positions of what may be records by their sizes, one after the other; and where they end."""
+    """The positions of what may be records by their sizes, and where the last of them ends."""
     found: list[Ints] = []
     room, last = max_records, min(end, start + max_bytes)
     position, walk_next = start, _RUN_LEAST
@@ -86,8 +87,9 @@ def _walk(buffer: Buffer, start: int, end: int, max_records: int, max_bytes: int
 
 
 def _walk_some(buffer: Buffer, position: int, before: int, end: int) -> tuple[list[int], int, bool]:
-    """Records that begin before a position, one by one: theirs, their end, and whether no record
-    follows there.
+    """Walks one by one over the records that begin before a position.
+
+    Returns their positions, their end, and whether no record follows at that end.
     """
     positions: list[int] = []
     append, unpack, stop = positions.append, _size, min(before - 1, end - RECORD_BYTES_MIN)
@@ -103,9 +105,7 @@ def _walk_some(buffer: Buffer, position: int, before: int, end: int) -> tuple[li
 
 
 def _run(buffer: Buffer, position: int, end: int, most: int) -> tuple[int, int]:
-    """How many records in a row begin with the size and magic of the one at `position`; and that
-    size.
-    """
+    """How many records in a row have the size and magic of the one at `position`, and that size."""
     if end - position < RECORD_BYTES_MIN:
         return 0, 0
     size, magic = size_and_magic(buffer, position)

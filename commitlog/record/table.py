@@ -1,7 +1,7 @@
-"""Records as columns: gathered from a segment's bytes by numpy, and checked column by column.
+"""Records as columns: numpy gathers them from a segment's bytes and checks them column by column.
 
-Which records are good is exactly what `record.decode` says of each: one that fails here is given to
-it for the reason.
+A record is good here exactly if `record.decode` takes it. Where one fails here, `decode` is asked
+for the reason.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Columns = dict[str, npt.NDArray[Any]]
 
 _BORN_V6_BIT, _STORE_V6_BIT = (flag.bit_length() - 1 for flag in (SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6))
 _TOPIC_ROUNDS = 64
-"""Topics of a table that are found by numpy, one round each; beyond that one record at a time."""
+"""numpy finds so many topics of a table, one round each; later ones are taken record by record."""
 
 
 class Stop(Enum):
@@ -62,21 +62,21 @@ class Stop(Enum):
     ZERO = "zero"
     """Nothing was written from here on."""
     PARTIAL = "partial"
-    """A record that begins well and reaches beyond `end`: it may not be read yet, or its size is
+    """A record that begins well and reaches beyond `end`: it is not all there yet, or its size is
     damaged.
     """
     CORRUPT = "corrupt"
-    """No record of its place; `reason` says why."""
+    """Bytes that are no record of this place; `reason` says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordTable:
-    """Good records in log order, as columns of int64 that own their memory; where it stopped, and
-    why.
+    """The good records of a scan as columns, where the scan stopped, and why.
 
-    `positions` are bytes in the buffer that was scanned, `base_offset` is the physical offset of
-    its first byte. `topics[topic_index[i]]` is the topic of record i. Timestamps are ms.
-    `tags_codes` are the consume queue's.
+    The records are in log order; the columns are int64 and own their memory. `positions` are bytes
+    in the buffer that was scanned, and `base_offset` is the physical offset of its first byte.
+    `topics[topic_index[i]]` is the topic of record i. Timestamps are ms. `tags_codes` are those of
+    the consume queue.
     """
 
     base_offset: int
@@ -116,7 +116,7 @@ class RecordTable:
 
 
 class RecordGatherer:
-    """A buffer and what its place demands of the records in it."""
+    """Makes a table of a buffer's records; its fields are what the place demands of each record."""
 
     def __init__(
         self, buffer: Buffer, base_offset: int, queue_id: int | None, check_crc: bool, require_crc: bool
@@ -134,8 +134,9 @@ class RecordGatherer:
         return self.gather(dtype, positions).astype(np.int64)
 
     def tabulate(self, positions: Ints, sizes: Ints) -> RecordTable:
-        """The table up to the first bad record (CORRUPT), or of all (END). All places are within
-        the buffer.
+        """The table of the records at these positions, all of them within the buffer.
+
+        It ends before the first bad record (CORRUPT), or has all of them (END).
         """
         columns: Columns = {"positions": positions, "sizes": sizes}
         for check in (self._heads, self._bodies, self._topic_sizes, self._properties):
@@ -181,7 +182,7 @@ class RecordGatherer:
         return "its size is not the one that was expected"
 
     def why_stopped(self, position: int, end: int, segment_end: int | None) -> tuple[Stop, str]:
-        """What is at a position where the walk ended. END where a record is, or nothing is left."""
+        """What is at the position where the walk ended: END for a record, or where nothing is left."""
         left = end - position
         if left == 0:
             return Stop.END, ""
@@ -258,8 +259,9 @@ class RecordGatherer:
         return good
 
     def _topics(self, columns: Columns) -> tuple[list[str], Mask]:
-        """Numbers the topics in order of appearance; one that can't be a topic makes its records
-        bad.
+        """Numbers the topics in the order in which they appear.
+
+        Bytes that can't be a topic make their records bad.
         """
         positions, sizes = columns["topic_positions"], columns["topic_sizes"]
         columns["topic_index"] = index = np.full(len(positions), -1, np.int64)
@@ -282,10 +284,10 @@ class RecordGatherer:
         return topics, good
 
     def _crcs(self, columns: Columns) -> Mask:
-        """Which records are as they were written.
+        """Which records have CRCs that hold.
 
-        The whole-record CRC covers the body and BODYCRC: where it holds, the body's is not computed
-        a second time.
+        The whole-record CRC covers the body and BODYCRC. Where it holds, the CRC of the body is not
+        computed as well.
         """
         good: Mask = columns["has_crc"].copy()
         index = slice(None) if good.all() else np.flatnonzero(good)

@@ -26,6 +26,7 @@ from commitlog.reading.queue_bounds import NamedQueue
 from commitlog.reading.view import is_rocketmq_root
 from commitlog.record.byte_ranges import Ints
 from commitlog.record.layout import Buffer
+from commitlog.shm.layout import segment_start
 from commitlog.spark.planning import Slice
 from commitlog.spark.rows.damage import Damage, look_at
 from commitlog.spark.rows.decoding import Decoder, Places, cut
@@ -284,7 +285,7 @@ class SliceReader:
             return
         error = hole.error
         reason, file = (error.reason, error.file) if isinstance(error, CorruptRecord) else (str(error), None)
-        path = file or str(self.lane.segment(hole.start - hole.start % self.segment_bytes))
+        path = file or str(self.lane.segment(segment_start(hole.start, self.segment_bytes)))
         self._leave_out(range(self.next, upto), reason, path, hole.start)
 
     # ---- giving them out ------------------------------------------------------------------------
