@@ -1,9 +1,8 @@
-"""The record that a lane has last of a topic, wherever it is by now: in a write buffer, in the
-log's files, indexed or not.
+"""Finds the last record of a topic in a lane, in a write buffer or in the log's files.
 
-Its queue offset is known. So the consume queue's entry is asked first, and believed only if it
-names that record; else the log is walked segment by segment from its end, which is where a record
-without an entry is.
+Its queue offset is known. So the consume queue's entry comes first, and counts only if it names that
+record. Otherwise the log is walked segment by segment from its end, because records without an
+entry are there.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from commitlog.shm.pool import is_direct
 
 
 def last_record(lease: Lease, topic: str, queue_offset: int) -> Record | None:
-    """The record of a topic with the queue offset that its last one has; None where retention has
-    deleted it.
+    """The record of a topic with this queue offset, which is its last one.
 
-    For the lessee, while it appends nothing. Raises CorruptRecord, DamagedFile, DiskError.
+    Returns None where retention has deleted it. Only the lessee calls it, while it appends nothing.
+    Raises CorruptRecord, DamagedFile, DiskError.
     """
     first = lease.words[lease.base + Lane.FIRST]
     try:
@@ -55,9 +54,7 @@ def last_record(lease: Lease, topic: str, queue_offset: int) -> Record | None:
 
 
 def _indexed(lease: Lease, topic: str, queue_offset: int) -> tuple[int, int] | None:
-    """Where the consume queue says that a record is, and its size; None where it has no entry that
-    could be right.
-    """
+    """Offset and size of the record by the consume queue; None where it has no plausible entry."""
     queue = ConsumeQueue(lease.directory.queue(topic), channel=lease.channel)
     try:
         entries = queue.entries(queue_offset, 1)
@@ -113,8 +110,9 @@ def _walked(lease: Lease, topic: str, queue_offset: int, start: int, end: int) -
 
 
 def _read(lease: Lease, where: int, end: int) -> bytes:
-    """Bytes [where, end) of one segment: its file's, or, from the segment on that is being
-    committed, its buffer's.
+    """The bytes [where, end) of one segment.
+
+    They come from its file; from the segment that is being committed on, from its buffer.
     """
     words, base, buffers = lease.words, lease.base, lease.buffers
     segment_bytes = words[base + Lane.SEGMENT_SIZE]

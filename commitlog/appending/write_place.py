@@ -1,8 +1,7 @@
-"""Where a producer writes next: the write buffer of a segment or, in direct mode, the segment's
-file; and its back-pressure.
+"""The place where a producer writes next: a segment's write buffer or, in direct mode, its file.
 
-Rolls into the next segment where a record does not fit (BLANK, RocketMQ's END_OF_FILE), and waits
-for the buffer or file that it needs there.
+Where a record does not fit, it ends the segment with BLANK (RocketMQ's END_OF_FILE) and rolls into
+the next one. There it waits for a free buffer, or for the file: this is the back-pressure.
 """
 
 from __future__ import annotations
@@ -26,11 +25,10 @@ def _nowhere(_record: bytes) -> object:
 
 
 class WritePlace:
-    """Attributes: `append(bytes)` writes behind what was written last; `limit`, where a record may
-    end at most (bytes of the lane's log): one that ends beyond it needs `make_room` first;
-    `segment_bytes`.
+    """Attributes: `append(bytes)` writes behind the last record; `segment_bytes`; `limit`, the log
+    offset up to which a record may reach. One that ends beyond it needs `make_room` first.
 
-    Who writes by other means than `append` calls `go_on(where)` afterwards.
+    After a write by other means than `append`, `continue_at` sets the next place.
     """
 
     __slots__ = (
@@ -47,18 +45,17 @@ class WritePlace:
         self._segment, self._start, self.limit = -1, 0, -1
 
     def make_room(self, where: int, size: int) -> int:
-        """A place for a record of `size` bytes at or behind `where`, the lane's `wrote`; returns
-        where that is.
+        """Finds a place for a record of `size` bytes, and returns its log offset.
 
-        Rolls over, which raises `wrote`, as often as it takes. Raises NoBufferAvailable,
-        AllocateTimeout, DiskFull, …, StoreStopped.
+        The place is at or behind `where`, the lane's `wrote`. Rolling into the next segment raises
+        `wrote`. Raises NoBufferAvailable, AllocateTimeout, DiskFull, …, StoreStopped.
         """
         words, segment_bytes = self._words, self.segment_bytes
         while True:
             segment = where // segment_bytes
             if segment != self._segment:
                 self._enter(segment)
-                self.go_on(where)
+                self.continue_at(where)
             segment_end = self._start + segment_bytes
             if where + size <= self.limit:
                 return where
@@ -68,8 +65,8 @@ class WritePlace:
                 words[self._base + Lane.DATA_END + segment % words[self._base + Lane.SLOTS]] = where + BLANK_BYTES
             where = words[self._base + Lane.WROTE] = segment_end
 
-    def go_on(self, where: int) -> None:
-        """`append` continues at `where`, which lies in the segment that is being written."""
+    def continue_at(self, where: int) -> None:
+        """Lets `append` continue at `where`, which is in the segment that is being written."""
         position, slot, buffers = where - self._start, self._slot, self._lease.buffers
         if isinstance(slot, DirectSegment) or buffers is None:
             assert isinstance(slot, DirectSegment)
@@ -78,9 +75,7 @@ class WritePlace:
             self.append = buffers.writer(self._segment, position)
 
     def view(self, where: int, size: int) -> memoryview:
-        """Memory for `size` bytes at `where`, which has room for them; `store` them when they are
-        made.
-        """
+        """Memory for `size` bytes at `where`, which has room for them. `store` puts them in place."""
         if isinstance(self._slot, DirectSegment):
             return memoryview(bytearray(size))
         return self._slot[where - self._start : where - self._start + size]
@@ -89,7 +84,7 @@ class WritePlace:
         """Puts what was made in a `view` in its place."""
         if isinstance(self._slot, DirectSegment):
             self._slot[where - self._start : where - self._start + len(made)] = made
-        self.go_on(where + len(made))
+        self.continue_at(where + len(made))
 
     def read(self, where: int, end: int) -> bytes:
         """The bytes from `where` to the end of its segment or to `end`. Raises DiskError."""
@@ -101,7 +96,7 @@ class WritePlace:
         return data
 
     def leave(self) -> None:
-        """The next record looks for its place anew, and finds out when the store is closing."""
+        """Makes the next record look for its place again, and find out whether the store is closing."""
         self.limit, self._segment = -1, -1
         self._words[self._base + Lane.BLOCKED] = 0  # an interrupted wait may have left it
 
@@ -153,9 +148,7 @@ class WritePlace:
             return words[base + Lane.ALLOCATED] > start and words[base + Lane.OPENED] > start
 
         def served_others() -> int:
-            """Segments that the allocator makes before this one; what the flusher has to open is
-            nobody else's.
-            """
+            """The segments that the allocator has made, while this one is not among them."""
             return words[made_at] if words[base + Lane.ALLOCATED] <= start else -1
 
         if not is_ready():
@@ -173,10 +166,10 @@ class WritePlace:
         late: Callable[[int], Exception],
         served: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Waits for the stages, and raises what keeps them, or `late(limit)` at the limit. Counted.
+        """Waits until the condition holds, and counts the wait.
 
-        The limit begins anew whenever `served` changes: a stage that works for others has not come
-        to this yet.
+        Raises the fault of a stage, or `late(limit_ms)` at the limit. The limit begins again
+        whenever `served` changes: then the stage works for others, and has not come to this yet.
         """
         words, base, clock = self._words, self._base, self._clock
         began = since = clock.monotonic_ns()

@@ -1,5 +1,6 @@
-"""Sets aside what recovery may not keep, and notes what it found damaged:
-`lanes/<number>/quarantine/`.
+"""A lane's quarantine: keeps what recovery takes out of the log, and notes what it found damaged.
+
+The files are in `lanes/<number>/quarantine/`:
 
     corrupt-<offset>.json         a damaged range that stays where it is: file, offset, bytes, reason
     torn-<offset>-<crc>.bin       the bytes that were after the log's end
@@ -8,9 +9,9 @@
     segment-<start>               a segment file from behind the log's end
     cut.json                      a cut that is under way
 
-A cut is planned, then carried out. The plan (`cut.json`) is durable, and a copy of all it takes
-away, before the first byte of the log changes; each step may be repeated. So a recovery that is
-killed goes on with the same cut, and ends as if it had not been killed.
+A cut is planned, then carried out. The plan (`cut.json`) and a copy of everything that it takes away
+are durable before the first byte of the log changes. Each step may be repeated. So the recovery
+after a killed one carries out the same cut, and ends as if nothing had been killed.
 """
 
 from __future__ import annotations
@@ -110,9 +111,7 @@ class Quarantine:
             return None
 
     def _is_sound(self, cut: Cut) -> bool:
-        """Whether a plan read from disk stays within this lane, and takes nothing away that was not
-        copied.
-        """
+        """Whether a plan from disk names only files of this lane, and every byte it zeroes was copied."""
         if type(cut.end) is not int or type(cut.dirty_end) is not int:
             return False
         base = segment_start(cut.end, self.segment_bytes)
@@ -125,8 +124,9 @@ class Quarantine:
         )
 
     def carry_out(self, cut: Cut) -> None:
-        """Takes the files of a planned cut out of the log, zeroes the rest behind its end; all
-        durable at return.
+        """Moves the files of a planned cut out of the log, and zeroes the bytes behind the log's end.
+
+        All of it is durable at return.
         """
         channel, commitlog = self.channel, self.lane.commitlog
         for source, target in cut.moves:
@@ -155,8 +155,9 @@ class Quarantine:
                 self.channel.unlink(self.path / name)
 
     def _copy(self, base: int, start: int, end: int, kind: str) -> tuple[str, int]:
-        """A durable copy of bytes of one segment file; its name holds their CRC, so that the same
-        bytes are kept once.
+        """Makes a durable copy of bytes of one segment file, and returns its name and CRC.
+
+        The CRC is in the name, so that the same bytes are kept once.
         """
         channel, crc = self.channel, 0
         partial = self.path / "copy.partial"
@@ -180,8 +181,9 @@ class Quarantine:
 
 
 def is_noted(lane: LaneDirectory, offset: int) -> bool:
-    """Whether a recovery noted that the log is damaged at this offset; consume queues have entries
-    that name it.
+    """Whether a recovery noted that the log is damaged at this offset.
+
+    Consume queues keep the entries that name such a place.
     """
     if _corruption_note(lane, offset).exists():
         return True
@@ -210,8 +212,9 @@ def _to_json(values: dict[str, Any]) -> bytes:
 
 
 def _pieces_with_data(channel: FileChannel, fd: int, start: int, end: int) -> Iterator[int]:
-    """Where in the file each piece of [start, end) begins that is not all hole: a file may claim
-    terabytes it never got.
+    """The start of each piece of [start, end) that has data.
+
+    Holes are passed over, because a sparse file may seem to have terabytes.
     """
     while start < end:
         found = channel.next_data(fd, start)

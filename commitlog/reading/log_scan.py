@@ -1,9 +1,9 @@
-"""Reads a log whatever state it is in: records as tables, and between them the gaps that hold none.
+"""Reads a log in any state: records as tables, and between them the gaps that hold no record.
 
-Recovery decides by it what to keep, `verify` and `dump` show what it says. It writes nothing. After
-a gap the log goes on at the next place that proves itself: a record whose physical offset is that
-of its place and whose CRCs hold, a BLANK that reaches exactly to its segment's end, or the start of
-a later segment file.
+Recovery uses it to decide what to keep; `verify` and `dump` show what it finds. It writes nothing.
+A gap ends at the next place that is certainly part of the log. That is a record whose physical
+offset is its place and whose CRCs hold, a BLANK that reaches exactly to its segment's end, or the
+start of a later segment file.
 """
 
 from __future__ import annotations
@@ -51,17 +51,13 @@ from commitlog.shm.layout import segment_start
 _BLOCK_BYTES = 1 << 20
 _SAMPLE_RECORDS = 64
 _DOUBLE_CHECKS = 4
-"""Places that look like records and are none may cost so many times their segment's bytes in CRCs,
-then it is given up.
-"""
+"""A search ends when CRCs of places that only look like records covered the segment so many times."""
 _PROPERTIES = re.compile(rb"(?:[^\x01\x02]+\x01[^\x01\x02]*\x02)*(?:[^\x01\x02]+\x01[^\x01\x02]*)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Bytes [start, end) of the log that hold no record. The last gap of a log is where it ends, be
-    it empty or not.
-    """
+    """The bytes [start, end) of the log hold no record. The last gap is the log's end; it may be empty."""
 
     start: int
     end: int
@@ -77,8 +73,9 @@ class Gap:
 
 @dataclass
 class LogScan:
-    """Walks a log from a record's start to its end. `queue_id`: what all records must have; None
-    takes any.
+    """Walks a log from a record's start to its end.
+
+    `queue_id` is the one that all records must have; None allows any.
     """
 
     segments: MappedFileQueue
@@ -91,11 +88,10 @@ class LogScan:
         self._expects_crc = self._samples_have_crc()
 
     def pieces(self, where: int) -> Iterator[RecordTable | Gap]:
-        """Tables and gaps in log order; a table's `base_offset` is its segment's start. Ends after
-        the last gap.
+        """Tables and gaps in log order, up to the last gap.
 
-        Segments that retention removes meanwhile are passed over, like those that it removed
-        before.
+        A table's `base_offset` is its segment's start. Segments that retention removes meanwhile
+        are passed over.
         """
         while True:
             try:
@@ -139,9 +135,10 @@ class LogScan:
         base = self.segments.find(where)
         return base is not None and len(self._scan(base, where - base, 1)) > 0
 
-    def goes_on(self, where: int, end: int) -> bool:
-        """Whether a good record, or a BLANK, begins behind `where` and before `end`, both in one
-        segment.
+    def holds_record_between(self, where: int, end: int) -> bool:
+        """Whether a good record or a BLANK begins behind `where` and before `end`.
+
+        Both are in one segment.
         """
         base = segment_start(where, self.segments.size)
         if base not in self.segments:
@@ -159,13 +156,12 @@ class LogScan:
         return self._trusted(table, mapped)
 
     def _trusted(self, table: RecordTable, mapped: mmap.mmap) -> RecordTable:
-        """The table up to the first record whose whole-record CRC seems to have been there and to
-        be damaged.
+        """The table up to the first record that seems to have lost its whole-record CRC to damage.
 
-        A record without that CRC is fine: it is an option. But where its bytes were lost, nothing
-        else covers the properties. So one that ends in a zero byte is taken for torn, and in a log
-        whose records have CRCs one without (RocketMQ may have added it) has to have properties in
-        good order.
+        A record may have no such CRC, because it is an option. But where the bytes of the CRC are
+        damaged, nothing else covers the properties. So a record without CRC that ends in a zero
+        byte is taken for torn. And in a log whose records have CRCs, the properties of a record
+        without one (which RocketMQ may have added) must be in good order.
         """
         if not self.check_crc or not len(table):
             return table
@@ -183,7 +179,7 @@ class LogScan:
         return _shortened(table, int(doubtful.min())) if len(doubtful) else table
 
     def _samples_have_crc(self) -> bool:
-        """Whether records of this log end with the whole-record CRC, by the looks of a few."""
+        """Whether records of this log end with the whole-record CRC, judged by a few of them."""
         starts = self.segments.starts
         for base in dict.fromkeys([*starts[:2], *starts[-4:]]):
             with contextlib.suppress(FileNotFoundError):  # its store runs, and retention has just removed it
@@ -203,10 +199,9 @@ class LogScan:
     # ---- gaps -----------------------------------------------------------------------------------
 
     def gap(self, where: int, reason: str, *, passes_file: bool = False) -> Gap:
-        """The gap that begins at `where`: it ends where the log proves itself again, or with its
-        last file.
+        """The gap that begins at `where`. It ends at the next good record or BLANK, or with the last file.
 
-        `passes_file`: not before the next file, because what is in this one can't be had.
+        `passes_file`: it ends in a later file, because this file can't be read.
         """
         segments, size = self.segments, self.segments.size
         base = segment_start(where, size)
@@ -233,7 +228,7 @@ class LogScan:
         return Gap(where, end, str(path), reason, dirty=True, last=False, claimed_end=claimed)
 
     def _claimed_end(self, base: int, position: int) -> int:
-        """Where the record at `position` ends if its head can be believed; else its start."""
+        """Where the record at `position` ends if its head is plausible; else where it starts."""
         size, mapped = self.segments.size, self.segments.map(base)
         if size - position < RECORD_BYTES_MIN:
             return base + position
@@ -245,8 +240,9 @@ class LogScan:
         return base + position + total if RECORD_BYTES_MIN <= total <= size - position else base + position
 
     def _find(self, base: int, after: int, likely: int, end: int) -> int | None:
-        """The first position behind `after`, before `end`, at which a good record or a BLANK is;
-        `likely` comes first.
+        """The first position in (after, end) at which a good record or a BLANK is, or None.
+
+        `likely` is tried first.
         """
         mapped, size = self.segments.map(base), self.segments.size
         budget = _DOUBLE_CHECKS * size
@@ -273,8 +269,10 @@ class LogScan:
 
 
 def _size_by_lengths(mapped: mmap.mmap, position: int, magic: int) -> int:
-    """What the lengths within a record come to, if it is a good one with that size: its TOTALSIZE
-    alone may be damaged, and name the end of a later record. 0 where it is none."""
+    """The size of a record by the lengths within it; 0 if it is no good record with that size.
+
+    Only its TOTALSIZE may be damaged, and then name the end of a later record.
+    """
 
     def number(at: int, width: int) -> int:
         return int.from_bytes(mapped[at : at + width], "big")
@@ -296,9 +294,7 @@ def _size_by_lengths(mapped: mmap.mmap, position: int, magic: int) -> int:
 
 
 def _candidates(view: ByteArray, base: int, start: int, end: int) -> list[tuple[int, int]]:
-    """Positions in [start, end) that look like a record or a BLANK of their place, with the bytes
-    they claim.
-    """
+    """Positions in [start, end) that look like a record or a BLANK of their place, and their sizes."""
     size = len(view)
     magics = view[start + MAGIC_AT : min(end + BLANK_BYTES - 1, size)]
     first = np.flatnonzero((magics == MAGIC_V1 >> 24) | (magics == MAGIC_BLANK >> 24)) + start
@@ -335,7 +331,7 @@ def _in_good_order(properties: bytes) -> bool:
 
 
 def _looks_like_crc(name: bytes) -> bool:
-    """Whether a property's name is that of the CRC, give or take some bytes lost or slipped in."""
+    """Whether a property's name is the CRC's, but for a few bytes that were lost or added."""
     wanted = CRC_PROPERTY_NAME
     if not 5 <= len(name) <= 11 or len(set(name) & set(wanted)) < 4:  # quick: most names
         return False
@@ -343,7 +339,7 @@ def _looks_like_crc(name: bytes) -> bool:
 
 
 def _shortened(table: RecordTable, count: int) -> RecordTable:
-    """The first `count` records; the next one is why it stops."""
+    """The first `count` records of a table. The record after them is the reason why it stops."""
     columns = {
         name: getattr(table, name)[:count]
         for name in RecordTable.__slots__

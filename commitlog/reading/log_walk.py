@@ -30,12 +30,11 @@ class Step:
 def walk(
     open_segment: Callable[[int], Buffer], lane: int | None, segment_bytes: int, start: int, limit: int
 ) -> Iterator[Step]:
-    """The records in [start, limit) of a log, CRCs unchecked; `table.base_offset` is their
-    segment's start.
+    """The records in [start, limit) of a log, without a look at their CRCs.
 
     `start` is a record's start. `open_segment(base)` gives the bytes of the segment that begins at
-    a log offset. Ends at `limit`, or before a record that reaches beyond it. Raises CorruptRecord,
-    and what `open_segment` raises.
+    a log offset, which is the table's `base_offset`. The walk ends at `limit`, or before a record
+    that reaches beyond it. Raises CorruptRecord, and what `open_segment` raises.
     """
     where = start
     while where < limit:
@@ -57,9 +56,7 @@ def walk(
 
 
 class RecentSegments:
-    """Opens segments of one log and keeps those mapped that were asked for last: one is enough for
-    a walk.
-    """
+    """Opens segments of one log, and keeps the last used ones mapped. One is enough for a walk."""
 
     def __init__(
         self, directory: LaneDirectory, segment_bytes: int, channel: FileChannel = DISK, *, keep: int = 1

@@ -1,9 +1,7 @@
-"""PySpark and the commit log: a session that suits it, the lag of a query, and the format
-`commitlog` itself.
+"""PySpark and the commit log: a session with good settings, the lag of a query, and the format.
 
-    spark = commitlog.spark.session("my app") rows =
-    spark.readStream.format("commitlog").option("path", "data/events").option("subscribe",
-    "orders").load()
+    spark = commitlog.spark.session("my app")
+    rows = spark.readStream.format("commitlog").option("path", "data/events").option("subscribe", "orders").load()
 
 Nothing here imports pyspark before it is needed. The format works in anybody's own session as well.
 """

@@ -8,12 +8,11 @@ from typing import Any
 
 
 def lag(progress: Any) -> dict[str, dict[int, int]]:
-    """Messages that were flushed when the batch was planned and that the query has not read yet:
-    topic → lane → count.
+    """How many flushed messages a query has not read yet: topic → lane → count.
 
-    `progress` is a query's `lastProgress` or an item of `recentProgress`, or the progress a
-    StreamingQueryListener gets. Sources of other formats are passed over; several of this one are
-    added up. None gives {}.
+    What was flushed when the batch was planned counts. `progress` is a query's `lastProgress`, an
+    item of `recentProgress`, or the progress that a StreamingQueryListener gets; None gives {}.
+    Sources of other formats are passed over, and several of this one are added up.
     """
     if progress is None:
         return {}

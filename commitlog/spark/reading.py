@@ -1,9 +1,8 @@
-"""What a Spark task does: the rows of its slices as Arrow batches, from consume queue entries and
-mapped segments.
+"""Reads the rows of one Spark task as Arrow batches, from consume queue entries and mapped segments.
 
-Runs in a pooled worker, which may be on another machine and may run the same task again years
-later: it opens the store anew, checks that it is the one that was planned for, and gives the same
-rows or an error.
+It runs in a pooled worker, which may be on another machine, and may run the same task again much
+later. So it opens the store itself and checks that it is the one of the plan. A task gives the same
+rows each time, or an error.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from commitlog.record.byte_ranges import Ints
 from commitlog.record.layout import Buffer
 from commitlog.shm.layout import segment_start
 from commitlog.spark.planning import Slice
-from commitlog.spark.rows.damage import Damage, look_at
+from commitlog.spark.rows.damage import Damage, check_rows
 from commitlog.spark.rows.decoding import Decoder, Places, cut
 from commitlog.spark.rows.segments import SEGMENTS, Segment
 
@@ -76,19 +75,19 @@ def read_task(task: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatc
     """The task's rows. Raises StoreNotFound, DataLoss, CorruptRecord, DamagedFile, MissingCodec."""
     if not isinstance(task, Task):
         return  # nothing was planned: Spark makes one partition of none
-    _settle_once()
+    _prepare_process()
     SEGMENTS.forget_gone()
     _check_path(task)
     for piece in task.slices:
         yield from SliceReader(task, piece).batches(schema)
 
 
-def _settle_once() -> None:
-    """Makes the process one that reads many batches.
+def _prepare_process() -> None:
+    """Prepares the process for many batches, once.
 
-    What it has imported is never garbage: without that, each task's collections walk all of it. And
-    memory that a batch has set free serves the next one: by glibc's defaults it goes back to the
-    system, and comes again as page faults, which took a tenth of the time of a query.
+    It takes all imported objects out of garbage collection, which would walk them in each task. And
+    it lets glibc keep the memory that a batch has freed. By default the memory goes back to the
+    system, and the page faults of getting it again took a tenth of the time of a query.
     """
     global _settled
     if _settled:
@@ -102,7 +101,7 @@ def _settle_once() -> None:
 
 
 def _check_path(task: Task) -> None:
-    """Raises StoreNotFound, DataLoss where the path is not what was planned for."""
+    """Raises StoreNotFound or DataLoss where the path is not the store that was planned for."""
     unseen = f"this executor does not see {task.path}: mount it at the same path on every executor's machine"
     if task.one_log:
         if not is_rocketmq_root(task.path):
@@ -160,7 +159,7 @@ class SliceReader:
                 f"`commitlog verify` tells what is wrong with the lane{before}",
                 file=str(self.lane.queue(self.slice.topic)),
             )
-        self._tell()
+        self._warn_of_missing_rows()
 
     def segment(self, base: int) -> Segment:
         return SEGMENTS.get(Path(self.lane.segment(base)), base, self.segment_bytes)
@@ -218,8 +217,11 @@ class SliceReader:
                 self.walk_from = max(self.walk_from, int(where[end - 1] + sizes[end - 1]))
 
     def _unindexed(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows that had no entry. All of a segment that retention takes has entries by then, so
-        they are looked for once more. Raises DataLoss."""
+        """The rows that had no entry when they were planned.
+
+        Retention removes a segment only after all its records have entries. So where a segment is
+        gone, the entries are read once more. Raises DataLoss.
+        """
         while self.next < self.slice.end:
             try:
                 yield from self._walked(schema)
@@ -279,7 +281,7 @@ class SliceReader:
         return self._walked_last.map
 
     def _leave_out_hole(self, hole: Hole | None, upto: int) -> None:
-        """The rows before `upto` have been in a hole of the log."""
+        """Leaves out the rows before `upto`, which were in a hole of the log."""
         if hole is None:
             self._leave_out(range(self.next, upto), "the log does not have it", str(self.lane.commitlog), -1)
             return
@@ -291,10 +293,8 @@ class SliceReader:
     # ---- giving them out ------------------------------------------------------------------------
 
     def _decoded(self, segment: Segment, places: Places, noted: Ints, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows as batches. Rows that recovery noted (`noted`: which of them) are looked at
-        before all others.
-        """
-        wrong = look_at(segment, self.queue, places, noted)
+        """The rows as batches. Those that recovery noted (`noted`) are checked before all others."""
+        wrong = check_rows(segment, self.queue, places, noted)
         for run in self._runs(segment, places, wrong):
             for piece in cut(run):
                 try:
@@ -302,7 +302,7 @@ class SliceReader:
                 except CorruptRecord as error:
                     if not self.task.ignore_corrupt:
                         raise CorruptRecord(f"{error.reason}. {_WAY_OUT}", error.offset, error.file) from None
-                    wrong = look_at(segment, self.queue, piece, np.arange(len(piece.at)))
+                    wrong = check_rows(segment, self.queue, piece, np.arange(len(piece.at)))
                     if not wrong:
                         raise
                     for good in self._runs(segment, piece, wrong):
@@ -314,7 +314,7 @@ class SliceReader:
         self.next = places.offset + len(places.at)
 
     def _runs(self, segment: Segment, places: Places, wrong: dict[int, str]) -> Iterator[Places]:
-        """What lies between the wrong rows, which are an error or left out."""
+        """The runs of good rows between the wrong ones, which are an error or left out."""
         begin = 0
         for row in sorted(wrong):
             if begin < row:
@@ -326,8 +326,9 @@ class SliceReader:
             yield places.cut(begin, len(places.at))
 
     def _leave_out(self, offsets: range, reason: str, file: str, where: int) -> None:
-        """Raises CorruptRecord, or counts the rows where ignoreCorruptRecords says so and the log
-        has no better ones.
+        """Raises CorruptRecord, or counts the rows where ignoreCorruptRecords is set.
+
+        They are not counted before the walk of the log, which may find them.
         """
         if not self.task.ignore_corrupt or (self.walk_from >= 0 and not self._walks):
             count = f" and {len(offsets) - 1} more" if len(offsets) > 1 else ""
@@ -358,8 +359,8 @@ class SliceReader:
                 "retention before they were read. Option failOnDataLoss=false goes on without them"
             )
 
-    def _tell(self) -> None:
-        """What is not among the rows is said, with its number."""
+    def _warn_of_missing_rows(self) -> None:
+        """Logs how many rows are missing, and why."""
         if self.lost:
             log.warning(
                 "%s: %s: %d messages of the offsets [%d, %d) were deleted by retention before they were read; "

@@ -1,11 +1,10 @@
-"""Records that can't be given out: which of a range recovery has quarantined, and which are not
-what was stored.
+"""Finds rows that can't be given out because their records are damaged.
 
-Recovery leaves damaged bytes where they are and notes each range in
+Recovery leaves damaged bytes where they are, and notes each range in
 `lanes/<number>/quarantine/corrupt-<offset>.json` (commitlog/disk/quarantine.py). Rows whose consume
-queue entry leads into a noted range are looked at one by one, CRCs included: a note may be older
-than the bytes, if somebody brought a file back. Everything else is checked against its place only,
-as the decoder does with all records at once.
+queue entry leads into a noted range are checked one by one with all their CRCs. The note alone is
+not enough, because somebody may have brought the file back since. All other rows are only checked
+against their place, by the decoder and many at once.
 """
 
 from __future__ import annotations
@@ -41,8 +40,10 @@ class Damage:
 
     @classmethod
     def load(cls, lane: LaneDirectory, channel: FileChannel = DISK) -> Damage:
-        """Reads the lane's notes. One that can't be read names where its range begins, so all
-        behind it counts.
+        """Reads the lane's notes.
+
+        The name of a note says where its range begins. Where the note can't be read, the range has
+        no end.
         """
         found = []
         for name in channel.list(lane.quarantine):
@@ -58,9 +59,7 @@ class Damage:
         return cls(np.array(starts, np.int64), np.maximum.accumulate(np.array(ends, np.int64)))
 
     def touches(self, where: Ints, size: Ints) -> Mask:
-        """Which of the records [where, where + size), in bytes of the log, lie in a noted range in
-        part or whole.
-        """
+        """Which of the records [where, where + size) of the log overlap a noted range."""
         if not len(self.start):
             return np.zeros(len(where), np.bool_)
         before = np.searchsorted(self.start, where + size, side="left")  # ranges that begin before the record's end
@@ -68,10 +67,8 @@ class Damage:
         return reaches & (before > 0)
 
 
-def look_at(segment: Segment, queue: NamedQueue, places: Places, rows: Ints) -> dict[int, str]:
-    """Looks at single rows with all their CRCs: row → what is wrong with it, for those that can't
-    be given out.
-    """
+def check_rows(segment: Segment, queue: NamedQueue, places: Places, rows: Ints) -> dict[int, str]:
+    """Checks single rows with all their CRCs. Returns what is wrong with each bad row."""
     wrong = {}
     for row in rows.tolist():
         at, size = int(places.at[row]), int(places.size[row])

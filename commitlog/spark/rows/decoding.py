@@ -1,9 +1,9 @@
-"""From places in a mapped segment to an Arrow RecordBatch, with no Python loop over records.
+"""Decodes records of a mapped segment into an Arrow RecordBatch, with no Python loop over records.
 
-A field of many records is gathered by one copy of numpy's (byte_ranges.py), bytes of varying length
-by one `take` (arrays.py). Only the columns asked for are built. Before anything is given out every
-record is checked against its place: magic, size, queue id, queue offset, physical offset, the topic
-and all lengths.
+One copy of numpy's gathers a field of many records (byte_ranges.py), and one `take` the bytes of
+varying length (arrays.py). Only the columns that were asked for are built. Every record is checked
+against its place first: magic, size, queue id, queue offset, physical offset, the topic and all
+lengths.
 """
 
 from __future__ import annotations
@@ -54,8 +54,10 @@ from commitlog.spark.rows.segments import Segment
 
 ROWS_MAX = 75_000
 BATCH_BYTES_MAX = 16 << 20
-"""A batch is cut before it passes either, but has at least one row. Each costs Spark a millisecond
-or so, and memory by its size."""
+"""A batch is cut before it passes one of these limits, but it has at least one row.
+
+A batch costs Spark about a millisecond, and memory for its bytes.
+"""
 CREATE_TIME_TYPE = 1
 """timestampType: what Kafka calls LogAppendTime, the time of the store."""
 
@@ -63,11 +65,9 @@ _MS_MOST = (2**63 - 1) // 1000
 """Times count in microseconds here."""
 
 _BLOCK_ROWS = 4_000
-"""So many records stay in a core's cache while field after field of them is looked at."""
+"""So many records stay in a core's cache while their fields are compared one after the other."""
 _ALIKE = ((TOTAL_SIZE_AT, "i8"), (QUEUE_ID_AT, "i4"), (SYS_FLAG_AT, "i4"))
-"""TOTALSIZE with MAGIC, QUEUEID, SYSFLAG: what records laid out alike have in common before their
-bodies.
-"""
+"""TOTALSIZE with MAGIC, QUEUEID, SYSFLAG: the fields that say how a record is laid out."""
 
 _MESSAGE_ID = np.dtype([(name, HEAD_V4[name]) for name in ("store_host", "physical_offset")])
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
@@ -75,8 +75,10 @@ _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 
 @dataclass(frozen=True)
 class Places:
-    """Where records are: `at` (bytes from the segment's start) and `size` (bytes) of each, `offset`
-    of the first.
+    """Where records are in a segment.
+
+    `at` (bytes from the segment's start) and `size` (bytes) are those of each record, `offset` is
+    the queue offset of the first.
     """
 
     at: Ints
@@ -130,9 +132,7 @@ def words_of(start: int, end: int) -> Iterator[tuple[int, str]]:
 
 
 class Decoder:
-    """The records of one batch. Parts that several columns need are made once, when the first one
-    asks.
-    """
+    """The records of one batch, checked. Parts that several columns need are made once."""
 
     heads: npt.NDArray[Any]
     """Of type HEAD_V4: the fields after an IPv6 host are not where it says."""
@@ -173,11 +173,11 @@ class Decoder:
         self._fail(np.concatenate((at[1:] < (at + size)[:-1], [False])), "the next record lies within this one")
 
     def _are_like_the_first(self) -> bool:
-        """Whether these are records of one size, all laid out as the first, which is checked by
-        itself. The others are compared with its bytes where they lie: half the time that gathering
-        them takes.
+        """Whether all records have the size and layout of the first one.
 
-        False where anything is otherwise: then the other checks find out what.
+        The first one is checked by itself, and the others are compared with its bytes in place.
+        This takes half the time of gathering them. Where it returns False, the other checks find
+        out what is different.
         """
         places, u8 = self.places, self.segment.u8
         stride = stride_of(places.at)

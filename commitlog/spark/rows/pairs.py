@@ -1,5 +1,4 @@
-"""The properties of many records at once, with no loop over records: where each name and value
-begins and ends.
+"""Finds the properties of many records at once, with no loop over records.
 
 The rules are RocketMQ's parser's, as in `commitlog/record/properties.py`: pairs end at 0x02 or with
 the record, the first 0x01 of a pair divides it, a pair with an empty name or value does not count,

@@ -44,19 +44,17 @@ class Segment:
 
 
 class SegmentCache:
-    """Mapped segments by device and inode, the last used ones. One object serves a process; not for
-    threads.
-    """
+    """The mapped segments that were used last, by device and inode. It is not made for threads."""
 
     def __init__(self, channel: FileChannel = DISK, limit: int = MAPPINGS_MAX) -> None:
         self.channel, self.limit = channel, limit
         self._mapped: OrderedDict[tuple[int, int], Segment] = OrderedDict()
 
     def get(self, path: Path, base: int, segment_bytes: int) -> Segment:
-        """The mapped segment file; of one that is too short a copy that ends in zeros, which is not
-        kept.
+        """The mapped segment file.
 
-        Raises FileNotFoundError (retention took it), DamagedFile (too long).
+        A file that is too short gives a copy that ends in zeros, which is not kept. Raises
+        FileNotFoundError (retention removed it), DamagedFile (too long).
         """
         fd = self.channel.open(path)
         try:
@@ -78,9 +76,7 @@ class SegmentCache:
         return segment
 
     def forget_gone(self) -> None:
-        """Lets go of files that are not at their path any more: a mapping would keep their space on
-        the disk.
-        """
+        """Unmaps files that are not at their path any more: a mapping keeps their space on the disk."""
         for key, segment in list(self._mapped.items()):
             try:
                 facts = os.stat(segment.path)
