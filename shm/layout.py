@@ -177,6 +177,11 @@ class Lane:
     PUT_TIMES = 104
 
 
+def segment_start(where: int, size: int) -> int:
+    """The first offset of the segment that holds `where`."""
+    return where - where % size
+
+
 _WRITERS: dict[type, dict[str, tuple[str, int]]] = {
     Header: {
         "supervisor": (

@@ -36,11 +36,9 @@ def available_buffers(wrote: int, flushed: int, segment_size: int, slots: int) -
     return slots - (wrote // segment_size - flushed // segment_size + 1)
 
 
-def is_direct(words: memoryview, base: int, segment: int) -> bool:
-    """Whether a segment number of the lane at words index `base` is written by the lessee to its
-    file, not to a slot.
-    """
-    return words[base + Lane.SLOTS] == 0 or words[base + Lane.DIRECT + segment % DIRECT_WINDOW] == segment + 1
+def is_direct(row: memoryview, segment: int) -> bool:
+    """Whether the lessee of a lane writes a segment number to its file, and not to a slot."""
+    return row[Lane.SLOTS] == 0 or row[Lane.DIRECT + segment % DIRECT_WINDOW] == segment + 1
 
 
 def slot_is_free(segment: int, flushed: int, segment_size: int, slots: int) -> bool:

@@ -42,8 +42,8 @@ CONTROL_NAME = "control"
 
 
 class ControlRegion:
-    """The `control` file of a pool, mapped. `words` is all of it; rows are found by `lane_base` and
-    `stage_base`.
+    """The `control` file of a pool, mapped. `words` is all of it; `row` and `stage_row` are parts of
+    it.
     """
 
     def __init__(self, region: Region) -> None:
@@ -54,7 +54,10 @@ class ControlRegion:
         if region.words[Header.LAYOUT_VERSION] != LAYOUT_VERSION:
             raise RegionError(f"{region.path} has layout {region.words[Header.LAYOUT_VERSION]}, not {LAYOUT_VERSION}")
         self.region = region
-        self.words = region.words
+        self.words = words = region.words
+        lanes, stages = map(self.lane_base, range(LANE_ROWS)), map(self.stage_base, STAGES)
+        self._rows = [words[at : at + LANE_ROW_WORDS] for at in lanes]
+        self._stage_rows = dict(zip(STAGES, (words[at : at + STAGE_ROW_WORDS] for at in stages), strict=True))
 
     @classmethod
     def create(cls, directory: Path, store_id: str, store_path: Path) -> ControlRegion:
@@ -121,6 +124,16 @@ class ControlRegion:
     def generation(self) -> int:
         return self.words[Header.GENERATION]
 
+    def row(self, lane: int) -> memoryview:
+        """The words of a lane: `row[Lane.WROTE]`. The same view each time; `close` ends it."""
+        if not 0 <= lane < LANE_ROWS:
+            raise ValueError(f"lane {lane} is not in 0…{LANE_ROWS - 1}")
+        return self._rows[lane]
+
+    def stage_row(self, stage: str) -> memoryview:
+        """The words of a stage: `stage_row[Stage.PID]`. The same view each time; `close` ends it."""
+        return self._stage_rows[stage]
+
     @staticmethod
     def lane_base(lane: int) -> int:
         """Index of the first word of a lane's row."""
@@ -143,43 +156,53 @@ class ControlRegion:
         return words.reshape(LANE_ROWS, LANE_ROW_WORDS)
 
     def close(self) -> None:
+        """Unmaps the region: `words` and all rows end. Raises BufferError while a `lane_table` is
+        there.
+        """
+        for row in (*self._rows, *self._stage_rows.values()):
+            row.release()
         self.region.close()
 
 
-def counted_entries(words: memoryview, base: int, where: int) -> int:
-    """What the ends of a lane's consume queues add up to, each behind its last entry below a log
-    offset; −1 where nobody counted. `base`: index of the lane's first word. Safe beside a running
-    dispatcher."""
+def counted_entries(row: memoryview, where: int) -> int:
+    """How many entries the consume queues of a lane have in all, up to a log offset.
+
+    More exactly: the sum of the ends of all topics' queues, each one behind its last entry of a
+    record below `where`. −1 where nobody has counted. Safe beside a running dispatcher.
+    """
     if where == 0:
         return 0
     for place in range(ENTRY_COUNTS):
-        at = base + Lane.ENTRIES_AT + place
-        if words[at] == where:
-            entries = words[base + Lane.ENTRIES + place]
-            if words[at] == where:  # else it was replaced meanwhile
+        at = Lane.ENTRIES_AT + place
+        if row[at] == where:
+            entries = row[Lane.ENTRIES + place]
+            if row[at] == where:  # else it was replaced meanwhile
                 return entries
     return -1
 
 
-def count_entries(words: memoryview, base: int, where: int, entries: int) -> None:
-    """Says what they add up to at a log offset, before `dispatched` or `dispatch_synced` is that.
-    The counts of the present two stay, so that whoever is killed anywhere leaves them. For the
-    dispatcher, or who recovers."""
-    kept = {words[base + Lane.DISPATCHED], words[base + Lane.DISPATCH_SYNCED]}
+def count_entries(row: memoryview, where: int, entries: int) -> None:
+    """Notes what `counted_entries` says of a log offset, before `dispatched` or `dispatch_synced`
+    is raised to it.
+
+    The counts at the present two stay, so that a dispatcher that is killed anywhere leaves them.
+    Only the dispatcher may call this, or a supervisor that recovers the store.
+    """
+    kept = {row[Lane.DISPATCHED], row[Lane.DISPATCH_SYNCED]}
     for place in range(ENTRY_COUNTS):
-        at = base + Lane.ENTRIES_AT + place
-        if words[at] not in kept or words[at] == where:
+        at = Lane.ENTRIES_AT + place
+        if row[at] not in kept or row[at] == where:
             break
-        kept.discard(words[at])
-    words[at] = _NOWHERE
-    words[base + Lane.ENTRIES + place] = entries
-    words[at] = where
+        kept.discard(row[at])
+    row[at] = _NOWHERE
+    row[Lane.ENTRIES + place] = entries
+    row[at] = where
 
 
-def forget_entries(words: memoryview, base: int) -> None:
-    """Nobody has counted: the log is another one now."""
+def forget_entries(row: memoryview) -> None:
+    """Forgets all counts: the log is another one now, and nobody has counted it."""
     for place in range(ENTRY_COUNTS):
-        words[base + Lane.ENTRIES_AT + place] = _NOWHERE
+        row[Lane.ENTRIES_AT + place] = _NOWHERE
 
 
 _NOWHERE = (1 << 64) - 1

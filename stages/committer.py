@@ -136,7 +136,7 @@ class CommitRealTimeService(ServiceThread):
         if words[base + Lane.OPENED] <= start:
             self._flusher.wake()
             return False
-        direct = is_direct(words, base, start // size)  # its bytes are in the file before `wrote` says so
+        direct = is_direct(self.control.row(lane), start // size)  # its bytes are in the file before `wrote` says so
         data_end = min(wrote, start + size) if direct else self._data_end(base, start, size, wrote)
         stop = data_end if direct else min(data_end, committed + self._slice_bytes)
         began = self.clock.monotonic_ns()
@@ -175,7 +175,7 @@ class CommitRealTimeService(ServiceThread):
         log.warning("lane %d: writing [%d, %d) again", lane, where, committed)
         while where < wrote:
             start = where - where % size
-            direct = is_direct(words, base, start // size)
+            direct = is_direct(self.control.row(lane), start // size)
             self._write_again(lane, base, start, where, wrote if direct else committed)
             where = start + size
 
@@ -201,7 +201,7 @@ class CommitRealTimeService(ServiceThread):
         read back, and must be right by every CRC. Raises CorruptRecord."""
         words = self.words
         size = words[base + Lane.SEGMENT_SIZE]
-        if not is_direct(words, base, start // size):
+        if not is_direct(self.control.row(lane), start // size):
             end = min(self._data_end(base, start, size, committed), committed)
             return self._buffers.get(lane).slot(start // size)[where - start : max(end, where) - start]
         end = min(committed, start + size)

@@ -135,7 +135,7 @@ class ReputMessageService(ServiceThread):
             self.acted(self.clock.monotonic_ns() - began)
         if state.entries >= 0:
             state.entries += int(table.in_queue.sum())
-            count_entries(words, base, done, state.entries)
+            count_entries(self.control.row(lane), done, state.entries)
         words[base + Lane.DISPATCHED] = done
         return done - where
 
@@ -149,7 +149,7 @@ class ReputMessageService(ServiceThread):
     def _recall_count(self, lane: int, state: LaneDispatch, where: int) -> None:
         """Dispatch goes on from another place than the last one's end."""
         base = self.control.lane_base(lane)
-        state.entries = counted_entries(self.words, base, where)
+        state.entries = counted_entries(self.control.row(lane), where)
         state.count_from = self.words[base + Lane.FLUSHED]
 
     def _place(self, lane: int, table: RecordTable) -> None:
@@ -249,7 +249,7 @@ class ReputMessageService(ServiceThread):
         first = self.words[base + Lane.FIRST]
         state.entries = total_of_ends(self.directory.lane(lane), first, dispatched, self.channel)
         if state.entries >= 0:
-            count_entries(self.words, base, dispatched, state.entries)
+            count_entries(self.control.row(lane), dispatched, state.entries)
 
     def on_stop(self) -> None:
         self._sync()

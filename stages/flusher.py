@@ -311,7 +311,7 @@ class FlushRealTimeService(ServiceThread):
                         first_where=first,
                         last_store_timestamp=timestamp,
                         drained=False,
-                        entries=counted_entries(words, base, dispatched),
+                        entries=counted_entries(self.control.row(lane), dispatched),
                     )
                 )
                 words[base + Lane.FIRST_RECORDED] = first

@@ -101,6 +101,7 @@ class Lease:
         self._control = control
         self.words = control.words
         self.base = control.lane_base(self.lane)
+        self.row = control.row(self.lane)
         self.channel = channel
         self._lock = lock
         self.buffers: WriteBuffers | None = None  # None: direct
@@ -160,7 +161,7 @@ class Lease:
 
     def clear_unpublished(self) -> None:
         """See direct_segment.clear_unpublished."""
-        clear_unpublished(self.directory, self.words, self.base, self.channel)
+        clear_unpublished(self.directory, self.row, self.channel)
 
     def log_end(self) -> LogEnd:
         """Walks [dispatch_synced, wrote), which the consume queues may not have, or lose. Raises
@@ -216,7 +217,7 @@ class Lease:
         words, base = self.words, self.base
         while True:
             synced = words[base + Lane.DISPATCH_SYNCED]
-            counted = counted_entries(words, base, synced)
+            counted = counted_entries(self.row, synced)
             if counted >= 0 or words[base + Lane.DISPATCH_SYNCED] == synced:  # else the dispatcher went on meanwhile
                 size = words[base + Lane.SEGMENT_SIZE]
                 return IndexedOffsets(self.directory, size, synced, counted, self.channel)

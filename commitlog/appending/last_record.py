@@ -117,7 +117,7 @@ def _read(lease: Lease, where: int, end: int) -> bytes:
     words, base, buffers = lease.words, lease.base, lease.buffers
     segment_bytes = words[base + Lane.SEGMENT_SIZE]
     segment, position = divmod(where, segment_bytes)
-    is_written_out = segment < words[base + Lane.COMMITTED] // segment_bytes or is_direct(words, base, segment)
+    is_written_out = segment < words[base + Lane.COMMITTED] // segment_bytes or is_direct(lease.row, segment)
     if buffers is not None and not is_written_out:
         return bytes(buffers.slot(segment)[position : position + end - where])
     with lease.channel.opened(lease.directory.segment(segment * segment_bytes)) as fd:

@@ -121,7 +121,7 @@ class WritePlace:
         """
         self._attachment.check_open()
         words, base, buffers = self._words, self._base, self._lease.buffers
-        if buffers is None or is_direct(words, base, segment):
+        if buffers is None or is_direct(self._lease.row, segment):
             return self._open_file(segment)
         config = self._attachment.config.producer
         flushed_at, size, slots = base + Lane.FLUSHED, self.segment_bytes, buffers.slots

@@ -82,18 +82,18 @@ def check_whole(lane: LaneDirectory, data: bytes, at: int, start: int) -> None:
         raise CorruptRecord(reason, start + table.stop_position, str(lane.segment(start)))
 
 
-def clear_unpublished(lane: LaneDirectory, words: memoryview, base: int, channel: FileChannel) -> bool:
+def clear_unpublished(lane: LaneDirectory, row: memoryview, channel: FileChannel) -> bool:
     """Zeroes the bytes behind `wrote` in a segment file, where the log ends.
 
     A lessee that was killed or interrupted may have written there, and never published it. Returns
     whether there was anything; the zeros are not synced. The caller holds the lane's lock. Raises
     OSError.
     """
-    wrote, size = words[base + Lane.WROTE], words[base + Lane.SEGMENT_SIZE]
+    wrote, size = row[Lane.WROTE], row[Lane.SEGMENT_SIZE]
     if size == 0:  # nobody has leased it since its pool was made
         return False
     start = segment_start(wrote, size)
-    if words[base + Lane.ALLOCATED] <= start:
+    if row[Lane.ALLOCATED] <= start:
         return False
     with channel.opened(lane.segment(start), write=True) as fd:
         if _is_zero(fd, wrote - start, size, channel):

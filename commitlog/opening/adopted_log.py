@@ -76,7 +76,7 @@ class AdoptedLog:
         try:
             for segment in range(max(current - slots + 1, first // size), current + 1):
                 start = segment * size
-                if start >= flushed or is_direct(words, base, segment):
+                if start >= flushed or is_direct(self.control.row(self.lane.number), segment):
                     continue
                 wrote = words[base + Lane.WROTE]
                 end = words[base + Lane.DATA_END + segment % slots] if wrote >= start + size else wrote

@@ -137,7 +137,7 @@ def check_queues(
     """
     words, base = control.words, control.lane_base(lane.number)
     synced = words[base + Lane.DISPATCH_SYNCED]
-    counted = counted_entries(words, base, synced)
+    counted = counted_entries(control.row(lane.number), synced)
     queues = AdoptedQueues(lane, segment_bytes, file_bytes, words[base + Lane.FIRST], synced, counted, channel)
     damage = queues.find_damage()
     if damage is None:
@@ -160,6 +160,6 @@ def check_queues(
             f"{counted - total:,} queue offsets are told by nothing any more: topics of which all messages were deleted, and "
             f"whose consume queues are gone, begin at 0 again"
         )
-    forget_entries(words, base)
+    forget_entries(control.row(lane.number))
     if total >= 0:
-        count_entries(words, base, synced, total)
+        count_entries(control.row(lane.number), synced, total)

@@ -235,7 +235,7 @@ def _check_direct(control: ControlRegion, lane: LaneDirectory, channel: FileChan
     words, base = control.words, control.lane_base(lane.number)
     size, flushed, wrote = words[base + Lane.SEGMENT_SIZE], words[base + Lane.FLUSHED], words[base + Lane.WROTE]
     for start in range(flushed - flushed % size, wrote, size) if flushed < wrote else ():
-        if is_direct(words, base, start // size):
+        if is_direct(control.row(lane.number), start // size):
             try:
                 data = _read(lane.segment(start), min(wrote - start, size), channel)
             except FileNotFoundError as error:
@@ -259,7 +259,7 @@ def _write_out(control: ControlRegion, lane: LaneDirectory, pool: Path, channel:
     buffers = WriteBuffers.attach(pool, lane.number, size, slots, writable=False)
     try:
         for start in range(flushed - flushed % size, wrote, size):
-            if not is_direct(words, base, start // size):
+            if not is_direct(control.row(lane.number), start // size):
                 end = words[base + Lane.DATA_END + start // size % slots] if wrote >= start + size else wrote
                 with channel.opened(lane.segment(start), write=True, create=True) as fd:
                     channel.allocate(fd, size)
@@ -280,7 +280,7 @@ def _check_buffers(control: ControlRegion, lane: LaneDirectory, pool: Path, chan
         where, wrote = words[base + Lane.FLUSHED], words[base + Lane.WROTE]
         while where < wrote:
             start = where - where % size
-            if is_direct(words, base, start // size):
+            if is_direct(control.row(lane.number), start // size):
                 where = start + size
                 continue
             end = min(start + size, wrote)
@@ -304,7 +304,9 @@ def _check_end(control: ControlRegion, lane: LaneDirectory, size: int, channel: 
     words, base = control.words, control.lane_base(lane.number)
     wrote = words[base + Lane.WROTE]
     start = wrote - wrote % size
-    if words[base + Lane.SEGMENT_SIZE] and is_direct(words, base, start // size):  # 0: never leased in this pool
+    if words[base + Lane.SEGMENT_SIZE] and is_direct(
+        control.row(lane.number), start // size
+    ):  # 0: never leased in this pool
         return
     with contextlib.suppress(FileNotFoundError), channel.opened(lane.segment(start)) as fd:
         if any(channel.pread(fd, min(BLANK_BYTES, start + size - wrote), wrote - start)):
@@ -383,9 +385,9 @@ def _set_lane(control: ControlRegion, number: int, end: LaneEnd) -> None:
     for word in (Lane.WROTE, Lane.COMMITTED, Lane.FLUSHED):
         words[base + word] = end.end
     words[base + Lane.DISPATCHED] = words[base + Lane.DISPATCH_SYNCED] = end.dispatched
-    forget_entries(words, base)
+    forget_entries(control.row(number))
     if end.entries >= 0:
-        count_entries(words, base, end.dispatched, end.entries)
+        count_entries(control.row(number), end.dispatched, end.entries)
     words[base + Lane.DISPATCHED_TIMESTAMP] = end.last_store_timestamp
     words[base + Lane.FIRST] = end.first
     words[base + Lane.ALLOCATED] = end.allocated

@@ -197,12 +197,12 @@ class StoreView:
         `dispatched` is loaded before `flushed`, `flushed` before `committed`.
         """
         if self.control is not None and lane < LANE_ROWS:
-            words, base = self.control.words, self.control.lane_base(lane)
-            dispatched = words[base + Lane.DISPATCHED]
-            flushed = words[base + Lane.FLUSHED]
-            committed = words[base + Lane.COMMITTED]
-            entries = counted_entries(words, base, dispatched)
-            return LaneLimits(lane, words[base + Lane.FIRST], dispatched, flushed, committed, entries)
+            row = self.control.row(lane)
+            dispatched = row[Lane.DISPATCHED]
+            flushed = row[Lane.FLUSHED]
+            committed = row[Lane.COMMITTED]
+            entries = counted_entries(row, dispatched)
+            return LaneLimits(lane, row[Lane.FIRST], dispatched, flushed, committed, entries)
         found = PositionsFile(self.directory.lane(lane), self.facts.id, self.channel).load()
         if found is None:
             return LaneLimits(lane, 0, 0, 0, 0, stopped_properly=False)

@@ -86,12 +86,12 @@ def _close_lane(lane: LaneDirectory, facts: StoreFacts, control: ControlRegion, 
         if wrote != flushed:
             return f"lane {lane.number}: {wrote - flushed} bytes are in the pool, not flushed yet; the next start drains them"
         _remove_unused_segments(lane, words, base, channel)
-        if clear_unpublished(lane, words, base, channel):
+        if clear_unpublished(lane, control.row(lane.number), channel):
             _sync_segment(lane, wrote - wrote % words[base + Lane.SEGMENT_SIZE], channel)
         timestamp = words[base + Lane.DISPATCHED_TIMESTAMP]
         first = words[base + Lane.FIRST]
         dispatched = max(words[base + Lane.DISPATCH_SYNCED], first)  # what lies below needs no entries
-        entries = counted_entries(words, base, dispatched)
+        entries = counted_entries(control.row(lane.number), dispatched)
         PositionsFile(lane, facts.id, channel).store(
             Positions(
                 generation=control.generation,

@@ -280,7 +280,7 @@ def forget_counts(path: Path) -> None:
         base = control.lane_base(lane)
         control.words[base + Lane.ENTRIES_AT], control.words[base + Lane.ENTRIES_AT + 1] = 0, 0
         control.words[base + Lane.ENTRIES_AT + 2] = 0
-        assert counted_entries(control.words, base, control.words[base + Lane.DISPATCH_SYNCED]) == -1
+        assert counted_entries(control.row(lane), control.words[base + Lane.DISPATCH_SYNCED]) == -1
     control.close()
     view.close()
 
