@@ -117,14 +117,15 @@ class Producer:
         lease, config = self._lease, attachment.config
         self.lane = lease.lane
         self.store_host = Host.of(STORE_ADDRESS, STORE_PORT + lease.lane)
-        self._progress = LaneProgress(attachment, lease.lane, lease.base, self.store_host, clock)
+        self._progress = LaneProgress(attachment, lease.lane, self.store_host, clock)
         self._place = WritePlace(attachment, lease, self._progress, clock)
         self.message_bytes_max = min(MESSAGE_BYTES_MAX, self._place.segment_bytes // 4)
         self._encoder = RecordEncoder(lease.lane, Host.of(STORE_ADDRESS, 0), self.store_host, config.store.record_crc)
         self._topics: dict[str, _Topic] = {}
         self._known_offsets = end.queue_offsets
-        self._words = words = lease.words
-        self._wrote_at, self._messages_at = lease.base + Lane.WROTE, lease.base + Lane.MESSAGES
+        self._words = words = attachment.words
+        row_at = attachment.control.lane_base(lease.lane)
+        self._wrote_at, self._messages_at = row_at + Lane.WROTE, row_at + Lane.MESSAGES
         self._sleep_at, self._seen = attachment.sleep_at, 0
         self._wrote, self._messages = words[self._wrote_at], words[self._messages_at]
         self._timestamp, self._next_tick = end.store_timestamp, 0  # ms; ns

@@ -1,15 +1,15 @@
-"""The control region as an object: who may store which word, and in what order stores are seen.
+"""The control region as an object, and the order in which its stores are seen.
 
-**The memory order, said once.** A position publishes the bytes below it: they are stored first,
-then the position, as one aligned 8-byte store through a `memoryview.cast("Q")`. x86-64 makes stores
-visible in program order, and loads are not reordered with loads, so a reader that sees the position
-sees the bytes. `struct.pack_into` is never used on these words: it clears them first. On a machine
-with a weaker order the store has to be a release and the load an acquire; `attach` refuses to run
-there instead of being wrong now and then.
+**The memory order, said once.** A position publishes the bytes below it. The bytes are stored
+first, then the position, as one aligned 8-byte store through a `memoryview.cast("Q")`. x86-64 makes
+stores visible in program order and does not reorder loads with loads, so a reader that sees the
+position sees the bytes. `struct.pack_into` is never used on these words, because it clears them
+first. On a machine with a weaker order the store has to be a release and the load an acquire; a
+ControlRegion refuses to run there instead of being wrong now and then.
 
-What x86-64 does not give is store-then-load order: a producer that stores `wrote` and then looks
-whether the committer sleeps may look before its store is seen. The sleeper pays for that
-(stages/service_thread.py), the producer does not.
+x86-64 does not keep the order of a store and a later load. A producer that stores `wrote` and then
+looks whether the committer sleeps may look before its store is seen. The sleeper pays for that
+(stages/base_stage.py), the producer does not.
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ CONTROL_NAME = "control"
 
 
 class ControlRegion:
-    """The `control` file of a pool, mapped. `words` is all of it; `row` and `stage_row` are parts of
-    it.
+    """The `control` file of a pool, mapped.
+
+    `words` are all its words, `row` gives those of a lane and `stage_row` those of a stage. Raises
+    RegionError.
     """
 
     def __init__(self, region: Region) -> None:
@@ -61,7 +63,7 @@ class ControlRegion:
 
     @classmethod
     def create(cls, directory: Path, store_id: str, store_path: Path) -> ControlRegion:
-        """Makes the control region of a new pool: its identity, generation 0, all other words zero.
+        """Makes the control region of a new pool: all words are 0 but those of its identity.
 
         Raises FileExistsError, RegionFull.
         """
@@ -92,25 +94,25 @@ class ControlRegion:
 
     @staticmethod
     def check_file(directory: Path) -> None:
-        """Raises RegionError where the control file of a pool is not a plain file of this user."""
+        """Checks that the control file of a pool is a plain file of this user. Raises RegionError."""
         facts = os.lstat(directory / CONTROL_NAME)
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid():
             raise RegionError(f"{directory / CONTROL_NAME} is not a plain file of user {os.geteuid()}")
 
     def belongs_to(self, store_id: str, store_path: Path, generation: int) -> bool:
-        """Whether this is the pool of the last start of that store, and of this copy of it.
+        """Whether this is the pool of the store's last start, and not that of a copy of the store.
 
-        A start raises the generation here first and in `store.json` next, so one killed in between
-        leaves it one ahead.
+        A start raises the generation here first and in `store.json` next. So one that is killed in
+        between leaves the generation here one ahead.
         """
         identity = tuple(self.words[index] for index in _IDENTITY)
         return identity == _identity(store_id, store_path) and 0 <= self.generation - generation <= 1 and generation > 0
 
     def is_at(self, store_path: Path) -> bool:
-        """Whether the directory at that path is still the pool's store: it may have been renamed,
-        removed or replaced since.
+        """Whether the directory at a path is still the pool's store.
 
-        Where the system does not say, it is: whoever opens something there hears why.
+        It may have been renamed, removed or replaced. True also where the system does not say:
+        whoever opens something there hears why.
         """
         try:
             facts = os.stat(store_path)
@@ -147,10 +149,10 @@ class ControlRegion:
         return STAGES_AT + STAGES.index(stage) * STAGE_ROW_WORDS
 
     def lane_table(self) -> npt.NDArray[np.uint64]:
-        """All lane rows as a live array of shape (128, 128), words; `table[:, Lane.WROTE]` is every
-        lane's position.
+        """All lane rows as a live array of words, of shape (128, 128).
 
-        It shares the memory: drop it before `close`.
+        `table[:, Lane.WROTE]` is that position of every lane. The array shares the memory: drop it
+        before `close`.
         """
         words = np.frombuffer(self.words, dtype=np.uint64, count=LANE_ROWS * LANE_ROW_WORDS, offset=LANES_AT * 8)
         return words.reshape(LANE_ROWS, LANE_ROW_WORDS)
@@ -210,6 +212,8 @@ _IDENTITY = (Header.STORE_ID_HIGH, Header.STORE_ID_LOW, Header.STORE_DEVICE, Hea
 
 
 def _identity(store_id: str, store_path: Path) -> tuple[int, ...]:
-    """A store id (32 hex digits) as two words, and which directory it is."""
+    """What tells a pool's store from others: the store id (32 hex digits) as two words, and device
+    and inode of its directory.
+    """
     facts = os.stat(store_path)
     return int(store_id[:16], 16), int(store_id[16:], 16), facts.st_dev, facts.st_ino

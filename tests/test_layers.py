@@ -67,7 +67,7 @@ EXCEPTIONS = {
     "commitlog/appending/wire.py": ({"os.unlink"}, "a stale socket"),
     "shm/pool.py": ({"unlink"}, "a pool file, in shared memory"),
     "shm/positions.py": ({"unlink", "os.link", "os.unlink"}, "the control file, in shared memory"),
-    "stages/service_thread.py": ({"os.write"}, "the pipe that wakes it"),
+    "stages/base_stage.py": ({"os.write"}, "the pipe that wakes it"),
     "stages/supervising/log_files.py": ({"os.open"}, "logs, which are appended to"),
     "stages/supervisor.py": ({"os.write"}, "the pipe to the owner"),
 }

@@ -29,7 +29,7 @@ def last_record(lease: Lease, topic: str, queue_offset: int) -> Record | None:
     Returns None where retention has deleted it. Only the lessee calls it, while it appends nothing.
     Raises CorruptRecord, DamagedFile, DiskError.
     """
-    first = lease.words[lease.base + Lane.FIRST]
+    first = lease.row[Lane.FIRST]
     try:
         place = _indexed(lease, topic, queue_offset)
         if place is not None:
@@ -44,18 +44,18 @@ def last_record(lease: Lease, topic: str, queue_offset: int) -> Record | None:
             if record is not None:
                 return record
     except FileNotFoundError as error:
-        if lease.words[lease.base + Lane.FIRST] > first:
+        if lease.row[Lane.FIRST] > first:
             return None  # retention came in between
         raise DamagedFile(f"{error.filename}: missing; `commitlog verify` says more") from error
     except OSError as error:
-        doing = f"{lease.directory.path}: looking for the last message of {topic}"
+        doing = f"{lease.lane_directory.path}: looking for the last message of {topic}"
         raise disk_error(error.errno or errno.EIO, doing) from error
     return None
 
 
 def _indexed(lease: Lease, topic: str, queue_offset: int) -> tuple[int, int] | None:
     """Offset and size of the record by the consume queue; None where it has no plausible entry."""
-    queue = ConsumeQueue(lease.directory.queue(topic), channel=lease.channel)
+    queue = ConsumeQueue(lease.lane_directory.queue(topic), channel=lease.channel)
     try:
         entries = queue.entries(queue_offset, 1)
     except (DamagedFile, FileNotFoundError):
@@ -69,8 +69,8 @@ def _indexed(lease: Lease, topic: str, queue_offset: int) -> tuple[int, int] | N
 
 def _named(lease: Lease, where: int, size: int) -> Record | None:
     """The record that an entry names; None where there is none."""
-    segment_bytes = lease.words[lease.base + Lane.SEGMENT_SIZE]
-    if where + size > min(lease.words[lease.base + Lane.WROTE], segment_start(where, segment_bytes) + segment_bytes):
+    segment_bytes = lease.row[Lane.SEGMENT_SIZE]
+    if where + size > min(lease.row[Lane.WROTE], segment_start(where, segment_bytes) + segment_bytes):
         return None
     try:
         return decode(_read(lease, where, where + size), physical_offset=where, queue_id=lease.lane)
@@ -80,10 +80,10 @@ def _named(lease: Lease, where: int, size: int) -> Record | None:
 
 def _ranges(lease: Lease) -> Iterator[tuple[int, int]]:
     """The log from its end to its first byte, in ranges of one segment that begin with a record."""
-    words, base = lease.words, lease.base
-    first, synced, end = words[base + Lane.FIRST], words[base + Lane.DISPATCH_SYNCED], words[base + Lane.WROTE]
+    row = lease.row
+    first, synced, end = row[Lane.FIRST], row[Lane.DISPATCH_SYNCED], row[Lane.WROTE]
     while end > first:
-        start = segment_start(end - 1, words[base + Lane.SEGMENT_SIZE])
+        start = segment_start(end - 1, row[Lane.SEGMENT_SIZE])
         if start < synced < end:
             start = synced
         yield max(start, first), end
@@ -114,11 +114,11 @@ def _read(lease: Lease, where: int, end: int) -> bytes:
 
     They come from its file; from the segment that is being committed on, from its buffer.
     """
-    words, base, buffers = lease.words, lease.base, lease.buffers
-    segment_bytes = words[base + Lane.SEGMENT_SIZE]
+    row, buffers = lease.row, lease.buffers
+    segment_bytes = row[Lane.SEGMENT_SIZE]
     segment, position = divmod(where, segment_bytes)
-    is_written_out = segment < words[base + Lane.COMMITTED] // segment_bytes or is_direct(lease.row, segment)
+    is_written_out = segment < row[Lane.COMMITTED] // segment_bytes or is_direct(row, segment)
     if buffers is not None and not is_written_out:
         return bytes(buffers.slot(segment)[position : position + end - where])
-    with lease.channel.opened(lease.directory.segment(segment * segment_bytes)) as fd:
+    with lease.channel.opened(lease.lane_directory.segment(segment * segment_bytes)) as fd:
         return lease.channel.pread(fd, end - where, position)

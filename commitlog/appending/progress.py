@@ -1,8 +1,8 @@
-"""How far a lane has come, seen from its producer: one look, a wait, a callback, an awaitable.
+"""How far a lane has come, seen from its producer: by one look, a wait, a callback, an awaitable.
 
-Nothing is kept for a message: an acknowledgement is a position that has passed its end. A
-synchronous flush is a request in shared memory (`flush_requested`), which one fdatasync answers for
-everybody at or below it: RocketMQ's GroupCommitService.
+Nothing is kept for a message: it is acknowledged when a position has passed its end. A synchronous
+flush is a request in shared memory (`flush_requested`). One fdatasync answers everybody who waits
+at or below it, as in RocketMQ's GroupCommitService.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _WORD_OF: dict[Level, int] = {"accepted": Lane.WROTE, "committed": Lane.COMMITTE
 _SPIN_NS = 1_000_000
 NOTICE_WAIT_MS = 5
 _TIDY_ABOVE = 1_000
-"""So many waiters that are told already may stay in a queue, besides as many as are outstanding."""
+"""How many waiters that were told already may stay in a queue, besides twice the outstanding ones."""
 
 log = logging.getLogger(__name__)
 
@@ -51,30 +51,31 @@ class _Waiter:
 
 
 _Heap = list[tuple[float, int, _Waiter]]
-"""What sorts them, a number that tells equals apart, the waiter."""
+"""Entries: what sorts them, a number that tells equals apart, the waiter."""
 
 
 class _Waiters:
-    """Outstanding callbacks, found by the position they wait for and by when they give up, so that
-    none waits for another.
+    """Outstanding callbacks, sorted by the position they wait for and by when they give up.
 
-    For one thread at a time; `is_any_reached` and `withdraw` for any.
+    So none of them waits for another. For one thread at a time; any thread may call
+    `is_any_reached` and `withdraw`.
     """
 
-    def __init__(self, words_at: Iterable[int]) -> None:
-        self._by_where: dict[int, _Heap] = {at: [] for at in words_at}
+    def __init__(self, words: Iterable[int]) -> None:
+        self._by_where: dict[int, _Heap] = {word: [] for word in words}
         self._by_deadline: _Heap = []
-        self._of_faults: deque[_Waiter] = deque()  # those that want to hear of them, in the order they came
+        self._of_faults: deque[_Waiter] = deque()  # those that are told of faults, in the order they came
         self._withdrawn: deque[_Waiter] = deque()
         self._numbers = count()
         self.outstanding = 0
 
-    def add(self, at: int, where: int, now: int, limit: float, tell: _Tell, *, of_faults: bool) -> _Waiter:
-        """`at`: index of the word that has to reach `where`; `limit`: ns from `now`, which is
-        monotonic.
+    def add(self, word: int, where: int, now: int, limit: float, tell: _Tell, *, of_faults: bool) -> _Waiter:
+        """Adds one that waits until a word of the lane's row reaches `where`.
+
+        `now`: monotonic ns; `limit`: ns from then on.
         """
         number, waiter = next(self._numbers), _Waiter(now, tell)
-        heappush(self._by_where[at], (where, number, waiter))
+        heappush(self._by_where[word], (where, number, waiter))
         if limit < math.inf:
             heappush(self._by_deadline, (now + limit, number, waiter))
         if of_faults:
@@ -83,31 +84,31 @@ class _Waiters:
         return waiter
 
     def withdraw(self, waiter: _Waiter) -> None:
-        """It is not told any more. Takes no lock: the garbage collector may do it at any place."""
+        """Has a waiter not told any more. Takes no lock: the garbage collector may call it anywhere."""
         if waiter.tell is not None:
             self._withdrawn.append(waiter)
 
-    def take_due(self, words: memoryview, now: int) -> list[_Due]:
-        """Turns those out whose wait is over, and says how it ended."""
+    def take_due(self, row: memoryview, now: int) -> list[_Due]:
+        """Removes those whose wait is over. Returns them with how it has ended."""
         due: list[_Due] = []
         while self._withdrawn:
             self._turn_out(self._withdrawn.popleft())
-        for at, heap in self._by_where.items():
-            self._take(heap, words[at], PutMessageStatus.PUT_OK, due)
+        for word, heap in self._by_where.items():
+            self._take(heap, row[word], PutMessageStatus.PUT_OK, due)
         self._take(self._by_deadline, now, PutMessageStatus.FLUSH_DISK_TIMEOUT, due)
         if len(self._of_faults) > self._most:
             self._of_faults = deque(waiter for waiter in self._of_faults if waiter.tell is not None)
         return due
 
     def take_all(self, error: CommitLogError) -> list[_Due]:
-        """Turns everybody out with the same error."""
+        """Removes all of them. Returns them with the same error."""
         due: list[_Due] = []
         for heap in self._by_where.values():
             self._take(heap, math.inf, error, due)
         return due
 
     def take_patient(self, error: CommitLogError, now: int) -> list[_Due]:
-        """Turns those out who want to hear of a fault and have given it the time to heal."""
+        """Removes those that are told of faults and have given this one the time to heal."""
         due: list[_Due] = []
         waiters = self._of_faults
         while waiters and (waiters[0].tell is None or now - waiters[0].since > FAULT_PATIENCE_NS):
@@ -127,38 +128,39 @@ class _Waiters:
 
     @property
     def _most(self) -> int:
-        """A queue that is longer is rid of those that were told."""
+        """How long a queue may be; a longer one loses those that were told."""
         return 2 * self.outstanding + _TIDY_ABOVE
 
     def _turn_out(self, waiter: _Waiter) -> _Tell | None:
-        """Whom to tell; None where that was done. It stays in the other queues until it is first
-        there.
+        """Marks a waiter as told. Returns whom to tell, or None where that was done before.
+
+        The waiter stays in the other queues until it is the first there.
         """
         tell, waiter.tell = waiter.tell, None
         if tell is not None:
             self.outstanding -= 1
         return tell
 
-    def is_any_reached(self, words: memoryview) -> bool:
-        """Whether somebody's position is reached."""
-        return any(heap and words[at] >= heap[0][0] for at, heap in self._by_where.items())
+    def is_any_reached(self, row: memoryview) -> bool:
+        """Whether the position that somebody waits for is reached."""
+        return any(heap and row[word] >= heap[0][0] for word, heap in self._by_where.items())
 
 
 class LaneProgress:
-    """The positions of one lane as acknowledgements. Any thread may use it, also after the producer
-    was closed.
+    """The positions of one lane as acknowledgements.
+
+    Any thread may use it, also after the producer was closed.
 
     Attributes: `lane`, its number; `sync`, whether the store's level is flushed.
     """
 
-    def __init__(self, attachment: Attachment, lane: int, base: int, store_host: Host, clock: Clock) -> None:
+    def __init__(self, attachment: Attachment, lane: int, store_host: Host, clock: Clock) -> None:
         self.lane, self._store_host = lane, store_host
         self.sync = attachment.config.store.flush_disk_type == "SYNC_FLUSH"
         self._attachment, self._clock = attachment, clock
-        self._words, self._base = attachment.words, base
-        self._word_of = {level: base + word for level, word in _WORD_OF.items()}
+        self._row = attachment.control.row(lane)
         self._timeout_seconds = attachment.config.producer.sync_flush_timeout_ms / 1000
-        self._waiters = _Waiters(self._word_of.values())
+        self._waiters = _Waiters(_WORD_OF.values())
         self._watching = False
         self._blocked_ns = 0
         self._lock = threading.RLock()  # a signal handler may send, or wait, too
@@ -168,11 +170,12 @@ class LaneProgress:
         return message_id(self._store_host, where)
 
     def reached(self, level: Level, where: int) -> bool:
-        """Whether everything below `where` (bytes of the lane's log) has reached the level. Raises
-        IllegalArgument.
+        """Whether everything below `where`, an offset of the lane's log, has reached the level.
+
+        Raises IllegalArgument.
         """
         try:
-            return self._words[self._word_of[level]] >= where
+            return self._row[_WORD_OF[level]] >= where
         except (KeyError, TypeError):
             raise _no_level(level) from None
 
@@ -182,10 +185,10 @@ class LaneProgress:
         return PutMessageStatus.PUT_OK if reached else PutMessageStatus.FLUSH_DISK_TIMEOUT
 
     def request(self, where: int) -> None:
-        """Asks for `where` to be flushed without any linger; asked once for many."""
-        at = self._base + Lane.FLUSH_REQUESTED
-        if self._words[at] < where:
-            self._words[at] = where
+        """Asks the stages to flush up to `where` without any linger."""
+        row = self._row
+        if row[Lane.FLUSH_REQUESTED] < where:
+            row[Lane.FLUSH_REQUESTED] = where
             self._attachment.hurry("committer")
             self._attachment.hurry("flusher")
 
@@ -195,14 +198,14 @@ class LaneProgress:
         if self.reached(level, where):
             return PutMessageStatus.PUT_OK
         self._check_process()
-        words, at, clock = self._words, self._word_of[level], self._clock
+        row, word, clock = self._row, _WORD_OF[level], self._clock
         began = clock.monotonic_ns()
         self.request(where)
-        while words[at] < where:
+        while row[word] < where:
             waited = clock.monotonic_ns() - began
             if waited >= limit:
                 raise WaitTimeout(
-                    f"lane {self.lane}: {where - words[at]:,} bytes are not {level} after {limit / 1e9:g} s; they stay in "
+                    f"lane {self.lane}: {where - row[word]:,} bytes are not {level} after {limit / 1e9:g} s; they stay in "
                     f"the log and may still become so: wait again, to send them again would double them"
                 )
             if waited < _SPIN_NS:
@@ -211,7 +214,7 @@ class LaneProgress:
             if waited > FAULT_PATIENCE_NS:
                 self.check()
             self.request(where)  # again: another process that leased the lane may have asked for less
-            self._attachment.await_notice(NOTICE_WAIT_MS, lambda: words[at] >= where)
+            self._attachment.await_notice(NOTICE_WAIT_MS, lambda: row[word] >= where)
         return PutMessageStatus.PUT_OK
 
     def _check_process(self) -> None:
@@ -219,20 +222,21 @@ class LaneProgress:
             raise ForkedProducer(f"lane {self.lane}: its producer belongs to the parent process; wait there")
 
     def waited_for_buffer(self, nanoseconds: int) -> None:
-        """Counts a put that had to wait for a write buffer. Puts that wait for nothing cost no look
-        at the clock.
+        """Counts a put that had to wait for a write buffer.
+
+        A put that waits for nothing does not look at the clock.
         """
-        record_wait(self._words, self._base, nanoseconds)
+        record_wait(self._row, nanoseconds)
         if self.sync:
             self._blocked_ns += nanoseconds  # its wait for the flush is still to come
         else:
-            record_put_time(self._words, self._base, nanoseconds)
+            record_put_time(self._row, nanoseconds)
 
     def wait_put(self, receipt: R) -> R:
-        """Waits for a put of a store with SYNC_FLUSH, as long as `sync_flush_timeout_ms`, and
-        counts how long it took.
+        """Waits for a put of a store with SYNC_FLUSH, and counts how long that took.
 
-        What it raises carries the receipt. See Receipt.wait.
+        It waits for `sync_flush_timeout_ms` at most. An error that it raises carries the receipt;
+        see Receipt.wait.
         """
         began = self._clock.monotonic_ns()
         try:
@@ -244,13 +248,15 @@ class LaneProgress:
             took = self._clock.monotonic_ns() - began
             with self._lock:  # threads that share a producer wait side by side
                 took, self._blocked_ns = took + self._blocked_ns, 0
-                record_put_time(self._words, self._base, took)
+                record_put_time(self._row, took)
         return receipt
 
     def wait_for_the_last(self, where: int) -> None:
-        """For a message that was accepted while the store stops because its pool was removed: there
-        is no next start that finds it there. Raises PoolUnlinked where the stages have not written
-        it out either."""
+        """Waits until a message is committed that was accepted after the pool was removed.
+
+        The store stops then, and no next start finds the message in the pool. Raises PoolUnlinked
+        where the stages have not written it out either.
+        """
         try:
             self.wait("committed", where, self._timeout_seconds)
         except CommitLogError as error:
@@ -261,16 +267,14 @@ class LaneProgress:
             ) from error
 
     def check(self) -> None:
-        """Raises the named error of whatever keeps the lane from moving: the disk, or stages that
-        are gone.
-        """
-        self._attachment.raise_fault(self._base)
+        """Raises the error of what keeps the lane from moving: the disk, or stages that are gone."""
+        self._attachment.raise_fault(self._row)
         self._attachment.check_stages()
 
     def flush(self, timeout: float | None) -> None:
         """See Producer.flush."""
         self._check_process()
-        self.wait("flushed", self._words[self._base + Lane.WROTE], timeout)
+        self.wait("flushed", self._row[Lane.WROTE], timeout)
 
     # ---- callbacks ------------------------------------------------------------------------------
 
@@ -285,14 +289,15 @@ class LaneProgress:
         self._enlist(level, where, limit_ns(timeout), tell, of_faults=False)
 
     def _enlist(self, level: Level, where: int, limit: float, tell: _Tell, *, of_faults: bool) -> _Waiter:
-        """Has a thread of its own tell, once, when `where` has reached the level or the limit (ns)
-        is over.
+        """Has a thread of its own tell, once, when `where` has reached the level.
+
+        It tells also when the limit (ns) is over.
         """
         self.reached(level, where)  # raises where there is no such level
         self._check_process()
         now = self._clock.monotonic_ns()
         with self._lock:
-            waiter = self._waiters.add(self._word_of[level], where, now, limit, tell, of_faults=of_faults)
+            waiter = self._waiters.add(_WORD_OF[level], where, now, limit, tell, of_faults=of_faults)
             if not self._watching:
                 threading.Thread(target=self._watch, name=f"commitlog-lane-{self.lane}", daemon=True).start()
                 self._watching = True
@@ -301,35 +306,39 @@ class LaneProgress:
         return waiter
 
     def _watch(self) -> None:
-        """Answers the waiters that are due; ends when none is left."""
+        """Tells the waiters that are due, until none is left."""
         while True:
             with self._lock:
                 now = self._clock.monotonic_ns()
-                due = self._waiters.take_due(self._words, now) or self._refused(now)
+                due = self._waiters.take_due(self._row, now) or self._take_refused(now)
                 if not due and not self._waiters.outstanding:
                     self._watching = False
                     return
             for tell, outcome in due:
                 _tell(tell, outcome)
             if not due:
-                self._attachment.await_notice(NOTICE_WAIT_MS, lambda: self._waiters.is_any_reached(self._words))
+                self._attachment.await_notice(NOTICE_WAIT_MS, lambda: self._waiters.is_any_reached(self._row))
 
-    def _refused(self, now: int) -> list[_Due]:
-        """Everybody when the stages are gone, so that nobody's position will be reached; when the
-        disk refuses, who asked to be told."""
+    def _take_refused(self, now: int) -> list[_Due]:
+        """Removes the waiters that a failure ends.
+
+        Those are all of them when the stages are gone, because no position is reached any more.
+        When the disk refuses, they are those that are told of faults.
+        """
         try:
             self._attachment.check_stages()
         except CommitLogError as error:
             return self._waiters.take_all(error)
         try:
-            self._attachment.raise_fault(self._base)
+            self._attachment.raise_fault(self._row)
         except CommitLogError as error:
             return self._waiters.take_patient(error, now)
         return []
 
     async def wait_async(self, level: Level, where: int) -> PutMessageStatus:
-        """`wait` for asyncio, with its errors and without a limit. A cancelled one leaves nothing
-        behind.
+        """Waits as `wait` does, in asyncio and without a limit. Raises what `wait` raises.
+
+        A cancelled wait leaves nothing behind.
         """
         if self.reached(level, where):
             return PutMessageStatus.PUT_OK
@@ -361,7 +370,7 @@ def _no_level(level: object) -> IllegalArgument:
 
 
 def _tell(tell: _Tell, outcome: _Outcome) -> None:
-    """An error in a user's callback is logged with its traceback and stops nobody else's."""
+    """Calls a user's callback. An error in it is logged, and stops no other callback."""
     try:
         tell(outcome)
     except Exception:

@@ -1,14 +1,13 @@
-"""Threads that share a producer: one that waits long for its turn is let in, although nobody holds
-a lock.
+"""Turns of the threads that share a producer: a thread that waits for long is let in.
 
-A producer's calls exclude one another by a token (producer.py) that costs one thread alone nothing.
-It is not fair: where a call lets go of the interpreter (a pwrite does), or is short beside the
-interpreter's switch interval, a thread in a loop has the token whenever another one looks. So who
-has waited for a while stands in a line; and a thread that has put the token back and sees the line
-sleeps until the first of it has come in. That happens once in a while only, because to go from one
-thread to the next costs as much as many messages.
+A producer's calls exclude one another by a token (producer.py), which costs nothing while one
+thread is alone. The token is not fair. Where a call lets go of the interpreter (a pwrite does), or
+is short beside the interpreter's switch interval, a thread in a loop has the token whenever another
+one looks. So a thread that has waited for a while stands in a line. A thread that has put the token
+back and sees the line sleeps until the first of the line has come in. That happens once in a while
+only, because the change from one thread to the next costs as much as many messages.
 
-Greenlets of one thread are not told from threads: they wait by `time.sleep` and a lock's `acquire`,
+Greenlets of one thread are treated as threads: they wait by `time.sleep` and a lock's `acquire`,
 which gevent has to have replaced.
 """
 
@@ -29,7 +28,7 @@ _GIVING_WAY_SECONDS, _GIVING_WAY_TIMES = 0.000_05, 40
 
 
 class Turns:
-    """The line before one producer. For all its threads at the same time."""
+    """The line of threads before one producer. All its threads may use it at the same time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -37,8 +36,11 @@ class Turns:
         self._next_ns = LONG_AGO_NS
 
     def wait(self, is_free: Callable[[], bool], ask: Callable[[], object]) -> None:
-        """Returns when the token is free, or when the program ends. `ask` is called while this
-        thread stands in the line, so that whoever puts the token back looks at it."""
+        """Returns when the token is free, or when the program ends.
+
+        `ask` is called while this thread stands in the line. It has the thread that puts the token
+        back look at the line.
+        """
         pause, bell = 0.0, threading.Lock()
         bell.acquire()
         try:
@@ -56,8 +58,9 @@ class Turns:
                 self._line.remove(bell)
 
     def give_way(self) -> None:
-        """For who does not have the token: sleeps until the first in the line has come in, two
-        milliseconds at most.
+        """Sleeps until the first in the line has come in, for two milliseconds at most.
+
+        For a thread that does not have the token.
         """
         if not self._line or self._clock.monotonic_ns() < self._next_ns:
             return
@@ -73,8 +76,10 @@ class Turns:
 
 
 def is_inside(owner: object, calls: frozenset[CodeType], frame: FrameType | None) -> bool:
-    """Whether `frame`, or one further up this thread's stack, is a method of `owner` whose code is
-    one of `calls` and which has the token: its local variable of that name is not None."""
+    """Whether a call of `owner` that has the token is on this thread's stack, from `frame` upwards.
+
+    The code of such a call is one of `calls`, and its local variable `token` is not None.
+    """
     while frame is not None:
         if frame.f_code in calls:
             held = frame.f_locals

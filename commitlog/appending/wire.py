@@ -1,9 +1,9 @@
-"""ZeroMQ between the processes: wakeups to the stages, offset notices back. Hints only: shared
-memory holds the truth.
+"""ZeroMQ between the processes: wakeups to the stages, and offset notices back.
 
-A lost, late or doubled frame changes nothing but latency, so nothing here ever blocks or raises for
-a peer that is not there. All sockets are Unix-domain ones in the pool's private directory; every
-one has a small high-water mark, no linger and a limit on what it receives.
+Frames are hints: shared memory holds the truth. A lost, late or doubled frame changes nothing but
+the latency, so nothing here blocks or raises because a peer is not there. All sockets are
+Unix-domain sockets in the pool's private directory. Each has a small high-water mark, no linger and
+a limit on what it receives.
 
 | socket | bound by | frame |
 | --- | --- | --- |
@@ -51,7 +51,7 @@ def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[by
 
 
 def _connected(socket: zmq.Socket[bytes], directory: Path, name: str) -> zmq.Socket[bytes]:
-    """The socket; closed where it can't be connected."""
+    """Connects a socket, and returns it. Closes it where it can't be connected."""
     try:
         socket.connect(_address(directory, name))
     except BaseException:
@@ -61,8 +61,9 @@ def _connected(socket: zmq.Socket[bytes], directory: Path, name: str) -> zmq.Soc
 
 
 def _bind(socket: zmq.Socket[bytes], directory: Path, name: str) -> None:
-    """Binds in the pool's directory; a leftover socket of a killed stage is replaced, anything else
-    refused.
+    """Binds a socket in the pool's directory, in place of what a killed stage has left.
+
+    Raises UnsafePath where anything else than a socket of this user is there.
     """
     path = directory / f"{name}.ipc"
     with contextlib.suppress(FileNotFoundError):
@@ -75,7 +76,7 @@ def _bind(socket: zmq.Socket[bytes], directory: Path, name: str) -> None:
 
 
 class WakeupReceiver:
-    """A stage's bell. The stage holds its lock before it makes one."""
+    """A stage's bell: takes wakeups. The stage holds its lock before it makes one."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], directory: Path, stage: str) -> None:
         self.socket = _socket(context, zmq.PULL)
@@ -86,9 +87,7 @@ class WakeupReceiver:
             raise
 
     def drain(self) -> tuple[int, int]:
-        """Takes the frames that wait (at most 1,000). Returns (wakeups, frames that were none of
-        ours).
-        """
+        """Takes the frames that wait, at most 1,000. Returns (wakeups, frames that are none)."""
         wakeups = bad = 0
         with contextlib.suppress(zmq.Again):
             for _ in range(_FRAMES_AT_ONCE):
@@ -103,36 +102,37 @@ class WakeupReceiver:
 
 
 class WakeupSender:
-    """Rings a stage's bell, once per sleep (RocketMQ's hasNotified, with the sleep sequence as the
-    flag).
+    """Rings a stage's bell once a sleep: RocketMQ's hasNotified.
 
-    `words[base + Stage.SLEEP]` is the stage's sleep sequence: odd while it sleeps.
+    The stage's sleep sequence says which sleep it is: it is odd while the stage sleeps.
     """
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], directory: Path, stage: str, words: memoryview, base: int
+        self, context: zmq.Context[zmq.Socket[bytes]], directory: Path, stage: str, stage_row: memoryview
     ) -> None:
-        self._words = words
-        self._sleep_at, self._lingering_at = base + Stage.SLEEP, base + Stage.LINGERING
+        self._row = stage_row
         self._rung = 0
         self._socket = _connected(_socket(context, zmq.PUSH), directory, stage)
 
     def wake(self) -> None:
         """Wakes the stage if it sleeps and was not woken from this sleep before."""
-        sequence = self._words[self._sleep_at]
+        sequence = self._row[Stage.SLEEP]
         if sequence & 1 and sequence != self._rung:
             self._rung = sequence
             self.ring()
 
     def hurry(self) -> None:
-        """Wakes the stage also from its linger: for who waits for a synchronous flush. A stage that
-        begins to linger at this very moment is missed, and comes round when the linger is over."""
+        """Wakes the stage also while it lingers: somebody waits for a synchronous flush.
+
+        A stage that begins to linger at this very moment is missed. It comes round when its linger
+        is over.
+        """
         self.wake()
-        if self._words[self._lingering_at]:
+        if self._row[Stage.LINGERING]:
             self.ring()
 
     def ring(self) -> None:
-        """Rings, whatever the stage does."""
+        """Rings the bell, whatever the stage does."""
         with contextlib.suppress(zmq.ZMQError):  # full, or whatever the system refuses: it is a hint
             self._socket.send(WAKEUP, zmq.NOBLOCK)
 
@@ -168,7 +168,7 @@ class NoticeSubscriber:
         _connected(self._socket, directory, "notices")
 
     def wait(self, milliseconds: int) -> None:
-        """Returns at the next notice or after the limit; what was said is read from shared memory."""
+        """Returns at the next notice, or after the limit. The caller reads shared memory then."""
         if self._socket.poll(milliseconds):
             with contextlib.suppress(zmq.Again):
                 for _ in range(_FRAMES_AT_ONCE):

@@ -32,14 +32,14 @@ class WritePlace:
     """
 
     __slots__ = (
-        "_attachment", "_base", "_clock", "_lease", "_progress", "_segment", "_slot", "_start", "_words", "append", "limit",
+        "_attachment", "_clock", "_lease", "_progress", "_row", "_segment", "_slot", "_start", "append", "limit",
         "segment_bytes",
     )  # fmt: skip
 
     def __init__(self, attachment: Attachment, lease: Lease, progress: LaneProgress, clock: Clock) -> None:
         self._attachment, self._lease, self._progress, self._clock = attachment, lease, progress, clock
-        self._words, self._base = lease.words, lease.base
-        self.segment_bytes = lease.words[lease.base + Lane.SEGMENT_SIZE]
+        self._row = lease.row
+        self.segment_bytes = lease.row[Lane.SEGMENT_SIZE]
         self._slot: memoryview | DirectSegment = memoryview(b"")
         self.append: Callable[[bytes], object] = _nowhere
         self._segment, self._start, self.limit = -1, 0, -1
@@ -50,7 +50,7 @@ class WritePlace:
         The place is at or behind `where`, the lane's `wrote`. Rolling into the next segment raises
         `wrote`. Raises NoBufferAvailable, AllocateTimeout, DiskFull, …, StoreStopped.
         """
-        words, segment_bytes = self._words, self.segment_bytes
+        row, segment_bytes = self._row, self.segment_bytes
         while True:
             segment = where // segment_bytes
             if segment != self._segment:
@@ -62,8 +62,8 @@ class WritePlace:
             position = where - self._start
             self._slot[position : position + BLANK_BYTES] = encode_blank(segment_end - where)
             if isinstance(self._slot, memoryview):
-                words[self._base + Lane.DATA_END + segment % words[self._base + Lane.SLOTS]] = where + BLANK_BYTES
-            where = words[self._base + Lane.WROTE] = segment_end
+                row[Lane.DATA_END + segment % row[Lane.SLOTS]] = where + BLANK_BYTES
+            where = row[Lane.WROTE] = segment_end
 
     def continue_at(self, where: int) -> None:
         """Lets `append` continue at `where`, which is in the segment that is being written."""
@@ -81,7 +81,7 @@ class WritePlace:
         return self._slot[where - self._start : where - self._start + size]
 
     def store(self, made: memoryview, where: int) -> None:
-        """Puts what was made in a `view` in its place."""
+        """Puts the bytes that were made in a `view` in their place."""
         if isinstance(self._slot, DirectSegment):
             self._slot[where - self._start : where - self._start + len(made)] = made
         self.continue_at(where + len(made))
@@ -98,7 +98,7 @@ class WritePlace:
     def leave(self) -> None:
         """Makes the next record look for its place again, and find out whether the store is closing."""
         self.limit, self._segment = -1, -1
-        self._words[self._base + Lane.BLOCKED] = 0  # an interrupted wait may have left it
+        self._row[Lane.BLOCKED] = 0  # an interrupted wait may have left it
 
     def close(self) -> None:
         if isinstance(self._slot, DirectSegment):
@@ -107,7 +107,7 @@ class WritePlace:
     # ---- segments -------------------------------------------------------------------------------
 
     def _enter(self, segment: int) -> None:
-        self._segment = -1  # until all is said of the new one: an interrupt may come in between
+        self._segment = -1  # until all is set for the new one: an interrupt may come in between
         slot = self._open_slot(segment)
         self.close()
         self._slot, self._start = slot, segment * self.segment_bytes
@@ -116,46 +116,48 @@ class WritePlace:
         self._attachment.wake("allocator")
 
     def _open_slot(self, segment: int) -> memoryview | DirectSegment:
-        """Where a segment number is written: its write buffer when that is free, or its file.
-        Raises NoBufferAvailable, …
+        """The write buffer of a segment number when that is free, or the segment's file.
+
+        Raises NoBufferAvailable, AllocateTimeout, DiskFull, …
         """
         self._attachment.check_open()
-        words, base, buffers = self._words, self._base, self._lease.buffers
-        if buffers is None or is_direct(self._lease.row, segment):
+        row, buffers = self._row, self._lease.buffers
+        if buffers is None or is_direct(row, segment):
             return self._open_file(segment)
         config = self._attachment.config.producer
-        flushed_at, size, slots = base + Lane.FLUSHED, self.segment_bytes, buffers.slots
-        if not slot_is_free(segment, words[flushed_at], size, slots):
-            may_write = slot_is_free(segment, words[flushed_at], size, DIRECT_WINDOW)
+        size, slots = self.segment_bytes, buffers.slots
+        if not slot_is_free(segment, row[Lane.FLUSHED], size, slots):
+            may_write = slot_is_free(segment, row[Lane.FLUSHED], size, DIRECT_WINDOW)
             if config.when_no_buffer == "write_direct" and may_write:
                 file = self._open_file(segment)
-                words[base + Lane.DIRECT + segment % DIRECT_WINDOW] = segment + 1
-                words[base + Lane.DIRECT_SEGMENTS] += 1
+                row[Lane.DIRECT + segment % DIRECT_WINDOW] = segment + 1
+                row[Lane.DIRECT_SEGMENTS] += 1
                 return file
             self._progress.request(segment * size)  # or the stages rest between segments that are small
             self._wait_until(
-                lambda: slot_is_free(segment, words[flushed_at], size, slots), config.buffer_wait_ms, self._no_buffer
+                lambda: slot_is_free(segment, row[Lane.FLUSHED], size, slots), config.buffer_wait_ms, self._no_buffer
             )
         return buffers.slot(segment)
 
     def _open_file(self, segment: int) -> DirectSegment:
-        """The segment's file, once it is made and the flusher has it open. Raises AllocateTimeout,
-        DiskFull, …
+        """The segment's file, as soon as it is made and the flusher has it open.
+
+        Raises AllocateTimeout, DiskFull, …
         """
-        words, base, start = self._words, self._base, segment * self.segment_bytes
+        row, start = self._row, segment * self.segment_bytes
 
         def is_ready() -> bool:
-            return words[base + Lane.ALLOCATED] > start and words[base + Lane.OPENED] > start
+            return row[Lane.ALLOCATED] > start and row[Lane.OPENED] > start
 
         def served_others() -> int:
             """The segments that the allocator has made, while this one is not among them."""
-            return words[made_at] if words[base + Lane.ALLOCATED] <= start else -1
+            return allocator_row[Stage.ACTIONS] if row[Lane.ALLOCATED] <= start else -1
 
         if not is_ready():
-            made_at = self._attachment.control.stage_base("allocator") + Stage.ACTIONS
+            allocator_row = self._attachment.control.stage_row("allocator")
             limit_ms = self._attachment.config.producer.segment_wait_ms
             self._wait_until(is_ready, limit_ms, self._no_segment, served_others)
-        return DirectSegment(self._lease.directory.segment(start), self._lease.channel)
+        return DirectSegment(self._lease.lane_directory.segment(start), self._lease.channel)
 
     # ---- back-pressure --------------------------------------------------------------------------
 
@@ -171,20 +173,20 @@ class WritePlace:
         Raises the fault of a stage, or `late(limit_ms)` at the limit. The limit begins again
         whenever `served` changes: then the stage works for others, and has not come to this yet.
         """
-        words, base, clock = self._words, self._base, self._clock
+        row, clock = self._row, self._clock
         began = since = clock.monotonic_ns()
         others = served()
-        words[base + Lane.BUFFER_WAITS] += 1
-        words[base + Lane.BLOCKED] = began
+        row[Lane.BUFFER_WAITS] += 1
+        row[Lane.BLOCKED] = began
         try:
             while not condition():
                 now = clock.monotonic_ns()
                 if now - began > FAULT_PATIENCE_NS:
-                    self._attachment.raise_fault(base)
+                    self._attachment.raise_fault(row)
                 if (others_now := served()) != others:
                     others, since = others_now, now
                 if now - since >= limit_ms * 1_000_000:
-                    words[base + Lane.BUFFER_TIMEOUTS] += 1
+                    row[Lane.BUFFER_TIMEOUTS] += 1
                     self._attachment.check_open()
                     self._attachment.check_stages()
                     raise late(limit_ms)
@@ -192,7 +194,7 @@ class WritePlace:
                     self._attachment.wake(stage)
                 self._attachment.await_notice(NOTICE_WAIT_MS, condition)
         finally:
-            words[base + Lane.BLOCKED] = 0
+            row[Lane.BLOCKED] = 0
             self._progress.waited_for_buffer(clock.monotonic_ns() - began)
 
     def _no_buffer(self, limit_ms: int) -> NoBufferAvailable:

@@ -55,12 +55,11 @@ class Snapshot:
         facts = store_statistics(view, clock)
         if control is None:
             return cls(now, facts, {}, {})
-        words = control.words
-        since = {lane.lane: words[control.lane_base(lane.lane) + Lane.BLOCKED] for lane in facts.lanes}
+        since = {lane.lane: control.row(lane.lane)[Lane.BLOCKED] for lane in facts.lanes}
         return cls(
             now,
             facts,
-            {name: Histogram.load(words, control.stage_base(name) + Stage.HISTOGRAM) for name in STAGES},
+            {name: Histogram.load(control.stage_row(name), Stage.HISTOGRAM) for name in STAGES},
             {lane: max(now - at, 0) / 1e6 for lane, at in since.items() if at},
         )
 

@@ -68,21 +68,21 @@ class DirectSegment:
         self.close()
 
 
-def check_whole(lane: LaneDirectory, data: bytes, at: int, start: int) -> None:
+def check_whole(lane_directory: LaneDirectory, data: bytes, at: int, start: int) -> None:
     """Checks with all CRCs that a segment's bytes are whole records from byte `at` to their end.
 
     `data` begins with the segment's first byte, at the log offset `start`. Raises CorruptRecord:
     no buffer has these bytes, so they are lost.
     """
-    table = scan(data, at, len(data), start, lane.number, check_crc=True)
+    table = scan(data, at, len(data), start, lane_directory.number, check_crc=True)
     while table.stop is Stop.FULL:
-        table = scan(data, table.stop_position, len(data), start, lane.number, check_crc=True)
+        table = scan(data, table.stop_position, len(data), start, lane_directory.number, check_crc=True)
     if table.stop not in (Stop.END, Stop.BLANK):
         reason = f"a failed sync lost it, and what the file holds now is damaged ({table.reason or 'zeros'})"
-        raise CorruptRecord(reason, start + table.stop_position, str(lane.segment(start)))
+        raise CorruptRecord(reason, start + table.stop_position, str(lane_directory.segment(start)))
 
 
-def clear_unpublished(lane: LaneDirectory, row: memoryview, channel: FileChannel) -> bool:
+def clear_unpublished(lane_directory: LaneDirectory, row: memoryview, channel: FileChannel) -> bool:
     """Zeroes the bytes behind `wrote` in a segment file, where the log ends.
 
     A lessee that was killed or interrupted may have written there, and never published it. Returns
@@ -95,7 +95,7 @@ def clear_unpublished(lane: LaneDirectory, row: memoryview, channel: FileChannel
     start = segment_start(wrote, size)
     if row[Lane.ALLOCATED] <= start:
         return False
-    with channel.opened(lane.segment(start), write=True) as fd:
+    with channel.opened(lane_directory.segment(start), write=True) as fd:
         if _is_zero(fd, wrote - start, size, channel):
             return False
         for at in range(wrote - start, size, _CLEAR_BYTES):

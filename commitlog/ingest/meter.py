@@ -77,9 +77,8 @@ class Meter:
     def __init__(self, control: ControlRegion) -> None:
         self.control = control
         self._tracks: dict[int, _Track] = {}
-        flusher = control.stage_base("flusher")
-        self._histogram_at = flusher + Stage.HISTOGRAM
-        self._syncs_at_start = Histogram.load(control.words, self._histogram_at)
+        self._flusher_row = control.stage_row("flusher")
+        self._syncs_at_start = Histogram.load(self._flusher_row, Stage.HISTOGRAM)
         self._restarts_at_start = {name: self._stage_word(name, Stage.RESTARTS) for name in STAGES}
 
     def follow(self, lane: int) -> None:
@@ -87,47 +86,47 @@ class Meter:
 
         The lane's producer holds it and has not sent anything yet.
         """
-        base, words = self.control.lane_base(lane), self.control.words
-        wrote, messages = words[base + Lane.WROTE], words[base + Lane.MESSAGES]
+        row = self.control.row(lane)
+        wrote, messages = row[Lane.WROTE], row[Lane.MESSAGES]
         track = _Track(lane, wrote, messages)
         track.add(wrote, messages)
         self._tracks[lane] = track
 
     def _stage_word(self, stage: str, index: int) -> int:
-        return self.control.words[self.control.stage_base(stage) + index]
+        return self.control.stage_row(stage)[index]
 
     def read(self, at: float) -> Reading:
         """Looks at everything once.
 
         The last stage is loaded first, so that no stage seems to be ahead of the one before it.
         """
-        words = self.control.words
         messages = dict.fromkeys(STEPS, 0.0)
         amounts = dict.fromkeys(STEPS, 0)
         faults: dict[str, int] = {}
         buffers = free = 0
         for track in self._tracks.values():
-            base = self.control.lane_base(track.lane)
-            positions = [words[base + index] for index in reversed(_POSITIONS)][::-1]
-            track.add(positions[0], words[base + Lane.MESSAGES])
+            row = self.control.row(track.lane)
+            positions = [row[index] for index in reversed(_POSITIONS)][::-1]
+            track.add(positions[0], row[Lane.MESSAGES])
             for step, position in zip(STEPS, positions, strict=True):
                 messages[step] += track.messages_at(position)
                 amounts[step] += max(position - track.wrote_at_start, 0)
             track.forget_below(positions[-1])
-            if slots := words[base + Lane.SLOTS]:
+            if slots := row[Lane.SLOTS]:
                 buffers += slots
-                free += available_buffers(positions[0], positions[2], words[base + Lane.SEGMENT_SIZE], slots)
+                free += available_buffers(positions[0], positions[2], row[Lane.SEGMENT_SIZE], slots)
             for name in ("COMMITTER", "FLUSHER", "DISPATCHER", "ALLOCATOR"):
-                if fault := words[base + getattr(Lane, f"{name}_FAULT")]:
+                if fault := row[getattr(Lane, f"{name}_FAULT")]:
                     faults[f"{name.lower()} of lane {track.lane}"] = fault
+        pids = {name: self._stage_word(name, Stage.PID) for name in STAGES}
         return Reading(
             at,
             messages,
             amounts,
             buffers,
             max(free, 0),
-            Histogram.load(words, self._histogram_at) - self._syncs_at_start,
-            {name: self._stage_word(name, Stage.PID) for name in STAGES} | {"supervisor": words[Header.SUPERVISOR_PID]},
+            Histogram.load(self._flusher_row, Stage.HISTOGRAM) - self._syncs_at_start,
+            pids | {"supervisor": self.control.words[Header.SUPERVISOR_PID]},
             {name: self._stage_word(name, Stage.RESTARTS) - self._restarts_at_start[name] for name in STAGES},
             faults,
         )

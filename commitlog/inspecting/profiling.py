@@ -23,6 +23,7 @@ import orjson
 
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.locks import is_running
+from commitlog.disk.processes import stat_fields
 from commitlog.errors import CommitLogError, StoreNotRunning
 from commitlog.inspecting.flame_graph import Stack
 from commitlog.reading.view import StoreView
@@ -35,7 +36,7 @@ _STRACE_SECONDS = 2.0
 _START_SECONDS = 120.0
 _RAW_BYTES_MAX = 1 << 30
 _PASS_FRAME = "_rounds (stages/alone.py"
-_WAITS = ("_poll (stages/service_thread.py", "wait_for_running (", "_worker (concurrent/futures/thread.py")
+_WAITS = ("_poll (stages/base_stage.py", "wait_for_running (", "_worker (concurrent/futures/thread.py")
 _LANE_COUNTERS = {
     "bytes committed": Lane.COMMITTED,
     "bytes flushed": Lane.FLUSHED,
@@ -65,7 +66,7 @@ class Clocks:
         """The clocks of a process now. Raises ProfileRefused for one that has ended."""
         tick = os.sysconf("SC_CLK_TCK")
         try:
-            fields = DISK.read_file(f"/proc/{pid}/stat", 4096).rpartition(b")")[2].split()
+            fields = stat_fields(pid)
             lines = DISK.read_file(f"/proc/{pid}/status", 16384).decode().splitlines()
         except OSError as error:
             raise ProfileRefused(f"process {pid} has ended") from error
@@ -229,13 +230,14 @@ def profile_running(store: Path, stage: str, seconds: float, draft: Path) -> Pro
         control = view.control
         if control is None or not is_running(view.directory, control.region.path.parent):
             raise StoreNotRunning(f"{store}: its stages are not running; without --store the {stage} is run alone")
-        pid = control.words[control.stage_base(stage) + Stage.PID]
+        row = control.stage_row(stage)
+        pid = row[Stage.PID]
         before, then = _counters(control, stage), Clocks.of(pid)
-        durations = Histogram.load(control.words, control.stage_base(stage) + Stage.HISTOGRAM)
+        durations = Histogram.load(row, Stage.HISTOGRAM)
         with sampling(pid, seconds, draft) as stacks:
             pass  # it takes its time
         clocks = Clocks.of(pid) - then
-        durations = Histogram.load(control.words, control.stage_base(stage) + Stage.HISTOGRAM) - durations
+        durations = Histogram.load(row, Stage.HISTOGRAM) - durations
         counters = {name: value - before[name] for name, value in _counters(control, stage).items()}
         with tracing(pid) as calls:
             time.sleep(min(seconds, _STRACE_SECONDS))
@@ -245,8 +247,8 @@ def profile_running(store: Path, stage: str, seconds: float, draft: Path) -> Pro
 
 
 def _counters(control: ControlRegion, stage: str) -> dict[str, float]:
-    words, base = control.words, control.stage_base(stage)
-    found = {name.lower(): words[base + getattr(Stage, name)] for name in ("ROUNDS", "WAKEUPS", "ACTIONS")}
+    row = control.stage_row(stage)
+    found = {name.lower(): row[getattr(Stage, name)] for name in ("ROUNDS", "WAKEUPS", "ACTIONS")}
     table = control.lane_table()
     return found | {name: int(table[:, word].sum()) for name, word in _LANE_COUNTERS.items()}
 

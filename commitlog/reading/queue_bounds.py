@@ -23,6 +23,7 @@ from commitlog.errors import CorruptRecord, DamagedFile
 from commitlog.reading.log_walk import RecentSegments
 from commitlog.record.layout import RECORD_BYTES_MIN
 from commitlog.record.record import Record, decode
+from commitlog.shm.layout import segment_start
 
 _BESIDE = 2
 """Entries that a probe looks at on either side of it."""
@@ -51,10 +52,10 @@ def record_of_entry(
     Raises CorruptRecord where there is none, or one of another place, and DamagedFile where its
     segment is missing.
     """
-    base = where - where % segments.segment_bytes
-    at, file = where - base, str(segments.directory.segment(base))
+    start = segment_start(where, segments.segment_bytes)
+    at, file = where - start, str(segments.directory.segment(start))
     try:
-        found = decode(segments.open(base), at, limit=at + size, physical_offset=where, check_crc=check_crc)
+        found = decode(segments.open(start), at, limit=at + size, physical_offset=where, check_crc=check_crc)
     except CorruptRecord as error:
         raise CorruptRecord(error.reason, where, file) from None
     except FileNotFoundError:

@@ -51,12 +51,12 @@ class StageMeter:
     def __init__(self, path: Path) -> None:
         self._view = StoreView(path)
         assert self._view.control
-        self._words, self._control = self._view.control.words, self._view.control
+        self._control = self._view.control
         self._processes = {name: psutil.Process(self.pid(name)) for name in STAGES}
         self._before = self._cpu()
 
     def pid(self, stage: str) -> int:
-        return self._words[self._control.stage_base(stage) + Stage.PID]
+        return self._control.stage_row(stage)[Stage.PID]
 
     def _cpu(self) -> dict[str, float]:
         return {name: sum(process.cpu_times()[:2]) for name, process in self._processes.items()}

@@ -76,14 +76,14 @@ class Pipeline:
 
     def __init__(self, producer: commitlog.Producer, view: StoreView) -> None:
         assert view.control
-        self.producer, self._control, self._words = producer, view.control, view.control.words
+        self.producer, self._control = producer, view.control
 
     def word(self, stage: str, word: int) -> int:
-        return self._words[self._control.stage_base(stage) + word]
+        return self._control.stage_row(stage)[word]
 
     def passed(self, stage: str, where: int) -> bool:
         """Whether the position that the stage moves has reached `where`."""
-        return self._words[self._control.lane_base(self.producer.lane) + _WORDS[stage]] >= where
+        return self._control.row(self.producer.lane)[_WORDS[stage]] >= where
 
     def await_sleep(self, _: float = 0.0, stage: str = "committer") -> None:
         """Waits until the stage sleeps for good, without a last look."""

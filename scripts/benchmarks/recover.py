@@ -106,7 +106,7 @@ def _pids(path: Path) -> dict[str, int]:
     assert view.control
     words, control = view.control.words, view.control
     found = {"supervisor": words[Header.SUPERVISOR_PID]}
-    found |= {name: words[control.stage_base(name) + Stage.PID] for name in STAGES}
+    found |= {name: control.stage_row(name)[Stage.PID] for name in STAGES}
     view.close()
     return found
 

@@ -28,12 +28,12 @@ class IdleStore:
         self.directory, self.control, self.facts = directory, control, facts
 
     def get(self, lane: int, word: int) -> int:
-        return self.control.words[self.control.lane_base(lane) + word]
+        return self.control.row(lane)[word]
 
     def set(self, lane: int, **words: int) -> None:
         """Stores words of a lane by their names in the layout: `set(0, WROTE=5)`."""
         for name, value in words.items():
-            self.control.words[self.control.lane_base(lane) + getattr(Lane, name)] = value
+            self.control.row(lane)[getattr(Lane, name)] = value
 
     def lease(self, lane: int, slots: int = 3) -> None:
         """The words of a lane to write into; no buffers are made."""

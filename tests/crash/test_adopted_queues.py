@@ -19,7 +19,7 @@ from commitlog.disk.consume_queue import ENTRY_BYTES
 from commitlog.errors import StageFailed
 from commitlog.inspecting.verify import verify_store
 from commitlog.reading.view import StoreView
-from commitlog.shm.layout import STAGES, Lane
+from commitlog.shm.layout import ENTRY_COUNTS, STAGES, Lane
 from commitlog.shm.positions import counted_entries
 from tests.crash.scene import kill, pid_of
 from tests.waiting import wait_until
@@ -277,10 +277,10 @@ def forget_counts(path: Path) -> None:
     control = attach_control(view.directory, view.facts, writable=True)
     assert control is not None
     for lane in (0, 1):
-        base = control.lane_base(lane)
-        control.words[base + Lane.ENTRIES_AT], control.words[base + Lane.ENTRIES_AT + 1] = 0, 0
-        control.words[base + Lane.ENTRIES_AT + 2] = 0
-        assert counted_entries(control.row(lane), control.words[base + Lane.DISPATCH_SYNCED]) == -1
+        row = control.row(lane)
+        for place in range(ENTRY_COUNTS):
+            row[Lane.ENTRIES_AT + place] = 0
+        assert counted_entries(row, row[Lane.DISPATCH_SYNCED]) == -1
     control.close()
     view.close()
 

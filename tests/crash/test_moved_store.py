@@ -121,9 +121,9 @@ def test_everything_killed_after_the_rename(tmp_path: Path) -> None:
         with contextlib.suppress(errors.CommitLogError):
             for number in range(20):
                 sent.send(f"new-{number}")
-        words, base = sent.producer._words, sent.producer._lease.base
+        row = sent.producer._lease.row
         wait_until(
-            lambda: words[base + Lane.DISPATCHED] == words[base + Lane.WROTE] or not is_running(pids[-1]),
+            lambda: row[Lane.DISPATCHED] == row[Lane.WROTE] or not is_running(pids[-1]),
             "the dispatcher to place them somewhere, or to leave",
         )
         for pid in pids:

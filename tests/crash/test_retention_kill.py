@@ -72,11 +72,11 @@ def completes(sender: Sender) -> None:
         sender.send(900)
     sender.producer.flush(60)
     directory = sender.store.path / "lanes/0/commitlog"
-    words, base = sender.producer._words, sender.producer._lease.base
+    row = sender.producer._lease.row
 
     def is_done() -> bool:
         starts = sorted(int(file.name) for file in directory.iterdir())
-        return starts[0] == words[base + Lane.FIRST] > 0 and len(starts) <= KEPT_SEGMENTS
+        return starts[0] == row[Lane.FIRST] > 0 and len(starts) <= KEPT_SEGMENTS
 
     wait_until(is_done, "old segments to go")
 

@@ -93,12 +93,12 @@ def test_a_segment_written_directly_for_want_of_a_buffer(tmp_path: Path) -> None
     made = {**CONFIG["allocator"], "segments_ahead": ahead}
     with faulty_store(path, producer={"when_no_buffer": "write_direct"}, allocator=made) as sender:
         sender.send().wait("flushed", timeout=60)
-        words, base = sender.producer._words, sender.producer._lease.base
-        wait_until(lambda: words[base + Lane.OPENED] >= ahead * SEGMENT_BYTES, "segments for all that is sent")
+        row = sender.producer._lease.row
+        wait_until(lambda: row[Lane.OPENED] >= ahead * SEGMENT_BYTES, "segments for all that is sent")
         sender.faults.set(Rule("fdatasync", error=errno.EIO, keeps=True))
         while sender.producer.statistics().direct_segments == 0:
             last = sender.send(3000)
-        wait_until(lambda: words[base + Lane.COMMITTED] == words[base + Lane.WROTE], "the committer")
+        wait_until(lambda: row[Lane.COMMITTED] == row[Lane.WROTE], "the committer")
         sender.producer.close()
         killed_at_its_first_direct_write_of(TORN, lambda: _send_with_a_new_producer(path, TORN))
         sender.heals(last)
@@ -170,6 +170,6 @@ def _lane_word(path: Path, word: int) -> int:
     control = attach_control(directory, directory.load())
     assert control is not None
     try:
-        return control.words[control.lane_base(0) + word]
+        return control.row(0)[word]
     finally:
         control.close()

@@ -17,8 +17,8 @@ from commitlog.clock import Clock
 from commitlog.config import Config
 from commitlog.config_file import load_config
 from commitlog.errors import CommitLogError
-from commitlog.shm.layout import Header, Lane, Stage
-from commitlog.stages.service_thread import ServiceThread
+from commitlog.shm.layout import LANES_AT, Header, Lane, Stage
+from commitlog.stages.base_stage import BaseStage
 from commitlog.stages.supervising.stopping import StopReport, close_store
 from commitlog.stages.supervisor import StageProcess, Supervisor
 from tests.fake_clock import SteppingClock
@@ -95,7 +95,8 @@ class Bench:
     def crash(self, name: str) -> None:
         """Leaves of a stage what kill -9 leaves: its words, without its descriptors and lock."""
         stage = self.stages.pop(name)
-        words, base = bytes(self.control.region.bytes), self.control.lane_base(0) * 8
+        lanes = self.control.region.bytes[LANES_AT * 8 :]
+        before = bytes(lanes)
         with contextlib.suppress(OSError):
             for fd in list(stage.channel._paths):
                 if fd not in (stage._lock_fd, stage._pool_lock_fd):
@@ -106,7 +107,8 @@ class Bench:
         if "_syncs" in vars(stage):
             stage._syncs.shutdown()
         stage._close()
-        assert bytes(self.control.region.bytes)[base:] == words[base:]
+        assert lanes == before
+        lanes.release()
 
     def producer(self) -> commitlog.Producer:
         self.words[Header.SUPERVISOR_HEARTBEAT] = Clock().monotonic_ns()
@@ -115,7 +117,7 @@ class Bench:
         return producer
 
     def lane(self, word: int, lane: int = 0) -> int:
-        return self.words[self.control.lane_base(lane) + word]
+        return self.control.row(lane)[word]
 
     def turn(self, *names: str) -> bool:
         """One round of each named stage (default: all). True when something moved."""
@@ -215,4 +217,4 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
-__all__ = ["SEGMENT_BYTES", "Bench", "ServiceThread", "Stage", "bench"]
+__all__ = ["SEGMENT_BYTES", "BaseStage", "Bench", "Stage", "bench"]

@@ -207,8 +207,8 @@ class Matrix:
         self.tried += 1
         FaultySocket.fail(error, 6)
         for name in STAGES:
-            self.made.words[self.made.control.stage_base(name) + Stage.SLEEP] |= 1
-        self.made.words[self.made.control.lane_base(0) + Lane.LISTENING] = 1
+            self.made.control.stage_row(name)[Stage.SLEEP] |= 1
+        self.made.control.row(0)[Lane.LISTENING] = 1
         self.send()
         if not FaultySocket.struck:
             self.never.append(f"send, {error}")

@@ -15,18 +15,18 @@ from commitlog.clock import Clock
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.errors import StageFailed
 from commitlog.stages import allocator, committer, dispatcher, flusher
-from commitlog.stages.service_thread import ServiceThread, main
+from commitlog.stages.base_stage import BaseStage, main
 from tests.faults.channel import FaultyChannel
 from tests.waiting import wait_until
 
 STAGE, PATCH = "COMMITLOG_TEST_STAGE", "COMMITLOG_TEST_PATCH"
-Kind = type[ServiceThread]
+Kind = type[BaseStage]
 
 KINDS: dict[str, Any] = {
-    "committer": committer.CommitRealTimeService,
-    "flusher": flusher.FlushRealTimeService,
-    "allocator": allocator.AllocateMappedFileService,
-    "dispatcher": dispatcher.ReputMessageService,
+    "committer": committer.Committer,
+    "flusher": flusher.Flusher,
+    "allocator": allocator.Allocator,
+    "dispatcher": dispatcher.Dispatcher,
 }
 
 

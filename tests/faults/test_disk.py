@@ -196,11 +196,10 @@ def test_consume_queues_and_positions_that_fail_stop_nobody_else(tmp_path: Path)
     """Messages are flushed as ever; the index and the positions follow when they can."""
     with faulty_store(tmp_path / "store") as sender:
         sender.heals(sender.send())
-        words = sender.producer._words
-        base = sender.producer._lease.base
+        row = sender.producer._lease.row
 
         def caught_up() -> bool:
-            return bool(words[base + Lane.DISPATCH_SYNCED] == words[base + Lane.FLUSHED])
+            return row[Lane.DISPATCH_SYNCED] == row[Lane.FLUSHED]
 
         for rule in (
             Rule("pwrite", where="/consumequeue/", error=errno.ENOSPC),

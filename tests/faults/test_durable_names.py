@@ -118,7 +118,7 @@ def test_positions_count_while_queues_are_built_anew_beside_a_deletion(log: Log)
     log.grow()
     house_keeping(log, "allocator")
     first = log.bench.lane(Lane.FIRST)
-    log.bench.words[log.producer._lease.base + Lane.DISPATCH_SYNCED] = 0
+    log.producer._lease.row[Lane.DISPATCH_SYNCED] = 0
     house_keeping(log, "flusher")
     recorded = PositionsFile(StoreDirectory(log.path).lane(0), "", DISK).load()
     assert recorded is not None

@@ -135,9 +135,7 @@ def test_a_lessee_does_not_trust_queues_that_were_not_synced(tmp_path: Path) -> 
         dispatched = made.lane(Lane.DISPATCHED)
         made.faults.set(Rule("fdatasync", where="/consumequeue/", error=errno.EIO, times=1))
         made.stages["dispatcher"]._sync()
-        made.words[made.control.lane_base(0) + Lane.DISPATCHED] = (
-            dispatched  # the dispatcher was killed before it could take it back
-        )
+        made.control.row(0)[Lane.DISPATCHED] = dispatched  # killed before it could take it back
         made.crash("dispatcher")
         assert synced == made.lane(Lane.DISPATCH_SYNCED) == 0
         assert made.producer().send("t", b"next").offset == 20
@@ -204,7 +202,7 @@ def test_damaged_lanes_are_named_where_no_other_is_free(tmp_path: Path) -> None:
     """The way out is a new start, not more lanes."""
     with bench(tmp_path / "store", store={"max_lanes": 1}) as made:
         made.producer().close()
-        made.words[made.control.lane_base(0) + Lane.COMMITTER_FAULT] = errno.EILSEQ
+        made.control.row(0)[Lane.COMMITTER_FAULT] = errno.EILSEQ
         with pytest.raises(NoFreeLane, match=r"lanes \[0\] are damaged by a failed sync, a new start"):
             made.producer()
 
@@ -223,7 +221,7 @@ class BusyAllocator(Clock):
         self.now += 2_000_000_000
         if self.made and self.others:
             self.others -= 1
-            self.made.stages["allocator"].acted(0)
+            self.made.stages["allocator"].count_action(0)
             if not self.others:
                 self.made.turn("allocator", "flusher")
         return self.now

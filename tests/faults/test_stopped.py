@@ -57,8 +57,8 @@ def test_with_all_wakeups_dropped_everything_is_the_same_and_later(
             assert sender.send().wait("flushed", timeout=60).name == "PUT_OK"
         with commitlog.Reader(store.path) as reader:
             assert [message.value for message in reader] == sender.sent
-        words, base = sender.producer._words, sender.producer._lease.base
-        wait_until(lambda: words[base + Lane.DISPATCHED] == words[base + Lane.WROTE], "the dispatcher")
+        row = sender.producer._lease.row
+        wait_until(lambda: row[Lane.DISPATCHED] == row[Lane.WROTE], "the dispatcher")
     check(sender.noted, read_store(tmp_path / "store"), deaths=0)
 
 
@@ -157,7 +157,7 @@ def test_garbage_on_every_socket_is_counted_and_dropped(tmp_path: Path) -> None:
     with faulty_store(tmp_path / "store") as sender, contextlib.closing(StoreView(tmp_path / "store")) as view:
         assert view.control is not None
         pool = view.control.region.path.parent
-        words, bad_at = view.control.words, [view.control.stage_base(s) + Stage.BAD_FRAMES for s in STAGES]
+        rows = [view.control.stage_row(stage) for stage in STAGES]
         with contextlib.ExitStack() as stack:
             context = stack.enter_context(zmq.Context())
             for stage in STAGES:
@@ -167,7 +167,9 @@ def test_garbage_on_every_socket_is_counted_and_dropped(tmp_path: Path) -> None:
                 for frame in (b"", b"garbage", WAKEUP + b"!", WAKEUP.lower(), bytes(64)):
                     socket.send(frame)
                 socket.send_multipart([WAKEUP, b"and more", b"\xff" * 64])
-            wait_until(lambda: all(words[at] == 7 for at in bad_at), "the stages to count seven bad frames each")
+            wait_until(
+                lambda: all(row[Stage.BAD_FRAMES] == 7 for row in rows), "the stages to count seven bad frames each"
+            )
             for stage in (*STAGES, "notices"):
                 socket = stack.enter_context(context.socket(zmq.PUSH if stage in STAGES else zmq.SUB))
                 socket.linger = 0
@@ -179,9 +181,8 @@ def test_garbage_on_every_socket_is_counted_and_dropped(tmp_path: Path) -> None:
                 _shout(pool / f"{stage}.ipc")
             assert sender.send(2000).wait("flushed", timeout=60).name == "PUT_OK"
         pids = [pid_of(sender.store.path, stage) for stage in STAGES]
-        assert pids == [words[view.control.stage_base(stage) + Stage.PID] for stage in STAGES]
-        restarts = [words[view.control.stage_base(stage) + Stage.RESTARTS] for stage in STAGES]
-        assert restarts == [0, 0, 0, 0]
+        assert pids == [row[Stage.PID] for row in rows]
+        assert [row[Stage.RESTARTS] for row in rows] == [0, 0, 0, 0]
     check(sender.noted, read_store(tmp_path / "store"), deaths=0)
 
 

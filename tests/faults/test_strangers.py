@@ -22,7 +22,7 @@ from commitlog.appending.wire import NoticePublisher, NoticeSubscriber, WakeupRe
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.record.host import Host
 from commitlog.record.record import RecordEncoder
-from commitlog.shm.layout import STAGES
+from commitlog.shm.layout import STAGE_ROW_WORDS, STAGES
 from tests.another_user import NOBODY, as_nobody, as_root, may_be_another_user
 from tests.crash.scene import kill, pid_of
 from tests.waiting import wait_until
@@ -194,11 +194,11 @@ def test_every_socket_is_limited(shm_root: Path) -> None:
 
     One function makes all sockets.
     """
-    words = memoryview(bytearray(64)).cast("Q")
+    row = memoryview(bytearray(STAGE_ROW_WORDS * 8)).cast("Q")
     with zmq.Context() as context, contextlib.ExitStack() as stack:
         receiver = WakeupReceiver(context, shm_root, "committer")
         publisher = NoticePublisher(context, shm_root)
-        made: list[Any] = [receiver, publisher, WakeupSender(context, shm_root, "committer", words, 0)]
+        made: list[Any] = [receiver, publisher, WakeupSender(context, shm_root, "committer", row)]
         made.append(NoticeSubscriber(context, shm_root, 0))
         for end in made:
             stack.callback(end.close)

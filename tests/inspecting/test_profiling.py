@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 RAW = """\
 run (a.py:1);work (a.py:2);pwrite (b.py:3) 30
 run (a.py:1);work (a.py:9) 10
-run (a.py:1);_poll (stages/service_thread.py:4) 60
+run (a.py:1);_poll (stages/base_stage.py:4) 60
 py-spy says something else
 """
 

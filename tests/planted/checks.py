@@ -86,7 +86,7 @@ def a_new_flusher_trusts_nothing(build: Build, path: Path) -> None:
         wanted = bench.lane(Lane.REWRITE_WANTED)
         bench.turn("flusher")
         assert bench.faults.hits() == 1
-        bench.words[bench.control.lane_base(0) + Lane.REWRITE_WANTED] = wanted  # killed before this store
+        bench.control.row(0)[Lane.REWRITE_WANTED] = wanted  # killed before this store
         bench.crash("flusher")
         bench.faults.clear()
         bench.start("flusher")

@@ -41,7 +41,7 @@ class LiveLane:
             self.set(word, self.made.end)
 
     def set(self, word: int, value: int) -> None:
-        self.control.words[self.control.lane_base(0) + word] = value
+        self.control.row(0)[word] = value
 
     def lose_entries(self, start: int, end: int) -> None:
         """What a failed sync does: pages of the queue are as they were before. The dispatcher goes

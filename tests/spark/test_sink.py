@@ -256,9 +256,9 @@ def lessee(store: commitlog.Store) -> int:
     view = StoreView(store.path)
     try:
         assert view.control is not None
-        words, base = view.control.words, view.control.lane_base(0)
-        pid: int = words[base + Lane.LESSEE_PID]
-        return pid if words[base + Lane.MESSAGES] else 0
+        row = view.control.row(0)
+        pid: int = row[Lane.LESSEE_PID]
+        return pid if row[Lane.MESSAGES] else 0
     finally:
         view.close()
 

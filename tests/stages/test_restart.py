@@ -45,13 +45,13 @@ def test_data_moves_again_after_a_kill(stage: str, tmp_path: Path) -> None:
     without back-off.
     """
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
-        words, at = producer._words, producer._lease.base + POSITION_OF[stage]
+        word = POSITION_OF[stage]
         for _ in range(6):
             rounds = rounds_of(store, stage)
             while rounds_of(store, stage) < rounds + 4:  # fewer are no life: it would be started with back-off
-                _send_until_it_moves(producer, at, words[at])
+                _send_until_it_moves(producer, word)
             os.kill(pid_of(store.path, stage), signal.SIGKILL)
-            _send_until_it_moves(producer, at, words[at])
+            _send_until_it_moves(producer, word)
     said = re.findall(rf"the {stage} \(pid \d+\) died with -9; it is started again (.*)", log_of(store))
     assert said == ["at once"] * 6
 
@@ -60,11 +60,14 @@ def rounds_of(store: commitlog.Store, stage: str) -> int:
     return next(each.rounds for each in store.statistics().stages if each.stage == stage)
 
 
-def _send_until_it_moves(producer: commitlog.Producer, at: int, before: int) -> None:
+def _send_until_it_moves(producer: commitlog.Producer, word: int) -> None:
+    row = producer._lease.row
+    before = row[word]
+
     def moved() -> bool:
         for _ in range(10):
             producer.send("t", bytes(2000))  # back-pressure holds it up where nobody drains
-        return producer._words[at] > before
+        return row[word] > before
 
     wait_until(moved, "data to move")
 
@@ -136,8 +139,8 @@ def test_time_in_which_nobody_ran_is_nobodys_silence(tmp_path: Path) -> None:
         supervisor, pidfd, clock = made.supervisor, os.pidfd_open(process.pid), SetClock()
         supervisor.heartbeats = Heartbeats(made.control, clock)
         stage = StageProcess("committer", process, pidfd, 0)
-        base = made.control.stage_base("committer")
-        made.words[base + Stage.PID] = process.pid
+        row = made.control.stage_row("committer")
+        row[Stage.PID] = process.pid
         for _ in range(10):
             made.stages["committer"].beat()
             supervisor._check_heartbeat(stage)

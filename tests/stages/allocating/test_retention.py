@@ -89,7 +89,7 @@ class Case:
 
     def turn(self, retention: Retention) -> None:
         """All that the allocator and the flusher do until nothing more goes."""
-        while retention.look():
+        while retention.retire():
             pass
         self.record_positions()
         retention.unlink_retired()
@@ -220,7 +220,7 @@ def test_the_total_size_takes_the_oldest_of_all_lanes(case: Case) -> None:
 def test_a_batch_is_not_exceeded(case: Case) -> None:
     at_age(case, 10**9)
     retention = case.retention(delete_batch_max=4)
-    assert retention.look()
+    assert retention.retire()
     assert case.header(Header.DELETED_SEGMENTS) == 4
 
 
@@ -328,7 +328,7 @@ def test_a_disk_with_enough_free_is_not_full(case: Case, percent: float, full: b
     case.disk.percent = percent
     retention = case.retention(disk_enough_bytes=50 * SEGMENT)
     assert retention.refuses() is full
-    retention.look()
+    retention.retire()
     flags = RetentionFlag.DISK_HIGH | RetentionFlag.DISK_FORCES | RetentionFlag.DISK_REFUSES
     assert case.header(Header.RETENTION_FLAGS) & flags == (flags if full else 0)
 
@@ -350,7 +350,7 @@ def test_names_go_after_positions_say_so(case: Case) -> None:
     """
     at_age(case, 10**9)
     retention = case.retention()
-    while retention.look():
+    while retention.retire():
         pass
     retention.unlink_retired()
     assert case.disk.diary == []
@@ -365,7 +365,7 @@ def test_what_counts_is_what_the_flusher_says_is_durable(case: Case) -> None:
     """The bytes of the file may be in the page cache only, or of an earlier start."""
     at_age(case, 10**9)
     retention = case.retention()
-    while retention.look():
+    while retention.retire():
         pass
     case.record_positions()
     case.store.set(0, FIRST_RECORDED=0)
@@ -393,7 +393,7 @@ def test_a_damaged_queue_keeps_only_its_own_files(case: Case, caplog: pytest.Log
 def test_a_killed_allocators_leftovers_go_at_the_next_start(case: Case) -> None:
     """Retired and not unlinked: the next one does it."""
     at_age(case, 10**9)
-    while case.retention().look():
+    while case.retention().retire():
         pass
     case.record_positions()
     case.retention().unlink_retired()

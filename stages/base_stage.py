@@ -1,14 +1,14 @@
 """The life of a stage: started, woken, drained, stopped. RocketMQ's ServiceThread, as a process.
 
-A stage is a process that holds its stage lock, binds its bell, and then turns rounds: wait for a
-wakeup or for the interval, work on every lane. It leaves when its owner closes its standard input
-(or dies, which closes it too) or on SIGTERM: it drains, for at most ten rounds, and says what is
-left.
+A stage is a process that holds its stage lock, binds its bell, and then turns rounds: it waits for
+a wakeup or for the end of its interval, and works on every lane. It leaves when its owner closes
+its standard input (the owner's death closes it too), or on SIGTERM. Before it leaves it drains, for
+at most ten rounds, and says what is left.
 
-**No lost wakeup.** A producer that finds the stage awake does not ring. On x86 its look at the
-sleep word may overtake its own store of `wrote`, so both could miss each other. The sleeper pays:
-it announces its sleep, looks at the positions, waits a millisecond (store buffers drain in far
-less), looks again, and only then sleeps for long.
+**No lost wakeup.** A producer that finds the stage awake does not ring. On x86 the producer's look
+at the sleep word may overtake its own store of `wrote`, so both could miss each other. The sleeper
+pays for that: it announces its sleep, looks at the positions, waits a millisecond (store buffers
+drain in far less), looks again, and only then sleeps for long.
 """
 
 from __future__ import annotations
@@ -44,7 +44,12 @@ DRAIN_ROUNDS = 10
 _DRAIN_ROUND_MS = 200
 _SETTLE_MS = 1
 _LOCK_POLL_SECONDS = 0.02
-_LOOK_NS, _SERVE_NS, _HURRY_NS = 1_000_000, 5_000_000, 20_000_000
+_SPIN_NS = 1_000_000
+"""How long a stage goes on looking for work that somebody waits for, after it has found some."""
+_SERVE_NS = 5_000_000
+"""How long those who wait for a flush may keep a stage from the other lanes."""
+_HURRY_NS = 20_000_000
+"""How long the rest after work is short, after somebody has waited for a flush."""
 _SMALL_STEP_BYTES = 1 << 16
 _LARGE_STEP_BYTES = 1 << 20
 _STDIN = 0
@@ -52,12 +57,15 @@ _STDIN = 0
 log = logging.getLogger(__name__)
 
 
-class ServiceThread(ABC):
-    """Base of the stages. `lanes` is the live table of lane rows, shape (128, 128), words.
+class BaseStage(ABC):
+    """Base of the four stages: its life, its waits and its words. A subclass does the work.
 
-    A subclass says `watched` (the lane words whose change is news to it), `work` (one round over
-    all lanes) and `left` (what is still to do, for the drain). `reach` is the lane word up to which
-    it has done its part of a synchronous flush; None: it has no part in one.
+    Of a subclass: `watched` are the lane words whose change is news to it. `reach` is the lane word
+    that says how far it has done its part of a synchronous flush; None: it has no part in one.
+    `fault_word` is the lane word for its errno.
+
+    Attributes: `lanes` is the live table of all lane rows, of shape (128, 128), in words;
+    `stage_row` are the words of this stage; `pool` is the pool's directory.
     """
 
     name: str
@@ -82,11 +90,11 @@ class ServiceThread(ABC):
         self.lanes: npt.NDArray[np.uint64] = control.lane_table()
         self.pool = Path(self.facts.pool.directory)
         self._pool_lock_fd = self._take_pool_lock()
-        self.base = control.stage_base(self.name)
+        self.stage_row = control.stage_row(self.name)
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._bell = WakeupReceiver(self.context, self.pool, self.name)
         self.stopping = False
-        self._look_until = self._hurry_until = 0
+        self._spin_until = self._hurry_until = 0
         self._served: list[int] = []
         self._rung = False  # frames wait in the bell; they are taken out after the round that they asked for
         self._requested = self.lanes[:, Lane.FLUSH_REQUESTED]
@@ -99,18 +107,18 @@ class ServiceThread(ABC):
 
     @staticmethod
     def _channel_at(path: Path) -> FileChannel:
-        """Raises StoreNotFound."""
+        """The disk as this stage sees it. Raises StoreNotFound."""
         try:
             return StoreChannel(path)
         except OSError as error:
             raise StoreNotFound(f"{path}: {error.strerror}; start the store, not a single stage") from error
 
     def _take_lock(self) -> int:
-        """The stage's own lock decides that there is one of it, not a signal that was sent to
-        another.
+        """Takes the stage's own lock, which alone decides that there is one of it.
 
-        A stage that was launched just before its supervisor was killed may be so late that the next
-        start has let the lock go for its own: that one waits until the orphan has drained.
+        It waits for the lock as long as a start may take. An orphan may have it: a stage that was
+        launched just before its supervisor was killed, and so late that the next start has let the
+        lock go for this stage. This one waits until the orphan has drained. Raises StageFailed.
         """
         wait_ms = Config.from_json(self.directory.load().config).supervisor.start_wait_ms
         until = self.clock.monotonic_ns() + wait_ms * 1_000_000
@@ -129,7 +137,10 @@ class ServiceThread(ABC):
         return fd
 
     def _take_pool_lock(self) -> int:
-        """Its other place, which nobody removes together with the file (commitlog/disk/locks.py)."""
+        """Takes the lock at its other place, which nobody removes together with the lock file.
+
+        See commitlog/disk/locks.py. Raises StageFailed.
+        """
         fd = self.channel.open(self.control.region.path, write=True)
         if not self.channel.try_lock(fd, stage_at(self.name)):
             self.channel.close(fd)
@@ -140,17 +151,19 @@ class ServiceThread(ABC):
 
     @abstractmethod
     def work(self) -> int:
-        """One round over all lanes. Returns how much moved (bytes, or just 1): after a large step
-        it is no time to rest.
+        """Turns one round over all lanes. Returns how much moved: bytes, or 1 for any step.
+
+        After a large step the stage does not rest.
         """
 
     @abstractmethod
     def left(self) -> int:
-        """How much (bytes, or steps) this stage has still to do before it may leave."""
+        """How much this stage has still to do before it may leave: bytes, or steps."""
 
     def waiting_lanes(self) -> list[int]:
-        """Lanes of which somebody waits for a synchronous flush to which this stage has still to do
-        its part.
+        """Lanes where somebody waits for a synchronous flush and this stage's part is not done.
+
+        A lane whose last step failed is not among them before it may be tried again.
         """
         if self._reached is None:
             return []
@@ -159,38 +172,41 @@ class ServiceThread(ABC):
         return [lane for lane in lanes if self._not_before.get(lane, 0) <= now]
 
     def is_awaited(self, lane: int) -> bool:
-        """Whether a synchronous flush of a lane waits for this stage now."""
+        """Whether a synchronous flush of a lane can be carried on by this stage now."""
         return False
 
-    def attend(self, lane: int, now: int) -> int:
-        """One step of one lane; how many bytes moved."""
+    def advance(self, lane: int, now: int) -> int:
+        """Does one step of one lane. Returns how many bytes moved. `now`: monotonic ns."""
         return 0
 
     def on_start(self) -> None:
-        """Before the first round."""
+        """Called before the first round."""
 
     def on_wait_end(self) -> None:
-        """After each wait, also without work (RocketMQ's onWaitEnd): a stage's house-keeping."""
+        """Called after each wait, with or without work: a stage's house-keeping.
+
+        RocketMQ's onWaitEnd.
+        """
 
     def on_stop(self) -> None:
-        """After the last round: descriptors and mappings are given back."""
+        """Called after the last round: gives descriptors and mappings back."""
 
     def bell_of(self, stage: str) -> WakeupSender:
         """The sender that wakes another stage."""
-        return WakeupSender(self.context, self.pool, stage, self.words, self.control.stage_base(stage))
+        return WakeupSender(self.context, self.pool, stage, self.control.stage_row(stage))
 
     # ---- its life -------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Turns rounds until told to stop, drains, leaves."""
-        words, base = self.words, self.base
-        words[base + Stage.PID] = os.getpid()
-        words[base + Stage.STARTED_MS] = self.clock.wall_ms()
-        words[base + Stage.SLEEP] = (words[base + Stage.SLEEP] + 2) & ~1  # whatever a killed one left: awake
+        """Turns rounds until it is told to stop, drains, leaves. Raises StoreMoved."""
+        row = self.stage_row
+        row[Stage.PID] = os.getpid()
+        row[Stage.STARTED_MS] = self.clock.wall_ms()
+        row[Stage.SLEEP] = (row[Stage.SLEEP] + 2) & ~1  # whatever a killed one left: awake
         self.beat()
         self.on_start()
         log.info("%s started, pid %d, generation %d", self.name, os.getpid(), self.control.generation)
-        seen: int | None = None  # what the news were before a round that found nothing to do
+        seen: int | None = None  # what `news` said before a round that found nothing to do
         while not self.stopping:
             moved = self._round()
             if moved:
@@ -208,71 +224,73 @@ class ServiceThread(ABC):
             self.beat()
             self._check_place()
             self.on_wait_end()
-        words[base + Stage.SLEEP] += 2  # a producer that sends on looks up, and learns that the store is closing
+        row[Stage.SLEEP] += 2  # a producer that sends on looks up, and learns that the store is closing
         self._drain()
         self._check_place()
         self.on_stop()
         self._close()
 
     def _round(self) -> int:
-        """`work`, then the frames that rang for it: who comes out of sleep has cold caches, and
-        somebody waits for the work.
+        """Works, and only then takes out the frames that rang for the work.
 
-        Before anything that may wait: a frame that is taken out here and came for more is seen as
-        news by then.
+        A stage that comes out of sleep has cold caches, and somebody waits for the work. The frames
+        are taken out before anything that may wait: where one of them came for more, that is seen
+        as news by then.
         """
         moved = self.work()
         if self._rung:
             self._rung = False
-            self.words[self.base + Stage.BAD_FRAMES] += self._bell.drain()[1]
+            self.stage_row[Stage.BAD_FRAMES] += self._bell.drain()[1]
         return moved
 
     def news(self) -> int:
-        """A number that changes when any watched word does: the words only grow, so their sum
-        tells.
+        """A number that changes when any watched word does: the words only grow, so this is their
+        sum.
         """
         return int(self.lanes[:, self.watched].sum())
 
     def wait_for_running(self, interval_ms: int, seen: int) -> None:
-        """Sleeps until a wakeup, the interval's end, or the stop.
+        """Sleeps until a wakeup, the end of the interval, or the stop.
 
-        `seen` is what `news` said before the last round: returns at once when there is more since.
-        What the round saw and could not do (a segment is missing, the disk is full) is no news, so
-        a blocked stage sleeps too.
+        `seen` is what `news` said before the last round. Returns at once where it says something
+        else now. What the round saw and could not do (a segment is missing, the disk is full) is no
+        news, so a blocked stage sleeps too.
         """
-        sleep_at = self.base + Stage.SLEEP
-        words = self.words
+        row = self.stage_row
         if self._serve_waiters():
             return
-        words[sleep_at] += 1  # odd: asleep, ring me
+        row[Stage.SLEEP] += 1  # odd: asleep, ring me
         try:
             if self.news() != seen or self._poll(_SETTLE_MS) or self.news() != seen:
                 return
             if self._poll(max(interval_ms - _SETTLE_MS, 0)):
-                words[self.base + Stage.WAKEUPS] += 1
+                row[Stage.WAKEUPS] += 1
         finally:
-            words[sleep_at] += 1
+            row[Stage.SLEEP] += 1
 
     def _serve_waiters(self) -> bool:
-        """While this stage has a part to do in a synchronous flush, looks at its lanes and serves
-        them at once: a wakeup takes as long as a whole step does. So it looks a moment longer after
-        a small step: who waits for each message comes back at once. True when something moved.
-        Others get their turn after five milliseconds.
+        """Serves the lanes that wait for a synchronous flush at once. True when something moved.
 
-        Whoever finds nothing to do yields: three processes do so, and there may be two cores only.
+        A wakeup takes as long as a whole step does, so the stage looks at these lanes again and
+        again in place of sleeping. After a small step it looks for a moment longer, because whoever
+        waits for each message comes back at once. After five milliseconds the other lanes get their
+        turn.
+
+        A stage that finds nothing to do yields: three processes do so, and there may be two cores
+        only.
         """
         clock = self.clock.monotonic_ns
         now = clock()
         end = now + _SERVE_NS
         if lanes := self.waiting_lanes():
-            self._served, self._look_until, self._hurry_until = lanes, now + _LOOK_NS, now + _HURRY_NS
+            self._served, self._spin_until, self._hurry_until = lanes, now + _SPIN_NS, now + _HURRY_NS
         moved = False
-        while now < self._look_until and now < end:
+        while now < self._spin_until and now < end:
             for lane in self._served:
-                if self.is_awaited(lane) and (step := self.attend(lane, now)):
+                if self.is_awaited(lane) and (step := self.advance(lane, now)):
                     moved = True
                     lanes = self.waiting_lanes()
-                    self._look_until = clock() + _LOOK_NS if lanes or step < _SMALL_STEP_BYTES else 0
+                    self._spin_until = clock() + _SPIN_NS if lanes or step < _SMALL_STEP_BYTES else 0
                     self._served = lanes or self._served
                     break
             else:
@@ -283,21 +301,21 @@ class ServiceThread(ABC):
         return moved
 
     def _linger(self) -> None:
-        """Rests after work, so that a busy pipeline makes few large steps; not while somebody waits
-        for a flush.
+        """Rests after work, so that a busy pipeline makes few large steps.
+
+        It does not rest while somebody waits for a flush.
         """
         if self._serve_waiters():
             return
-        lingering_at = self.base + Stage.LINGERING
-        self.words[lingering_at] = 1
+        self.stage_row[Stage.LINGERING] = 1
         linger_ms = min(self.linger_ms, 1) if self.clock.monotonic_ns() < self._hurry_until else self.linger_ms
         woken = self._poll(0 if self.waiting_lanes() else linger_ms)  # polls always: an order to stop comes through
-        self.words[lingering_at] = 0
+        self.stage_row[Stage.LINGERING] = 0
         if woken:
             self._serve_waiters()
 
     def _poll(self, milliseconds: int) -> bool:
-        """Waits for a wakeup or an order to stop; True when there was one."""
+        """Waits for a wakeup or an order to stop. True when one of them came."""
         events = dict(self._poller.poll(milliseconds))
         if not events:
             return False
@@ -311,34 +329,37 @@ class ServiceThread(ABC):
         return True
 
     def beat(self) -> None:
-        """The heartbeat by which the supervisor tells a hung stage from an idle one."""
-        self.words[self.base + Stage.HEARTBEAT] = self.clock.monotonic_ns()
-        self.words[self.base + Stage.ROUNDS] += 1
+        """Stores the heartbeat, by which the supervisor tells a hung stage from an idle one."""
+        row = self.stage_row
+        row[Stage.HEARTBEAT] = self.clock.monotonic_ns()
+        row[Stage.ROUNDS] += 1
 
     def set_fault(self, lane: int, code: int) -> bool:
-        """Tells who waits for the lane what this stage suffers from (an errno; 0: nothing). True
-        when that is new.
+        """Tells those who wait for a lane what keeps this stage from it. True when that is new.
+
+        `code`: an errno, or 0 for nothing.
         """
-        at = self.control.lane_base(lane) + self.fault_word
-        if self.words[at] == code:
+        row = self.control.row(lane)
+        if row[self.fault_word] == code:
             return False
-        self.words[at] = code
+        row[self.fault_word] = code
         level = logging.WARNING if code else logging.INFO
         log.log(level, "lane %d: fault %s", lane, errno.errorcode.get(code, "healed"))
         return True
 
-    def acted(self, nanoseconds: int) -> None:
+    def count_action(self, nanoseconds: int) -> None:
         """Counts one action (a commit, a sync, …) and how long it took."""
-        self.words[self.base + Stage.ACTIONS] += 1
-        record_duration(self.words, self.base + Stage.HISTOGRAM, nanoseconds)
+        self.stage_row[Stage.ACTIONS] += 1
+        record_duration(self.stage_row, Stage.HISTOGRAM, nanoseconds)
 
     def _drain(self) -> None:
-        """Works on until nothing is left, for ten rounds that move nothing at most.
+        """Works on until nothing is left, or until ten rounds have moved nothing.
 
-        An orphan, which nobody would kill for being late, takes no longer than a stop may take.
+        Nobody would kill an orphan for being late, so an orphan ends its drain itself when the time
+        of a stop is over.
         """
         if self._is_orphan():
-            self.words[Header.CLOSING] = 1  # nobody else is left to tell producers, who might never pause
+            self.words[Header.CLOSING] = 1  # nobody else is left to tell the producers, which might never pause
         deadline = self.clock.monotonic_ns() + self.config.supervisor.stop_timeout_ms * 1_000_000
         idle_rounds = 0
         while self.left() and idle_rounds < DRAIN_ROUNDS:
@@ -351,7 +372,7 @@ class ServiceThread(ABC):
             if self.clock.monotonic_ns() > deadline and self._is_orphan():
                 break
         left = self.left()
-        self.words[self.base + Stage.LEFT] = left
+        self.stage_row[Stage.LEFT] = left
         if left:
             log.warning(
                 "%s leaves, %s bytes left: they stay in the pool, and the next start goes on with it", self.name, left
@@ -360,9 +381,11 @@ class ServiceThread(ABC):
             log.info("%s drained", self.name)
 
     def _check_place(self) -> None:
-        """Leaves at once, as if it were killed, where the store's path leads to another directory,
-        or to none: the pool has all that is not flushed, and the next start of the store goes on
-        with it. Raises StoreMoved."""
+        """Leaves at once, as if it were killed, where another directory is at the store's path.
+
+        The same where no directory is there. The pool has all that is not flushed, and the next
+        start of the store goes on with it. Raises StoreMoved.
+        """
         if not self.control.is_at(self.directory.path):
             self._close()
             raise store_moved(self.directory.path, self.pool)
@@ -372,8 +395,8 @@ class ServiceThread(ABC):
         return not is_running(self.directory, self.pool)
 
     def _close(self) -> None:
-        self.words[self.base + Stage.PID] = 0
-        self.words[self.base + Stage.SLEEP] += 2
+        self.stage_row[Stage.PID] = 0
+        self.stage_row[Stage.SLEEP] += 2
         self._bell.close()
         self.context.destroy(linger=0)
         os.close(self._wake_read)
@@ -383,21 +406,22 @@ class ServiceThread(ABC):
         self.channel.close(self._lock_fd)
 
     def request_stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
-        """SIGTERM: as if the owner had closed standard input."""
+        """Has the stage stop, as if the owner had closed its standard input. Handles SIGTERM."""
         self.stopping = True
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b"s")
 
 
-def main(service: type[ServiceThread]) -> None:
-    """Entry of a stage process: `python -P -m stages.<name> STORE`. Its output goes to the store's
-    log of the stage.
+def main(kind: type[BaseStage]) -> None:
+    """Runs a stage process: `python -P -m commitlog.stages.<name> STORE`.
+
+    Its output goes to the stage's log file in the store.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    assert service.name in STAGES
-    log_to_own_output(StoreDirectory(sys.argv[1]).logs_directory / f"{service.name}.log")
+    assert kind.name in STAGES
+    log_to_own_output(StoreDirectory(sys.argv[1]).logs_directory / f"{kind.name}.log")
     try:
-        stage = service(Path(sys.argv[1]))
+        stage = kind(Path(sys.argv[1]))
         signal.signal(signal.SIGTERM, stage.request_stop)
         stage.run()
     except CommitLogError as error:
