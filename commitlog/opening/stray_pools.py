@@ -15,6 +15,7 @@ from pathlib import Path
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.processes import stat_fields
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError
 from commitlog.shm.layout import LANE_ROWS, STAGES, Header, Lane, Stage
@@ -141,9 +142,9 @@ def _is_alive(pid: int) -> bool:
     nobody.
     """
     try:
-        stat = DISK.read_file(f"/proc/{pid}/stat", 4096)
+        state = stat_fields(pid)[0]
     except (FileNotFoundError, ProcessLookupError):
         return False
     except OSError:  # nobody can say: its memory stays
         return True
-    return stat.rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    return state not in (b"Z", b"X")
