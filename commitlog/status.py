@@ -6,9 +6,11 @@ from enum import Enum
 
 
 class AppendMessageStatus(Enum):
-    """What an append came to (RocketMQ's DefaultAppendMessageCallback). END_OF_FILE is never told:
-    who meets a segment's end writes a BLANK there and goes on in the next segment, here as in
-    RocketMQ."""
+    """What became of an append (RocketMQ's DefaultAppendMessageCallback).
+
+    No caller sees END_OF_FILE: an append that meets the end of a segment writes a BLANK there and
+    goes on in the next segment, here as in RocketMQ.
+    """
 
     PUT_OK = "PUT_OK"
     END_OF_FILE = "END_OF_FILE"
@@ -18,8 +20,9 @@ class AppendMessageStatus(Enum):
 
 
 class PutMessageStatus(Enum):
-    """What a caller is told about a message. FLUSH_DISK_TIMEOUT: in the log, and not known to be
-    flushed.
+    """What became of a message, as its sender is told.
+
+    FLUSH_DISK_TIMEOUT means that the message is in the log, and that it is not known to be flushed.
     """
 
     PUT_OK = "PUT_OK"
