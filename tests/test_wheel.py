@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import sysconfig
-import tomllib
 import venv
 import zipfile
 from collections.abc import Mapping
@@ -15,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+import commitlog
+
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
 def run(*command: str | Path, cwd: Path, timeout: float = 100, env: Mapping[str, str] = os.environ) -> str:
@@ -81,11 +81,16 @@ def test_contents(wheel: Path) -> None:
     So nobody's own `stages` is hidden.
     """
     names = set(zipfile.ZipFile(wheel).namelist())
-    info = f"pyspark_commitlog-{VERSION}.dist-info/"
+    info = f"pyspark_commitlog-{commitlog.__version__}.dist-info/"
     assert {name.split("/")[0] for name in names if not name.startswith(info)} == {"commitlog", "pyspark_commitlog.py"}
     wanted = {
         f"{home}{path.relative_to(ROOT)}"
-        for package, home in (("commitlog", ""), ("shm", "commitlog/"), ("stages", "commitlog/"))
+        for package, home in (
+            ("commitlog", ""),
+            ("configs", "commitlog/"),
+            ("shm", "commitlog/"),
+            ("stages", "commitlog/"),
+        )
         for path in (ROOT / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
@@ -96,7 +101,9 @@ def test_contents(wheel: Path) -> None:
 
 def test_command(environment: Path, tmp_path: Path) -> None:
     said = run(environment / "bin" / "commitlog", "--version", cwd=tmp_path, env=clean_environment())
-    assert VERSION in said
+    assert commitlog.__version__ in said
+    said = run(environment / "bin" / "commitlog", "config", cwd=tmp_path, env=clean_environment())
+    assert said == (ROOT / "configs" / "default.toml").read_text()
     (tmp_path / "shm.py").write_text("raise AssertionError")
     (tmp_path / "stages").mkdir()
     imports = "from commitlog.shm import pool; from commitlog.stages import supervisor"

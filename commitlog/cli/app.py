@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+import commitlog
 from commitlog.errors import CommitLogError
 from commitlog.lines import printable
 
@@ -29,6 +30,7 @@ COMMANDS: dict[str, str] = {
     "dump": "inspect",
     "verify": "inspect",
     "profile": "profile",
+    "config": "config",
     "destroy": "destroy",
 }
 """Name of a command → its module in this package, in the order that `--help` lists them."""
@@ -51,9 +53,7 @@ class LazyCommands(TyperGroup):
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"commitlog {version('pyspark-commitlog')}")
+        typer.echo(f"commitlog {commitlog.__version__}")
         raise typer.Exit
 
 

@@ -17,7 +17,7 @@ from commitlog.errors import StageFailed
 
 def run(
     store: Annotated[Path, typer.Argument(help="Directory of the store; made if it is missing.")],
-    config: Annotated[Path | None, typer.Option(help="TOML file; see configs/default.toml.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file; `commitlog config` prints one.")] = None,
 ) -> None:
     """Run the stages of STORE until Ctrl-C or SIGTERM, which drain it; a second one hurries."""
     from commitlog.lines import log_to

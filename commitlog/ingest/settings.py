@@ -120,7 +120,8 @@ def check_input(name: str) -> None:
 
 def check_packages() -> None:
     """Raises IngestError where a package of an extra is missing, before anything is started."""
-    missing = [name for name in ("pyspark", "pyarrow", "rich", "matplotlib") if not importlib.util.find_spec(name)]
+    needed = ("pyspark", "pyarrow", "psutil", "rich", "matplotlib")
+    missing = [name for name in needed if not importlib.util.find_spec(name)]
     if missing:
         raise IngestError(f"{', '.join(missing)} not installed; type: pip install 'pyspark-commitlog[ingest]'")
 

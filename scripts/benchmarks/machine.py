@@ -13,10 +13,10 @@ from typing import Any
 
 import psutil
 
+import commitlog
 from scripts.benchmarks import kafka_broker
 
 _PACKAGES = (
-    "commitlog",
     "numpy",
     "pyzmq",
     "zlib-ng",
@@ -50,7 +50,7 @@ def describe(directory: Path) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Versions of the packages that are installed, of SQLite, and of the servers."""
-    found = {"sqlite": sqlite3.sqlite_version}
+    found = {"commitlog": commitlog.__version__, "sqlite": sqlite3.sqlite_version}
     for name, version in (("Kafka's broker", kafka_broker.version()), *map(_program, _PROGRAMS)):
         if version:
             found[name] = version

@@ -16,11 +16,13 @@ import pytest
 
 import commitlog
 from commitlog.cli.app import COMMANDS
+from commitlog.config_file import load_config
 from tests.crash.scene import is_running, pid_of
 from tests.waiting import wait_until
 
 SMALL = "[store]\nsegment_bytes = 65536\n"
 README = Path(__file__).parents[2] / "README.md"
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def run(*arguments: object, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -244,6 +246,16 @@ def test_every_command_is_in_the_readme_and_has_help() -> None:
         done = run(command, "--help")
         assert done.returncode == 0
         assert command.encode() in done.stdout
+
+
+@pytest.mark.parametrize("name", ["default", "durable", "rocketmq"])
+def test_config_prints_a_file_that_can_be_given(name: str, tmp_path: Path) -> None:
+    """With its comments."""
+    printed = run("config", name).stdout
+    assert printed == (CONFIGS / f"{name}.toml").read_bytes()
+    file = tmp_path / "mine.toml"
+    file.write_bytes(printed)
+    load_config(file)
 
 
 def test_version() -> None:
