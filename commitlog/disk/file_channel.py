@@ -122,8 +122,10 @@ class FileChannel:
     # ---- durability -----------------------------------------------------------------------------
 
     def fdatasync(self, fd: int) -> None:
-        """Returns once the data is on the device. After an error the pages count as clean: see
-        DESIGN's rule 8.
+        """Returns once the data is on the device.
+
+        After an error the kernel counts the pages as clean, although they are not on the device.
+        The next call would succeed, so whoever meets an error writes the data again.
         """
         os.fdatasync(fd)
 
