@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from commitlog.appending.attachment import Attachment
 from commitlog.appending.lane import FAULT_PATIENCE_NS
 from commitlog.clock import Clock, limit_ns
-from commitlog.errors import CommitLogError, ForkedProducer, IllegalArgument, PoolUnlinked, WaitTimeout
+from commitlog.errors import CommitLogError, ForkedProducer, IllegalArgument, NotCopied, PoolUnlinked, WaitTimeout
 from commitlog.receipt import Level, Receipt
 from commitlog.record.host import Host, message_id
 from commitlog.shm.layout import Lane
@@ -168,6 +168,10 @@ class LaneProgress:
     def message_id(self, where: int) -> str:
         """RocketMQ's id of the message whose record begins at `where`."""
         return message_id(self._store_host, where)
+
+    def refuse_pickle(self) -> NoReturn:
+        """For a receipt that is pickled: only this process knows how far its message has come."""
+        raise NotCopied("a receipt can't be pickled: pass on its topic, partition and offset, and wait here")
 
     def reached(self, level: Level, where: int) -> bool:
         """Whether everything below `where`, an offset of the lane's log, has reached the level.

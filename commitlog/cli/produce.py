@@ -56,7 +56,7 @@ def produce(
         sent = 0
         try:
             for lines in _batches(names, producer, overhead):
-                producer.send_batch(topic, lines, key, tags)
+                producer.send_batch(topic, lines, key=key, tags=tags)
                 sent += len(lines)
         except (CommitLogError, OSError) as error:
             producer.flush()

@@ -167,8 +167,8 @@ class FileSource:
     def _read_more(self) -> None:
         tail = next(self._turns, None)
         if tail is not None:
-            properties = {"source": tail.path}
-            self._items.extend(Item(None, line, properties) for line in tail.read())
+            headers = {"source": tail.path}
+            self._items.extend(Item(None, line, headers) for line in tail.read())
 
     def _next_tail(self) -> Iterator[Tail]:
         while True:

@@ -44,8 +44,8 @@ class Item(NamedTuple):
     """One message of a source, without its place in the run."""
 
     key: str | None
-    body: bytes
-    properties: dict[str, str]
+    value: bytes
+    headers: dict[str, str]
 
 
 class Source(Protocol):
@@ -111,7 +111,7 @@ class Sender:
     def warm_up(self) -> None:
         """Sends one message to a topic of its own: the query reads it before the clock starts."""
         own = {**self.identity, "run": WARM_UP, "sequence": "0", "source": WARM_UP}
-        self.producer.send(f"{self.topic}.{WARM_UP}", b"{}", properties=own)
+        self.producer.send(f"{self.topic}.{WARM_UP}", b"{}", headers=own)
 
     def finish(self, source: Source) -> None:
         """Waits until everything is flushed, and gives the lane back."""
@@ -139,20 +139,20 @@ class Sender:
         Returns how many were accepted: fewer when the job says stop.
         """
         send, topic, identity = self.producer.send, self.topic, self.identity
-        for count, (key, body, properties) in enumerate(items):
-            own = {**properties, **identity, "sequence": str(self.sequence)}
+        for count, (key, value, headers) in enumerate(items):
+            own = {**headers, **identity, "sequence": str(self.sequence)}
             try:
-                receipt = send(topic, body, key=key, properties=own)
+                receipt = send(topic, value, key=key, headers=own)
             except (NoBufferAvailable, DiskError, WaitTimeout) as error:
                 if error.receipt is None:
                     self._wait_for_room(error)
                     return count
                 receipt = error.receipt  # it is in the log: a flush came too late, the next one may be in time
             except RecordError as error:
-                where = properties.get("source", "this machine")
+                where = headers.get("source", "this machine")
                 raise IngestError(f"message {self.sequence + 1} of {where}: {error}") from error
             self.sequence += 1
-            self.body_bytes += len(body)
+            self.body_bytes += len(value)
             self.next_offset = receipt.offset + 1
             if self.sequence >= self._next_probe:
                 self._add_probe(receipt)

@@ -19,7 +19,7 @@ from commitlog.record.layout import Buffer
 from commitlog.record.record import decode
 
 _ENTRIES_AT_ONCE = 1_000
-NOTHING_YET = Message("", -1, -1, None, b"", None, {}, -1, -1, -1, "")
+NOTHING_YET = Message("", -1, -1, None, b"", {}, None, -1, -1, -1, "", {})
 """Stands for "no message at the moment" among messages; it sorts before every message."""
 
 

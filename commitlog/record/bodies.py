@@ -46,7 +46,7 @@ class Bodies:
             return cls._of_arrow(bodies)
         if isinstance(bodies, str | bytes | bytearray | memoryview | dict) or not isinstance(bodies, Sequence):
             raise IllegalMessage(
-                f"a batch is a sequence of bytes, not {type(bodies).__name__}; one body goes to send()"
+                f"a batch is a sequence of bytes, not {type(bodies).__name__}; one value goes to send()"
             )
         return cls._of_sequence(bodies)
 
@@ -85,7 +85,7 @@ class Bodies:
         if hasattr(array, "combine_chunks"):
             array = array.combine_chunks()
         if array.null_count:
-            raise RecordError(f"a body can't be null, and {array.null_count} of the Arrow array are; fill_null(b'')")
+            raise RecordError(f"a value can't be null, and {array.null_count} of the Arrow array are; fill_null(b'')")
         kind, count, skip = str(array.type), len(array), array.offset
         if kind.startswith("fixed_size_binary"):
             size = array.type.byte_width
@@ -145,7 +145,7 @@ class Bodies:
             except TypeError:
                 _refuse(self._sequence)
             if len(joined) != (stop - start) * self.size:
-                raise IllegalMessage("a body is of bytes: a memoryview must be of format 'B'")
+                raise IllegalMessage("a value is of bytes: a memoryview must be of format 'B'")
             part = np.frombuffer(joined, np.uint8)
         return part.view(f"V{self.size}").ravel()
 
@@ -168,5 +168,5 @@ def _refuse(bodies: Sequence[Any]) -> NoReturn:
             hint = (
                 "; use .encode()" if isinstance(body, str) else "; use orjson.dumps()" if isinstance(body, dict) else ""
             )
-            raise IllegalMessage(f"body {index} of the batch is {type(body).__name__}, not bytes{hint}")
-    raise IllegalMessage("a body of the batch is not contiguous bytes")
+            raise IllegalMessage(f"value {index} of the batch is {type(body).__name__}, not bytes{hint}")
+    raise IllegalMessage("a value of the batch is not contiguous bytes")

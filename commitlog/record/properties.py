@@ -62,6 +62,15 @@ def check_topic(topic: str) -> bytes:
     return topic.encode("ascii")
 
 
+def own_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """The user's own properties, without those that have one of RocketMQ's names."""
+    return {
+        name: value
+        for name, value in properties.items()
+        if name not in RESERVED_NAMES and not name.startswith(RESERVED_PREFIX)
+    }
+
+
 def _check_pair(name: object, value: object, what: str) -> None:
     if not isinstance(name, str) or not isinstance(value, str):
         kinds = f"{type(name).__name__} and {type(value).__name__}"
@@ -69,7 +78,7 @@ def _check_pair(name: object, value: object, what: str) -> None:
     if not name or not value:
         raise IllegalProperty(f"{what}: readers drop an empty name or value; leave it out")
     if "\x01" in name or "\x02" in name or "\x01" in value or "\x02" in value:
-        raise IllegalProperty(f"{what}: 0x01 and 0x02 separate properties and can't be part of one")
+        raise IllegalProperty(f"{what}: 0x01 and 0x02 end names and values in a record and can't be part of one")
 
 
 def encode_properties(
@@ -101,10 +110,10 @@ def encode_properties(
             pairs = properties.items()
         except AttributeError:
             raise IllegalProperty(
-                f"properties are a mapping of str to str, not {type(properties).__name__}; make one with dict()"
+                f"headers are a mapping of str to str, not {type(properties).__name__}; make one with dict()"
             ) from None
         for name, value in pairs:
-            what = f"property {name!r}"
+            what = f"header {name!r}"
             _check_pair(name, value, what)
             if name in RESERVED_NAMES or name.startswith(RESERVED_PREFIX):
                 raise IllegalProperty(f"{what} is a name of RocketMQ's own; choose another, as my-{name}")
@@ -112,10 +121,13 @@ def encode_properties(
     try:
         encoded = text.encode()
     except UnicodeEncodeError as error:
-        raise IllegalProperty(f"a key, tag or property can't be written as UTF-8: {error}") from None
+        raise IllegalProperty(f"a key, tags or a header can't be written as UTF-8: {error}") from None
     most = PROPERTIES_BYTES_MAX - (CRC_PROPERTY_BYTES if append_crc else 0)
     if len(encoded) > most:
-        raise PropertiesTooLarge(f"properties of {len(encoded):,} bytes; at most {most:,} fit into a record")
+        raise PropertiesTooLarge(
+            f"PROPERTIES_SIZE_EXCEEDED: key, tags and headers of {len(encoded):,} bytes; at most {most:,} fit into "
+            f"a record"
+        )
     return encoded
 
 

@@ -84,12 +84,12 @@ def test_sending_goes_on_after_it(tmp_path: Path) -> None:
                     producer.last("t")
                 return b"asked"
 
-        producer.send("t", Asking(), key="7", tags="g", properties={"p": "x"})
+        producer.send("t", Asking(), key="7", tags="g", headers={"p": "x"})
         with pytest.raises(errors.MessageTooLarge):
             producer.send("t", bytes(1 << 20))
         found = producer.last("t")
         assert found is not None
-        assert (found.value, found.key, found.tags, found.properties) == (b"asked", "7", "g", {"p": "x"})
+        assert (found.value, found.key, found.tags, found.headers) == (b"asked", "7", "g", {"p": "x"})
         assert producer.send("t", b"").offset == 1
         with pytest.raises(errors.IllegalTopic):
             producer.last(["t"])  # type: ignore[arg-type]

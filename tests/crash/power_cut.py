@@ -367,7 +367,7 @@ class _State:
                 mine = [producer.send(f"topic-{number % 3}", b"after the cut") for number in range(6)]
                 producer.flush(60)
             crc = zlib.crc32(b"after the cut")
-            new = {(receipt.lane, receipt.topic, receipt.offset, receipt.physical_offset, crc) for receipt in mine}
+            new = {(receipt.partition, receipt.topic, receipt.offset, receipt.physical_offset, crc) for receipt in mine}
         self.sent = self.sent | new
         self.promised = Promised(self.promised.flushed | new, self.promised.next_offsets, self.promised.deleted)
         self._compare()

@@ -136,7 +136,7 @@ class Matrix:
 
     def note(self, receipt: commitlog.Receipt, body: bytes) -> None:
         crc = zlib.crc32(body)
-        self.noted.append((receipt.lane, receipt.topic, receipt.offset, receipt.physical_offset, crc))
+        self.noted.append((receipt.partition, receipt.topic, receipt.offset, receipt.physical_offset, crc))
 
     # ---- rounds ---------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ class Sender:
         body = b"%08d" % len(self.sent) + os.urandom(size)
         receipt = self.producer.send("t", body)
         self.sent.append(body)
-        self.noted.append((receipt.lane, "t", receipt.offset, receipt.physical_offset, zlib.crc32(body)))
+        self.noted.append((receipt.partition, "t", receipt.offset, receipt.physical_offset, zlib.crc32(body)))
         return receipt
 
     def is_told(self, name: str, receipt: commitlog.Receipt) -> None:

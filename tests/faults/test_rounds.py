@@ -235,7 +235,7 @@ def test_the_time_for_a_segment_begins_when_it_is_worked_on(tmp_path: Path) -> N
     with bench(tmp_path / "store", store={"write_path": "direct"}, producer={"segment_wait_ms": 5000}) as made:
         clock = BusyAllocator(20)
         made.words[Header.SUPERVISOR_HEARTBEAT] = clock.now
-        producer = commitlog.Producer(made.path, clock)
+        producer = commitlog.Producer(made.path, clock=clock)
         made.producers.append(producer)
         clock.made = made
         assert producer.send("t", b"x").offset == 0

@@ -13,7 +13,7 @@ from commitlog.ingest.sampling import MachineSource
 def kinds(source: MachineSource) -> dict[str, list[dict[str, object]]]:
     found: dict[str, list[dict[str, object]]] = {}
     for item in source.take(100_000):
-        sample = orjson.loads(item.body)
+        sample = orjson.loads(item.value)
         found.setdefault(sample["kind"], []).append(sample)
     return found
 

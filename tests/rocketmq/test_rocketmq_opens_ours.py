@@ -41,7 +41,7 @@ def fill(producer: commitlog.Producer) -> None:
         topic = TOPICS[number % 3]
         tags = "Wört 值 🙂" if number % 4 == 0 else None
         key = f"key-{number}" if number % 3 else None
-        producer.send(topic, bytes([number]) * (number * 13 % 2500), key=key, tags=tags, properties={"n": str(number)})
+        producer.send(topic, bytes([number]) * (number * 13 % 2500), key=key, tags=tags, headers={"n": str(number)})
     producer.send_batch("batched", [b"one", b"two", b"", b"four"])
     producer.flush()
 

@@ -92,7 +92,7 @@ def test_rows_come_back_as_they_were_written(spark: SparkSession, store: commitl
     ]
     write(spark.createDataFrame(pa.Table.from_pylist(rows)).coalesce(1), store)
     written = messages(store)
-    assert [(m.topic, m.value, m.key, m.properties) for m in written] == [
+    assert [(m.topic, m.value, m.key, m.headers) for m in written] == [
         ("a", b"1", "k1", {"h": "x", "g": "y"}),
         ("b", b"2", None, {}),
         ("a", b"", None, {}),
@@ -100,8 +100,8 @@ def test_rows_come_back_as_they_were_written(spark: SparkSession, store: commitl
     ]
     read = spark.read.format("commitlog").options(subscribe="a,b", includeHeaders=True).load(str(store.path))
     write(read.drop("partition"), store, topic="copy")
-    copies = {m.value: (m.key, m.properties) for m in messages(store, "copy")}
-    assert copies == {m.value: (m.key, m.properties) for m in written}
+    copies = {m.value: (m.key, m.headers) for m in messages(store, "copy")}
+    assert copies == {m.value: (m.key, m.headers) for m in written}
 
 
 @pytest.mark.parametrize("how", ["no keys", "keys"])
