@@ -36,7 +36,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *DOCS]
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
-_KNOB = re.compile(rf"\b({'|'.join(field.name for field in dataclasses.fields(Config))})\.([a-z_]+)\b")
+_KNOB = re.compile(rf"(?<![\w./])({'|'.join(field.name for field in dataclasses.fields(Config))})\.([a-z_]+)\b")
 
 
 def blocks(page: Path, language: str) -> list[str]:
