@@ -1,7 +1,7 @@
 """Finds the last record of a topic in a lane, in a write buffer or in the log's files.
 
-Its queue offset is known. So the consume queue's entry comes first, and counts only if it names that
-record. Otherwise the log is walked segment by segment from its end, because records without an
+Its queue offset is known. So the consume queue's entry comes first, and counts only if it names
+that record. Otherwise the log is walked segment by segment from its end, because records without an
 entry are there.
 """
 

@@ -75,7 +75,7 @@ class WritePlace:
             self.append = buffers.writer(self._segment, position)
 
     def view(self, where: int, size: int) -> memoryview:
-        """Memory for `size` bytes at `where`, which has room for them. `store` puts them in place."""
+        """Memory for `size` bytes at `where`, where there is room. `store` puts them in place."""
         if isinstance(self._slot, DirectSegment):
             return memoryview(bytearray(size))
         return self._slot[where - self._start : where - self._start + size]
@@ -96,7 +96,7 @@ class WritePlace:
         return data
 
     def leave(self) -> None:
-        """Makes the next record look for its place again, and find out whether the store is closing."""
+        """Makes the next record look for its place again, and see whether the store is closing."""
         self.limit, self._segment = -1, -1
         self._row[Lane.BLOCKED] = 0  # an interrupted wait may have left it
 

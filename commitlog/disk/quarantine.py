@@ -9,8 +9,8 @@ The files are in `lanes/<number>/quarantine/`:
     segment-<start>               a segment file from behind the log's end
     cut.json                      a cut that is under way
 
-A cut is planned, then carried out. The plan (`cut.json`) and a copy of everything that it takes away
-are durable before the first byte of the log changes. Each step may be repeated. So the recovery
+A cut is planned, then carried out. The plan (`cut.json`) and a copy of everything that it takes
+away are durable before the first byte of the log changes. Each step may be repeated. So the recovery
 after a killed one carries out the same cut, and ends as if nothing had been killed.
 """
 
@@ -111,7 +111,7 @@ class Quarantine:
             return None
 
     def _is_sound(self, cut: Cut) -> bool:
-        """Whether a plan from disk names only files of this lane, and every byte it zeroes was copied."""
+        """Whether a plan from disk names only files of this lane, and a copy of what it zeroes."""
         if type(cut.end) is not int or type(cut.dirty_end) is not int:
             return False
         base = segment_start(cut.end, self.segment_bytes)
@@ -124,7 +124,7 @@ class Quarantine:
         )
 
     def carry_out(self, cut: Cut) -> None:
-        """Moves the files of a planned cut out of the log, and zeroes the bytes behind the log's end.
+        """Moves the files of a planned cut out of the log, and zeroes the bytes behind its end.
 
         All of it is durable at return.
         """

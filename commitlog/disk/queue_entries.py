@@ -13,7 +13,7 @@ from commitlog.record.table import RecordTable
 
 
 def by_topic(table: RecordTable, count: int) -> Iterator[tuple[str, Ints]]:
-    """Each topic with the indices of its records, among the first `count` of those that get an entry."""
+    """Each topic with the indices of its records among the first `count`; only those with an entry."""
     wanted = np.flatnonzero(table.in_queue[:count])
     wanted = wanted[np.argsort(table.topic_index[wanted], kind="stable")]
     edges = np.searchsorted(table.topic_index[wanted], np.arange(len(table.topics) + 1))

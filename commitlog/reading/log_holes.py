@@ -33,7 +33,7 @@ class Hole:
     end: int
     error: LogError
     is_open: bool
-    """Whether no record follows below the limit. Then `end` is the limit, and no record begins there."""
+    """Whether no record follows below the limit. Then `end` is the limit, not a record's start."""
 
 
 class LogHoles:
@@ -112,7 +112,7 @@ def walk_past(
     *,
     ends_whole: bool = False,
 ) -> Iterator[Step | Hole]:
-    """Walks the log like `walk`, but yields a hole where `walk` raises CorruptRecord or DamagedFile.
+    """Walks like `walk`, but yields a hole where `walk` raises CorruptRecord or DamagedFile.
 
     After a hole the records behind it follow. An open hole is the last item. `ends_whole` says that
     no record reaches beyond the limit, so one that seems to is damaged. Raises what `open_segment`

@@ -51,13 +51,13 @@ from commitlog.shm.layout import segment_start
 _BLOCK_BYTES = 1 << 20
 _SAMPLE_RECORDS = 64
 _DOUBLE_CHECKS = 4
-"""A search ends when CRCs of places that only look like records covered the segment so many times."""
+"""A search ends when its CRCs of wrong places covered the segment's bytes so many times."""
 _PROPERTIES = re.compile(rb"(?:[^\x01\x02]+\x01[^\x01\x02]*\x02)*(?:[^\x01\x02]+\x01[^\x01\x02]*)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The bytes [start, end) of the log hold no record. The last gap is the log's end; it may be empty."""
+    """The bytes [start, end) of a log hold no record. The last gap ends the log, and may be empty."""
 
     start: int
     end: int
@@ -199,7 +199,7 @@ class LogScan:
     # ---- gaps -----------------------------------------------------------------------------------
 
     def gap(self, where: int, reason: str, *, passes_file: bool = False) -> Gap:
-        """The gap that begins at `where`. It ends at the next good record or BLANK, or with the last file.
+        """The gap from `where` to the next good record or BLANK, or to the end of the last file.
 
         `passes_file`: it ends in a later file, because this file can't be read.
         """
@@ -294,7 +294,7 @@ def _size_by_lengths(mapped: mmap.mmap, position: int, magic: int) -> int:
 
 
 def _candidates(view: ByteArray, base: int, start: int, end: int) -> list[tuple[int, int]]:
-    """Positions in [start, end) that look like a record or a BLANK of their place, and their sizes."""
+    """Positions in [start, end) that look like a record or BLANK of their place, with sizes."""
     size = len(view)
     magics = view[start + MAGIC_AT : min(end + BLANK_BYTES - 1, size)]
     first = np.flatnonzero((magics == MAGIC_V1 >> 24) | (magics == MAGIC_BLANK >> 24)) + start

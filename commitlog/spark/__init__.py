@@ -1,7 +1,8 @@
 """PySpark and the commit log: a session with good settings, the lag of a query, and the format.
 
     spark = commitlog.spark.session("my app")
-    rows = spark.readStream.format("commitlog").option("path", "data/events").option("subscribe", "orders").load()
+    source = spark.readStream.format("commitlog").option("path", "data/events")
+    rows = source.option("subscribe", "orders").load()
 
 Nothing here imports pyspark before it is needed. The format works in anybody's own session as well.
 """

@@ -1,4 +1,4 @@
-"""Reads the rows of one Spark task as Arrow batches, from consume queue entries and mapped segments.
+"""Reads the rows of a Spark task as Arrow batches, by consume queue entries and mapped segments.
 
 It runs in a pooled worker, which may be on another machine, and may run the same task again much
 later. So it opens the store itself and checks that it is the one of the plan. A task gives the same
@@ -293,7 +293,7 @@ class SliceReader:
     # ---- giving them out ------------------------------------------------------------------------
 
     def _decoded(self, segment: Segment, places: Places, noted: Ints, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows as batches. Those that recovery noted (`noted`) are checked before all others."""
+        """The rows as batches. Those that recovery noted (`noted`) are checked first."""
         wrong = check_rows(segment, self.queue, places, noted)
         for run in self._runs(segment, places, wrong):
             for piece in cut(run):

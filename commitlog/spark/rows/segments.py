@@ -76,7 +76,7 @@ class SegmentCache:
         return segment
 
     def forget_gone(self) -> None:
-        """Unmaps files that are not at their path any more: a mapping keeps their space on the disk."""
+        """Unmaps files that are no longer at their path: a mapping keeps their space on the disk."""
         for key, segment in list(self._mapped.items()):
             try:
                 facts = os.stat(segment.path)
