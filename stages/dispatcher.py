@@ -268,7 +268,7 @@ class Dispatcher(BaseStage):
             for queue in state.queues.values():
                 queue.close()
             if state.segment is not None:
-                state.segment.shutdown()
+                state.segment.close()
         del self._flushed, self._dispatched
 
     def _segment(self, lane: int, start: int, size: int) -> MappedFile:
@@ -276,7 +276,7 @@ class Dispatcher(BaseStage):
         state = self._state[lane]
         if state.segment is None or state.segment.start != start:
             if state.segment is not None:
-                state.segment.shutdown()
+                state.segment.close()
             state.segment = MappedFile(self.directory.lane(lane).segment(start), start, size, self.channel)
         return state.segment
 

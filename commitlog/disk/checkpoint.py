@@ -16,7 +16,6 @@ the version before ends with its CRC-32 at 72: it is read all the same.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import struct
 from dataclasses import dataclass
@@ -177,12 +176,3 @@ class StoreCheckpoint:
         with channel.opened(path, write=True, create=True) as fd:
             channel.pwrite(fd, _STORE_CHECKPOINT.pack(*fields).ljust(STORE_CHECKPOINT_BYTES, b"\0"), 0)
             channel.fdatasync(fd)
-
-    @classmethod
-    def load(cls, path: Path, channel: FileChannel) -> StoreCheckpoint | None:
-        """None where the file is missing or too short."""
-        with contextlib.suppress(FileNotFoundError):
-            data = channel.read_file(path, STORE_CHECKPOINT_BYTES)
-            if len(data) >= _STORE_CHECKPOINT.size:
-                return cls(*_STORE_CHECKPOINT.unpack_from(data))
-        return None
