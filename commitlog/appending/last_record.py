@@ -55,13 +55,11 @@ def last_record(lease: Lease, topic: str, queue_offset: int) -> Record | None:
 
 def _indexed(lease: Lease, topic: str, queue_offset: int) -> tuple[int, int] | None:
     """Offset and size of the record by the consume queue; None where it has no plausible entry."""
-    queue = ConsumeQueue(lease.lane_directory.queue(topic), channel=lease.channel)
-    try:
-        entries = queue.entries(queue_offset, 1)
-    except (DamagedFile, FileNotFoundError):
-        return None
-    finally:
-        queue.close()
+    with ConsumeQueue(lease.lane_directory.queue(topic), channel=lease.channel) as queue:
+        try:
+            entries = queue.entries(queue_offset, 1)
+        except (DamagedFile, FileNotFoundError):
+            return None
     if not len(entries) or entries["size"][0] < RECORD_BYTES_MIN or entries["physical_offset"][0] < 0:
         return None
     return int(entries["physical_offset"][0]), int(entries["size"][0])

@@ -22,6 +22,7 @@ import stat
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -49,6 +50,13 @@ def is_light(topic: str) -> bool:
     and queues.
     """
     return topic.startswith(_LIGHT)
+
+
+def first_where(condition: Callable[[int], bool], low: int, high: int) -> int:
+    """The smallest number in [low, high) that meets a condition, which all after it meet too; `high`
+    if none does.
+    """
+    return bisect_left(range(high), True, low, high, key=condition)
 
 
 class _FileGone(Exception):
@@ -293,7 +301,7 @@ class ConsumeQueue:
         for start in reversed(self._starts):
             first = start // ENTRY_BYTES
             if self._size_at(first):
-                return _first_where(lambda q: self._size_at(q) == 0, first, first + per_file)
+                return first_where(lambda offset: self._size_at(offset) == 0, first, first + per_file)
         return self._starts[0] // ENTRY_BYTES if self._starts else 0
 
     def first(self) -> int:
@@ -307,7 +315,7 @@ class ConsumeQueue:
         if not self._starts:
             return 0
         begin = self._starts[0] // ENTRY_BYTES
-        return _first_where(lambda q: self._size_at(q) != PRE_FILL_SIZE, begin, max(self._end(), begin))
+        return first_where(lambda offset: self._size_at(offset) != PRE_FILL_SIZE, begin, max(self._end(), begin))
 
     def find_by_timestamp(self, timestamp: int, first: int, end: int, read_timestamp: Callable[[int], int]) -> int:
         """The queue offset in [first, end) of the first message stored at or after a time (ms);
@@ -316,13 +324,22 @@ class ConsumeQueue:
         `read_timestamp(queue offset)` reads a record's store timestamp. A binary search: store
         timestamps only grow.
         """
-        return _first_where(lambda queue_offset: read_timestamp(queue_offset) >= timestamp, first, end)
+        return first_where(lambda offset: read_timestamp(offset) >= timestamp, first, end)
 
     def close(self) -> None:
+        """Closes the files. What was placed and not synced may still be lost in a power cut."""
         for fd in self._files.values():
             self.channel.close(fd)
         self._files.clear()
         self._writable.clear()
+
+    def __enter__(self) -> ConsumeQueue:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def queue_directories(top: Path, channel: FileChannel) -> Iterator[Path]:
@@ -346,25 +363,15 @@ def _is_directory(path: Path) -> bool:
 def unlink_below(directory: Path, first_where: int, channel: FileChannel) -> None:
     """Deletes the files of a queue all of whose entries name places below a log offset; the last
     file stays, so that offsets never restart. RocketMQ's deleteExpiredFile."""
-    queue = ConsumeQueue(directory, channel=channel)
-    try:
-        old = []
+    old = []
+    with ConsumeQueue(directory, channel=channel) as queue:
         for start in queue.starts()[:-1]:
             last = queue.entries((start + queue.file_bytes) // ENTRY_BYTES - 1, 1)
             if not len(last) or not last["size"][0] or int(last["physical_offset"][0]) >= first_where:
                 break
             old.append(start)
-    finally:
-        queue.close()
     for start in old:
         with contextlib.suppress(FileNotFoundError):  # somebody else was quicker
             channel.unlink(directory / segment_name(start))
     if old:
         channel.sync_directory(directory)
-
-
-def _first_where(condition: Callable[[int], bool], low: int, high: int) -> int:
-    """The smallest number in [low, high) that meets a condition which, once met, stays met; `high`
-    if none does.
-    """
-    return low + bisect_left(range(low, high), True, key=condition)

@@ -7,7 +7,9 @@ The files are in `lanes/<number>/quarantine/`:
     torn-<offset>-<crc>.json      the note that goes with them
     surplus-<offset>-<crc>.bin    what a segment file had beyond a segment's size
     segment-<start>               a segment file from behind the log's end
+    queue-<topic>-…               what had the name of a consume queue, or of a file of one, and was none
     cut.json                      a cut that is under way
+    rebuild.json                  consume queues are being built anew
 
 A cut is planned, then carried out. The plan (`cut.json`) and a copy of everything that it takes
 away are durable before the first byte of the log changes. Each step may be repeated. So the recovery
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,6 +37,7 @@ from commitlog.shm.layout import segment_start
 COPY_BYTES = 4 << 20
 """Files are copied, zeroed and written again in pieces of this size."""
 _PLAN = "cut.json"
+_CORRUPTION_NOTE = re.compile(r"corrupt-(\d{20})\.json")
 
 
 @dataclass(frozen=True)
@@ -58,8 +62,8 @@ class Cut:
 class Quarantine:
     """One lane's quarantine."""
 
-    def __init__(self, lane: LaneDirectory, segment_bytes: int, channel: FileChannel) -> None:
-        self.lane, self.path = lane, lane.quarantine
+    def __init__(self, lane_directory: LaneDirectory, segment_bytes: int, channel: FileChannel) -> None:
+        self.lane_directory, self.path = lane_directory, lane_directory.quarantine
         self.segment_bytes, self.channel = segment_bytes, channel
 
     # ---- notes ----------------------------------------------------------------------------------
@@ -71,17 +75,17 @@ class Quarantine:
         said = f"corruption: {file} at offset {offset}: {reason}; {end - offset:,} bytes hold no record"
         note = {"file": file, "offset": offset, "bytes": end - offset, "reason": reason}
         data = _to_json(note)
-        path = _corruption_note(self.lane, offset)
+        path = self.path / f"corrupt-{offset:020d}.json"
         with contextlib.suppress(FileNotFoundError):
             if self.channel.read_file(path) == data:
                 return said
-        self.channel.create_directory(self.path, below=self.lane.path)
+        self.channel.create_directory(self.path, below=self.lane_directory.path)
         self.channel.replace_file(path, data)
         return said
 
     def keep_surplus(self, start: int, length: int) -> None:
         """Copies what a segment file has beyond a segment's size; the caller cuts it off then."""
-        self.channel.create_directory(self.path, below=self.lane.path)
+        self.channel.create_directory(self.path, below=self.lane_directory.path)
         self._copy(start, start + self.segment_bytes, start + length, "surplus")
 
     # ---- cuts -----------------------------------------------------------------------------------
@@ -91,7 +95,7 @@ class Quarantine:
 
         `later` are the starts of segment files that are to leave the log.
         """
-        self.channel.create_directory(self.path, below=self.lane.path)
+        self.channel.create_directory(self.path, below=self.lane_directory.path)
         copy, crc = "", 0
         if dirty_end > end:
             copy, crc = self._copy(segment_start(end, self.segment_bytes), end, dirty_end, "torn")
@@ -128,7 +132,7 @@ class Quarantine:
 
         All of it is durable at return.
         """
-        channel, commitlog = self.channel, self.lane.commitlog
+        channel, commitlog = self.channel, self.lane_directory.commitlog
         for source, target in cut.moves:
             with contextlib.suppress(FileNotFoundError):  # moved already
                 channel.rename(commitlog / source, self.path / target)
@@ -137,7 +141,7 @@ class Quarantine:
             channel.sync_directory(commitlog)
         if cut.dirty_end > cut.end:
             base = segment_start(cut.end, self.segment_bytes)
-            with channel.opened(self.lane.segment(base), write=True) as fd:
+            with channel.opened(self.lane_directory.segment(base), write=True) as fd:
                 for at in range(cut.end, cut.dirty_end, COPY_BYTES):
                     channel.pwrite(fd, bytes(min(COPY_BYTES, cut.dirty_end - at)), at - base)
                 channel.fdatasync(fd)
@@ -161,7 +165,10 @@ class Quarantine:
         """
         channel, crc = self.channel, 0
         partial = self.path / "copy.partial"
-        with channel.opened(self.lane.segment(base)) as source, channel.opened(partial, write=True, create=True) as fd:
+        with (
+            channel.opened(self.lane_directory.segment(base)) as source,
+            channel.opened(partial, write=True, create=True) as fd,
+        ):
             channel.truncate(fd, 0)
             channel.truncate(fd, end - start)
             for at in _pieces_with_data(channel, source, start - base, end - base):
@@ -180,27 +187,46 @@ class Quarantine:
         return next(n for n in _numbered(name) if n not in taken)
 
 
-def is_noted(lane: LaneDirectory, offset: int) -> bool:
+def is_noted(lane_directory: LaneDirectory, offset: int) -> bool:
     """Whether a recovery noted that the log is damaged at this offset.
 
     Consume queues keep the entries that name such a place.
     """
-    if _corruption_note(lane, offset).exists():
-        return True
-    for name in DISK.list(lane.quarantine):
-        if not name.startswith("corrupt-"):
-            continue
-        try:
-            known = orjson.loads(DISK.read_file(lane.quarantine / name))
-            if known["offset"] <= offset < known["offset"] + known["bytes"]:
+    for start, note in corruption_notes(lane_directory, DISK):
+        if start == offset:
+            return True
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # a note that says nothing
+            found = read_corruption_note(note, DISK)
+            if found[0] <= offset < found[1]:
                 return True
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # it says nothing, then
     return False
 
 
-def _corruption_note(lane: LaneDirectory, offset: int) -> Path:
-    return lane.quarantine / f"corrupt-{offset:020d}.json"
+def corruption_notes(lane_directory: LaneDirectory, channel: FileChannel) -> Iterator[tuple[int, Path]]:
+    """The notes of damaged ranges, each with the log offset that its name has: where its range
+    begins.
+    """
+    for name in channel.list(lane_directory.quarantine):
+        if found := _CORRUPTION_NOTE.fullmatch(name):
+            yield int(found[1]), lane_directory.quarantine / name
+
+
+def read_corruption_note(note: Path, channel: FileChannel) -> tuple[int, int]:
+    """The range [start, end) that a note says, bytes of the log. Raises ValueError, KeyError or
+    TypeError for nonsense, OSError.
+    """
+    said = orjson.loads(channel.read_file(note))
+    return int(said["offset"]), int(said["offset"]) + int(said["bytes"])
+
+
+def rebuild_mark(lane_directory: LaneDirectory) -> Path:
+    """The file that is there while the lane's consume queues are built anew."""
+    return lane_directory.quarantine / "rebuild.json"
+
+
+def set_aside_name(*names: str) -> str:
+    """What a thing that has the name of a queue, or of a file of one, is called in the quarantine."""
+    return "-".join(("queue", *names))
 
 
 def _numbered(name: str) -> Sequence[str]:
@@ -226,7 +252,12 @@ def _pieces_with_data(channel: FileChannel, fd: int, start: int, end: int) -> It
 
 
 def write_again(
-    lane: LaneDirectory, segment_bytes: int, start: int, end: int, channel: FileChannel, tell: Callable[[int], None]
+    lane_directory: LaneDirectory,
+    segment_bytes: int,
+    start: int,
+    end: int,
+    channel: FileChannel,
+    tell: Callable[[int], None],
 ) -> None:
     """Writes the log bytes [start, end) once more in their place and syncs them.
 
@@ -237,8 +268,8 @@ def write_again(
     while where < end:
         base = segment_start(where, segment_bytes)
         stop = min(end, base + segment_bytes)
-        if os.path.isfile(lane.segment(base)):
-            _write_segment_again(lane.segment(base), base, where, stop, channel)
+        if os.path.isfile(lane_directory.segment(base)):
+            _write_segment_again(lane_directory.segment(base), base, where, stop, channel)
         where = stop
         tell(where)
 

@@ -16,6 +16,7 @@ import numpy as np
 from commitlog.disk.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue, queue_directories
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.mapped_file_queue import MappedFileQueue
+from commitlog.disk.open_queues import OpenQueues
 from commitlog.disk.queue_entries import by_topic, entries_of, runs
 from commitlog.disk.store_directory import segment_name
 from commitlog.errors import DamagedFile
@@ -24,7 +25,6 @@ from commitlog.reading.log_scan import Gap
 from commitlog.record.byte_ranges import Ints
 from commitlog.record.table import RecordTable
 
-_OPEN_MOST = 256
 _FINDINGS_MOST = 1000
 """Findings listed of one log; more are only counted."""
 
@@ -114,7 +114,10 @@ class _Check:
     records_behind: int = 0
     bytes_behind: int = 0
     entries: int = 0
-    queues: dict[Path, ConsumeQueue] = field(default_factory=dict)
+    queues: OpenQueues = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.queues = OpenQueues(self.channel)
 
     def run(self, progress: Callable[[int], None]) -> LaneReport:
         scan = self.root.scan(self.channel)
@@ -138,7 +141,7 @@ class _Check:
                     break
             self._check_ends(end)
         finally:
-            self._close()
+            self.queues.close()
         return LaneReport(
             path=str(self.root.path),
             lane=self.root.lane,
@@ -199,7 +202,7 @@ class _Check:
 
         Entries above `dispatched` need not be there yet.
         """
-        queue = self._queue(self.root.path / "consumequeue" / topic / str(queue_id))
+        queue = self.queues.get(self.root.path / "consumequeue" / topic / str(queue_id))
         for begin, end in runs(table.queue_offsets[rows]):
             some = rows[begin:end]
             first = int(table.queue_offsets[some[0]])
@@ -235,7 +238,7 @@ class _Check:
             return
         for directory in queue_directories(self.root.path / "consumequeue", self.channel):
             try:
-                self._check_end(self._queue(directory), end)
+                self._check_end(self.queues.get(directory), end)
             except (DamagedFile, OSError) as error:
                 self._add_finding(directory, 0, f"unreadable: {error}")
 
@@ -245,16 +248,3 @@ class _Check:
         if len(last) and int(last["physical_offset"][0]) >= end:
             place = (count - 1) * ENTRY_BYTES
             self._add_finding(queue.directory, place, f"entry {count - 1} names a record past the log's end, {end}")
-
-    def _queue(self, directory: Path) -> ConsumeQueue:
-        queue = self.queues.get(directory)
-        if queue is None:
-            if len(self.queues) >= _OPEN_MOST:
-                self._close()
-            queue = self.queues[directory] = ConsumeQueue(directory, channel=self.channel)
-        return queue
-
-    def _close(self) -> None:
-        for queue in self.queues.values():
-            queue.close()
-        self.queues.clear()

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.mapped_file_queue import MappedFileQueue
-from commitlog.disk.quarantine import Quarantine
+from commitlog.disk.quarantine import Quarantine, rebuild_mark
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import FAULT_BY_ERRNO, CorruptRecord, DamagedFile, RecoveryError, disk_error
+from commitlog.opening.queue_files import QueueFiles
 from commitlog.opening.queue_repair import QueueRepair
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.log_walk import RecentSegments
@@ -50,7 +51,7 @@ class AdoptedQueues:
         """What is wrong with them, in a line; None where nothing is. Reads a few entries and
         records of each topic.
         """
-        if QueueRepair(self.lane, self.channel, self.file_bytes).is_unfinished:
+        if rebuild_mark(self.lane).exists():
             return "they were being built when the store was killed"
         if self.counted < 0:
             return "nobody has counted their entries"
@@ -64,8 +65,8 @@ class AdoptedQueues:
         return None if total == self.counted else f"{total:,} of {self.counted:,} entries are there"
 
     def _find_end(self, topic: str, segments: RecentSegments) -> int:
-        queue, named = ConsumeQueue(self.lane.queue(topic), channel=self.channel), NamedQueue(topic, self.lane.number)
-        try:
+        named = NamedQueue(topic, self.lane.number)
+        with ConsumeQueue(self.lane.queue(topic), channel=self.channel) as queue:
             bounds = QueueBounds(queue, self.first, self.synced)
             first, end = bounds.find()
             for offset in {first, end - 1} if first < end else ():
@@ -73,8 +74,6 @@ class AdoptedQueues:
             if bounds.goes_on(end):
                 self._check_unsynced(queue, named, end, segments)
             return end
-        finally:
-            queue.close()
 
     def _check_unsynced(self, queue: ConsumeQueue, named: NamedQueue, end: int, segments: RecentSegments) -> None:
         """What comes behind `synced` are this topic's own entries too: the last one, or the last
@@ -97,7 +96,8 @@ class AdoptedQueues:
         """Places the entries of [first, synced) and empties everything else; what the ends add up
         to then.
         """
-        repair = QueueRepair(self.lane, self.channel, self.file_bytes)
+        files = QueueFiles(self.lane, self.channel, self.file_bytes)
+        repair = QueueRepair(files)
         quarantine = Quarantine(self.lane, self.segment_bytes, self.channel)
         try:
             repair.begin_rebuild(self.first)
@@ -117,7 +117,7 @@ class AdoptedQueues:
             repair.trim()
             repair.finish()
         finally:
-            repair.close()
+            files.close()
         return total_of_ends(self.lane, self.first, self.synced, self.channel)
 
 

@@ -33,6 +33,8 @@ from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import Cut, Quarantine, write_again
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import FAULT_BY_ERRNO, DamagedFile, RecoveryError, disk_error
+from commitlog.opening.queue_check import QueueCheck
+from commitlog.opening.queue_files import QueueFiles
 from commitlog.opening.queue_repair import QueueRepair
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.queue_bounds import total_of_ends
@@ -96,7 +98,7 @@ def recover_lane(
             try:
                 return recovery.run(known_end)
             finally:
-                recovery.queues.close()
+                recovery.queue_files.close()
     except OSError as error:
         doing = f"recovery of {lane.path}"
         if error.errno in FAULT_BY_ERRNO and not isinstance(error, FileNotFoundError):
@@ -151,7 +153,8 @@ class _Recovery:
     ) -> None:
         self.lane, self.size, self.channel, self.report = lane, segment_bytes, channel, report
         self.quarantine = Quarantine(lane, segment_bytes, channel)
-        self.queues = QueueRepair(lane, channel, queue_file_bytes)
+        self.queue_files = QueueFiles(lane, channel, queue_file_bytes)
+        self.queue_check, self.queue_repair = QueueCheck(self.queue_files), QueueRepair(self.queue_files)
         self.positions = PositionsFile(lane, store_id, channel)
         self.findings: list[str] = []
         self.stopped_properly = not lane.abort_file.exists()
@@ -176,9 +179,9 @@ class _Recovery:
             kept_from = flushed - flushed % _PAGE_BYTES
             write_again(self.lane, self.size, kept_from, walked.end, self.channel, self._progress)
         self.channel.sync_directory(self.lane.commitlog)
-        for finding in (*self.queues.cut(walked.end), *self.queues.trim()):
+        for finding in (*self.queue_repair.cut(walked.end), *self.queue_repair.trim()):
             self._find(finding)
-        self.queues.finish()
+        self.queue_repair.finish()
         first = segments.first if segments.starts else walked.end
         return LaneEnd(
             first=first,
@@ -321,7 +324,7 @@ class _Recovery:
         they were built here.
         """
         first, dispatched = log.segments.first, positions.dispatched_where
-        known = first <= dispatched and self.queues.look_right(log, dispatched, positions.entries)
+        known = first <= dispatched and self.queue_check.have_all_below(log, dispatched, positions.entries)
         if known and (dispatched > 0 or not log.segments.starts):
             walked = self._walk_from(log, dispatched, flushed, build=False)
             if walked.met_dispatched and walked.queues_right:
@@ -329,9 +332,9 @@ class _Recovery:
                     walked = self._walk_from(log, dispatched, flushed, build=True)
                     dispatched = walked.end
                 return walked, min(dispatched, walked.end)
-        for finding in self.queues.findings:
+        for finding in self.queue_check.findings:
             self._find(finding)
-        self.queues.begin_rebuild(first)
+        self.queue_repair.begin_rebuild(first)
         walked = self._walk_from(log, first, flushed, build=True)
         return walked, walked.end
 
@@ -341,7 +344,7 @@ class _Recovery:
         # record's time
         start = max((dispatched - 1) // self.size * self.size, log.segments.first)
         walked = _Walked(end=start, met_dispatched=dispatched == start)
-        self.queues.gaps = walked.corrupt  # what lost queue offsets are in
+        self.queue_repair.gaps = walked.corrupt  # what lost queue offsets are in
         for piece in log.pieces(start):
             if isinstance(piece, Gap):
                 if walked.torn is None:
@@ -350,19 +353,19 @@ class _Recovery:
             elif walked.torn is not None:
                 walked.records_after += len(piece)
             else:
-                self._count(walked, piece, dispatched, None if build else self.queues)
+                self._count(walked, piece, dispatched, None if build else self.queue_check)
                 if build:
-                    self.queues.place(piece)
+                    self.queue_repair.place(piece)
         walked.met_dispatched |= dispatched == walked.end
         return walked
 
-    def _count(self, walked: _Walked, table: RecordTable, dispatched: int, check: QueueRepair | None) -> None:
+    def _count(self, walked: _Walked, table: RecordTable, dispatched: int, check: QueueCheck | None) -> None:
         where = table.physical_offsets
         walked.last_store_timestamp = int(table.store_timestamps[-1])
         walked.met_dispatched |= bool((where == dispatched).any())
         if check is not None and walked.queues_right:
             old = int(np.searchsorted(where, dispatched))
-            walked.queues_right = check.has_entries(table, old) and check.reach(table, old)
+            walked.queues_right = check.have_entries(table, old) and check.reach(table, old)
 
     def _judge(self, walked: _Walked, gap: Gap, flushed: int, segments: MappedFileQueue) -> None:
         """Is this gap the log's end, or damage within it?"""

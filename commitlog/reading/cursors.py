@@ -221,9 +221,6 @@ class QueueCursor:
         return True
 
     def _entries(self, offset: int, count: int) -> list[tuple[int, int, int]]:
-        queue = self._index.queue(self._topic)
-        try:
+        with self._index.queue(self._topic) as queue:
             entries: list[tuple[int, int, int]] = queue.entries(offset, count).tolist()
             return entries
-        finally:
-            queue.close()

@@ -54,17 +54,15 @@ class IndexedOffsets:
 
         None where its last entry does not name its record.
         """
-        queue = ConsumeQueue(self.lane.queue(topic), channel=self.channel)
-        try:
-            begin, end = QueueBounds(queue, first, self.synced).find()
-            if begin < end:
-                segments = RecentSegments(self.lane, self.segment_bytes, self.channel)
-                check_entry(queue, NamedQueue(topic, self.lane.number), end - 1, segments)
-            return end
-        except (DamagedFile, CorruptRecord, OSError, OverflowError, ValueError):
-            return None
-        finally:
-            queue.close()
+        with ConsumeQueue(self.lane.queue(topic), channel=self.channel) as queue:
+            try:
+                begin, end = QueueBounds(queue, first, self.synced).find()
+                if begin < end:
+                    segments = RecentSegments(self.lane, self.segment_bytes, self.channel)
+                    check_entry(queue, NamedQueue(topic, self.lane.number), end - 1, segments)
+                return end
+            except (DamagedFile, CorruptRecord, OSError, OverflowError, ValueError):
+                return None
 
     def _all_are_there(self, first: int) -> bool:
         if self._are_complete is None:
@@ -93,10 +91,8 @@ class IndexedOffsets:
 
     def _last_resort(self, topic: str) -> int:
         """The end of the consume queue, damaged or not: the log has no record of the topic."""
-        queue = ConsumeQueue(self.lane.queue(topic), channel=self.channel)
-        try:
-            return queue.end()
-        except (DamagedFile, OSError):
-            return 0
-        finally:
-            queue.close()
+        with ConsumeQueue(self.lane.queue(topic), channel=self.channel) as queue:
+            try:
+                return queue.end()
+            except (DamagedFile, OSError):
+                return 0

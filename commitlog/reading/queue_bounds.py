@@ -175,14 +175,12 @@ def total_of_ends(lane: LaneDirectory, first_where: int, end_where: int, channel
     """
     total = 0
     for topic in channel.list(lane.consumequeue):
-        queue = ConsumeQueue(lane.queue(topic), channel=channel)
-        try:
-            end = _end_of_small(queue, end_where)
-            total += QueueBounds(queue, first_where, end_where).find()[1] if end is None else end
-        except (DamagedFile, OSError):
-            return -1
-        finally:
-            queue.close()
+        with ConsumeQueue(lane.queue(topic), channel=channel) as queue:
+            try:
+                end = _end_of_small(queue, end_where)
+                total += QueueBounds(queue, first_where, end_where).find()[1] if end is None else end
+            except (DamagedFile, OSError):
+                return -1
     return total
 
 

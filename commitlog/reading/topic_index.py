@@ -213,11 +213,8 @@ class LaneIndex:
 
         It is `end` where there is none.
         """
-        queue = self.queue(topic)
-        try:
+        with self.queue(topic) as queue:
             return min((at for start in queue.starts() if offset < (at := start // ENTRY_BYTES) < end), default=end)
-        finally:
-            queue.close()
 
     def named(self, topic: str) -> NamedQueue:
         """What the records of the topic's consume queue have in common."""
@@ -265,17 +262,15 @@ class LaneIndex:
 
         Entries beyond that may name what was lost with a pool. Raises _DoubtfulQueue.
         """
-        queue = self.queue(topic)
-        try:
-            if self.view.one_log:
-                return foreign_bounds(queue, limits, partial(self._record_of, topic, queue))
-            first, end = QueueBounds(queue, limits.first, limits.dispatched).find()
-            for offset in {first, end - 1} if first < end else ():
-                self._check_entry(topic, queue, offset)
-        except (DamagedFile, CorruptRecord, OSError, OverflowError, ValueError) as error:
-            raise _DoubtfulQueue(f"topic {topic}: {error}") from error
-        finally:
-            queue.close()
+        with self.queue(topic) as queue:
+            try:
+                if self.view.one_log:
+                    return foreign_bounds(queue, limits, partial(self._record_of, topic, queue))
+                first, end = QueueBounds(queue, limits.first, limits.dispatched).find()
+                for offset in {first, end - 1} if first < end else ():
+                    self._check_entry(topic, queue, offset)
+            except (DamagedFile, CorruptRecord, OSError, OverflowError, ValueError) as error:
+                raise _DoubtfulQueue(f"topic {topic}: {error}") from error
         return first, end
 
     def _check_entry(self, topic: str, queue: ConsumeQueue, offset: int) -> None:
@@ -307,11 +302,8 @@ class LaneIndex:
 
         Raises CorruptRecord for an entry that names another record, DamagedFile.
         """
-        queue = self.queue(topic)
-        try:
+        with self.queue(topic) as queue:
             return self._record_of(topic, queue, offset)
-        finally:
-            queue.close()
 
     def _record_of(self, topic: str, queue: ConsumeQueue, offset: int, *, check_crc: bool = False) -> Record:
         entry = queue.entries(offset, 1)
@@ -370,17 +362,18 @@ class LaneIndex:
         if known is None or known.first >= known.end:
             return None
         indexed = min(known.indexed, known.end)
-        queue = self.queue(topic)
-        try:
-            found = queue.find_by_timestamp(
-                timestamp_ms, known.first, indexed, lambda offset: self._record_of(topic, queue, offset).store_timestamp
-            )
-        except (DamagedFile, CorruptRecord):
-            if self.view.one_log:
-                return self._find_by_looking(topic, queue, known, timestamp_ms)
-            return self._find_by_walking(topic, self.first, timestamp_ms)
-        finally:
-            queue.close()
+        with self.queue(topic) as queue:
+            try:
+                found = queue.find_by_timestamp(
+                    timestamp_ms,
+                    known.first,
+                    indexed,
+                    lambda offset: self._record_of(topic, queue, offset).store_timestamp,
+                )
+            except (DamagedFile, CorruptRecord):
+                if self.view.one_log:
+                    return self._find_by_looking(topic, queue, known, timestamp_ms)
+                return self._find_by_walking(topic, self.first, timestamp_ms)
         if found < indexed:
             return found
         return self._find_by_walking(topic, known.walk_from(indexed), timestamp_ms)

@@ -171,8 +171,7 @@ class SliceReader:
 
     def _indexed(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows that have a consume queue entry, up to the first that has none."""
-        queue = ConsumeQueue(self.lane.queue(self.slice.topic))
-        try:
+        with ConsumeQueue(self.lane.queue(self.slice.topic)) as queue:
             while self.next < self.slice.end:
                 count = min(self.slice.end - self.next, ENTRIES_MAX)
                 entries = queue.entries(self.next, count)
@@ -191,8 +190,6 @@ class SliceReader:
                     self._leave_out(range(self.next, self.next + 1), "its consume queue entry is empty", file, at)
                     continue
                 yield from self._by_segment(where, sizes, schema)
-        finally:
-            queue.close()
 
     def _by_segment(self, where: Ints, sizes: Ints, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         noted = self.damage.touches(where, sizes)

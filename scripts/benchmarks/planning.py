@@ -76,10 +76,9 @@ def stopped_store(path: Path, segments: int) -> Path:
             data, places = segment_bytes(number, segment * SEGMENT_BYTES, segment * RECORDS_A_SEGMENT)
             lane.segment(segment * SEGMENT_BYTES).write_bytes(data)
             entries += places
-        queue = ConsumeQueue(lane.queue(TOPIC))
-        offsets, sizes = zip(*entries, strict=True)
-        queue.place(range(len(entries)), offsets, sizes, [0] * len(entries))
-        queue.close()
+        with ConsumeQueue(lane.queue(TOPIC)) as queue:
+            offsets, sizes = zip(*entries, strict=True)
+            queue.place(range(len(entries)), offsets, sizes, [0] * len(entries))
         end = segments * SEGMENT_BYTES
         PositionsFile(lane, "", DISK).store(Positions(1, end, end, 0, 0, True, len(entries)))
     return path

@@ -105,11 +105,8 @@ class ReaderNeeds:
         offset = reader.offset(topic, lane)
         if offset is None:
             return None
-        queue = ConsumeQueue(self.directory.lane(lane).queue(topic), channel=self.directory.channel)
-        try:
+        with ConsumeQueue(self.directory.lane(lane).queue(topic), channel=self.directory.channel) as queue:
             if offset >= queue.end():
                 return None
             entry = queue.entries(max(offset, queue.first()), 1)
             return int(entry["physical_offset"][0]) if len(entry) and entry["size"][0] else 0
-        finally:
-            queue.close()

@@ -129,11 +129,8 @@ class MadeLane:
 
     def entries(self, topic: str) -> list[tuple[int, int, int]]:
         """The consume queue of a topic: physical offset, size, tags code."""
-        queue = ConsumeQueue(self.directory.queue(topic), QUEUE_FILE)
-        try:
+        with ConsumeQueue(self.directory.queue(topic), QUEUE_FILE) as queue:
             return [tuple(entry) for entry in queue.entries(0, queue.end()).tolist()]
-        finally:
-            queue.close()
 
     def expected_entries(self, topic: str, end: int | None = None) -> list[tuple[int, int, int]]:
         found = []

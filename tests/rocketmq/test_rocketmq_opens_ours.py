@@ -56,12 +56,9 @@ def ours(root: Path) -> list[dict[str, Any]]:
 
 def our_entries(lane: LaneDirectory) -> Iterator[tuple[str, int, int, int, int]]:
     for topic in DISK.list(lane.consumequeue):
-        queue = ConsumeQueue(lane.queue(topic))
-        try:
+        with ConsumeQueue(lane.queue(topic)) as queue:
             for index, entry in enumerate(queue.entries(0, queue.end()).tolist()):
                 yield topic, index, *entry
-        finally:
-            queue.close()
 
 
 def check(found: Found, root: Path, before: list[dict[str, Any]]) -> None:

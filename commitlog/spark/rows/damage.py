@@ -10,13 +10,12 @@ against their place, by the decoder and many at once.
 from __future__ import annotations
 
 import contextlib
-import re
 from dataclasses import dataclass
 
 import numpy as np
-import orjson
 
 from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.quarantine import corruption_notes, read_corruption_note
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord
 from commitlog.reading.queue_bounds import NamedQueue
@@ -26,7 +25,6 @@ from commitlog.record.record import decode
 from commitlog.spark.rows.decoding import Places
 from commitlog.spark.rows.segments import Segment
 
-_NOTE = re.compile(r"corrupt-(\d{20})\.json")
 _ANYWHERE = 1 << 62
 
 
@@ -46,14 +44,11 @@ class Damage:
         no end.
         """
         found = []
-        for name in channel.list(lane.quarantine):
-            if not (begin := _NOTE.fullmatch(name)):
-                continue
-            start, end = int(begin[1]), _ANYWHERE
+        for start, note in corruption_notes(lane, channel):
+            said = start, _ANYWHERE
             with contextlib.suppress(ValueError, KeyError, TypeError):
-                note = orjson.loads(channel.read_file(lane.quarantine / name))
-                start, end = int(note["offset"]), int(note["offset"]) + int(note["bytes"])
-            found.append((start, end))
+                said = read_corruption_note(note, channel)
+            found.append(said)
         found.sort()
         starts, ends = ([pair[index] for pair in found] for index in (0, 1))
         return cls(np.array(starts, np.int64), np.maximum.accumulate(np.array(ends, np.int64)))
