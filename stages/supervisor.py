@@ -44,7 +44,8 @@ from commitlog.errors import (
     refusal,
 )
 from commitlog.lines import to_json
-from commitlog.opening.adoption import check_lane_fits, choose_segment_bytes, open_pool
+from commitlog.opening.pool import open_pool
+from commitlog.opening.sizing import check_lane_fits, choose_segment_bytes
 from commitlog.reading.view import attach_control
 from commitlog.shm.layout import STAGES, Header, Lane, Stage
 from commitlog.shm.positions import ControlRegion

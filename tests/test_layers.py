@@ -52,7 +52,7 @@ EXCEPTIONS = {
     "commitlog/cli/produce.py": ({"os.open"}, "the user's input file"),
     "commitlog/cli/top.py": ({"os.open"}, "a closed pipe: points standard output at /dev/null"),
     "commitlog/config_file.py": ({"read_text"}, "the user's TOML file"),
-    "commitlog/opening/adoption.py": ({"os.rmdir"}, "the pool's directory, in shared memory"),
+    "commitlog/opening/new_pool.py": ({"os.rmdir"}, "the pool's directory, in shared memory"),
     "commitlog/disk/descriptors.py": ({"os.open"}, "/dev/null in the place of a closed standard stream"),
     "commitlog/ingest/feeding.py": ({"os.open"}, "the user's input files"),
     "commitlog/ingest/job.py": ({"open"}, "logs of a run"),

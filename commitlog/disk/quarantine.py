@@ -69,8 +69,8 @@ class Quarantine:
     # ---- notes ----------------------------------------------------------------------------------
 
     def note_corruption(self, file: str, offset: int, end: int, reason: str) -> str:
-        """Notes a damaged range; the bytes stay where they are. The same note is written once.
-        Returns the line to report.
+        """Notes a damaged range, and returns the line to report. The bytes stay where they are. The
+        same note is written once.
         """
         said = f"corruption: {file} at offset {offset}: {reason}; {end - offset:,} bytes hold no record"
         note = {"file": file, "offset": offset, "bytes": end - offset, "reason": reason}
@@ -84,9 +84,9 @@ class Quarantine:
         return said
 
     def keep_surplus(self, start: int, length: int) -> None:
-        """Copies what a segment file has beyond a segment's size; the caller cuts it off then."""
+        """Copies what a segment file has beyond a segment's size. The caller cuts it off then."""
         self.channel.create_directory(self.path, below=self.lane_directory.path)
-        self._copy(start, start + self.segment_bytes, start + length, "surplus")
+        self._copy(start + self.segment_bytes, start + length, "surplus", start)
 
     # ---- cuts -----------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class Quarantine:
         self.channel.create_directory(self.path, below=self.lane_directory.path)
         copy, crc = "", 0
         if dirty_end > end:
-            copy, crc = self._copy(segment_start(end, self.segment_bytes), end, dirty_end, "torn")
+            copy, crc = self._copy(end, dirty_end, "torn", segment_start(end, self.segment_bytes))
         moves = [(segment_name(start), self._free_name(f"segment-{segment_name(start)}")) for start in later]
         note = f"torn-{end:020d}-{crc or crc32(repr(moves).encode()):08x}.json"
         cut = Cut(end, dirty_end, copy, note, moves, reason, records_after)
@@ -118,10 +118,10 @@ class Quarantine:
         """Whether a plan from disk names only files of this lane, and a copy of what it zeroes."""
         if type(cut.end) is not int or type(cut.dirty_end) is not int:
             return False
-        base = segment_start(cut.end, self.segment_bytes)
+        start = segment_start(cut.end, self.segment_bytes)
         names = [cut.note, *(name for move in cut.moves for name in move), *([cut.copy] if cut.copy else [])]
         plain = all(name and "/" not in name and name not in (".", "..") for name in names)
-        if not plain or not 0 <= cut.end <= cut.dirty_end <= base + self.segment_bytes:
+        if not plain or not 0 <= cut.end <= cut.dirty_end <= start + self.segment_bytes:
             return False
         return cut.dirty_end == cut.end or (
             bool(cut.copy) and os.stat(self.path / cut.copy).st_size == cut.dirty_end - cut.end
@@ -140,10 +140,10 @@ class Quarantine:
             channel.sync_directory(self.path)
             channel.sync_directory(commitlog)
         if cut.dirty_end > cut.end:
-            base = segment_start(cut.end, self.segment_bytes)
-            with channel.opened(self.lane_directory.segment(base), write=True) as fd:
+            start = segment_start(cut.end, self.segment_bytes)
+            with channel.opened(self.lane_directory.segment(start), write=True) as fd:
                 for at in range(cut.end, cut.dirty_end, COPY_BYTES):
-                    channel.pwrite(fd, bytes(min(COPY_BYTES, cut.dirty_end - at)), at - base)
+                    channel.pwrite(fd, bytes(min(COPY_BYTES, cut.dirty_end - at)), at - start)
                 channel.fdatasync(fd)
         self.drop_plan(cut.note)
 
@@ -158,26 +158,23 @@ class Quarantine:
             if name.endswith(".partial") or (name.startswith(".") and name.endswith(".tmp")):
                 self.channel.unlink(self.path / name)
 
-    def _copy(self, base: int, start: int, end: int, kind: str) -> tuple[str, int]:
-        """Makes a durable copy of bytes of one segment file, and returns its name and CRC.
+    def _copy(self, begin: int, end: int, kind: str, start: int) -> tuple[str, int]:
+        """Makes a durable copy of the log bytes [begin, end), of the segment file that begins at `start`.
 
-        The CRC is in the name, so that the same bytes are kept once.
+        Returns its name and CRC. The CRC is in the name, so that the same bytes are kept once.
         """
         channel, crc = self.channel, 0
-        partial = self.path / "copy.partial"
-        with (
-            channel.opened(self.lane_directory.segment(base)) as source,
-            channel.opened(partial, write=True, create=True) as fd,
-        ):
+        segment, partial = self.lane_directory.segment(start), self.path / "copy.partial"
+        with channel.opened(segment) as source, channel.opened(partial, write=True, create=True) as fd:
             channel.truncate(fd, 0)
-            channel.truncate(fd, end - start)
-            for at in _pieces_with_data(channel, source, start - base, end - base):
-                data = channel.pread(source, min(COPY_BYTES, end - base - at), at)
+            channel.truncate(fd, end - begin)
+            for at in _pieces_with_data(channel, source, begin - start, end - start):
+                data = channel.pread(source, min(COPY_BYTES, end - start - at), at)
                 if data.count(0) < len(data):  # zeros are a hole of the copy, whatever they were
                     crc = crc32(data, crc)
-                    channel.pwrite(fd, data, at + base - start)
+                    channel.pwrite(fd, data, at + start - begin)
             channel.fdatasync(fd)
-        name = f"{kind}-{start:020d}-{crc:08x}.bin"
+        name = f"{kind}-{begin:020d}-{crc:08x}.bin"
         channel.rename(partial, self.path / name)
         channel.sync_directory(self.path)
         return name, crc
@@ -254,29 +251,30 @@ def _pieces_with_data(channel: FileChannel, fd: int, start: int, end: int) -> It
 def write_again(
     lane_directory: LaneDirectory,
     segment_bytes: int,
-    start: int,
+    begin: int,
     end: int,
     channel: FileChannel,
     tell: Callable[[int], None],
 ) -> None:
-    """Writes the log bytes [start, end) once more in their place and syncs them.
+    """Writes the log bytes [begin, end) once more in their place, and syncs them. Raises OSError.
 
-    They may be in the page cache only, or the last sync of them may have failed: then their pages
+    They may be in the page cache only. Or the last sync of them may have failed: then their pages
     count as clean, and only a write makes them dirty again. Files that are missing are passed over.
+    `tell` hears after each segment how far it has come.
     """
-    where = start
+    where = begin
     while where < end:
-        base = segment_start(where, segment_bytes)
-        stop = min(end, base + segment_bytes)
-        if os.path.isfile(lane_directory.segment(base)):
-            _write_segment_again(lane_directory.segment(base), base, where, stop, channel)
+        start = segment_start(where, segment_bytes)
+        stop = min(end, start + segment_bytes)
+        if os.path.isfile(lane_directory.segment(start)):
+            _write_segment_again(lane_directory.segment(start), start, where, stop, channel)
         where = stop
         tell(where)
 
 
-def _write_segment_again(path: Path, base: int, start: int, end: int, channel: FileChannel) -> None:
+def _write_segment_again(path: Path, start: int, begin: int, end: int, channel: FileChannel) -> None:
     with channel.opened(path, write=True) as fd:
-        for at in range(start, end, COPY_BYTES):
-            data = channel.pread(fd, min(COPY_BYTES, end - at), at - base)
-            channel.pwrite(fd, data, at - base)
+        for at in range(begin, end, COPY_BYTES):
+            data = channel.pread(fd, min(COPY_BYTES, end - at), at - start)
+            channel.pwrite(fd, data, at - start)
         channel.fdatasync(fd)

@@ -71,7 +71,7 @@ class LogHoles:
     def _search(self, where: int, passes_file: bool) -> Gap | None:
         for _ in range(_LOOKS):
             try:
-                self._opened().segments.look()
+                self._opened().segments.refresh()
                 return self._opened().gap(where, "", passes_file=passes_file)
             except FileNotFoundError:
                 continue

@@ -100,7 +100,7 @@ class LogScan:
                     yield piece
                 return
             except FileNotFoundError:
-                self.segments.look()
+                self.segments.refresh()
                 where = max(where, self.segments.first)
 
     def _pieces(self, where: int) -> Iterator[RecordTable | Gap]:
@@ -142,7 +142,7 @@ class LogScan:
         """
         base = segment_start(where, self.segments.size)
         if base not in self.segments:
-            self.segments.look()
+            self.segments.refresh()
         return base in self.segments and self._find(base, where - base, 0, end - base) is not None
 
     # ---- records --------------------------------------------------------------------------------

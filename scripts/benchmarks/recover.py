@@ -20,7 +20,7 @@ from commitlog.disk.checkpoint import PositionsFile
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
 from commitlog.errors import CommitLogError
-from commitlog.opening.adoption import open_pool
+from commitlog.opening.pool import open_pool
 from commitlog.opening.recovery import recover_lane
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import STAGES, Header, Stage
