@@ -40,8 +40,8 @@ if TYPE_CHECKING:
         StageStatistics,
         StoreStatistics,
     )
-    from commitlog.status import AppendMessageStatus, PutMessageStatus
-    from commitlog.store import StopReport, Store
+    from commitlog.status import AppendMessageStatus, PutMessageStatus, StopReport
+    from commitlog.store import Store
 
 __all__ = [
     "AppendMessageStatus",
@@ -84,7 +84,7 @@ _HOMES = {
     "Receipt": "receipt",
     "RetentionStatistics": "statistics",
     "StageStatistics": "statistics",
-    "StopReport": "store",
+    "StopReport": "status",
     "Store": "store",
     "StoreStatistics": "statistics",
     "Throughput": "shm.statistics",

@@ -1,7 +1,10 @@
-"""The results of an append, by RocketMQ's names (AppendMessageStatus, PutMessageStatus)."""
+"""What things came to: an append, by RocketMQ's names (AppendMessageStatus, PutMessageStatus), and the
+stop of a store.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 
 
@@ -35,3 +38,13 @@ class PutMessageStatus(Enum):
     PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
     OS_PAGE_CACHE_BUSY = "OS_PAGE_CACHE_BUSY"
     UNKNOWN_ERROR = "UNKNOWN_ERROR"
+
+
+@dataclass(frozen=True)
+class StopReport:
+    """How a stop ended. `drained`: everything that was sent is on disk, and the pool is gone. Else
+    `kept` says, a line each, why it stays; nothing in it is lost.
+    """
+
+    drained: bool
+    kept: tuple[str, ...] = ()

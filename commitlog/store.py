@@ -11,7 +11,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,6 +26,7 @@ from commitlog.errors import CommitLogError, IllegalArgument, StageFailed, Store
 from commitlog.producer import Producer
 from commitlog.reading.view import StoreView
 from commitlog.statistics import StoreStatistics, store_statistics
+from commitlog.status import StopReport
 
 _CLOSE_SLACK_SECONDS = 180.0
 """What a close gives the supervisor besides the time that its stages may take to drain."""
@@ -35,18 +35,6 @@ _NEEDED_DESCRIPTORS = 12
 """Of a start: the pipes to the supervisor, and what `Popen` has open meanwhile."""
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class StopReport:
-    """How a stop ended.
-
-    `drained` says that everything sent is on disk and that the pool is gone. Otherwise `kept` says
-    why the pool stays.
-    """
-
-    drained: bool
-    kept: tuple[str, ...] = ()
 
 
 class Store:

@@ -38,7 +38,7 @@ from commitlog.errors import CommitLogError
 from commitlog.shm.layout import HISTOGRAM_BUCKETS, STAGES, Header, Lane, Stage
 from commitlog.shm.statistics import Histogram
 from commitlog.stages.base_stage import BaseStage
-from commitlog.stages.supervisor import StageProcess, Supervisor
+from commitlog.stages.supervising.opening import StoreOpening
 
 TOPIC = "alone"
 _BATCH = 1000
@@ -47,17 +47,8 @@ _PR_SET_PTRACER, _PR_SET_PTRACER_ANY = 0x59616D61, -1
 _CLASSES = {name: name.capitalize() for name in STAGES}
 
 
-class _Locks(Supervisor):
-    """Takes the locks and makes the pool as ever, and starts nothing."""
-
-    def _launch(self, name: str, before: StageProcess | None = None) -> Any:
-        return None
-
-    def _wait_until_up(self) -> None:
-        pass
-
-    def _warn(self, text: str) -> None:
-        print(text, file=sys.stderr)
+def _warn(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 class Alone:
@@ -75,13 +66,10 @@ class Alone:
             }
         )
         self._slots, self._ahead = config.store.buffers_per_lane, config.allocator.segments_ahead
-        self._locks = _Locks(path, config)
-        self._locks.start()
-        assert self._locks.control
-        assert self._locks.facts
-        assert self._locks.facts.pool
-        self.control, self.words = self._locks.control, self._locks.control.words
-        self._pool = Path(self._locks.facts.pool.directory)
+        self._opening = StoreOpening(path, config, report=_warn)  # which has the locks
+        self.control = self._opening.run().control
+        self.words = self.control.words
+        self._pool = self.control.region.path.parent
         self._row = self.control.row(0)
         self._lane_directory = StoreDirectory(path).lane(0)
         self._stage: BaseStage | None = None

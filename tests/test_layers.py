@@ -70,7 +70,7 @@ EXCEPTIONS = {
     "shm/positions.py": ({"unlink", "os.link", "os.unlink"}, "the control file, in shared memory"),
     "stages/base_stage.py": ({"os.write"}, "the pipe that wakes it"),
     "stages/supervising/log_files.py": ({"os.open"}, "logs, which are appended to"),
-    "stages/supervisor.py": ({"os.write"}, "the pipe to the owner"),
+    "stages/supervising/reporting.py": ({"os.write"}, "the pipe to the owner"),
 }
 
 OS_CALLS = re.compile(

@@ -19,8 +19,9 @@ from commitlog.config_file import load_config
 from commitlog.errors import CommitLogError
 from commitlog.shm.layout import LANES_AT, Header, Lane, Stage
 from commitlog.stages.base_stage import BaseStage
-from commitlog.stages.supervising.stopping import StopReport, close_store
-from commitlog.stages.supervisor import StageProcess, Supervisor
+from commitlog.stages.supervising.opening import StoreOpening
+from commitlog.stages.supervising.stopping import close_store
+from commitlog.status import StopReport
 from tests.fake_clock import SteppingClock
 from tests.faults.channel import FaultsDirectory, FaultyChannel
 from tests.faults.disk import durable_bodies
@@ -35,27 +36,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-class _Locks(Supervisor):
-    """Takes the locks and opens the pool as a supervisor does, and starts nothing."""
-
-    warnings: list[str]
-
-    def _launch(self, name: str, before: StageProcess | None = None) -> Any:
-        return None
-
-    def _wait_until_up(self) -> None:
-        pass
-
-    def _warn(self, text: str) -> None:
-        self.warnings.append(text)
-
-
 class Bench:
     """A store and its stages, for a test to turn.
 
     `kinds` are stage classes to use instead of the real ones, by name; `channel` is the class of
     the stages' channels. Attributes: `words` (the control region's), `faults`, `clock`, `stages` by
-    name.
+    name, `warnings`; `supervisor` is the running store as the supervisor has it.
     """
 
     def __init__(
@@ -71,14 +57,13 @@ class Bench:
             {k: {**SETTINGS.get(k, {}), **settings.get(k, {})} for k in {*SETTINGS, *settings}}
         )
         self._kinds, self._channel = {**KINDS, **(kinds or {})}, channel
-        self.supervisor = _Locks(path, config)
-        self.supervisor.warnings = []
+        self.warnings: list[str] = []
+        self._opening = StoreOpening(path, config, report=self.warnings.append)
         try:
-            self.supervisor.start()
+            self.supervisor = self._opening.run()
         except CommitLogError:
-            self._let_go()
+            self._opening.locks.close()
             raise
-        assert self.supervisor.control is not None
         self.control, self.words = self.supervisor.control, self.supervisor.control.words
         self.stages: dict[str, Any] = {}
         self.producers: list[commitlog.Producer] = []
@@ -156,7 +141,6 @@ class Bench:
                 stage._drain()
                 stage.on_stop()
                 stage._close()
-        assert self.supervisor.facts is not None
         report = close_store(self.supervisor.directory, self.supervisor.facts, self.control, self.supervisor.channel)
         self._let_go()
         return report
@@ -171,9 +155,8 @@ class Bench:
         self._let_go()
 
     def _let_go(self) -> None:
-        self.supervisor._locks.close()
-        if self.supervisor.control is not None:
-            self.supervisor.control.close()
+        self._opening.locks.close()
+        self.control.close()
 
 
 @contextlib.contextmanager

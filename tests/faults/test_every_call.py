@@ -167,7 +167,7 @@ def test_starts_of_a_killed_store(error: str, pool: str, tmp_path: Path) -> None
             said = in_child(partial(_start, path, settings, rule_of("supervisor", call, error, times)))
             assert said == "None", f"{call}, {error}: {said}"
     made = Bench(path, **settings)
-    assert not made.supervisor.warnings or pool == "lost", made.supervisor.warnings
+    assert not made.warnings or pool == "lost", made.warnings
     made.settle()
     assert made.stop().drained
     check(noted, read_store(path), 0)

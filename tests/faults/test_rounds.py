@@ -189,7 +189,7 @@ def test_what_buffers_hold_behind_a_damaged_direct_segment_is_kept(tmp_path: Pat
             file.seek(lost % SEGMENT_BYTES)
             file.write(bytes(2000))
         again = Bench(path)
-        assert any("accepted are lost" in warning for warning in again.supervisor.warnings)
+        assert any("accepted are lost" in warning for warning in again.warnings)
         assert again.producer().send("t", b"next").offset == len(places)
         again.settle()
         assert again.stop().drained

@@ -19,7 +19,7 @@ from commitlog import errors
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.shm.layout import STAGES, Header, Lane, Stage
 from commitlog.stages.supervising.patience import Heartbeats
-from commitlog.stages.supervisor import StageProcess
+from commitlog.stages.supervising.stage_processes import StageProcess
 from tests.crash.scene import is_running, pid_of
 from tests.fake_clock import SetClock
 from tests.faults.bench import bench
@@ -109,22 +109,21 @@ def test_a_stage_that_hangs_before_its_first_sign_is_killed(tmp_path: Path) -> N
         bench(tmp_path / "store", supervisor={"hung_after_ms": 1000}) as made,
         subprocess.Popen(["sleep", "600"]) as process,
     ):
-        supervisor, pidfd = made.supervisor, os.pidfd_open(process.pid)
-        supervisor.clock = clock = SetClock()
-        supervisor.heartbeats = Heartbeats(made.control, clock)
+        stages, pidfd, clock = made.supervisor.stages, os.pidfd_open(process.pid), SetClock()
+        stages.heartbeats = Heartbeats(made.control, clock)
         stage = StageProcess("committer", process, pidfd, 0)
 
         def rounds(seconds: int) -> None:
             for _ in range(seconds * 5):
-                supervisor._check_heartbeat(stage)
+                stages.kill_if_hung(stage)
                 clock.pass_seconds(0.2)
                 made.stages["committer"].beat()
 
         rounds(15)
-        assert not supervisor.warnings
+        assert not made.warnings
         rounds(6)
         assert process.wait(60) == -signal.SIGKILL
-        assert "gave no sign for 20 s" in supervisor.warnings[0]
+        assert "gave no sign for 20 s" in made.warnings[0]
         os.close(pidfd)
 
 
@@ -136,22 +135,22 @@ def test_time_in_which_nobody_ran_is_nobodys_silence(tmp_path: Path) -> None:
         bench(tmp_path / "store", supervisor={"hung_after_ms": 1000}) as made,
         subprocess.Popen(["sleep", "600"]) as process,
     ):
-        supervisor, pidfd, clock = made.supervisor, os.pidfd_open(process.pid), SetClock()
-        supervisor.heartbeats = Heartbeats(made.control, clock)
+        stages, pidfd, clock = made.supervisor.stages, os.pidfd_open(process.pid), SetClock()
+        stages.heartbeats = Heartbeats(made.control, clock)
         stage = StageProcess("committer", process, pidfd, 0)
         row = made.control.stage_row("committer")
         row[Stage.PID] = process.pid
         for _ in range(10):
             made.stages["committer"].beat()
-            supervisor._check_heartbeat(stage)
+            stages.kill_if_hung(stage)
             clock.pass_seconds(3600)
-            supervisor._check_heartbeat(stage)
-        assert not supervisor.warnings
+            stages.kill_if_hung(stage)
+        assert not made.warnings
         for _ in range(10):
             clock.pass_seconds(0.2)
-            supervisor._check_heartbeat(stage)
+            stages.kill_if_hung(stage)
         assert process.wait(60) == -signal.SIGKILL
-        assert "gave no sign for 1 s" in supervisor.warnings[0]
+        assert "gave no sign for 1 s" in made.warnings[0]
         os.close(pidfd)
 
 
