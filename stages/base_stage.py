@@ -31,7 +31,7 @@ from commitlog.appending.wire import WakeupReceiver, WakeupSender
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import Config
 from commitlog.disk.file_channel import FileChannel
-from commitlog.disk.locks import is_running, stage_at
+from commitlog.disk.locks import holder_of, is_running, poll, stage_at, try_file, write_holder
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, StageFailed, StoreNotFound, store_moved
 from commitlog.reading.view import attach_control
@@ -43,7 +43,6 @@ from commitlog.stages.supervising.log_files import log_to_own_output
 DRAIN_ROUNDS = 10
 _DRAIN_ROUND_MS = 200
 _SETTLE_MS = 1
-_LOCK_POLL_SECONDS = 0.02
 _SPIN_NS = 1_000_000
 """How long a stage goes on looking for work that somebody waits for, after it has found some."""
 _SERVE_NS = 5_000_000
@@ -123,17 +122,11 @@ class BaseStage(ABC):
         wait_ms = Config.from_json(self.directory.load().config).supervisor.start_wait_ms
         until = self.clock.monotonic_ns() + wait_ms * 1_000_000
         path = self.directory.stage_lock_file(self.name)
-        while True:
-            fd = self.channel.open(path, write=True, create=True)
-            if self.channel.try_lock(fd) and self.channel.is_at(fd, path):
-                break
-            holder = self.channel.pread(fd, 32, 0).decode(errors="replace").strip()
-            self.channel.close(fd)
-            if self.clock.monotonic_ns() >= until:
-                raise StageFailed(f"{self.directory.path}: a {self.name} is running already (pid {holder})")
-            self.clock.sleep(_LOCK_POLL_SECONDS)
-        self.channel.truncate(fd, 0)
-        self.channel.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        fd = poll(lambda: try_file(path, self.channel), until, self.clock)
+        if fd is None:
+            holder = holder_of(path, self.channel)
+            raise StageFailed(f"{self.directory.path}: a {self.name} is running already (pid {holder})")
+        write_holder(fd, self.channel)
         return fd
 
     def _take_pool_lock(self) -> int:

@@ -29,6 +29,7 @@ from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.checkpoint import Positions, PositionsFile
 from commitlog.disk.consume_queue import FILE_BYTES
 from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.locks import try_file
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import Cut, Quarantine, write_again
 from commitlog.disk.store_directory import LaneDirectory
@@ -112,13 +113,16 @@ def _prepare_directories(lane_directory: LaneDirectory, channel: FileChannel) ->
 
 @contextmanager
 def _locked(lane_directory: LaneDirectory, channel: FileChannel) -> Iterator[None]:
-    with channel.opened(lane_directory.lock_file, write=True, create=True) as fd:
-        if not (channel.try_lock(fd) and channel.is_at(fd, lane_directory.lock_file)):
-            raise RecoveryError(
-                f"lane {lane_directory.number}: {lane_directory.lock_file} is held, by a producer of the last run or a "
-                f"RocketMQ that has the lane open; end it, then start again"
-            )
+    fd = try_file(lane_directory.lock_file, channel)
+    if fd is None:
+        raise RecoveryError(
+            f"lane {lane_directory.number}: {lane_directory.lock_file} is held, by a producer of the last run or a "
+            f"RocketMQ that has the lane open; end it, then start again"
+        )
+    try:
         yield
+    finally:
+        channel.close(fd)
 
 
 @dataclass

@@ -41,7 +41,7 @@ import orjson
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.consume_queue import ENTRY_BYTES
-from commitlog.disk.locks import Lock
+from commitlog.disk.locks import Lock, holder_of, poll, write_holder
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, ReaderError, ReaderInUse
 from commitlog.reading.lane_choice import ALL_LANES, LaneChoice
@@ -193,22 +193,14 @@ class RegisteredReaders:
         ReaderError where the store may not be written.
         """
         path = self._path(name, "lock")
-        deadline = self.clock.monotonic_ns() + int(PATIENCE_SECONDS * 1e9)
-        while True:
-            lock = Lock(self.channel)
-            try:
-                if self._try(lock, name, path):
-                    return lock
-            except BaseException:  # an error that somebody keeps would keep the lock
-                lock.close()
-                raise
-            lock.close()
-            if self.clock.monotonic_ns() >= deadline:
-                raise ReaderInUse(
-                    f"reader {name} is in use by process {self._holder(path)}: stop that reader first, or give this one a "
-                    "name of its own"
-                )
-            self.clock.sleep(0.02)
+        until = self.clock.monotonic_ns() + int(PATIENCE_SECONDS * 1e9)
+        lock = poll(lambda: self._try(name, path), until, self.clock)
+        if lock is None:
+            raise ReaderInUse(
+                f"reader {name} is in use by process {holder_of(path, self.channel)}: stop that reader first, or give this "
+                "one a name of its own"
+            )
+        return lock
 
     def _remove_leftovers(self, name: str) -> None:
         """Removes new files of the position whose writers were killed before the rename."""
@@ -225,13 +217,23 @@ class RegisteredReaders:
         """Whether a process reads under the name now."""
         return self.channel.is_locked(self._path(name, "lock"))
 
-    def _try(self, lock: Lock, name: str, path: Path) -> bool:
+    def _try(self, name: str, path: Path) -> Lock | None:
+        lock = Lock(self.channel)
+        try:
+            if self._take(lock, name, path):
+                return lock
+        except BaseException:  # whoever keeps the error would keep the lock
+            lock.close()
+            raise
+        lock.close()
+        return None
+
+    def _take(self, lock: Lock, name: str, path: Path) -> bool:
         try:
             self.channel.create_directory(path.parent, below=self.directory.path)
             if not lock.try_take(path):
                 return False
-            self.channel.truncate(lock.fd, 0)
-            self.channel.pwrite(lock.fd, b"%d\n" % os.getpid(), 0)
+            write_holder(lock.fd, self.channel)
             self._remove_leftovers(name)
             return True
         except OSError as error:
@@ -243,12 +245,6 @@ class RegisteredReaders:
             f"{path.parent}: {error.strerror}; the position of a registered reader is kept in the store: run as a user "
             "who may write there, or read without a name (readerName)"
         )
-
-    def _holder(self, path: Path) -> str:
-        try:
-            return self.channel.read_file(path, 32).decode("ascii", "replace").strip() or "?"
-        except OSError:
-            return "?"
 
     def _path(self, name: str, kind: str) -> Path:
         check_name(name)
