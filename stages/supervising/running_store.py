@@ -95,6 +95,8 @@ class RunningStore:
                 give_up_pool(self.directory, self.facts, self.control, self.channel)
         except OSError as error:  # the owner hears why the start has failed all the same
             log.warning("what this start has made stays: %s", error)
+        finally:
+            self.control.close()
 
     # ---- watching -------------------------------------------------------------------------------
 

@@ -172,7 +172,6 @@ def test_what_was_sent_during_a_failing_start_stays(tmp_path: Path, shm_root: Pa
         producer.send("t", b"early")
     store.give_up()
     opening.locks.close()
-    store.control.close()
     assert list(shm_root.iterdir())
     with commitlog.Store.open(path, SMALL):
         pass
