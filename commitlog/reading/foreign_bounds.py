@@ -43,7 +43,7 @@ def foreign_bounds(queue: ConsumeQueue, limits: LaneLimits, record: RecordOf) ->
     except DamagedFile:
         is_found = False
     if not is_found:
-        first, end = _by_looking(queue, limits.first, limits.dispatched, record)
+        first, end = _read_through(queue, limits.first, limits.dispatched, record)
         goes_on = False
     return first, end if limits.stopped_properly else _proven_end(queue, first, end, goes_on, record)
 
@@ -73,7 +73,7 @@ def _is_good(record: RecordOf, offset: int, *, check_crc: bool = False) -> bool:
     return False
 
 
-def _by_looking(queue: ConsumeQueue, first_where: int, end_where: int, record: RecordOf) -> tuple[int, int]:
+def _read_through(queue: ConsumeQueue, first_where: int, end_where: int, record: RecordOf) -> tuple[int, int]:
     """The bounds of a queue with impossible entries, found by a look at each entry.
 
     Damaged entries are within the bounds. The queue ends with the last good entry and those that

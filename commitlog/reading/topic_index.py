@@ -45,6 +45,7 @@ from commitlog.reading.queue_bounds import NamedQueue, QueueBounds, record_of_en
 from commitlog.reading.view import LaneLimits, LogView
 from commitlog.record.layout import RECORD_BYTES_MIN, Buffer
 from commitlog.record.record import Record
+from commitlog.shm.layout import segment_start
 
 WALK_RATHER_BYTES = 8192
 """Bytes for each queue of a lane: when the lane has moved further than this, the ends of all its
@@ -179,7 +180,7 @@ class LaneIndex:
         """
         if self.view.live or self.view.one_log or limits.stopped_properly:
             return limits.dispatched
-        return max(limits.dispatched - 1, 0) // self.view.segment_bytes * self.view.segment_bytes
+        return segment_start(max(limits.dispatched - 1, 0), self.view.segment_bytes)
 
     def _walk(self, start: int, limit: int) -> Iterator[Step | Hole]:
         return self.walk(self._open, start, limit)
@@ -194,13 +195,13 @@ class LaneIndex:
         """How far the lane may be read now (offset of its log)."""
         return self._limit_of(self.view.limits(self.lane))
 
-    def _open(self, base: int) -> Buffer:
+    def _open(self, start: int) -> Buffer:
         try:
-            return self._segments.open(base)
+            return self._segments.open(start)
         except FileNotFoundError as error:
-            if self.view.limits(self.lane).first > base:
+            if self.view.limits(self.lane).first > start:
                 raise _RetentionWasQuicker from error
-            raise DamagedFile(f"{self.directory.segment(base)}: missing, `commitlog verify` says more") from error
+            raise DamagedFile(f"{self.directory.segment(start)}: missing, `commitlog verify` says more") from error
 
     # ---- consume queues -------------------------------------------------------------------------
 
@@ -289,8 +290,7 @@ class LaneIndex:
         """Whether the log is damaged where an entry points: then the entry itself may be right."""
         if self.view.one_log or where < 0 or size < RECORD_BYTES_MIN:
             return False
-        base = where - where % self.view.segment_bytes
-        for piece in self._walk(base, self.limit_now()):
+        for piece in self._walk(segment_start(where, self.view.segment_bytes), self.limit_now()):
             if isinstance(piece, Hole) and piece.start <= where and where + size <= piece.end:
                 return True
             if (piece.end if isinstance(piece, Hole) else piece.next_where) > where:
@@ -318,8 +318,8 @@ class LaneIndex:
             return False
         segments = MappedFileQueue(self.directory.commitlog, self.view.segment_bytes, self.view.channel)
         where = max(self.limit, segments.first)
-        base = where - where % segments.size
-        looks = [(base, where - base), (base + segments.size, 0)]
+        begin = segment_start(where, segments.size)
+        looks = [(begin, where - begin), (begin + segments.size, 0)]
         try:
             return any(any(segments.map(start)[at : at + _REST_BYTES]) for start, at in looks if start in segments)
         except FileNotFoundError:
@@ -372,13 +372,13 @@ class LaneIndex:
                 )
             except (DamagedFile, CorruptRecord):
                 if self.view.one_log:
-                    return self._find_by_looking(topic, queue, known, timestamp_ms)
+                    return self._find_one_by_one(topic, queue, known, timestamp_ms)
                 return self._find_by_walking(topic, self.first, timestamp_ms)
         if found < indexed:
             return found
         return self._find_by_walking(topic, known.walk_from(indexed), timestamp_ms)
 
-    def _find_by_looking(self, topic: str, queue: ConsumeQueue, known: QueueRange, timestamp_ms: int) -> int | None:
+    def _find_one_by_one(self, topic: str, queue: ConsumeQueue, known: QueueRange, timestamp_ms: int) -> int | None:
         """The same, but looks at each record of a queue: a damaged one may prevent a search."""
         for offset in range(known.first, known.end):
             with contextlib.suppress(CorruptRecord, DamagedFile):
@@ -425,7 +425,7 @@ class TopicIndex:
     def __init__(self, view: LogView, isolation: str = "flushed") -> None:
         self.view, self.isolation = view, isolation
         self.lanes: dict[int, LaneIndex] = {}
-        self._looked_at_ns = LONG_AGO_NS
+        self._refreshed_ns = LONG_AGO_NS
         self._warned = False
 
     def refresh(self) -> bool:
@@ -436,9 +436,9 @@ class TopicIndex:
         self.view.refresh()
         if not self.view.live:
             now = SYSTEM_CLOCK.monotonic_ns()
-            if now - self._looked_at_ns < STOPPED_REREAD_NS:
+            if now - self._refreshed_ns < STOPPED_REREAD_NS:
                 return False
-            self._looked_at_ns = now
+            self._refreshed_ns = now
         moved = False
         for lane in self.view.lanes():
             index = self.lanes.get(lane)
