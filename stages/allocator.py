@@ -145,7 +145,7 @@ class Allocator(BaseStage):
             for parent in (self.directory.path, self.directory.lanes_directory, lane_directory.path):
                 self.channel.sync_directory(parent)
             self._named.add(lane)
-        target = lane_directory.segment(start)
+        target = lane_directory.segment_path(start)
         if target.exists():  # made by an allocator that was killed before it could say so
             with self.channel.opened(target) as fd:
                 if self.channel.size(fd) == size:

@@ -152,7 +152,7 @@ class Alone:
 
     def _prepare_dispatcher(self) -> None:
         self._set(Lane.DISPATCHED, Lane.DISPATCH_SYNCED)
-        queue_path = self._lane_directory.queue(TOPIC)
+        queue_path = self._lane_directory.queue_path(TOPIC)
         for name in DISK.list(queue_path):
             DISK.unlink(queue_path / name)
         self._stage = self._make("dispatcher")

@@ -131,7 +131,7 @@ class Dispatcher(BaseStage):
         table = scan(segment.view, where - start, end - start, start, lane, check_crc=False)
         if table.stop is Stop.CORRUPT or (table.stop is Stop.ZERO and not len(table)):
             reason = table.reason or "zeros where a record should be"
-            raise CorruptRecord(reason, start + table.stop_position, str(self.directory.lane(lane).segment(start)))
+            raise CorruptRecord(reason, start + table.stop_position, str(self.directory.lane(lane).segment_path(start)))
         self._place(lane, table)
         done = start + size if table.stop is Stop.BLANK else start + table.stop_position
         if len(table):
@@ -177,7 +177,7 @@ class Dispatcher(BaseStage):
         queue = state.queues.pop(topic, None)
         if queue is None:
             self._make_room(lane)
-            directory = self.directory.lane(lane).queue(topic)
+            directory = self.directory.lane(lane).queue_path(topic)
             queue = ConsumeQueue(directory, self._queue_bytes, self.channel, state.named)
             if topic in state.closed and not queue.starts():
                 self._start_over(lane, state)
@@ -277,7 +277,7 @@ class Dispatcher(BaseStage):
         if state.segment is None or state.segment.start != start:
             if state.segment is not None:
                 state.segment.close()
-            state.segment = MappedFile(self.directory.lane(lane).segment(start), start, size, self.channel)
+            state.segment = MappedFile(self.directory.lane(lane).segment_path(start), start, size, self.channel)
         return state.segment
 
 

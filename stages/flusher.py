@@ -151,7 +151,7 @@ class Flusher(BaseStage):
             "lane %d: %s was removed under the running store: the lane stops; stop the store, put the file back if you can, "
             "and start it again: what was accepted stays in the pool until then",
             lane,
-            self.directory.lane(lane).segment(start),
+            self.directory.lane(lane).segment_path(start),
         )
         self.set_fault(lane, errno.ENOENT)
 
@@ -286,7 +286,7 @@ class Flusher(BaseStage):
         try:
             for start in range(segment_start(flushed, size), allocated, size):
                 if start not in files:
-                    files[start] = self.channel.open(directory.segment(start))
+                    files[start] = self.channel.open(directory.segment_path(start))
         except OSError as error:
             self._unopened.add(lane)
             self.set_fault(lane, error.errno or errno.EIO)

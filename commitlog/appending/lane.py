@@ -138,7 +138,7 @@ class Lease:
         wrote = self.row[Lane.WROTE]
         start = segment_start(wrote, segment_bytes)
         if wrote > start:
-            with self.channel.opened(self.lane_directory.segment(start)) as fd:
+            with self.channel.opened(self.lane_directory.segment_path(start)) as fd:
                 data = self.channel.pread(fd, wrote - start, 0)
             buffers.slot(start // segment_bytes)[: len(data)] = data
 
@@ -197,7 +197,7 @@ class Lease:
         while where < wrote:
             start = segment_start(where, size)
             end = min(wrote, start + size, where + MAX_BYTES)
-            with self.channel.opened(self.lane_directory.segment(start)) as fd:
+            with self.channel.opened(self.lane_directory.segment_path(start)) as fd:
                 data = self.channel.pread(fd, end - where, where - start)
             table = scan(data, 0, len(data), where, self.lane, check_crc=False)
             in_queue = table.in_queue
@@ -212,8 +212,8 @@ class Lease:
                 where += table.stop_position
             else:
                 raise RecoveryError(
-                    f"{self.lane_directory.segment(start)} at offset {where}: {table.reason or table.stop.value}; stop the "
-                    f"store and start it again, recovery says more"
+                    f"{self.lane_directory.segment_path(start)} at offset {where}: {table.reason or table.stop.value}; stop "
+                    f"the store and start it again, recovery says more"
                 )
         return LogEnd(next_offsets, timestamp)
 
@@ -237,7 +237,7 @@ class Lease:
             end = self._indexed.next_offset(topic, self.row[Lane.FIRST])
         except OSError as error:
             raise disk_error(
-                error.errno or errno.EIO, f"{self.lane_directory.queue(topic)}: looking for its end"
+                error.errno or errno.EIO, f"{self.lane_directory.queue_path(topic)}: looking for its end"
             ) from error
         self._check_place()
         return end

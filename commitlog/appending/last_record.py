@@ -55,7 +55,7 @@ def last_record(lease: Lease, topic: str, queue_offset: int) -> Record | None:
 
 def _indexed(lease: Lease, topic: str, queue_offset: int) -> tuple[int, int] | None:
     """Offset and size of the record by the consume queue; None where it has no plausible entry."""
-    with ConsumeQueue(lease.lane_directory.queue(topic), channel=lease.channel) as queue:
+    with ConsumeQueue(lease.lane_directory.queue_path(topic), channel=lease.channel) as queue:
         try:
             entries = queue.entries(queue_offset, 1)
         except (DamagedFile, FileNotFoundError):
@@ -118,5 +118,5 @@ def _read(lease: Lease, where: int, end: int) -> bytes:
     is_written_out = segment < row[Lane.COMMITTED] // segment_bytes or is_direct(row, segment)
     if buffers is not None and not is_written_out:
         return bytes(buffers.slot(segment)[position : position + end - where])
-    with lease.channel.opened(lease.lane_directory.segment(segment * segment_bytes)) as fd:
+    with lease.channel.opened(lease.lane_directory.segment_path(segment * segment_bytes)) as fd:
         return lease.channel.pread(fd, end - where, position)

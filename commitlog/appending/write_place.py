@@ -157,7 +157,7 @@ class WritePlace:
             allocator_row = self._attachment.control.stage_row("allocator")
             limit_ms = self._attachment.config.producer.segment_wait_ms
             self._wait_until(is_ready, limit_ms, self._no_segment, served_others)
-        return DirectSegment(self._lease.lane_directory.segment(start), self._lease.channel)
+        return DirectSegment(self._lease.lane_directory.segment_path(start), self._lease.channel)
 
     # ---- back-pressure --------------------------------------------------------------------------
 

@@ -79,7 +79,7 @@ def check_whole(lane_directory: LaneDirectory, data: bytes, at: int, start: int)
         table = scan(data, table.stop_position, len(data), start, lane_directory.number, check_crc=True)
     if table.stop not in (Stop.END, Stop.BLANK):
         reason = f"a failed sync lost it, and what the file holds now is damaged ({table.reason or 'zeros'})"
-        raise CorruptRecord(reason, start + table.stop_position, str(lane_directory.segment(start)))
+        raise CorruptRecord(reason, start + table.stop_position, str(lane_directory.segment_path(start)))
 
 
 def clear_unpublished(lane_directory: LaneDirectory, row: memoryview, channel: FileChannel) -> bool:
@@ -95,7 +95,7 @@ def clear_unpublished(lane_directory: LaneDirectory, row: memoryview, channel: F
     start = segment_start(wrote, size)
     if row[Lane.ALLOCATED] <= start:
         return False
-    with channel.opened(lane_directory.segment(start), write=True) as fd:
+    with channel.opened(lane_directory.segment_path(start), write=True) as fd:
         if _is_zero(fd, wrote - start, size, channel):
             return False
         for at in range(wrote - start, size, _CLEAR_BYTES):

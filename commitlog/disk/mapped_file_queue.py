@@ -92,13 +92,13 @@ class MappedFileQueue:
         """Starts of the files behind the one that begins at `start`."""
         return self.starts[bisect_right(self.starts, start) :]
 
-    def path(self, start: int) -> Path:
+    def segment_path(self, start: int) -> Path:
         return self.directory / f"{start:020d}"
 
     def map(self, start: int) -> mmap.mmap:
         """The segment's bytes. Raises OSError."""
         if start != self._mapped_start:
-            with self.channel.opened(self.path(start)) as fd:
+            with self.channel.opened(self.segment_path(start)) as fd:
                 length = self.channel.size(fd)
                 self._mapped = map_segment(fd, length, self.size, self.channel)
             self._mapped_start = start
@@ -122,7 +122,7 @@ class MappedFileQueue:
         """
         view = np.frombuffer(self.map(start), np.uint8)
         at = end = position
-        with self.channel.opened(self.path(start)) as fd:
+        with self.channel.opened(self.segment_path(start)) as fd:
             while at < self.size and (data := self.channel.next_data(fd, at)) is not None:  # holes are quickly passed
                 block = view[data : data + _BLOCK_BYTES]
                 if block.any():

@@ -141,7 +141,7 @@ class Quarantine:
             channel.sync_directory(commitlog)
         if cut.dirty_end > cut.end:
             start = segment_start(cut.end, self.segment_bytes)
-            with channel.opened(self.lane_directory.segment(start), write=True) as fd:
+            with channel.opened(self.lane_directory.segment_path(start), write=True) as fd:
                 for at in range(cut.end, cut.dirty_end, COPY_BYTES):
                     channel.pwrite(fd, bytes(min(COPY_BYTES, cut.dirty_end - at)), at - start)
                 channel.fdatasync(fd)
@@ -164,7 +164,7 @@ class Quarantine:
         Returns its name and CRC. The CRC is in the name, so that the same bytes are kept once.
         """
         channel, crc = self.channel, 0
-        segment, partial = self.lane_directory.segment(start), self.path / "copy.partial"
+        segment, partial = self.lane_directory.segment_path(start), self.path / "copy.partial"
         with channel.opened(segment) as source, channel.opened(partial, write=True, create=True) as fd:
             channel.truncate(fd, 0)
             channel.truncate(fd, end - begin)
@@ -266,8 +266,8 @@ def write_again(
     while where < end:
         start = segment_start(where, segment_bytes)
         stop = min(end, start + segment_bytes)
-        if os.path.isfile(lane_directory.segment(start)):
-            _write_segment_again(lane_directory.segment(start), start, where, stop, channel)
+        if os.path.isfile(lane_directory.segment_path(start)):
+            _write_segment_again(lane_directory.segment_path(start), start, where, stop, channel)
         where = stop
         tell(where)
 

@@ -256,7 +256,7 @@ class LaneDirectory:
     def consumequeue(self) -> Path:
         return self.path / "consumequeue"
 
-    def queue(self, topic: str) -> Path:
+    def queue_path(self, topic: str) -> Path:
         """The consume queue of a topic: `consumequeue/<topic>/<lane>`."""
         return self.consumequeue / topic / str(self.number)
 
@@ -284,7 +284,7 @@ class LaneDirectory:
     def quarantine(self) -> Path:
         return self.path / "quarantine"
 
-    def segment(self, start: int) -> Path:
+    def segment_path(self, start: int) -> Path:
         """The segment file that begins at a log offset."""
         return self.commitlog / segment_name(start)
 

@@ -127,7 +127,7 @@ class _Check:
             self._add_finding(path, 0, reason)
         first = end = segments.first
         if self.root.flushed is not None and self.root.limit is None and self.root.first < first:
-            missing = segments.path(self.root.first - self.root.first % segments.size)
+            missing = segments.segment_path(self.root.first - self.root.first % segments.size)
             self._add_finding(missing, self.root.first, f"the files of [{self.root.first:,}, {first:,}) are missing")
         try:
             for piece in scan.pieces(segments.first):

@@ -103,7 +103,7 @@ class AdoptedLog:
         compared one by one, because a small one stays in the core's own cache.
         """
         try:
-            with self.channel.opened(self.lane_directory.segment(start)) as fd:
+            with self.channel.opened(self.lane_directory.segment_path(start)) as fd:
                 return self.channel.size(fd) == self.segment_bytes and all(
                     self.channel.pread(fd, min(_BLOCK_BYTES, count - at), at)
                     == bytes(slot[at : min(at + _BLOCK_BYTES, count)])
@@ -114,7 +114,7 @@ class AdoptedLog:
 
     def _write_back(self, start: int, held: bytes, count: int) -> None:
         """Writes the first `count` bytes of a buffer to the file, which differs, if they are records."""
-        file = self.lane_directory.segment(start)
+        file = self.lane_directory.segment_path(start)
         if not self._is_whole(held, start):
             return  # buffers made since: the segment was never in them
         on_disk = self._read(file).ljust(self.segment_bytes, b"\0")
@@ -162,7 +162,7 @@ class AdoptedLog:
         if start not in segments or start in segments.wrong_sizes:
             what = f"has {segments.wrong_sizes[start]:,} bytes" if start in segments else "is missing"
         else:
-            with self.channel.opened(segments.path(start)) as fd:
+            with self.channel.opened(segments.segment_path(start)) as fd:
                 if not any(self.channel.pread(fd, min(RECOGNISABLE_BYTES, end - start), 0)):
                     what = "is empty"
             if not what and start in self._doubtful:
@@ -171,8 +171,8 @@ class AdoptedLog:
                     what = f"ends at offset {found:,}"
         if what and not is_noted(self.lane_directory, start):
             raise PoolNotAdopted(
-                f"{segments.path(start)} {what}, and all below {end:,} was flushed: these files are older than the pool "
-                f"{self.control.region.path.parent}; {self._way_out()}"
+                f"{segments.segment_path(start)} {what}, and all below {end:,} was flushed: these files are older than the "
+                f"pool {self.control.region.path.parent}; {self._way_out()}"
             )
 
     def _end_of(self, segments: MappedFileQueue, start: int) -> int:
@@ -205,7 +205,7 @@ class AdoptedLog:
         size, row = self.segment_bytes, self._row
         begin = segment_start(flushed, size)
         for start in self._missing(segments, begin, row[Lane.COMMITTED]):
-            with self.channel.opened(segments.path(start), write=True, create=True) as fd:
+            with self.channel.opened(segments.segment_path(start), write=True, create=True) as fd:
                 self.channel.allocate(fd, size)
                 self.channel.fdatasync(fd)
             self.channel.sync_directory(self.lane_directory.commitlog)

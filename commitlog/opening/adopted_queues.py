@@ -67,7 +67,7 @@ class AdoptedQueues:
 
     def _find_end(self, topic: str, segments: RecentSegments) -> int:
         named = NamedQueue(topic, self.lane_directory.number)
-        with ConsumeQueue(self.lane_directory.queue(topic), channel=self.channel) as queue:
+        with ConsumeQueue(self.lane_directory.queue_path(topic), channel=self.channel) as queue:
             bounds = QueueBounds(queue, self.first, self.synced)
             first, end = bounds.find()
             for offset in {first, end - 1} if first < end else ():

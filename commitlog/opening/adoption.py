@@ -134,7 +134,7 @@ def _check_direct(row: memoryview, lane_directory: LaneDirectory, channel: FileC
     size, flushed, wrote = row[Lane.SEGMENT_SIZE], row[Lane.FLUSHED], row[Lane.WROTE]
     for start in range(segment_start(flushed, size), wrote, size) if flushed < wrote else ():
         if is_direct(row, start // size):
-            file = lane_directory.segment(start)
+            file = lane_directory.segment_path(start)
             try:
                 with channel.opened(file) as fd:
                     data = channel.pread(fd, min(wrote - start, size), 0)
@@ -158,7 +158,7 @@ def _write_out(control: ControlRegion, lane_directory: LaneDirectory, channel: F
         for start in range(segment_start(flushed, size), wrote, size):
             if not is_direct(row, start // size):
                 end = row[Lane.DATA_END + start // size % slots] if wrote >= start + size else wrote
-                with channel.opened(lane_directory.segment(start), write=True, create=True) as fd:
+                with channel.opened(lane_directory.segment_path(start), write=True, create=True) as fd:
                     channel.allocate(fd, size)
                     channel.pwrite(fd, buffers.slot(start // size)[: end - start], 0)
     finally:
@@ -189,7 +189,7 @@ def _check_buffers(control: ControlRegion, lane_directory: LaneDirectory, channe
             if end == start + size:
                 end = row[Lane.DATA_END + start // size % slots]
             if not _agrees(lane_directory, buffers.slot(start // size), start, where, end, channel):
-                raise _not_ours(lane_directory.segment(start), where, control)
+                raise _not_ours(lane_directory.segment_path(start), where, control)
             where = start + size
     finally:
         buffers.close()
@@ -209,7 +209,7 @@ def _check_end(control: ControlRegion, lane_directory: LaneDirectory, size: int,
     has_been_leased = row[Lane.SEGMENT_SIZE] > 0  # in this pool
     if has_been_leased and is_direct(row, start // size):
         return
-    file = lane_directory.segment(start)
+    file = lane_directory.segment_path(start)
     with contextlib.suppress(FileNotFoundError), channel.opened(file) as fd:
         if any(channel.pread(fd, min(BLANK_BYTES, start + size - wrote), wrote - start)):
             raise _not_ours(file, wrote, control)
@@ -228,7 +228,7 @@ def _agrees(
 ) -> bool:
     """Whether a segment file has nothing in [where, end) that contradicts the buffer."""
     try:
-        with channel.opened(lane_directory.segment(start)) as fd:
+        with channel.opened(lane_directory.segment_path(start)) as fd:
             blocks = (
                 _contradicts(channel.pread(fd, min(_COMPARED_BYTES, end - at), at - start), buffer[at - start :])
                 for at in range(where, end, _COMPARED_BYTES)

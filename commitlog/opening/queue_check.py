@@ -46,7 +46,7 @@ class QueueCheck:
                 self.findings.append(f"consume queue: {error}")
                 return False
             topic = directory.parent.name
-            if directory == self._files.lane_directory.queue(topic):
+            if directory == self._files.lane_directory.queue_path(topic):
                 self._sound[topic] = state.sound
             if state.junk and state.junk_low < dispatched and not is_light(topic):
                 self.findings.append(f"consume queue: {directory}: damaged from entry {state.sound} on")
@@ -98,7 +98,7 @@ class QueueCheck:
             if len(later) and topic not in self._reached:
                 self._reached.add(topic)
                 if self._sound.get(topic, 0) < int(table.queue_offsets[later[0]]):
-                    directory = self._files.lane_directory.queue(topic)
+                    directory = self._files.lane_directory.queue_path(topic)
                     self.findings.append(f"consume queue: {directory}: ends too early")
                     return False
         return True

@@ -70,7 +70,7 @@ class QueueFiles:
 
     def queue(self, topic: str) -> ConsumeQueue:
         """The lane's own queue of a topic; it stays open. Raises OSError where a sync fails."""
-        return self._open.get(self.lane_directory.queue(topic))
+        return self._open.get(self.lane_directory.queue_path(topic))
 
     def opened(self, directory: Path) -> ConsumeQueue:
         """A queue for the length of a with-block."""

@@ -65,7 +65,7 @@ class QueueRepair:
     def _set_strangers_aside(self) -> None:
         """Moves what has the name of a queue and is no directory into the quarantine."""
         for topic in self._channel.list(self._lane_directory.consumequeue):
-            queue = self._lane_directory.queue(topic)
+            queue = self._lane_directory.queue_path(topic)
             for path in (queue.parent, queue):
                 if os.path.lexists(path) and not stat.S_ISDIR(os.lstat(path).st_mode):
                     self._set_aside(path, topic, path.name)
@@ -185,7 +185,7 @@ class QueueRepair:
                 found.append(f"consume queue: {error}")
                 continue
             topic = directory.parent.name
-            is_own = directory == self._lane_directory.queue(topic)
+            is_own = directory == self._lane_directory.queue_path(topic)
             placed = self._placed.get(topic, 0) if is_own else 0  # all below the log's end
             keep = max(self._first_behind(directory, state, end), placed)
             is_behind = keep < state.sound or state.junk_high >= end
@@ -210,7 +210,7 @@ class QueueRepair:
             return []
         for directory in self._files.directories():
             topic = directory.parent.name
-            if directory != self._lane_directory.queue(topic) or is_light(topic):
+            if directory != self._lane_directory.queue_path(topic) or is_light(topic):
                 continue
             with contextlib.suppress(DamagedFile):  # said by `cut`
                 state, end = self._files.state(directory), self._placed.get(topic, 0)

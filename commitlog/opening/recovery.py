@@ -244,14 +244,16 @@ class _Recovery:
                 f"segment_bytes there"
             )
         for start, length in segments.wrong_sizes.items():
-            with self.channel.opened(segments.path(start), write=True) as fd:
+            with self.channel.opened(segments.segment_path(start), write=True) as fd:
                 if length > self.size:
                     self.quarantine.keep_surplus(start, length)
                     self.channel.truncate(fd, self.size)
                 else:
                     self.channel.allocate(fd, self.size)
                 self.channel.fdatasync(fd)
-            self._find(f"{segments.path(start)}: was {length:,} bytes, a segment has {self.size:,}; made to fit")
+            self._find(
+                f"{segments.segment_path(start)}: was {length:,} bytes, a segment has {self.size:,}; made to fit"
+            )
 
     def _load_positions(self, segments: MappedFileQueue) -> Positions:
         """The recorded positions; zeros where there are none, which only means a longer walk."""
@@ -274,7 +276,7 @@ class _Recovery:
         expected = range(retired[0] if retired else first, first, self.size)
         if first in segments and retired != list(expected):
             for start in retired:
-                self.channel.unlink(segments.path(start))
+                self.channel.unlink(segments.segment_path(start))
             self.channel.sync_directory(self.lane_directory.commitlog)
             segments.refresh()
 
@@ -423,8 +425,8 @@ class _Recovery:
         lost = f", {walked.records_after:,} good records among them: possible loss" if walked.records_after else ""
         files = f" and {len(later)} segment files" if later else ""
         self._find(
-            f"torn tail: {segments.path(start)} at offset {end}: {reason}; {dirty_end - end:,} bytes{files} behind the "
-            f"end of the log are in {self.quarantine.path}{lost}"
+            f"torn tail: {segments.segment_path(start)} at offset {end}: {reason}; {dirty_end - end:,} bytes{files} behind "
+            f"the end of the log are in {self.quarantine.path}{lost}"
         )
 
     def _not_made_ahead(self, segments: MappedFileQueue, end: int) -> list[int]:

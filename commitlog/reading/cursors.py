@@ -81,7 +81,7 @@ class LaneCursor:
         except FileNotFoundError as error:
             first = self._index.view.limits(self._index.lane).first
             if first <= base:
-                path = self._index.directory.segment(base)
+                path = self._index.directory.segment_path(base)
                 raise DamagedFile(f"{path}: missing, `commitlog verify` says more") from error
             raise DataLoss(
                 f"lane {self._index.lane}: the log below {first:,} was deleted for its age or size before this reader, "
@@ -131,7 +131,7 @@ class LaneCursor:
             try:
                 record = decode(buffer, position, physical_offset=where)
             except CorruptRecord as error:
-                named = CorruptRecord(error.reason, where, str(self._index.directory.segment(table.base_offset)))
+                named = CorruptRecord(error.reason, where, str(self._index.directory.segment_path(table.base_offset)))
                 if not self._ignore_corrupt:
                     self.where, self.damage = where, named
                     return False

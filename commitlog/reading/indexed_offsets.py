@@ -54,7 +54,7 @@ class IndexedOffsets:
 
         None where its last entry does not name its record.
         """
-        with ConsumeQueue(self.lane.queue(topic), channel=self.channel) as queue:
+        with ConsumeQueue(self.lane.queue_path(topic), channel=self.channel) as queue:
             try:
                 begin, end = QueueBounds(queue, first, self.synced).find()
                 if begin < end:
@@ -91,7 +91,7 @@ class IndexedOffsets:
 
     def _last_resort(self, topic: str) -> int:
         """The end of the consume queue, damaged or not: the log has no record of the topic."""
-        with ConsumeQueue(self.lane.queue(topic), channel=self.channel) as queue:
+        with ConsumeQueue(self.lane.queue_path(topic), channel=self.channel) as queue:
             try:
                 return queue.end()
             except (DamagedFile, OSError):

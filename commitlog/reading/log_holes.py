@@ -53,7 +53,7 @@ class LogHoles:
         end = self._end(where, limit, error)
         text = f"{end - where:,} bytes hold no record"
         if isinstance(error, CorruptRecord):
-            file = self._directory.segment(segment_start(where, self._segment_bytes))
+            file = self._directory.segment_path(segment_start(where, self._segment_bytes))
             named: LogError = CorruptRecord(f"{error.reason}; {text}", where, str(file))
         else:
             named = DamagedFile(f"{error}; at offset {where}, {text}")

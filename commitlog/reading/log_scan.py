@@ -221,10 +221,10 @@ class LogScan:
                 return self._closed(where, start + found, reason, claimed)
             dirty = dirty or used > 0
         end = max(segments.end, where)
-        return Gap(where, end, str(segments.path(base)), reason, dirty, last=True, claimed_end=claimed)
+        return Gap(where, end, str(segments.segment_path(base)), reason, dirty, last=True, claimed_end=claimed)
 
     def _closed(self, where: int, end: int, reason: str, claimed: int) -> Gap:
-        path = self.segments.path(segment_start(where, self.segments.size))
+        path = self.segments.segment_path(segment_start(where, self.segments.size))
         return Gap(where, end, str(path), reason, dirty=True, last=False, claimed_end=claimed)
 
     def _claimed_end(self, base: int, position: int) -> int:

@@ -68,7 +68,7 @@ class RecentSegments:
         """The bytes of the segment that begins at `base`. Raises FileNotFoundError, DamagedFile."""
         mapped = self._mapped.get(base)
         if mapped is None:
-            file = MappedFile(self.directory.segment(base), base, self.segment_bytes, self.channel)
+            file = MappedFile(self.directory.segment_path(base), base, self.segment_bytes, self.channel)
             if not file.is_whole:
                 return file.view  # a copy, and the file may be healed
             mapped = self._mapped[base] = file.view  # unmapped as soon as the last user of the bytes is done

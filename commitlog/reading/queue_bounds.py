@@ -53,7 +53,7 @@ def record_of_entry(
     segment is missing.
     """
     start = segment_start(where, segments.segment_bytes)
-    at, file = where - start, str(segments.directory.segment(start))
+    at, file = where - start, str(segments.directory.segment_path(start))
     try:
         found = decode(segments.open(start), at, limit=at + size, physical_offset=where, check_crc=check_crc)
     except CorruptRecord as error:
@@ -175,7 +175,7 @@ def total_of_ends(lane: LaneDirectory, first_where: int, end_where: int, channel
     """
     total = 0
     for topic in channel.list(lane.consumequeue):
-        with ConsumeQueue(lane.queue(topic), channel=channel) as queue:
+        with ConsumeQueue(lane.queue_path(topic), channel=channel) as queue:
             try:
                 end = _end_of_small(queue, end_where)
                 total += QueueBounds(queue, first_where, end_where).find()[1] if end is None else end

@@ -201,13 +201,13 @@ class LaneIndex:
         except FileNotFoundError as error:
             if self.view.limits(self.lane).first > start:
                 raise _RetentionWasQuicker from error
-            raise DamagedFile(f"{self.directory.segment(start)}: missing, `commitlog verify` says more") from error
+            raise DamagedFile(f"{self.directory.segment_path(start)}: missing, `commitlog verify` says more") from error
 
     # ---- consume queues -------------------------------------------------------------------------
 
     def queue(self, topic: str) -> ConsumeQueue:
         """Opens the topic's consume queue; the caller closes it."""
-        return ConsumeQueue(self.directory.queue(topic), channel=self.view.channel)
+        return ConsumeQueue(self.directory.queue_path(topic), channel=self.view.channel)
 
     def next_file(self, topic: str, offset: int, end: int) -> int:
         """The first queue offset in (offset, end) with which a file of the consume queue begins.

@@ -157,12 +157,12 @@ class SliceReader:
             raise CorruptRecord(
                 f"{self._name()}: nothing leads to the rows from offset {self.next} on, up to {self.slice.end}; "
                 f"`commitlog verify` tells what is wrong with the lane{before}",
-                file=str(self.lane.queue(self.slice.topic)),
+                file=str(self.lane.queue_path(self.slice.topic)),
             )
         self._warn_of_missing_rows()
 
     def segment(self, base: int) -> Segment:
-        return SEGMENTS.get(Path(self.lane.segment(base)), base, self.segment_bytes)
+        return SEGMENTS.get(Path(self.lane.segment_path(base)), base, self.segment_bytes)
 
     def _name(self) -> str:
         return f"topic {self.slice.topic}, lane {self.slice.lane}"
@@ -171,7 +171,7 @@ class SliceReader:
 
     def _indexed(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows that have a consume queue entry, up to the first that has none."""
-        with ConsumeQueue(self.lane.queue(self.slice.topic)) as queue:
+        with ConsumeQueue(self.lane.queue_path(self.slice.topic)) as queue:
             while self.next < self.slice.end:
                 count = min(self.slice.end - self.next, ENTRIES_MAX)
                 entries = queue.entries(self.next, count)
@@ -284,7 +284,7 @@ class SliceReader:
             return
         error = hole.error
         reason, file = (error.reason, error.file) if isinstance(error, CorruptRecord) else (str(error), None)
-        path = file or str(self.lane.segment(segment_start(hole.start, self.segment_bytes)))
+        path = file or str(self.lane.segment_path(segment_start(hole.start, self.segment_bytes)))
         self._leave_out(range(self.next, upto), reason, path, hole.start)
 
     # ---- giving them out ------------------------------------------------------------------------

@@ -74,9 +74,9 @@ def stopped_store(path: Path, segments: int) -> Path:
         entries = []
         for segment in range(segments):
             data, places = segment_bytes(number, segment * SEGMENT_BYTES, segment * RECORDS_A_SEGMENT)
-            lane.segment(segment * SEGMENT_BYTES).write_bytes(data)
+            lane.segment_path(segment * SEGMENT_BYTES).write_bytes(data)
             entries += places
-        with ConsumeQueue(lane.queue(TOPIC)) as queue:
+        with ConsumeQueue(lane.queue_path(TOPIC)) as queue:
             offsets, sizes = zip(*entries, strict=True)
             queue.place(range(len(entries)), offsets, sizes, [0] * len(entries))
         end = segments * SEGMENT_BYTES

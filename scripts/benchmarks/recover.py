@@ -136,7 +136,7 @@ class StoppedLane:
         last = PositionsFile(lane, "", DISK).load()
         assert last
         self._last, self.bytes = last, last.flushed_where
-        self.files = [lane.segment(int(name)) for name in DISK.list(lane.commitlog)]
+        self.files = [lane.segment_path(int(name)) for name in DISK.list(lane.commitlog)]
 
     def forget(self, lost: bool = False) -> None:
         """Sets its recorded positions back to "nothing dispatched"; with `lost` removes them."""

@@ -105,7 +105,7 @@ class ReaderNeeds:
         offset = reader.offset(topic, lane)
         if offset is None:
             return None
-        with ConsumeQueue(self.directory.lane(lane).queue(topic), channel=self.directory.channel) as queue:
+        with ConsumeQueue(self.directory.lane(lane).queue_path(topic), channel=self.directory.channel) as queue:
             if offset >= queue.end():
                 return None
             entry = queue.entries(max(offset, queue.first()), 1)

@@ -246,7 +246,7 @@ class Retention:
     def _retire_segment(self, segment: OldSegment, reason: Reason) -> None:
         """Raises the lane's first offset past a segment, counts it, and logs why it goes."""
         words = self._words
-        path = self.directory.lane(segment.lane).segment(segment.start)
+        path = self.directory.lane(segment.lane).segment_path(segment.start)
         self.control.row(segment.lane)[Lane.FIRST] = segment.start + self._size
         self._retired[segment.lane] = self._retired.get(segment.lane, 0) + self._size
         words[Header.DELETED_SEGMENTS] += 1
@@ -290,6 +290,6 @@ class Retention:
             self.channel.sync_directory(lane_directory.commitlog)
         for topic in self.channel.list(lane_directory.consumequeue):
             try:
-                unlink_below(lane_directory.queue(topic), below, self.channel)
+                unlink_below(lane_directory.queue_path(topic), below, self.channel)
             except (OSError, CommitLogError) as error:  # the other queues' files go all the same
                 log.warning("lane %d, topic %s: old consume queue files can't be deleted: %s", lane, topic, error)

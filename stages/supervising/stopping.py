@@ -137,7 +137,7 @@ def _close_lane(
 
 
 def _sync_segment(lane_directory: LaneDirectory, start: int, channel: FileChannel) -> None:
-    with channel.opened(lane_directory.segment(start), write=True) as fd:
+    with channel.opened(lane_directory.segment_path(start), write=True) as fd:
         channel.fdatasync(fd)
 
 

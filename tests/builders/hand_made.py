@@ -64,7 +64,7 @@ class HandMadeLane:
 
     def _write(self, data: bytes) -> None:
         size = self.store.segment_bytes
-        path = self.store.directory.lane(self.number).segment(self.end - self.end % size)
+        path = self.store.directory.lane(self.number).segment_path(self.end - self.end % size)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("r+b" if path.exists() else "wb") as file:
             file.truncate(size)
@@ -79,7 +79,7 @@ class HandMadeLane:
             if not record.sys_flag & 4:
                 by_topic[record.topic].append(record)
         for topic, records in by_topic.items():
-            queue = ConsumeQueue(self.store.directory.lane(self.number).queue(topic), 20 * 1000)
+            queue = ConsumeQueue(self.store.directory.lane(self.number).queue_path(topic), 20 * 1000)
             columns = [(r.queue_offset, r.physical_offset, r.total_size, r.tags_code) for r in records]
             queue.place(*zip(*columns, strict=True))
             queue.close()
@@ -101,7 +101,7 @@ class HandMadeLane:
         """Plays retention: removes the segments below this one."""
         size = self.store.segment_bytes
         for number in range(segment):
-            self.store.directory.lane(self.number).segment(number * size).unlink()
+            self.store.directory.lane(self.number).segment_path(number * size).unlink()
         self.publish(first=segment * size)
 
 

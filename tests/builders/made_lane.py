@@ -65,14 +65,14 @@ class MadeLane:
         self.end += len(record)
 
     def index(self, topic: str, offset: int, record: bytes) -> None:
-        queue = ConsumeQueue(self.directory.queue(topic), QUEUE_FILE)
+        queue = ConsumeQueue(self.directory.queue_path(topic), QUEUE_FILE)
         found = decode(record)
         queue.place([offset], [found.physical_offset], [len(record)], [found.tags_code])
         queue.close()
 
     def write(self, where: int, data: bytes) -> None:
         """Puts bytes into the log; a segment file is made in full size."""
-        path = self.directory.segment(where - where % self.segment_bytes)
+        path = self.directory.segment_path(where - where % self.segment_bytes)
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:
@@ -82,7 +82,7 @@ class MadeLane:
             file.write(data)
 
     def read(self, start: int, end: int) -> bytes:
-        with self.directory.segment(start - start % self.segment_bytes).open("rb") as file:
+        with self.directory.segment_path(start - start % self.segment_bytes).open("rb") as file:
             file.seek(start % self.segment_bytes)
             return file.read(end - start)
 
@@ -129,7 +129,7 @@ class MadeLane:
 
     def entries(self, topic: str) -> list[tuple[int, int, int]]:
         """The consume queue of a topic: physical offset, size, tags code."""
-        with ConsumeQueue(self.directory.queue(topic), QUEUE_FILE) as queue:
+        with ConsumeQueue(self.directory.queue_path(topic), QUEUE_FILE) as queue:
             return [tuple(entry) for entry in queue.entries(0, queue.end()).tolist()]
 
     def expected_entries(self, topic: str, end: int | None = None) -> list[tuple[int, int, int]]:

@@ -350,7 +350,7 @@ class _State:
         ends = {place[1]: place[2] + 1 for place in places if place[0] == lane.number}
         topics = {topic for number, topic in self.promised.next_offsets if number == lane.number} | set(ends)
         for topic in topics:
-            queue = ConsumeQueue(lane.queue(topic))
+            queue = ConsumeQueue(lane.queue_path(topic))
             following = max(queue.end(), ends.get(topic, 0))
             queue.close()
             assert following >= self.promised.next_offsets[lane.number, topic], f"{lane.path}, {topic}: {following}"

@@ -18,7 +18,7 @@ WITHOUT_CRC: dict[str, dict[str, Any]] = {"store": {"segment_bytes": 1 << 16, "r
 
 def write(lane: LaneDirectory, where: int, data: bytes) -> None:
     """Sends messages that all fit into the first segment."""
-    with lane.segment(0).open("r+b") as file:
+    with lane.segment_path(0).open("r+b") as file:
         file.seek(where)
         file.write(data)
 
@@ -43,7 +43,7 @@ def test_records_lost_in_one_hole_are_not_looked_for_in_the_next(tmp_path: Path,
     write(lane, other[2] + 90, b"?")
     lane.abort_file.touch()
     if is_lost:
-        shutil.rmtree(lane.queue("mine").parent)
+        shutil.rmtree(lane.queue_path("mine").parent)
     assert next_offset(path, "mine") == 250
 
 
@@ -60,5 +60,5 @@ def test_a_damaged_queue_offset_that_no_crc_covers(tmp_path: Path, bit: int, num
     write(lane, places[number] + _QUEUE_OFFSET_AT, (number ^ 1 << bit).to_bytes(8, "big"))
     if was_killed:
         lane.abort_file.touch()
-        shutil.rmtree(lane.queue("t").parent)
+        shutil.rmtree(lane.queue_path("t").parent)
     assert next_offset(path, "t") == (299 if number == 299 else 300)  # only the last record has its own offset

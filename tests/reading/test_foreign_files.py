@@ -122,7 +122,7 @@ def test_a_named_pipe_keeps_nobody_waiting(name: str, tmp_path: Path) -> None:
 def test_what_a_segment_file_has_too_much_of_is_copied_without_its_holes(tmp_path: Path) -> None:
     """A length is cheap to claim: setting it aside must not fill the disk."""
     lane = make_lane(tmp_path / "3")
-    with lane.directory.segment(SEGMENT).open("r+b") as file:
+    with lane.directory.segment_path(SEGMENT).open("r+b") as file:
         file.truncate(SEGMENT + (1 << 28))
         file.seek(SEGMENT + (100 << 20))
         file.write(b"something")

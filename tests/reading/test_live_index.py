@@ -47,7 +47,7 @@ class LiveLane:
         """What a failed sync does: pages of the queue are as they were before. The dispatcher goes
         back at once.
         """
-        file = self.store.directory.lane(0).queue("orders") / f"{0:020d}"
+        file = self.store.directory.lane(0).queue_path("orders") / f"{0:020d}"
         data = bytearray(file.read_bytes())
         data[start * ENTRY_BYTES : end * ENTRY_BYTES] = bytes((end - start) * ENTRY_BYTES)
         file.write_bytes(data)

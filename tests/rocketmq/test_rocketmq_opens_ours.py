@@ -56,7 +56,7 @@ def ours(root: Path) -> list[dict[str, Any]]:
 
 def our_entries(lane: LaneDirectory) -> Iterator[tuple[str, int, int, int, int]]:
     for topic in DISK.list(lane.consumequeue):
-        with ConsumeQueue(lane.queue(topic)) as queue:
+        with ConsumeQueue(lane.queue_path(topic)) as queue:
             for index, entry in enumerate(queue.entries(0, queue.end()).tolist()):
                 yield topic, index, *entry
 
@@ -122,7 +122,7 @@ def test_a_lane_after_kill_and_recovery(tmp_path: Path) -> None:
     lane = LaneDirectory(copy, 0)
     whole = ours(copy)
     last = whole[-1]["physicOffset"]
-    with lane.segment(last - last % SEGMENT).open("r+b") as file:
+    with lane.segment_path(last - last % SEGMENT).open("r+b") as file:
         file.seek(last % SEGMENT + 100)
         file.write(bytes(20))
     lane.positions_file.unlink()  # what it says was flushed would be corruption, not a torn tail

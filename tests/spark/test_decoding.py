@@ -133,7 +133,7 @@ def test_a_damaged_record_is_an_error_with_its_place(
     store = HandMadeStore(tmp_path / "store")
     records = [store.lane(0).append("orders", b"body", key=None if same else "k" * (n % 3)) for n in range(100)]
     store.publish()
-    path = store.directory.lane(0).segment(0)
+    path = store.directory.lane(0).segment_path(0)
     with path.open("r+b") as file:
         file.seek(records[row].physical_offset + byte)
         damaged = file.read(1)[0] ^ 0x41

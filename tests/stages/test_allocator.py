@@ -68,12 +68,12 @@ def test_what_a_killed_allocator_left_is_cleaned(store: IdleStore) -> None:
     """
     lane = store.directory.lane(1)
     (lane.tmp / "00000000000000065536").write_bytes(b"half")
-    lane.segment(0).write_bytes(bytes(SEGMENT))
-    inode = lane.segment(0).stat().st_ino
+    lane.segment_path(0).write_bytes(bytes(SEGMENT))
+    inode = lane.segment_path(0).stat().st_ino
     with allocator(store) as service:
         assert not list(lane.tmp.iterdir())
         made_in_order(service, store)
-    assert lane.segment(0).stat().st_ino == inode
+    assert lane.segment_path(0).stat().st_ino == inode
     assert store.get(1, Lane.ALLOCATED) == 3 * SEGMENT
 
 

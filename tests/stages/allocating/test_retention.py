@@ -381,12 +381,12 @@ def test_a_damaged_queue_keeps_only_its_own_files(case: Case, caplog: pytest.Log
     """The segments go, and the other topics' queue files; it is said once, not at every turn."""
     at_age(case, 10**9)
     queues = case.store.directory.lane(0)
-    (queues.queue("new") / "00000000000000000000").write_bytes(b"no queue")
+    (queues.queue_path("new") / "00000000000000000000").write_bytes(b"no queue")
     retention = case.retention()
     case.turn(retention)
     case.turn(retention)
     assert case.kept(0) == [case.last(0)]
-    assert [int(path.name) for path in queues.queue("old").iterdir()] == [2 * QUEUE_FILE]
+    assert [int(path.name) for path in queues.queue_path("old").iterdir()] == [2 * QUEUE_FILE]
     assert caplog.text.count("lane 0, topic new: old consume queue files can't be deleted") == 1
 
 
@@ -406,10 +406,10 @@ def test_queue_files_below_go_and_the_last_stays(case: Case) -> None:
     """
     at_age(case, 10**9)
     case.turn(case.retention())
-    names = [int(path.name) for path in sorted(case.store.directory.lane(0).queue("old").iterdir())]
+    names = [int(path.name) for path in sorted(case.store.directory.lane(0).queue_path("old").iterdir())]
     assert names == [2 * QUEUE_FILE]
     assert case.lanes[0].entries("old")[:1] == []
-    assert [int(path.name) for path in case.store.directory.lane(0).queue("new").iterdir()] == [2 * QUEUE_FILE]
+    assert [int(path.name) for path in case.store.directory.lane(0).queue_path("new").iterdir()] == [2 * QUEUE_FILE]
 
 
 def test_recovery_after_retention_finds_nothing_missing(case: Case) -> None:
