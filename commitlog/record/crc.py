@@ -24,7 +24,7 @@ CRC_MASK = 0x7FFFFFFF
 """RocketMQ keeps these bits of a CRC-32."""
 crc32 = zlib_ng.crc32
 
-_DIGITS_END = len(CRC_PROPERTY_START) + CRC_DIGITS
+_DIGITS = slice(len(CRC_PROPERTY_START), len(CRC_PROPERTY_START) + CRC_DIGITS)
 
 
 @lru_cache(maxsize=1)
@@ -55,9 +55,8 @@ def five_digits() -> npt.NDArray[np.bytes_]:
 def stored_digits(properties: Buffer) -> bytes | None:
     """The ten digits of the CRC property that ends a property string, None if there is none."""
     last = bytes(properties[-CRC_PROPERTY_BYTES:])
-    is_whole = len(last) == CRC_PROPERTY_BYTES
-    if is_whole and last.startswith(CRC_PROPERTY_START) and last.endswith(CRC_PROPERTY_END):
-        return last[len(CRC_PROPERTY_START) : _DIGITS_END]
+    if len(last) == CRC_PROPERTY_BYTES and last.startswith(CRC_PROPERTY_START) and last.endswith(CRC_PROPERTY_END):
+        return last[_DIGITS]
     return None
 
 

@@ -26,7 +26,7 @@ class Host(NamedTuple):
     @classmethod
     def decode(cls, data: bytes) -> Host:
         """From the 8 or 20 bytes that `encode` makes."""
-        return cls(data[:-PORT_BYTES], I32.unpack_from(data, len(data) - PORT_BYTES)[0])
+        return cls(data[:-PORT_BYTES], I32.unpack(data[-PORT_BYTES:])[0])
 
     @property
     def text(self) -> str:

@@ -54,6 +54,7 @@ import mmap
 import struct
 from collections.abc import Collection
 from enum import IntEnum
+from functools import cache
 from itertools import groupby
 
 import numpy as np
@@ -165,6 +166,7 @@ def head_struct(
     return struct.Struct(form)
 
 
+@cache
 def head_dtype(sys_flag: int, *, stop: str | None = None) -> np.dtype[np.void]:
     """The head's fields as a dtype of numpy, up to the field `stop` (default: up to the body)."""
     hosts = host_bytes(sys_flag)
@@ -199,7 +201,7 @@ RECOGNISABLE_BYTES = SYS_FLAG_AT
 STORE_TIMESTAMP_AT = _at("store_timestamp")
 """The store timestamp's offset where the born host is IPv4. HOST_V6_MORE is added for an IPv6 host."""
 BODY_LENGTH_BYTES = HEAD_V4_BYTES - _at("body_bytes")
-I16, I32, I64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
+I8, I16, I32, I64 = (struct.Struct(f">{code}") for code in "bhiq")
 
 # ---- the tail: topic and properties -----------------------------------------------------------
 

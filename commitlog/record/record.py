@@ -18,6 +18,7 @@ from commitlog.record.layout import (
     HEAD_BYTES,
     HOST_V6_BYTES,
     HOSTS_V6,
+    I8,
     I16,
     I32,
     LEAD_BYTES,
@@ -345,9 +346,9 @@ def _decode(
 
 def _decode_tail(view: memoryview, at: int, end: int, magic: int) -> tuple[str, bytes]:
     """Topic and properties. TOPICLEN is at `at`, and both lengths fit before `end`."""
-    width = V1_TOPIC_LENGTH_BYTES if magic == MAGIC_V1 else V2_TOPIC_LENGTH_BYTES
-    topic_bytes = int.from_bytes(view[at : at + width], "big", signed=True)
-    at += width
+    length = I8 if magic == MAGIC_V1 else I16
+    (topic_bytes,) = length.unpack_from(view, at)
+    at += length.size
     room = end - at - PROPERTIES_LENGTH_BYTES
     if not 0 < topic_bytes <= room:
         raise _Fault(f"topic of {topic_bytes} bytes with {room} left")
