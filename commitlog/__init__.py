@@ -1,7 +1,7 @@
 """A commit log fed through shared memory: local Python processes append, PySpark reads.
 
     store = commitlog.Store.open("data/events")      # makes it if missing, starts the stages
-    producer = store.producer()                      # any other process: commitlog.Producer("data/events")
+    producer = store.producer()                      # elsewhere: commitlog.Producer("data/events")
     receipt = producer.send("orders", b"...", key="42")
     receipt.wait("flushed")
 

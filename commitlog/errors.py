@@ -25,8 +25,8 @@ class CommitLogError(Exception):
 
     `status` is what became of the message that `send` or `wait` raised it for, and `append_status`
     what became of the append itself. `receipt` is None where nothing was accepted. Otherwise `send`
-    or `send_batch` had accepted the message before it raised this: wait on with the receipt, because
-    sending the message again would double it.
+    or `send_batch` had accepted the message before it raised this: wait on with the receipt,
+    because sending the message again would double it.
     """
 
     status = PutMessageStatus.UNKNOWN_ERROR
@@ -168,7 +168,7 @@ class NotCopied(ProducerError, TypeError):
 
 
 def refuse_copy(original: object, _protocol: SupportsIndex) -> NoReturn:
-    """Serves as `__reduce_ex__` of such a class, which `copy` and `pickle` call: raises NotCopied."""
+    """Serves as `__reduce_ex__` of such a class, for `copy` and `pickle`: raises NotCopied."""
     name = type(original).__name__
     raise NotCopied(f"a {name} can't be copied or pickled: give others its path, with which they make their own")
 
@@ -308,7 +308,7 @@ class OffsetOutOfRange(ReaderError):
 
 
 class OptionError(ReaderError):
-    """An option of the Spark source, the Spark sink or a Reader is unknown, wrong or impossible here."""
+    """An option of Spark's source or sink, or of a Reader, is unknown, wrong or impossible here."""
 
 
 class ReaderInUse(ReaderError):

@@ -37,14 +37,14 @@ _RETRY_NS = 5_000_000_000
 class Handler(logging.Handler):
     """Appends one message for each record that a program logs.
 
-    The formatter's text is its value, the logger's name its key, the level its tags, and the time of
-    the record its born timestamp.
+    The formatter's text is its value, the logger's name its key, the level its tags, and the time
+    of the record its born timestamp.
 
-    The handler makes its producer at the first record, in each process: a forked child leases a lane
-    of its own when it logs, and its parent's goes on. An error never gets into the program; it goes
-    to `handleError`, as with every handler. While the store does not run, or does not accept, records
-    are dropped, and the handler tries again every five seconds. What commitlog itself logs while a
-    record is being sent is left out.
+    The handler makes its producer at the first record, in each process: a forked child leases a
+    lane of its own when it logs, and its parent's goes on. An error never gets into the program; it
+    goes to `handleError`, as with every handler. While the store does not run, or does not accept,
+    records are dropped, and the handler tries again every five seconds. What commitlog itself logs
+    while a record is being sent is left out.
 
     - `path`, `topic`: where the records go
     - `dropped`: how many records are not in the log

@@ -86,7 +86,8 @@ class _Gone(dict[str, _Topic]):
 class Producer:
     """Leases a lane of a running store and appends messages to it.
 
-    Threads may share a producer: their calls come one after the other. A forked child makes its own.
+    Threads may share a producer: their calls come one after the other. A forked child makes its
+    own.
 
     - `lane`: the number of its lane, which is the partition of its messages
     - `message_bytes_max`: size of the largest record, in bytes
@@ -159,10 +160,10 @@ class Producer:
     ) -> Receipt:
         """Appends one message and returns when it is *accepted*: no kill of a process loses it now.
 
-        `headers` are the message's own names and values. `key` and `tags` become RocketMQ's KEYS and
-        TAGS. In a store with SYNC_FLUSH the call returns when the message is flushed; `wait=False`
-        does not wait. `flag` and `born_timestamp` (ms since 1970, None: now) go into the record as
-        they are.
+        `headers` are the message's own names and values. `key` and `tags` become RocketMQ's KEYS
+        and TAGS. In a store with SYNC_FLUSH the call returns when the message is flushed;
+        `wait=False` does not wait. `flag` and `born_timestamp` (ms since 1970, None: now) go into
+        the record as they are.
 
         Raises, and nothing was appended:
         - IllegalTopic, IllegalMessage, IllegalProperty: an argument can't be stored
@@ -170,11 +171,11 @@ class Producer:
         - NoBufferAvailable, DiskError: the disk does not keep up, or refuses
         - StoreStopped, ProducerClosed, ForkedProducer, ConcurrentUse
 
-        Raises, and the message *is* in the log, so that sending it again would double it: in a store
-        with SYNC_FLUSH what `Receipt.wait` does. `error.receipt` is the receipt then.
+        Raises, and the message *is* in the log, so that sending it again would double it: in a
+        store with SYNC_FLUSH what `Receipt.wait` does. `error.receipt` is the receipt then.
 
-        PoolUnlinked without a receipt: the store stops because somebody removed its memory, and this
-        message came too late to reach the disk.
+        PoolUnlinked without a receipt: the store stops because somebody removed its memory, and
+        this message came too late to reach the disk.
         """
         token = None
         try:
@@ -245,10 +246,10 @@ class Producer:
     ) -> BatchReceipt:
         """Appends a message for each value, all of them or none.
 
-        They get consecutive offsets, one timestamp, and places in one segment. `values` is a list of
-        bytes, a numpy array of uint8 and shape (messages, bytes), or a pyarrow array of binaries.
-        `key`, `headers` and `tags` are those of every message; `keys`, in place of `key`, has one
-        for each message, or None.
+        They get consecutive offsets, one timestamp, and places in one segment. `values` is a list
+        of bytes, a numpy array of uint8 and shape (messages, bytes), or a pyarrow array of
+        binaries. `key`, `headers` and `tags` are those of every message; `keys`, in place of `key`,
+        has one for each message, or None.
 
         Raises what `send` does. MessageTooLarge is also raised for a batch that no segment holds,
         and IllegalMessage for more or fewer keys than values.
@@ -398,8 +399,8 @@ class Producer:
     def flush(self, timeout: float | None = None) -> None:
         """Returns when everything sent so far is flushed.
 
-        Raises what `Receipt.wait` does: WaitTimeout after `timeout` seconds (None: never), and so on.
-        Whatever it raises, the messages stay in the log.
+        Raises what `Receipt.wait` does: WaitTimeout after `timeout` seconds (None: never), and so
+        on. Whatever it raises, the messages stay in the log.
         """
         self._progress.flush(timeout)
 

@@ -58,10 +58,10 @@ _MESSAGES_IN_A_ROW = 64
 
 
 class Reader:
-    """An iterator over the messages of a store: `for message in Reader("data/events", topic="orders")`.
+    """An iterator over the messages of a store.
 
-    `async for` works as well. One thread at a time reads; `close`, `commit` and `statistics` may be
-    called from others.
+    `for message in Reader("data/events", topic="orders")`; `async for` works as well. One thread at
+    a time reads; `close`, `commit` and `statistics` may be called from others.
 
     What is read:
     - `path`: a store; or a RocketMQ store root, of which `partition` is the queue id. A root can't
@@ -303,7 +303,7 @@ class Reader:
             self._open_cursors(QueueStarts())  # a lane that is new since the start: all of it is
 
     def _rest(self) -> float:
-        """How long to wait before the next look, in seconds: longer each time, until a message comes."""
+        """Seconds to wait before the next look: more each time, until a message comes."""
         fresh = self._given != self._given_at_rest
         self._given_at_rest = self._given
         self._rest_seconds = _WAIT_SECONDS_LEAST if fresh else min(self._rest_seconds * 2, _WAIT_SECONDS_MOST)
@@ -368,7 +368,7 @@ class Reader:
     # ---- the end --------------------------------------------------------------------------------
 
     def statistics(self) -> ReaderStatistics:
-        """What the reader has given out, and how much is before it; at its end, once it is closed."""
+        """What the reader has given out and what is before it; of a closed one, as it was then."""
         try:
             return self._last_statistics or self._statistics()
         except ValueError:  # closed meanwhile: the shared memory is released
@@ -398,10 +398,10 @@ class Reader:
     def close(self) -> None:
         """Ends the iteration for good.
 
-        It may be called anywhere: in the loop's body, a signal handler, another thread. `next` raises
-        StopIteration then, also a `next` that waits. What was read ahead is not given out. Files and
-        memory are free when this returns; a `next` that runs at that time frees them at its end,
-        which is at once. A second call does nothing.
+        It may be called anywhere: in the loop's body, a signal handler, another thread. `next`
+        raises StopIteration then, also a `next` that waits. What was read ahead is not given out.
+        Files and memory are free when this returns; a `next` that runs at that time frees them at
+        its end, which is at once. A second call does nothing.
 
         With `auto_commit_seconds` the messages that are done are committed. The one given out last
         counts only if the reader was asked for another.

@@ -124,11 +124,12 @@ class Receipt(_Values):
     def add_callback(
         self, callback: Callable[[PutMessageStatus], object], level: Level = "flushed", timeout: float | None = None
     ) -> None:
-        """Calls `callback(status)` once, from another thread, when the message has reached the level.
+        """Calls `callback(status)` when the message has reached the level.
 
-        The status is PUT_OK, or FLUSH_DISK_TIMEOUT after `timeout` seconds (None: never), or
-        SERVICE_NOT_AVAILABLE when the stages are gone. While the disk refuses, it goes on waiting.
-        Thousands of callbacks may be outstanding; each costs a place in a queue.
+        It is called once, from another thread. The status is PUT_OK, or FLUSH_DISK_TIMEOUT after
+        `timeout` seconds (None: never), or SERVICE_NOT_AVAILABLE when the stages are gone. While
+        the disk refuses, it goes on waiting. Thousands of callbacks may be outstanding; each costs
+        a place in a queue.
 
         Raises IllegalArgument, and ForkedProducer in a forked child.
         """
@@ -140,7 +141,10 @@ class Receipt(_Values):
 
     @property
     def status(self) -> PutMessageStatus:
-        """PUT_OK once the message is as safe as `flush_disk_type` promises, else FLUSH_DISK_TIMEOUT."""
+        """PUT_OK once the message is as safe as the store promises, else FLUSH_DISK_TIMEOUT.
+
+        `flush_disk_type` is the promise.
+        """
         return self._progress.status_of(self.end)
 
     def __repr__(self) -> str:

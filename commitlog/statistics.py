@@ -71,7 +71,8 @@ class LaneStatistics:
 class StageStatistics:
     """One stage process.
 
-    `p50_us` and `p99_us` are times of its actions: a commit, a sync, a segment made, records placed.
+    `p50_us` and `p99_us` are times of its actions: a commit, a sync, a segment made, records
+    placed.
     """
 
     stage: str
