@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-import commitlog.errors as errors
+from commitlog import errors
 from commitlog.config import Config
 from commitlog.config_file import load_config
 from commitlog.disk.descriptors import check_free, occupy_standard_descriptors

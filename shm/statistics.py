@@ -113,8 +113,7 @@ def record_put_time(row: memoryview, nanoseconds: int) -> None:
 def record_wait(row: memoryview, nanoseconds: int) -> None:
     """Adds a wait for a write buffer of a lane. For the lane's lessee only."""
     row[Lane.BUFFER_WAIT_NS] += nanoseconds
-    if nanoseconds > row[Lane.BUFFER_WAIT_NS_MAX]:
-        row[Lane.BUFFER_WAIT_NS_MAX] = nanoseconds
+    row[Lane.BUFFER_WAIT_NS_MAX] = max(nanoseconds, row[Lane.BUFFER_WAIT_NS_MAX])
 
 
 def put_times(row: memoryview) -> tuple[int, ...]:

@@ -80,7 +80,7 @@ def _line(message: Exception | str) -> str:
     return printable(" ".join(str(message).split()))
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *place: object, **more: object) -> None:
+def _show_warning(message: Warning | str, category: type[Warning], *_place: object, **_more: object) -> None:
     """A warning as one line, like an error.
 
     Its place in the code helps nobody who types a command.

@@ -48,7 +48,9 @@ class PoolPlace:
         if not isinstance(values, dict) or not values.keys() >= {*names}:
             raise ValueError("pool")
         pool = cls(**{name: values.pop(name) for name in names}, other=values)
-        if not (isinstance(pool.directory, str) and os.path.isabs(pool.directory) and isinstance(pool.boot_id, str)):
+        if not (
+            isinstance(pool.directory, str) and Path(pool.directory).is_absolute() and isinstance(pool.boot_id, str)
+        ):
             raise ValueError("pool.directory or pool.boot_id")
         if not (_is_number(pool.device, 0) and _is_number(pool.uid, 0)):
             raise ValueError("pool.device or pool.uid")

@@ -35,7 +35,7 @@ class Registration:
 
     def __init__(
         self, path: str | os.PathLike[str], name: str, subscription: Subscription, clock: Clock = SYSTEM_CLOCK
-    ):
+    ) -> None:
         self.readers = RegisteredReaders(StoreDirectory(path), clock)
         self.name, self.subscription, self.clock = name, subscription, clock
         self._held = self.readers.hold(name)

@@ -28,7 +28,7 @@ def run(bench: Bench) -> None:
         plain = stack.enter_context(warm_producer(plain_store))
         for size in SIZES:
             contestants = _single(bench, size, room / "file", with_crc, plain)
-            contestants |= _rivals(bench, stack, size, broker)
+            contestants |= _rivals(bench, size, broker)
             bench.compare(
                 f"send, {size} B",
                 EACH,
@@ -108,7 +108,7 @@ def send_batches(producer: commitlog.Producer, bodies: Any, count: int) -> Sampl
     return watch.each(count // each * each)
 
 
-def _rivals(bench: Bench, stack: contextlib.ExitStack, size: int, broker: Any) -> dict[str, Turn]:
+def _rivals(bench: Bench, size: int, broker: Any) -> dict[str, Turn]:
     body, count = floors.body_of(size), _count(bench, size)
     found: dict[str, Turn] = {}
     if broker is not None:

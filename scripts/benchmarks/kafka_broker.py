@@ -52,7 +52,7 @@ def jars(project: str, fetch: bool = False) -> str | None:
     pom = HERE / f"{project}.xml"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "commitlog-benchmarks"
     known = cache / f"{project}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
-    if known.exists() and all(os.path.exists(jar) for jar in known.read_text().split(":")):
+    if known.exists() and all(Path(jar).exists() for jar in known.read_text().split(":")):
         return known.read_text()
     if not fetch:
         return None

@@ -84,7 +84,9 @@ def _processor() -> str:
 def _program(command: tuple[str, str]) -> tuple[str, str]:
     """A program's name, and the first number that it prints of itself; empty without it."""
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False
+        )
     except OSError:
         return command[0], ""
     number = re.search(r"\d+(\.\d+)+", done.stdout)

@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
-import commitlog.inspecting.profiling as profiling
 from commitlog.cli.profile import describe
+from commitlog.inspecting import profiling
 from commitlog.inspecting.flame_graph import flame_graph
 from commitlog.inspecting.profiling import Clocks, Profile, ProfileRefused
 from tests.waiting import wait_until

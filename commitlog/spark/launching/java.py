@@ -91,7 +91,9 @@ def _probe(java: Path) -> tuple[int, Path]:
     """Starts and ends one JVM (0.1 s): its version and its home; version 0 if it does not run."""
     command = [str(java), "-XshowSettings:properties", "-version"]
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PROBE_TIMEOUT_SECONDS)
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PROBE_TIMEOUT_SECONDS, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return 0, java
     said = done.stdout.decode(errors="replace")
@@ -137,7 +139,7 @@ def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
     """A directory that only this user can write to; under the temporary directory where there is no
     home.
     """
-    default = os.path.join(environment.get("HOME") or "/nonexistent", ".cache")
+    default = Path(environment.get("HOME") or "/nonexistent", ".cache")
     candidates = [
         Path(environment.get("XDG_CACHE_HOME") or default, "commitlog"),
         Path(tempfile.gettempdir(), f"commitlog-{os.getuid()}"),
