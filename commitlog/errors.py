@@ -222,6 +222,11 @@ class CorruptRecord(RecordError):
         place = f" at offset {offset}" if offset >= 0 else ""
         super().__init__(f"{file or 'record'}{place}: {reason}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles what the text is made of: made of the text again, it would be another."""
+        kind, _, state = super().__reduce__()
+        return kind, (self.reason, self.offset, self.file), state
+
 
 class DamagedFile(CommitLogError):
     """A segment, consume queue or checkpoint file has a size or a name it can't have."""
