@@ -270,7 +270,8 @@ class _Recovery:
     def _finish_deletion(self, segments: MappedFileQueue, positions: Positions) -> None:
         """Retention had retired what lies below the recorded first; of the names that it removed
         then, a power cut may have brought any back. Where these leave a hole, they all go: nobody
-        is told that there is damage."""
+        is told that there is damage.
+        """
         first = positions.first_where
         retired = [start for start in segments.starts if start + self.size <= first]
         expected = range(retired[0] if retired else first, first, self.size)

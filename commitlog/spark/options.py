@@ -139,7 +139,8 @@ def check_names(options: Iterable[str], known: Mapping[str, str]) -> None:
 def check_direction(options: Iterable[str]) -> None:
     """Raises OptionError for options of a source and of a sink together, before it is known which
     of them is to be made: a source names its topics, so one that was given an option of a sink is
-    always found."""
+    always found.
+    """
     given = {name.lower() for name in options}
     reading, writing = (
         sorted(given & (SPELLING.keys() - SINK_SPELLING)),

@@ -237,7 +237,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _done(self, offset: StreamOffset, key: QueueKey, queue: QueueRange) -> int:
         """How far the query is in a queue. In one that has appeared since the last batch nothing is
         done: what retention took of it is lost; a topic that is newly subscribed to begins with
-        what is kept."""
+        what is kept.
+        """
         topic, lane = key
         is_new = topic not in offset.ends and self.options.subscription.pattern is None
         return offset.ends.get(topic, {}).get(lane, queue.first if is_new else 0)

@@ -403,7 +403,8 @@ def test_sync_flush_returns_when_flushed_and_times_out_by_name(tmp_path: Path) -
 def test_store_timestamps_never_go_back(store: commitlog.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that jumps back, or forward and back again, gives the last timestamp: to single
     messages, to batches and to the lane's next producer. So messages are found by their time
-    whatever it did."""
+    whatever it did.
+    """
     now, hour = time.time_ns(), 3_600_000_000_000
     for wall in (now, 0, now + hour, now - hour, now):
         monkeypatch.setattr("commitlog.producer.time_ns", partial(int, wall))

@@ -160,7 +160,8 @@ class _Interrupted(Exception):
 
 def _storm(store: commitlog.Store) -> str:
     """Producers that signals come into, at whatever moments a timer of the kernel hits. Which lanes
-    can be had afterwards, and which locks are still open."""
+    can be had afterwards, and which locks are still open.
+    """
     hits, armed = 0, False
 
     def handler(_signal: int, _frame: FrameType | None) -> None:

@@ -103,7 +103,8 @@ def test_a_damaged_store_in_a_directory_whose_name_is_no_utf8(tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["consumequeue/orders/0/00000000000000000000", "positions", "checkpoint", "lock"])
 def test_a_named_pipe_keeps_nobody_waiting(name: str, tmp_path: Path) -> None:
     """To open one is to wait for somebody at its other end: it is read past, or a named error.
-    Without it all is well, and no start that failed has left a pool behind."""
+    Without it all is well, and no start that failed has left a pool behind.
+    """
     path = tmp_path / "store"
     add(path)
     pipe = path / "lanes/0" / name

@@ -128,7 +128,8 @@ def test_a_damaged_record_is_an_error_with_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, byte: int, row: int, same: bool
 ) -> None:
     """Size, magic, queue id, both ends of queue offset and physical offset, body length, topic
-    length, both ends of the topic, properties' length; among records of one size and of several."""
+    length, both ends of the topic, properties' length; among records of one size and of several.
+    """
     monkeypatch.setattr("commitlog.spark.rows.decoding._BLOCK_ROWS", 16)
     store = HandMadeStore(tmp_path / "store")
     records = [store.lane(0).append("orders", b"body", key=None if same else "k" * (n % 3)) for n in range(100)]

@@ -231,7 +231,8 @@ def _as_bytes(row: Json) -> Json:
 @st.composite
 def stream_cases(draw: st.DrawFn) -> tuple[dict[str, str], list[str | int]]:
     """Options, and what happens: messages appended to a lane (its number), `batch`, `crash` (before
-    the batch was done), `restart` (after it)."""
+    the batch was done), `restart` (after it).
+    """
     options = draw(
         st.sampled_from([{"subscribe": "a,ab"}, {"subscribePattern": "a.*"}, {"assign": '{"a": [0, 2], "ab": [2]}'}])
     )

@@ -170,7 +170,8 @@ def test_what_is_to_come_is_needed_too(store: HandMadeStore, options: dict[str, 
 
 def test_topics_that_do_not_match_are_written_as_passed_over(store: HandMadeStore, at_once: None) -> None:
     """Retention matches no patterns: it keeps what the query has said nothing about. A topic that
-    comes later is noted at the next look."""
+    comes later is noted at the next look.
+    """
     of = stream(store, subscribe=None, subscribePattern="or.*")
     start = of.initialOffset()
     of.latestOffset(start, ALL)

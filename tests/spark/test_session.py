@@ -136,7 +136,8 @@ def test_a_running_session_is_used_as_it_is(spark: SparkSession) -> None:
 def test_in_anybodys_own_session(tmp_path: Path) -> None:
     """A context made by hand: the format is found with no registration and no jar. `session` gives
     that context's session back, from any thread, with one warning that names all it lacks; it sets
-    nothing."""
+    nothing.
+    """
     store = small_store(tmp_path / "store", rows=20)
     code = """
 import sys, threading, warnings, commitlog.spark

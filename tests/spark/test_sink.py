@@ -206,7 +206,8 @@ def test_overwrite_deletes_nothing(spark: SparkSession, store: commitlog.Store) 
 
 def test_a_sink_option_is_none_of_the_source(spark: SparkSession, store: commitlog.Store) -> None:
     """Refused when the DataFrame is made, as the README spells it; with `.schema` Spark asks only
-    when it is read. And the reverse when it is written."""
+    when it is read. And the reverse when it is written.
+    """
     mixed = r"option maxLaneWait is one of a sink .* and option subscribe one of a source"
     for reader in (spark.read, spark.readStream):
         given = reader.format("commitlog").option("subscribe", "t").option("maxLaneWait", "1s")

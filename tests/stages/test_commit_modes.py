@@ -1,5 +1,6 @@
 """When committer and flusher work, and on how much: least pages, thorough interval, slices, group
-commit, a stop's drain; turned by hand."""
+commit, a stop's drain; turned by hand.
+"""
 
 from __future__ import annotations
 

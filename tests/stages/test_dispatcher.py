@@ -50,7 +50,8 @@ def _sent_to_many_topics(made: Bench, producer: commitlog.Producer, topics: int,
 @pytest.mark.parametrize("fails", [False, True])
 def test_more_topics_than_queues_that_may_be_open(fails: bool, tmp_path: Path) -> None:
     """The least used ones make room: all is dispatched, each entry where it belongs; also where a
-    sync fails meanwhile, after which `dispatch_synced` says no more than is durable."""
+    sync fails meanwhile, after which `dispatch_synced` says no more than is durable.
+    """
     topics = 40
     with bench(tmp_path / "store") as made:
         dispatcher, producers = made.stages["dispatcher"], [made.producer(), made.producer()]

@@ -42,7 +42,8 @@ class _QuietTraceback:
 def improve_workers(daemon: Any) -> None:
     """Makes the workers of this process end without a word when Spark is gone, in the middle of a
     query or waiting for the next, and acknowledge at once what Spark sends them. `daemon`: the
-    module that runs them."""
+    module that runs them.
+    """
     if daemon.traceback is _QuietTraceback:
         return
     daemon.traceback = _QuietTraceback

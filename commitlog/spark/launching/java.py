@@ -122,7 +122,8 @@ def _launcher_home(java: Path, environment: Mapping[str, str]) -> Path:
 
 def write_script(script: Path, text: str) -> bool:
     """Makes a script that only this user may start. Returns whether it was made: it is left alone
-    where it is what it should be already."""
+    where it is what it should be already.
+    """
     with contextlib.suppress(OSError):  # not there yet, or not readable: it is replaced below
         if script.read_text() == text and os.access(script, os.X_OK):
             return False

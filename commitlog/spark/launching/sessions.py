@@ -74,7 +74,8 @@ def session(
 
 def _python() -> str:
     """This Python. Spark asks a shell whether there is such a command and quotes nothing, so a path
-    with a space would be none: a script in the cache stands for it."""
+    with a space would be none: a script in the cache stands for it.
+    """
     quoted = shlex.quote(sys.executable)
     if quoted == sys.executable:
         return sys.executable

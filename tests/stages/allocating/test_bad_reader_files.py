@@ -108,7 +108,8 @@ def bad_file(store: HandMadeStore) -> Path:
 
 def check(store: HandMadeStore, caplog: pytest.LogCaptureFixture, warned: bool) -> None:
     """Everything is kept for the bad one until its file is gone, which is said once; the good one
-    has what it had; commands answer."""
+    has what it had; commands answer.
+    """
     end = store.lane(0).end
     middle = store.lane(0).records[100].physical_offset
     needs = ReaderNeeds(store.directory, store.id)

@@ -170,7 +170,8 @@ def test_zero_hours_is_no_limit(case: Case) -> None:
 
 def test_a_clock_that_jumped_deletes_nothing_and_says_so(case: Case, caplog: pytest.LogCaptureFixture) -> None:
     """A second is tolerated; an allocator started after the jump goes by the store's start; when it
-    is right again, it goes on."""
+    is right again, it goes on.
+    """
     retention = case.retention()
     case.clock.wall += 1000 * HOUR * 1000
     case.turn(retention)
@@ -492,7 +493,8 @@ def test_an_index_that_follows_knows_what_was_deleted(tmp_path: Path) -> None:
 
 def test_a_disk_that_is_too_full_refuses_until_there_is_space(tmp_path: Path) -> None:
     """What was accepted stays in memory and DiskFull says why; the stop, which has to put it
-    somewhere, makes the segments all the same."""
+    somewhere, makes the segments all the same.
+    """
     config = {"store": {"segment_bytes": 1 << 16}}
     with patched_stages("tests.faults.stage:on_a_full_disk"), commitlog.Store.open(tmp_path / "store", config) as store:
         producer = store.producer()
