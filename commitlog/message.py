@@ -37,7 +37,7 @@ class Message:
     @classmethod
     def of(cls, record: Record) -> Message:
         """Unpacks a compressed value. Raises MissingCodec, CorruptRecord."""
-        from commitlog.record.body import plain_body
+        from commitlog.record.body_compression import plain_body
         from commitlog.record.layout import CRC_PROPERTY_START
 
         properties = record.properties

@@ -27,12 +27,12 @@ from time import time_ns
 from types import TracebackType
 from typing import NoReturn
 
+from commitlog.appending.acknowledgements import LaneProgress
 from commitlog.appending.arguments import Value, Values, as_bytes, check_keys, check_numbers
 from commitlog.appending.attachment import Attachment
-from commitlog.appending.lane import Lease
 from commitlog.appending.last_record import last_record
-from commitlog.appending.progress import LaneProgress
-from commitlog.appending.turns import Turns, is_inside
+from commitlog.appending.lease import Lease
+from commitlog.appending.thread_turns import Turns, is_inside
 from commitlog.appending.write_place import WritePlace
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import (
@@ -46,12 +46,12 @@ from commitlog.errors import (
 from commitlog.message import Message
 from commitlog.receipt import BatchReceipt, Receipt
 from commitlog.record.batch import batch_size, encode_batch, largest_record
-from commitlog.record.bodies import Bodies
 from commitlog.record.bound_encoder import BoundEncoder, bind
 from commitlog.record.host import Host
 from commitlog.record.layout import BLANK_BYTES, MAGIC_BLANK, size_and_magic
 from commitlog.record.properties import check_topic, encode_keyed_properties, encode_properties
 from commitlog.record.record import RecordEncoder, decode
+from commitlog.record.values import Bodies
 from commitlog.shm.layout import Lane, segment_start
 from commitlog.statistics import LaneStatistics, lane_statistics
 

@@ -42,9 +42,9 @@ from commitlog.lines import printable
 from commitlog.message import Message
 from commitlog.reading.cursors import NOTHING_YET, LaneCursor, QueueCursor
 from commitlog.reading.lane_choice import LaneChoice
-from commitlog.reading.left_out import with_way_out
 from commitlog.reading.log_walk import RecentSegments
-from commitlog.reading.position import ReaderPosition, check_named, check_options, read_queues
+from commitlog.reading.reader_position import ReaderPosition, check_named, check_options, read_queues
+from commitlog.reading.skipped_damage import with_way_out
 from commitlog.reading.starting_point import Offsets, QueueStarts, parse_starts
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import open_view

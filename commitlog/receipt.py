@@ -25,7 +25,7 @@ Level = Literal["accepted", "committed", "flushed"]
 class Progress(Protocol):
     """How far the lane of a receipt has come; `where` is a position, in bytes of the lane's log.
 
-    `commitlog.appending.progress.LaneProgress` is the one that there is.
+    `commitlog.appending.acknowledgements.LaneProgress` is the one that there is.
     """
 
     lane: int

@@ -25,7 +25,7 @@ FAULT_WORDS = {
 }
 RETENTION_WORDS = {
     RetentionFlag.CLOCK_JUMPED: "the machine's clock has jumped since the start: nothing is deleted for its age",
-    RetentionFlag.HELD_BY_READER: "segments that could go are kept for registered readers",
+    RetentionFlag.HELD_BY_READER: "segments that could go are kept for named readers",
     RetentionFlag.DISK_HIGH: "the disk is over disk_max_used_percent",
     RetentionFlag.DISK_FORCES: "the disk is over disk_clean_forcibly_percent: segments are deleted before their time",
     RetentionFlag.DISK_REFUSES: "the disk is over disk_refuse_percent: no segment is made",

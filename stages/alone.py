@@ -38,7 +38,7 @@ from commitlog.errors import CommitLogError
 from commitlog.shm.layout import HISTOGRAM_BUCKETS, STAGES, Header, Lane, Stage
 from commitlog.shm.statistics import Histogram
 from commitlog.stages.base_stage import BaseStage
-from commitlog.stages.supervising.opening import StoreOpening
+from commitlog.stages.supervising.starting import StoreOpening
 
 TOPIC = "alone"
 _BATCH = 1000

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import zmq
 
-from commitlog.appending.wire import WakeupReceiver, WakeupSender
+from commitlog.appending.wakeups import WakeupReceiver, WakeupSender
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import Config
 from commitlog.disk.file_channel import FileChannel

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from commitlog.appending.wire import NoticePublisher
+from commitlog.appending.wakeups import NoticePublisher
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.disk.checkpoint import Positions, PositionsFile, StoreCheckpoint
 from commitlog.disk.file_channel import FileChannel

@@ -27,10 +27,10 @@ from commitlog.disk.descriptors import occupy_standard_descriptors
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.errors import CommitLogError, PoolUnlinked, StageFailed, StoreMoved, refusal
 from commitlog.stages.supervising.log_files import log_to_file
-from commitlog.stages.supervising.opening import StoreOpening
 from commitlog.stages.supervising.reporting import tell, tell_error
 from commitlog.stages.supervising.running_store import RunningStore, StopRequest
 from commitlog.stages.supervising.stage_processes import stage_module
+from commitlog.stages.supervising.starting import StoreOpening
 
 _STDIN = 0
 _DESCRIPTORS_MAX = 65_536

@@ -155,6 +155,6 @@ def look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes a reader's name that another process holds an error at once."""
-    from commitlog.reading import registered_readers
+    from commitlog.reading import named_readers
 
-    monkeypatch.setattr(registered_readers, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(named_readers, "PATIENCE_SECONDS", 0.05)

@@ -25,7 +25,7 @@ from commitlog.cli.app import COMMANDS, app
 from commitlog.config import Config
 from commitlog.config_file import load_config
 from commitlog.spark.options import SINK_SPELLING, SPELLING
-from commitlog.spark.rows.columns import ALL_COLUMNS
+from commitlog.spark.rows.schema import ALL_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

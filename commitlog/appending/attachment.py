@@ -10,9 +10,9 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 
-from commitlog.appending.lane import Lease, has_lost_files, is_damaged, try_lease
+from commitlog.appending.lease import Lease, has_lost_files, is_damaged, try_lease
 from commitlog.appending.sockets import Sockets
-from commitlog.appending.wire import WakeupSender
+from commitlog.appending.wakeups import WakeupSender
 from commitlog.clock import Clock
 from commitlog.config import Config
 from commitlog.disk.descriptors import check_free, occupy_standard_descriptors

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from commitlog.appending.lane import Lease
+from commitlog.appending.lease import Lease
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.errors import CorruptRecord, DamagedFile, disk_error
 from commitlog.record.layout import RECORD_BYTES_MIN

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import zmq
 
-from commitlog.appending.wire import NoticeSubscriber, WakeupSender
+from commitlog.appending.wakeups import NoticeSubscriber, WakeupSender
 from commitlog.disk.descriptors import are_free
 from commitlog.shm.positions import ControlRegion
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from commitlog.appending.acknowledgements import NOTICE_WAIT_MS, LaneProgress
 from commitlog.appending.attachment import Attachment
-from commitlog.appending.lane import FAULT_PATIENCE_NS, Lease
-from commitlog.appending.progress import NOTICE_WAIT_MS, LaneProgress
+from commitlog.appending.lease import FAULT_PATIENCE_NS, Lease
 from commitlog.clock import Clock
 from commitlog.disk.direct_segment import DirectSegment
 from commitlog.errors import AllocateTimeout, NoBufferAvailable

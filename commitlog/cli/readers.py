@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from commitlog.reading.registered_readers import ReaderState
+from commitlog.reading.named_readers import ReaderState
 
 _STEPS = ((172_800_000, 86_400_000, "days"), (7_200_000, 3_600_000, "hours"), (120_000, 60_000, "minutes"))
 
@@ -30,17 +30,17 @@ def readers(
         ),
     ] = None,
 ) -> None:
-    """List the registered readers of STORE, or move or drop one.
+    """List the named readers of STORE, or move or drop one.
 
     These are `Reader(name=…)` of Python, and Spark's streams with option readerName.
     """
     from commitlog.disk.store_directory import StoreDirectory
-    from commitlog.reading.registered_readers import RegisteredReaders
+    from commitlog.reading.named_readers import NamedReaders
 
     if remove is not None:
         directory = StoreDirectory(store)
         directory.load()
-        RegisteredReaders(directory).remove(remove)
+        NamedReaders(directory).remove(remove)
         typer.echo(f"removed reader {remove}: nothing is kept for it any more")
         return
     if seek is not None:
@@ -58,7 +58,7 @@ def readers(
 
 
 def _seek(store: Path, name: str, to: str) -> None:
-    from commitlog.reading.position import seek
+    from commitlog.reading.reader_position import seek
     from commitlog.reading.topic_index import TopicIndex
     from commitlog.reading.view import StoreView
 
@@ -74,7 +74,7 @@ def _seek(store: Path, name: str, to: str) -> None:
 
 
 def _states(store: Path) -> list[ReaderState]:
-    from commitlog.reading.registered_readers import reader_states
+    from commitlog.reading.named_readers import reader_states
     from commitlog.reading.topic_index import TopicIndex
     from commitlog.reading.view import StoreView
 
@@ -109,7 +109,7 @@ def _time(ms: int) -> str:
 
 def _lines(states: list[ReaderState]) -> Iterator[str]:
     if not states:
-        yield "no registered readers; a Reader with a name is one, and a Spark stream with option readerName"
+        yield "no named readers; a Reader with a name is one, and a Spark stream with option readerName"
     for state in states:
         yield summary(state)
         for topic, lanes in (state.lag or {}).items():

@@ -15,7 +15,7 @@ import typer
 
 from commitlog.cli.readers import as_json as reader_as_json
 from commitlog.cli.readers import summary
-from commitlog.reading.registered_readers import ReaderState
+from commitlog.reading.named_readers import ReaderState
 from commitlog.statistics import LaneStatistics, StoreStatistics, store_statistics
 
 Topics = dict[int, dict[str, tuple[int, int]]]
@@ -43,11 +43,11 @@ def stat(
 
 
 def collect(store: Path) -> tuple[StoreStatistics, Topics, list[ReaderState]]:
-    """The store's statistics, the topics of each lane, and the registered readers.
+    """The store's statistics, the topics of each lane, and the named readers.
 
     A topic comes with its first and its next queue offset.
     """
-    from commitlog.reading.registered_readers import reader_states
+    from commitlog.reading.named_readers import reader_states
     from commitlog.reading.topic_index import TopicIndex
     from commitlog.reading.view import StoreView
 
@@ -65,7 +65,7 @@ def collect(store: Path) -> tuple[StoreStatistics, Topics, list[ReaderState]]:
 
 
 def as_json(facts: StoreStatistics, topics: Topics, readers: list[ReaderState]) -> dict[str, Any]:
-    """What `stat --json` prints: the statistics, the topics of each lane, registered readers."""
+    """What `stat --json` prints: the statistics, the topics of each lane, named readers."""
     values = asdict(facts)
     for lane in values["lanes"]:
         lane["topics"] = topics.get(lane["lane"], {})

@@ -5,7 +5,7 @@ STORE/
   lock, locks/<stage>     held by the supervisor and the stages
   lanes/<number>/         a RocketMQ store root each, and our `positions`, `tmp/`, `quarantine/`
   logs/<stage>.log        what the stages say
-  readers/<name>.json     registered readers: where they are
+  readers/<name>.json     named readers: where they are
 """
 
 from __future__ import annotations

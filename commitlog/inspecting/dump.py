@@ -12,7 +12,7 @@ from typing import Any
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.errors import CorruptRecord, MissingCodec
 from commitlog.inspecting.log_root import LogRoot, find_roots
-from commitlog.record.body import plain_body
+from commitlog.record.body_compression import plain_body
 from commitlog.record.host import Host
 from commitlog.record.layout import SysFlag
 from commitlog.record.record import Record, decode

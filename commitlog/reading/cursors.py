@@ -10,9 +10,9 @@ import numpy as np
 
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss
 from commitlog.message import Message
-from commitlog.reading.left_out import LeftOut, LogError
 from commitlog.reading.log_walk import RecentSegments, Step
 from commitlog.reading.queue_bounds import record_of_entry
+from commitlog.reading.skipped_damage import LeftOut, LogError
 from commitlog.reading.starting_point import QueueStarts, resolve
 from commitlog.reading.topic_index import LaneIndex
 from commitlog.record.layout import Buffer

@@ -15,9 +15,9 @@ from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord, DamagedFile
-from commitlog.reading.left_out import LogError
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.log_walk import Step, walk
+from commitlog.reading.skipped_damage import LogError
 from commitlog.record.layout import Buffer
 from commitlog.shm.layout import segment_start
 

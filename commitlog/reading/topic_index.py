@@ -38,10 +38,10 @@ from commitlog.disk.consume_queue import ENTRY_BYTES, ConsumeQueue, is_light
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import is_noted
 from commitlog.errors import CorruptRecord, DamagedFile, ReadingWarning
-from commitlog.reading.foreign_bounds import foreign_bounds
 from commitlog.reading.log_holes import Hole, LogHoles, walk_past
 from commitlog.reading.log_walk import RecentSegments, Step
 from commitlog.reading.queue_bounds import NamedQueue, QueueBounds, record_of_entry
+from commitlog.reading.rocketmq_bounds import foreign_bounds
 from commitlog.reading.view import LaneLimits, LogView
 from commitlog.record.layout import RECORD_BYTES_MIN, Buffer
 from commitlog.record.record import Record

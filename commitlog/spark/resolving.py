@@ -13,7 +13,7 @@ from commitlog.reading.starting_point import EARLIEST_OFFSET, LATEST_OFFSET, Sta
 from commitlog.reading.topic_index import QueueRange, TopicIndex
 from commitlog.spark.options import Bound, SourceOptions
 from commitlog.spark.planning import Slice, Work, plan
-from commitlog.spark.reading import Task
+from commitlog.spark.task_reading import Task
 
 log = logging.getLogger(__name__)
 

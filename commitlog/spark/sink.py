@@ -47,7 +47,7 @@ from commitlog.spark.options import (
     topic_name,
 )
 from commitlog.spark.rows.arrays import fixed
-from commitlog.spark.rows.columns import HEADERS_TYPE
+from commitlog.spark.rows.schema import HEADERS_TYPE
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

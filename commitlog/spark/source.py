@@ -44,11 +44,11 @@ from commitlog.spark.options import (
     parse_options,
 )
 from commitlog.spark.planning import share_out
-from commitlog.spark.reading import Task, read_task
-from commitlog.spark.registration import Registration
+from commitlog.spark.reader_name import Registration
 from commitlog.spark.resolving import QueueKey, Resolver, beyond_end, data_loss, gone
-from commitlog.spark.rows.columns import check_schema, schema_of
+from commitlog.spark.rows.schema import check_schema, schema_of
 from commitlog.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
+from commitlog.spark.task_reading import Task, read_task
 
 improve_this_worker()
 

@@ -1,4 +1,4 @@
-"""What registered readers still need of each lane, as an offset of its log: retention keeps it.
+"""What named readers still need of each lane, as an offset of its log: retention keeps it.
 
 Anybody may have written a reader's file, and nothing in it can stop this stage. No pattern is
 matched here, and no path is made of what the file says. Where something is wrong with a file,
@@ -12,7 +12,7 @@ import logging
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError
-from commitlog.reading.registered_readers import RegisteredReader, RegisteredReaders
+from commitlog.reading.named_readers import NamedReader, NamedReaders
 
 log = logging.getLogger(__name__)
 
@@ -25,20 +25,20 @@ class ReaderNeeds:
 
     def __init__(self, directory: StoreDirectory, store_id: str) -> None:
         self.directory, self.store_id = directory, store_id
-        self.readers = RegisteredReaders(directory)
+        self.readers = NamedReaders(directory)
         self._needs: dict[int, list[tuple[int, str]]] = {}
         self._complaints: set[str] = set()
-        self._loaded: dict[str, tuple[tuple[int, int, int], RegisteredReader | str]] = {}
+        self._loaded: dict[str, tuple[tuple[int, int, int], NamedReader | str]] = {}
         """Name of a reader → its file's stamp, and what is in the file, or what is wrong with it."""
 
     def refresh(self) -> None:
-        """Reads all registered readers, and finds each one's next message in the consume queues."""
+        """Reads all named readers, and finds each one's next message in the consume queues."""
         self._needs = {}
         complaints: set[str] = set()
         try:
             names = self.readers.names()
         except OSError as error:
-            complaints.add(f"registered readers can't be listed, so everything is kept: {error}")
+            complaints.add(f"named readers can't be listed, so everything is kept: {error}")
             self._keep_all(_UNKNOWN)
             names = []
         self._loaded = {name: known for name, known in self._loaded.items() if name in names}
@@ -62,7 +62,7 @@ class ReaderNeeds:
             return ""  # removed meanwhile
         except OSError as error:
             reader = str(error)
-        if isinstance(reader, RegisteredReader):
+        if isinstance(reader, NamedReader):
             if reader.store_id != self.store_id:
                 return f"reader {name} belongs to another store; nothing is kept for it"
             try:
@@ -73,7 +73,7 @@ class ReaderNeeds:
         self._keep_all(name)
         return f"reader {name}: where it is can't be read, so everything is kept for it: {reader}"
 
-    def _load(self, name: str) -> RegisteredReader | str:
+    def _load(self, name: str) -> NamedReader | str:
         """The reader, or what is wrong with its file. Raises OSError.
 
         A file that has not changed is not read again: it may be large.
@@ -82,7 +82,7 @@ class ReaderNeeds:
         known = self._loaded.get(name)
         if known is None or known[0] != stamp:
             try:
-                found: RegisteredReader | str = self.readers.load(name)
+                found: NamedReader | str = self.readers.load(name)
             except CommitLogError as error:
                 found = str(error)
             known = self._loaded[name] = stamp, found
@@ -92,7 +92,7 @@ class ReaderNeeds:
         for lane in self.directory.lane_numbers():
             self._needs.setdefault(lane, []).append((0, name))
 
-    def _note_places(self, reader: RegisteredReader) -> None:
+    def _note_places(self, reader: NamedReader) -> None:
         for lane in self.directory.lane_numbers():
             topics = self.directory.channel.list(self.directory.lane(lane).consumequeue)
             places = [self._next_where(reader, topic, lane) for topic in topics]
@@ -100,7 +100,7 @@ class ReaderNeeds:
             if needed:
                 self._needs.setdefault(lane, []).append((min(needed), reader.name))
 
-    def _next_where(self, reader: RegisteredReader, topic: str, lane: int) -> int | None:
+    def _next_where(self, reader: NamedReader, topic: str, lane: int) -> int | None:
         """The log offset of the reader's next message of a topic in a lane; None: there is none yet."""
         offset = reader.offset(topic, lane)
         if offset is None:

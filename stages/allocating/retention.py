@@ -2,7 +2,7 @@
 
 A segment goes for its age (the store timestamp of its last message), for the store's total size, or
 for the disk's sake. The last segment with data in it never goes, nor one that is not flushed and
-indexed. A segment that a registered reader still needs goes for the disk's sake only, and the log
+indexed. A segment that a named reader still needs goes for the disk's sake only, and the log
 says so.
 
 A segment goes in two steps. First it is *retired*: the lane's `first` is raised, so that readers
@@ -73,7 +73,7 @@ class OldSegment:
     end: int
     """Of the lane's log, as far as it is durable."""
     needed_by: str | None
-    """The name of a registered reader."""
+    """The name of a named reader."""
 
 
 class Retention:
@@ -172,7 +172,7 @@ class Retention:
         self._say(
             RetentionFlag.HELD_BY_READER,
             bool(held),
-            f"segments that could go are kept for registered readers ({', '.join(sorted(held))})",
+            f"segments that could go are kept for named readers ({', '.join(sorted(held))})",
             logging.WARNING,
         )
         return False

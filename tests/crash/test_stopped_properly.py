@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import commitlog
-from commitlog.appending.lane import try_lease
+from commitlog.appending.lease import try_lease
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.inspecting.log_root import find_roots
 from commitlog.inspecting.verify import verify_store

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import commitlog
-from commitlog.appending.lane import Lease
+from commitlog.appending.lease import Lease
 from commitlog.disk.direct_segment import DirectSegment
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import StoreDirectory

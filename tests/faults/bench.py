@@ -19,7 +19,7 @@ from commitlog.config_file import load_config
 from commitlog.errors import CommitLogError
 from commitlog.shm.layout import LANES_AT, Header, Lane, Stage
 from commitlog.stages.base_stage import BaseStage
-from commitlog.stages.supervising.opening import StoreOpening
+from commitlog.stages.supervising.starting import StoreOpening
 from commitlog.stages.supervising.stopping import close_store
 from commitlog.status import StopReport
 from tests.fake_clock import SteppingClock

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from commitlog.appending import wire
+from commitlog.appending import wakeups
 from commitlog.clock import Clock
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.errors import StageFailed
@@ -66,8 +66,8 @@ def deaf_and_dumb(kind: Any) -> Kind:
                 self._poller.unregister(self._bell.socket)
             return bool(super()._poll(milliseconds))
 
-    wire.WakeupSender.ring = lambda self: None  # type: ignore[method-assign]
-    wire.NoticePublisher.publish = lambda self, lane, committed, flushed: None  # type: ignore[method-assign]
+    wakeups.WakeupSender.ring = lambda self: None  # type: ignore[method-assign]
+    wakeups.NoticePublisher.publish = lambda self, lane, committed, flushed: None  # type: ignore[method-assign]
     return WithoutBells
 
 

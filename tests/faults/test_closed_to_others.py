@@ -18,7 +18,7 @@ import pytest
 import commitlog
 from commitlog import errors
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.reading.registered_readers import RegisteredReaders
+from commitlog.reading.named_readers import NamedReaders
 from commitlog.shm.layout import STAGES
 from tests.another_user import NOBODY, as_nobody, as_root
 from tests.children import in_child
@@ -53,7 +53,7 @@ def everything_of_a_store(root: Path, umask: int) -> Iterator[list[Path]]:
     try:
         with commitlog.Store.open(root / "store", SMALL) as store:
             store.producer().send("t", b"secret").wait("flushed", timeout=60)
-            readers = RegisteredReaders(StoreDirectory(store.path))
+            readers = NamedReaders(StoreDirectory(store.path))
             held = readers.hold("billing")
             readers.channel.replace_file(store.path / "readers" / "billing.json", b"{}")
             try:
@@ -219,7 +219,7 @@ def _use(path: Path, body: bytes) -> str:
         made.producer().send("t", body)
         said = "accepted"
         with contextlib.suppress(errors.CommitLogError):
-            readers = RegisteredReaders(StoreDirectory(path))
+            readers = NamedReaders(StoreDirectory(path))
             readers.let_go(readers.hold("billing"))
         with contextlib.suppress(AssertionError):  # not before the link is gone
             made.settle()

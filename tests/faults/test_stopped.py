@@ -16,7 +16,7 @@ import zmq
 
 import commitlog
 from commitlog import errors
-from commitlog.appending.wire import WAKEUP
+from commitlog.appending.wakeups import WAKEUP
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import STAGES, Lane, Stage
 from tests.crash.accounts import check, read_store
@@ -43,7 +43,7 @@ def test_with_all_wakeups_dropped_everything_is_the_same_and_later(
 
     Segments still roll, buffers return, and syncs are waited for.
     """
-    monkeypatch.setattr("commitlog.appending.wire.WakeupSender.ring", lambda self: None)
+    monkeypatch.setattr("commitlog.appending.wakeups.WakeupSender.ring", lambda self: None)
     config = {**QUICK, "store": {**CONFIG["store"], "write_path": write_path}}
     with (
         patched_stages("tests.faults.stage:deaf_and_dumb"),

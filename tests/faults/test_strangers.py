@@ -18,7 +18,7 @@ import zmq
 
 import commitlog
 from commitlog import errors
-from commitlog.appending.wire import NoticePublisher, NoticeSubscriber, WakeupReceiver, WakeupSender
+from commitlog.appending.wakeups import NoticePublisher, NoticeSubscriber, WakeupReceiver, WakeupSender
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.record.host import Host
 from commitlog.record.record import RecordEncoder

@@ -21,8 +21,8 @@ from commitlog.inspecting.dump import dump_records
 from commitlog.inspecting.log_root import LogRoot
 from commitlog.inspecting.verify import verify_lane, verify_store
 from commitlog.record.record import decode
-from tests.builders.harm import Damage, damage, damages
 from tests.builders.made_lane import SEGMENT, MadeLane, image, make_lane
+from tests.builders.random_damage import Damage, damage, damages
 
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(FEW, max_examples=1_000)

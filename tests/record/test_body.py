@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from commitlog.errors import CorruptRecord, MissingCodec
-from commitlog.record.body import plain_body
+from commitlog.record.body_compression import plain_body
 from commitlog.record.host import Host
 from commitlog.record.record import Record, RecordEncoder, decode
 

@@ -15,7 +15,7 @@ from commitlog.disk.checkpoint import StoreCheckpoint
 from commitlog.disk.consume_queue import PRE_FILL_SIZE, ConsumeQueue
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import CorruptRecord
-from commitlog.record.body import plain_body
+from commitlog.record.body_compression import plain_body
 from commitlog.record.layout import CRC_PROPERTY_BYTES
 from commitlog.record.record import Record, RecordEncoder, decode
 from commitlog.record.table import Stop

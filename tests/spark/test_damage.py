@@ -21,9 +21,9 @@ from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import CorruptRecord, DataLoss, ReadingWarning
 from commitlog.opening.recovery import recover_lane
-from commitlog.spark.reading import Task
 from commitlog.spark.rows.damage import Damage
 from commitlog.spark.source import CommitLogDataSource
+from commitlog.spark.task_reading import Task
 from tests.builders.hand_made import HandMadeStore
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def test_quarantined_records(
     assert re.search(r"lanes/3/commitlog/\d{20}", str(raised.value))
     kept = [row for row in everything if row[1] not in {record.queue_offset for record in bad}]
     assert rows(store, ignoreCorruptRecords=True) == kept
-    said = [record.getMessage() for record in caplog.records if record.name == "commitlog.spark.reading"]
+    said = [record.getMessage() for record in caplog.records if record.name == "commitlog.spark.task_reading"]
     assert f"{len(bad)} corrupt records of the offsets [0, 160) were left out" in said[0]
     assert f"first at offset {bad[0].queue_offset}" in said[0]
 

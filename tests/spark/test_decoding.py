@@ -15,9 +15,9 @@ import pytest
 from commitlog.errors import CorruptRecord, DataLoss, StoreNotFound
 from commitlog.record.host import Host
 from commitlog.spark.planning import Slice
-from commitlog.spark.reading import Task, read_task
-from commitlog.spark.rows.columns import ALL_COLUMNS, schema_of
+from commitlog.spark.rows.schema import ALL_COLUMNS, schema_of
 from commitlog.spark.source import arrow_schema
+from commitlog.spark.task_reading import Task, read_task
 from tests.builders.hand_made import V4, V6, HandMadeStore
 from tests.spark.model import expected_row, plain_row
 
@@ -91,7 +91,7 @@ def test_records_of_one_size(
     """Evenly spaced ones, as a batch writes them; with bodies of other sizes in records of the same
     size; every second.
     """
-    monkeypatch.setattr("commitlog.spark.rows.decoding._BLOCK_ROWS", 64)
+    monkeypatch.setattr("commitlog.spark.rows.arrow_columns._BLOCK_ROWS", 64)
     store, rng = HandMadeStore(tmp_path / "store"), random.Random(2)
     lane = store.lane(0)
     for row in range(300):
@@ -112,8 +112,8 @@ def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for row in range(30):
         store.lane(0).append("orders", bytes(3000 if row % 3 else 9000))
     store.publish()
-    monkeypatch.setattr("commitlog.spark.rows.decoding.BATCH_BYTES_MAX", 8000)
-    monkeypatch.setattr("commitlog.spark.rows.decoding.ROWS_MAX", 2)
+    monkeypatch.setattr("commitlog.spark.rows.arrow_columns.BATCH_BYTES_MAX", 8000)
+    monkeypatch.setattr("commitlog.spark.rows.arrow_columns.ROWS_MAX", 2)
     task = Task(str(store.path), store.id, store.segment_bytes, (Slice("orders", 0, 0, 30, -1, 0),))
     batches = list(read_task(task, arrow_schema(schema_of(["value"]))))
     assert sum(batch.num_rows for batch in batches) == 30
@@ -130,7 +130,7 @@ def test_a_damaged_record_is_an_error_with_its_place(
     """Size, magic, queue id, both ends of queue offset and physical offset, body length, topic
     length, both ends of the topic, properties' length; among records of one size and of several.
     """
-    monkeypatch.setattr("commitlog.spark.rows.decoding._BLOCK_ROWS", 16)
+    monkeypatch.setattr("commitlog.spark.rows.arrow_columns._BLOCK_ROWS", 16)
     store = HandMadeStore(tmp_path / "store")
     records = [store.lane(0).append("orders", b"body", key=None if same else "k" * (n % 3)) for n in range(100)]
     store.publish()

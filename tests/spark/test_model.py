@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from commitlog.errors import CommitLogError
-from commitlog.spark.reading import Task
-from commitlog.spark.rows.columns import ALL_COLUMNS, KAFKA_COLUMNS
+from commitlog.spark.rows.schema import ALL_COLUMNS, KAFKA_COLUMNS
 from commitlog.spark.source import CommitLogDataSource, StreamReader
+from commitlog.spark.task_reading import Task
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore
 from tests.spark.model import Model, expected_row, plain_row
 

@@ -19,10 +19,10 @@ from commitlog.disk.quarantine import corruption_notes, read_corruption_note
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord
 from commitlog.reading.queue_bounds import NamedQueue
-from commitlog.record.body import plain_body
+from commitlog.record.body_compression import plain_body
 from commitlog.record.byte_ranges import Ints, Mask
 from commitlog.record.record import decode
-from commitlog.spark.rows.decoding import Places
+from commitlog.spark.rows.arrow_columns import Places
 from commitlog.spark.rows.segments import Segment
 
 _ANYWHERE = 1 << 62

@@ -18,7 +18,7 @@ from commitlog.disk.checkpoint import Positions, PositionsFile
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.opening.recovery import recover_lane
-from commitlog.reading.registered_readers import RegisteredReader, RegisteredReaders
+from commitlog.reading.named_readers import NamedReader, NamedReaders
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import Header, Lane
@@ -225,12 +225,12 @@ def test_a_batch_is_not_exceeded(case: Case) -> None:
     assert case.header(Header.DELETED_SEGMENTS) == 4
 
 
-# ---- registered readers ------------------------------------------------------------------------
+# ---- named readers ------------------------------------------------------------------------
 
 
 def register(case: Case, offsets: dict[str, dict[int, int]], store_id: str = "") -> None:
-    RegisteredReaders(case.store.directory).save(
-        RegisteredReader("billing", store_id or case.store.facts.id, offsets, case.clock.wall)
+    NamedReaders(case.store.directory).save(
+        NamedReader("billing", store_id or case.store.facts.id, offsets, case.clock.wall)
     )
 
 
@@ -238,7 +238,7 @@ def segment_of(case: Case, lane: int, topic: str, offset: int) -> int:
     return case.lanes[lane].entries(topic)[offset][0] // SEGMENT
 
 
-def test_what_a_registered_reader_needs_stays(case: Case) -> None:
+def test_what_a_named_reader_needs_stays(case: Case) -> None:
     """By its queue offsets, in each lane; what it does not read of, it does not keep."""
     register(case, {"old": {0: 50, 3: 10_000}, "new": {0: 3, 3: 20}})
     at_age(case, 10**9)
@@ -260,8 +260,8 @@ def test_a_lane_that_a_reader_has_not_seen_is_kept_for_it(case: Case) -> None:
 
 
 def test_a_lane_that_a_reader_is_not_assigned_is_not_kept(case: Case) -> None:
-    reader = RegisteredReader("billing", case.store.facts.id, {"old": {0: 130}}, 0, all_lanes=False)
-    RegisteredReaders(case.store.directory).save(reader)
+    reader = NamedReader("billing", case.store.facts.id, {"old": {0: 130}}, 0, all_lanes=False)
+    NamedReaders(case.store.directory).save(reader)
     at_age(case, 10**9)
     case.turn(case.retention())
     assert case.kept(3) == [case.last(3)]
@@ -269,8 +269,8 @@ def test_a_lane_that_a_reader_is_not_assigned_is_not_kept(case: Case) -> None:
 
 def test_a_topic_that_a_reader_has_not_seen_is_kept_for_it(case: Case) -> None:
     at_age(case, 10**9)
-    reader = RegisteredReader("billing", case.store.facts.id, {"old": {0: 130, 3: 130}}, 0, pattern="ne.")
-    RegisteredReaders(case.store.directory).save(reader)
+    reader = NamedReader("billing", case.store.facts.id, {"old": {0: 130, 3: 130}}, 0, pattern="ne.")
+    NamedReaders(case.store.directory).save(reader)
     case.turn(case.retention())
     assert case.kept(0)[0] == segment_of(case, 0, "new", 0)
 

@@ -1,4 +1,4 @@
-"""Registered readers: where each is, how far behind, who holds a name, and what `stat` and
+"""Named readers: where each is, how far behind, who holds a name, and what `stat` and
 `readers` show of it.
 """
 
@@ -19,9 +19,9 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import BadStart, OffsetOutOfRange, ReaderError, ReaderInUse
 from commitlog.reader import Reader
-from commitlog.reading import registered_readers
+from commitlog.reading import named_readers
 from commitlog.reading.lane_choice import LaneChoice
-from commitlog.reading.registered_readers import PYTHON, RegisteredReader, RegisteredReaders
+from commitlog.reading.named_readers import PYTHON, NamedReader, NamedReaders
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView
 from commitlog.record.layout import Buffer
@@ -41,7 +41,7 @@ def register(
     store: HandMadeStore, name: str, offsets: dict[str, dict[int, int]], ago_ms: int = 0, **more: object
 ) -> None:
     moved = SYSTEM_CLOCK.wall_ms() - ago_ms
-    RegisteredReaders(store.directory).save(RegisteredReader(name, store.id, offsets, moved, **more))  # type: ignore[arg-type]
+    NamedReaders(store.directory).save(NamedReader(name, store.id, offsets, moved, **more))  # type: ignore[arg-type]
 
 
 def call(*arguments: object) -> Result:
@@ -53,18 +53,18 @@ def lag(store: HandMadeStore, name: str) -> dict[str, dict[int, int]]:
     index = TopicIndex(view)
     index.refresh()
     view.close()
-    return RegisteredReaders(store.directory).load(name).lag(index)
+    return NamedReaders(store.directory).load(name).lag(index)
 
 
 def test_what_is_saved_is_loaded(store: HandMadeStore) -> None:
-    readers = RegisteredReaders(store.directory)
+    readers = NamedReaders(store.directory)
     saved = [
-        RegisteredReader("a", store.id, {"orders": {0: 42, 10: 7}, "none-yet": {}}, 17),
-        RegisteredReader("b.c", store.id, {"orders": {1: 3}}, 17, pattern="ord.*"),
-        RegisteredReader("_d-1", store.id, {"orders": {1: 3}}, 17, all_lanes=False),
-        RegisteredReader("e", store.id, {"orders": {1: 3}}, 17, pattern="ord.*", passed_over=frozenset({"other"})),
-        RegisteredReader("f", store.id, {}, 17, kind=PYTHON, all_topics=True, lanes=LaneChoice(frozenset({0, 2}))),
-        RegisteredReader("g", store.id, {}, 17, kind=PYTHON, lanes=LaneChoice(member=(1, 3))),
+        NamedReader("a", store.id, {"orders": {0: 42, 10: 7}, "none-yet": {}}, 17),
+        NamedReader("b.c", store.id, {"orders": {1: 3}}, 17, pattern="ord.*"),
+        NamedReader("_d-1", store.id, {"orders": {1: 3}}, 17, all_lanes=False),
+        NamedReader("e", store.id, {"orders": {1: 3}}, 17, pattern="ord.*", passed_over=frozenset({"other"})),
+        NamedReader("f", store.id, {}, 17, kind=PYTHON, all_topics=True, lanes=LaneChoice(frozenset({0, 2}))),
+        NamedReader("g", store.id, {}, 17, kind=PYTHON, lanes=LaneChoice(member=(1, 3))),
     ]
     for reader in saved:
         readers.save(reader)
@@ -75,7 +75,7 @@ def test_what_is_saved_is_loaded(store: HandMadeStore) -> None:
 @pytest.mark.parametrize("name", ["", ".a", "-a", "a/b", "a b", "x" * 101, "é"])
 def test_names_are_names_of_files(store: HandMadeStore, name: str) -> None:
     with pytest.raises(ReaderError, match="no reader's name"):
-        RegisteredReaders(store.directory).hold(name)
+        NamedReaders(store.directory).hold(name)
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,8 @@ def test_what_retention_took_is_no_lag(store: HandMadeStore) -> None:
 
 def test_a_name_is_held_by_one(store: HandMadeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the process that holds it; it is free again when that lets go."""
-    monkeypatch.setattr(registered_readers, "PATIENCE_SECONDS", 0.05)
-    readers = RegisteredReaders(store.directory)
+    monkeypatch.setattr(named_readers, "PATIENCE_SECONDS", 0.05)
+    readers = NamedReaders(store.directory)
     register(store, "billing", {"orders": {}})
     held = readers.hold("billing")
     assert readers.is_held("billing")
@@ -145,15 +145,15 @@ def test_an_error_keeps_no_name(store: HandMadeStore) -> None:
             raise OSError(errno.ENOSPC, "no space")
 
     with pytest.raises(ReaderError, match="no space") as kept:
-        RegisteredReaders(StoreDirectory(store.path, Full())).hold("billing")
-    readers = RegisteredReaders(store.directory)
+        NamedReaders(StoreDirectory(store.path, Full())).hold("billing")
+    readers = NamedReaders(store.directory)
     assert not readers.is_held("billing")
     assert kept.value.__traceback__ is not None
 
 
 def test_a_name_that_was_removed_is_held_by_one_again(store: HandMadeStore) -> None:
     """The lock file goes with the reader; whoever had opened the old one does not hold the name."""
-    readers = RegisteredReaders(store.directory)
+    readers = NamedReaders(store.directory)
     register(store, "billing", {"orders": {}})
     readers.let_go(readers.hold("billing"))
     readers.remove("billing")
@@ -173,7 +173,7 @@ def test_a_damaged_position_is_named(store: HandMadeStore, content: bytes) -> No
     store.directory.readers_directory.mkdir()
     (store.directory.readers_directory / "billing.json").write_bytes(content)
     with pytest.raises(ReaderError, match=r"billing\.json: not the position of a reader"):
-        RegisteredReaders(store.directory).load("billing")
+        NamedReaders(store.directory).load("billing")
     assert "WARNING: reader billing: " in call("stat", store.path).output
     assert call("readers", store.path).exit_code == 0
 
@@ -182,7 +182,7 @@ def test_a_store_that_may_only_be_read(tmp_path: Path) -> None:
     """Tried without root's privileges, with which one may write anywhere."""
     store = HandMadeStore(tmp_path / "store")
     store.path.chmod(0o500)
-    said = without_privileges(lambda: RegisteredReaders(store.directory).hold("billing"))
+    said = without_privileges(lambda: NamedReaders(store.directory).hold("billing"))
     assert said.startswith("ReaderError: ")
     assert "readers: Permission denied; " in said
     store.path.chmod(0o700)
@@ -210,7 +210,7 @@ def test_stat_shows_lag_and_warns_of_one_that_stands_still(store: HandMadeStore)
 
 
 def test_readers_lists_and_removes(store: HandMadeStore) -> None:
-    assert "no registered readers" in call("readers", store.path).output
+    assert "no named readers" in call("readers", store.path).output
     register(store, "billing", {"orders": {0: 42, 1: 100}}, 600_000)
     register(store, "shipping", {"other": {}})
     output = call("readers", store.path).output
@@ -220,7 +220,7 @@ def test_readers_lists_and_removes(store: HandMadeStore) -> None:
     assert [reader["name"] for reader in listed] == ["billing", "shipping"]
     assert listed[0]["offsets"] == {"orders": {"0": 42, "1": 100}}
     assert "removed reader billing" in call("readers", store.path, "--remove", "billing").output
-    assert RegisteredReaders(store.directory).names() == ["shipping"]
+    assert NamedReaders(store.directory).names() == ["shipping"]
     wrong = call("readers", store.path, "--remove", "biling")
     assert isinstance(wrong.exception, ReaderError)
     assert "no reader 'biling'; there are shipping" in str(wrong.exception)
@@ -263,7 +263,7 @@ def test_seek_moves_a_reader(named: HandMadeStore, to: str, offsets: dict[int, i
     """To a time, an end, offsets: forward and back. The next reader of the name begins there."""
     said = call("readers", named.path, "--seek", "billing", to)
     assert said.output == f"moved reader billing: {200 - sum(offsets.values())} messages are before it now\n"
-    moved = RegisteredReaders(named.directory).load("billing")
+    moved = NamedReaders(named.directory).load("billing")
     assert (moved.offsets, moved.kind) == ({"orders": offsets}, PYTHON)
     with Reader(named.path, topic="orders", name="billing") as reader:
         assert reader.position() == {"orders": offsets}
@@ -290,25 +290,25 @@ def test_a_seek_that_can_not_be(named: HandMadeStore, name: str, to: str, error:
     said = call("readers", named.path, "--seek", name, to)
     assert isinstance(said.exception, error)
     assert text in str(said.exception)
-    assert RegisteredReaders(named.directory).load("billing").offsets == {"orders": {0: 5, 1: 5}}
-    assert not RegisteredReaders(named.directory).is_held("billing")
+    assert NamedReaders(named.directory).load("billing").offsets == {"orders": {0: 5, 1: 5}}
+    assert not NamedReaders(named.directory).is_held("billing")
 
 
 def test_who_may_not_be_moved(named: HandMadeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that runs; a Spark query, which goes by its checkpoint; one of another store."""
-    monkeypatch.setattr(registered_readers, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(named_readers, "PATIENCE_SECONDS", 0.05)
     with Reader(named.path, topic="orders", name="billing"):
         assert isinstance(call("readers", named.path, "--seek", "billing", "earliest").exception, ReaderInUse)
     register(named, "query", {"orders": {0: 42}})
     refused = call("readers", named.path, "--seek", "query", "earliest").exception
     assert isinstance(refused, ReaderError)
     assert "is a Spark query's, and its checkpoint says where it is" in str(refused)
-    stranger = RegisteredReader("old", "f" * 32, {"orders": {}}, 5, kind=PYTHON)
-    RegisteredReaders(named.directory).save(stranger)
+    stranger = NamedReader("old", "f" * 32, {"orders": {}}, 5, kind=PYTHON)
+    NamedReaders(named.directory).save(stranger)
     assert "another store" in str(call("readers", named.path, "--seek", "old", "earliest").exception)
 
 
 def test_a_reader_of_another_store_is_shown_as_such(store: HandMadeStore) -> None:
-    RegisteredReaders(store.directory).save(RegisteredReader("old", "f" * 32, {"orders": {}}, 5))
+    NamedReaders(store.directory).save(NamedReader("old", "f" * 32, {"orders": {}}, 5))
     output = call("stat", store.path).output
     assert "WARNING: reader old: belongs to another store" in output

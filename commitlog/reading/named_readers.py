@@ -15,7 +15,7 @@ are needed:
     "lanes": [0, 2]         only these lanes are read
     "members": [1, 3]       only lanes whose number modulo 3 is 1 are read
 
-Retention keeps what a registered reader needs, so a reader that is gone for good has to be removed.
+Retention keeps what a named reader needs, so a reader that is gone for good has to be removed.
 Only its owner matches a pattern, because a regular expression may take for ever. For everybody else
 a topic may match if it is neither among the offsets nor passed over: it is kept from its first
 message on, until the owner has looked. (The file of an older version has no `passed_over`. It keeps
@@ -77,8 +77,8 @@ Lag = dict[str, dict[int, int]]
 
 
 @dataclass(frozen=True)
-class RegisteredReader:
-    """A registered reader and its position.
+class NamedReader:
+    """A named reader and its position.
 
     `offsets`: topic → lane → next queue offset; `moved_ms`: wall time of its last progress.
     """
@@ -118,18 +118,18 @@ class RegisteredReader:
         return found
 
 
-class RegisteredReaders:
+class NamedReaders:
     """The readers of one store."""
 
     def __init__(self, directory: StoreDirectory, clock: Clock = SYSTEM_CLOCK) -> None:
         self.directory, self.channel, self.clock = directory, directory.channel, clock
 
     def names(self) -> list[str]:
-        """Names of all registered readers, sorted."""
+        """Names of all named readers, sorted."""
         files = self.channel.list(self.directory.readers_directory)
         return sorted(name for file in files if (name := file.removesuffix(".json")) != file and _NAME.fullmatch(name))
 
-    def load(self, name: str) -> RegisteredReader:
+    def load(self, name: str) -> NamedReader:
         """The reader of a name. Raises FileNotFoundError, OSError, ReaderError (not a position)."""
         path = self._path(name, "json")
         data = self.channel.read_file(path, _FILE_BYTES_MAX + 1)
@@ -147,7 +147,7 @@ class RegisteredReaders:
         facts = os.lstat(self._path(name, "json"))
         return facts.st_ino, facts.st_mtime_ns, facts.st_size
 
-    def save(self, reader: RegisteredReader) -> None:
+    def save(self, reader: NamedReader) -> None:
         """Registers a reader or moves it, durably. Others see the old position or the new.
 
         Raises OSError, and ReaderError for a reader of too many queues.
@@ -242,7 +242,7 @@ class RegisteredReaders:
     @staticmethod
     def _refused(path: Path, error: OSError) -> ReaderError:
         return ReaderError(
-            f"{path.parent}: {error.strerror}; the position of a registered reader is kept in the store: run as a user "
+            f"{path.parent}: {error.strerror}; the position of a named reader is kept in the store: run as a user "
             "who may write there, or read without a name (readerName)"
         )
 
@@ -257,7 +257,7 @@ def check_name(name: str) -> None:
         raise ReaderError(f"{name!r} is no reader's name: letters, digits, _ . and -, 100 at most, not . or - first")
 
 
-def _to_json(reader: RegisteredReader) -> dict[str, Any]:
+def _to_json(reader: NamedReader) -> dict[str, Any]:
     values: dict[str, Any] = {
         "name": reader.name,
         "store": reader.store_id,
@@ -283,7 +283,7 @@ def _to_json(reader: RegisteredReader) -> dict[str, Any]:
     return values
 
 
-def _from_json(name: str, values: dict[str, Any]) -> RegisteredReader:
+def _from_json(name: str, values: dict[str, Any]) -> NamedReader:
     """The reader that a file describes; raises one of _UNBELIEVABLE.
 
     Types are checked strictly: neither True nor "1" is a number.
@@ -297,7 +297,7 @@ def _from_json(name: str, values: dict[str, Any]) -> RegisteredReader:
     kind = values.get("kind", SPARK)
     if kind not in (SPARK, PYTHON):
         raise ValueError(f"kind {kind!r}")
-    return RegisteredReader(
+    return NamedReader(
         name,
         _is(str, values["store"]),
         {topic: _queues(topic, lanes) for topic, lanes in _is(dict, values["offsets"]).items()},
@@ -344,7 +344,7 @@ STANDS_STILL_MS = 86_400_000
 
 @dataclass(frozen=True)
 class ReaderState:
-    """A registered reader as `commitlog stat` and `commitlog readers` show it."""
+    """A named reader as `commitlog stat` and `commitlog readers` show it."""
 
     name: str
     running: bool
@@ -364,9 +364,9 @@ class ReaderState:
 
 
 def reader_states(index: TopicIndex, clock: Clock = SYSTEM_CLOCK) -> list[ReaderState]:
-    """All registered readers of the index's store, by name; a damaged position gives a warning."""
+    """All named readers of the index's store, by name; a damaged position gives a warning."""
     view = index.view
-    readers = RegisteredReaders(StoreDirectory(view.path), clock)
+    readers = NamedReaders(StoreDirectory(view.path), clock)
     found = []
     for name in readers.names():
         running = False

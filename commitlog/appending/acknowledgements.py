@@ -20,7 +20,7 @@ from itertools import count
 from typing import NoReturn, TypeVar
 
 from commitlog.appending.attachment import Attachment
-from commitlog.appending.lane import FAULT_PATIENCE_NS
+from commitlog.appending.lease import FAULT_PATIENCE_NS
 from commitlog.clock import Clock, limit_ns
 from commitlog.errors import CommitLogError, ForkedProducer, IllegalArgument, NotCopied, PoolUnlinked, WaitTimeout
 from commitlog.receipt import Level, Receipt

@@ -19,7 +19,7 @@ from dataclasses import replace
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import ReaderError
-from commitlog.reading.registered_readers import SPARK, RegisteredReader, RegisteredReaders
+from commitlog.reading.named_readers import SPARK, NamedReader, NamedReaders
 from commitlog.reading.starting_point import Offsets
 from commitlog.spark.options import Subscription
 
@@ -36,11 +36,11 @@ class Registration:
     def __init__(
         self, path: str | os.PathLike[str], name: str, subscription: Subscription, clock: Clock = SYSTEM_CLOCK
     ) -> None:
-        self.readers = RegisteredReaders(StoreDirectory(path), clock)
+        self.readers = NamedReaders(StoreDirectory(path), clock)
         self.name, self.subscription, self.clock = name, subscription, clock
         self._held = self.readers.hold(name)
-        self._position: RegisteredReader | None = None
-        self._written: RegisteredReader | None = None
+        self._position: NamedReader | None = None
+        self._written: NamedReader | None = None
         self._written_ns = 0
         self._complaint = ""
         try:
@@ -70,7 +70,7 @@ class Registration:
         """
         chosen = self.subscription
         passed_over = frozenset(present) - set(chosen.chosen(present)) if chosen.pattern is not None else frozenset()
-        self._position = RegisteredReader(
+        self._position = NamedReader(
             self.name,
             store_id,
             self._needs(done, present),

@@ -18,7 +18,7 @@ from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts, new_store_id
 from commitlog.errors import CommitLogError, StoreNotFound, StoreRefused
 from commitlog.opening.pool import open_pool
-from commitlog.opening.sizing import check_lane_fits, choose_segment_bytes
+from commitlog.opening.pool_sizing import check_lane_fits, choose_segment_bytes
 from commitlog.reading.view import attach_control
 from commitlog.shm.layout import Header
 from commitlog.stages.supervising.reporting import warn

@@ -1,6 +1,6 @@
 """The position of a named reader: `Reader(path, name="billing")` goes on where it was.
 
-The position is kept in the store (registered_readers.py). Retention keeps what the reader has not
+The position is kept in the store (named_readers.py). Retention keeps what the reader has not
 done, `commitlog readers` shows how far it is behind, and only one process at a time has the name.
 
 **At least once.** A position is written after messages were given out, never before. So a reader
@@ -37,7 +37,7 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DataLoss, IllegalArgument, OffsetOutOfRange, OptionError, ReaderError, ReadingWarning
 from commitlog.message import Message
 from commitlog.reading.lane_choice import ALL_LANES, LaneChoice
-from commitlog.reading.registered_readers import PYTHON, RegisteredReader, RegisteredReaders, check_name
+from commitlog.reading.named_readers import PYTHON, NamedReader, NamedReaders, check_name
 from commitlog.reading.starting_point import EARLIEST, EARLIEST_OFFSET, Offsets, QueueStarts, parse_starts, resolve
 from commitlog.reading.topic_index import QueueRange, TopicIndex
 from commitlog.reading.view import LogView
@@ -67,7 +67,7 @@ class ReaderPosition:
         self.name, self.topics, self.lanes, self.clock = name, topics, lanes, clock
         self._view, self._store_id = view, view.store_id
         self._every_ns = None if auto_commit_seconds is None else limit_ns(auto_commit_seconds)
-        self._readers = RegisteredReaders(StoreDirectory(view.path, view.channel), clock)
+        self._readers = NamedReaders(StoreDirectory(view.path, view.channel), clock)
         self._done: Places = {}
         self._committed: Places = {}
         self._last: Message | None = None
@@ -106,7 +106,7 @@ class ReaderPosition:
         self._committed = dict(self._done)
         return QueueStarts(EARLIEST, _by_topic(self._done))
 
-    def _load(self) -> RegisteredReader | None:
+    def _load(self) -> NamedReader | None:
         try:
             known = self._readers.load(self.name)
         except FileNotFoundError:
@@ -118,7 +118,7 @@ class ReaderPosition:
         check_owner(known, self._store_id, self._readers)
         return known
 
-    def _gone_on(self, known: RegisteredReader, index: TopicIndex, fail_on_data_loss: bool) -> Places:
+    def _gone_on(self, known: NamedReader, index: TopicIndex, fail_on_data_loss: bool) -> Places:
         """The places of a known reader in the queues that are there.
 
         A queue that is new to it begins with the first message that is kept.
@@ -156,11 +156,11 @@ class ReaderPosition:
     def _seek(self) -> str:
         return f"commitlog readers {self._readers.directory.path} --seek {self.name}"
 
-    def _registered(self, places: Places) -> RegisteredReader:
+    def _registered(self, places: Places) -> NamedReader:
         offsets: Offsets = {topic: {} for topic in self.topics or ()} | _by_topic(places)
         now_ms = self.clock.wall_ms()
         everything = self.topics is None
-        return RegisteredReader(
+        return NamedReader(
             self.name, self._store_id, offsets, now_ms, kind=PYTHON, all_topics=everything, lanes=self.lanes
         )
 
@@ -330,7 +330,7 @@ class ReaderPosition:
                 self._lock.release()
 
 
-def _let_go(readers: RegisteredReaders, held: Lock, pid: int) -> None:
+def _let_go(readers: NamedReaders, held: Lock, pid: int) -> None:
     if os.getpid() == pid:
         readers.let_go(held)
 
@@ -368,7 +368,7 @@ def check_options(
         )
 
 
-def check_owner(reader: RegisteredReader, store_id: str, readers: RegisteredReaders) -> None:
+def check_owner(reader: NamedReader, store_id: str, readers: NamedReaders) -> None:
     """Raises ReaderError where a position is not a Python reader's, or belongs to another store."""
     remove = f"`commitlog readers {readers.directory.path} --remove {reader.name}`"
     if reader.kind != PYTHON:
@@ -383,7 +383,7 @@ def check_owner(reader: RegisteredReader, store_id: str, readers: RegisteredRead
         )
 
 
-def seek(index: TopicIndex, name: str, to: str, clock: Clock = SYSTEM_CLOCK) -> RegisteredReader:
+def seek(index: TopicIndex, name: str, to: str, clock: Clock = SYSTEM_CLOCK) -> NamedReader:
     """Moves a reader that does not run to a start, or single queues of it to offsets (JSON).
 
     Queues that the offsets do not name stay where they are. Returns the reader as it is now. Raises
@@ -391,7 +391,7 @@ def seek(index: TopicIndex, name: str, to: str, clock: Clock = SYSTEM_CLOCK) -> 
     another store), OSError.
     """
     starts = parse_starts(to, clock)
-    readers = RegisteredReaders(StoreDirectory(index.view.path, index.view.channel), clock)
+    readers = NamedReaders(StoreDirectory(index.view.path, index.view.channel), clock)
     readers.check_is_registered(name)
     held = readers.hold(name)
     try:

@@ -27,8 +27,8 @@ from commitlog.record.byte_ranges import Ints
 from commitlog.record.layout import Buffer
 from commitlog.shm.layout import segment_start
 from commitlog.spark.planning import Slice
+from commitlog.spark.rows.arrow_columns import Decoder, Places, cut
 from commitlog.spark.rows.damage import Damage, check_rows
-from commitlog.spark.rows.decoding import Decoder, Places, cut
 from commitlog.spark.rows.segments import SEGMENTS, Segment
 
 ENTRIES_MAX = 200_000

@@ -6,7 +6,7 @@ from typing import Any
 
 from commitlog.message import Message
 from commitlog.reader import Reader
-from commitlog.reading.registered_readers import RegisteredReader, RegisteredReaders
+from commitlog.reading.named_readers import NamedReader, NamedReaders
 from tests.builders.hand_made import HandMadeStore
 
 Places = list[tuple[str, int, int]]
@@ -26,5 +26,5 @@ def rest(store: HandMadeStore, **options: Any) -> Places:
         return list(map(place, reader))
 
 
-def stored(store: HandMadeStore, name: str = "billing") -> RegisteredReader:
-    return RegisteredReaders(store.directory).load(name)
+def stored(store: HandMadeStore, name: str = "billing") -> NamedReader:
+    return NamedReaders(store.directory).load(name)

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from commitlog.errors import CorruptRecord
 from commitlog.reading.queue_bounds import NamedQueue
-from commitlog.record.body import plain_body
+from commitlog.record.body_compression import plain_body
 from commitlog.record.byte_ranges import Ints, evenly, stride_of
 from commitlog.record.host import Host, message_id
 from commitlog.record.layout import (
@@ -49,7 +49,7 @@ from commitlog.record.layout import (
 from commitlog.record.record import decode
 from commitlog.spark.rows import arrays
 from commitlog.spark.rows.arrays import Spans
-from commitlog.spark.rows.pairs import CRC_WORD, Pairs, parse_pairs
+from commitlog.spark.rows.property_pairs import CRC_WORD, Pairs, parse_pairs
 from commitlog.spark.rows.segments import Segment
 
 ROWS_MAX = 75_000
