@@ -131,8 +131,8 @@ class Producer:
         self._topics: dict[str, _Topic] = {}
         self._known_offsets = end.queue_offsets
         self._words = words = attachment.words
-        row_at = attachment.control.lane_base(lease.lane)
-        self._wrote_at, self._messages_at = row_at + Lane.WROTE, row_at + Lane.MESSAGES
+        first_word = attachment.control.row_at(lease.lane)
+        self._wrote_at, self._messages_at = first_word + Lane.WROTE, first_word + Lane.MESSAGES
         self._sleep_at, self._seen = attachment.sleep_at, 0
         self._wrote, self._messages = words[self._wrote_at], words[self._messages_at]
         self._timestamp, self._next_tick = end.store_timestamp, 0  # ms; ns

@@ -57,7 +57,7 @@ class ControlRegion:
             raise RegionError(f"{region.path} has layout {region.words[Header.LAYOUT_VERSION]}, not {LAYOUT_VERSION}")
         self.region = region
         self.words = words = region.words
-        lanes, stages = map(self.lane_base, range(LANE_ROWS)), map(self.stage_base, STAGES)
+        lanes, stages = map(self.row_at, range(LANE_ROWS)), map(self.stage_row_at, STAGES)
         self._rows = [words[at : at + LANE_ROW_WORDS] for at in lanes]
         self._stage_rows = dict(zip(STAGES, (words[at : at + STAGE_ROW_WORDS] for at in stages), strict=True))
 
@@ -137,15 +137,13 @@ class ControlRegion:
         return self._stage_rows[stage]
 
     @staticmethod
-    def lane_base(lane: int) -> int:
-        """Index of the first word of a lane's row."""
-        if not 0 <= lane < LANE_ROWS:
-            raise ValueError(f"lane {lane} is not in 0…{LANE_ROWS - 1}")
+    def row_at(lane: int) -> int:
+        """Where the row of a lane begins in `words`. For `Producer.send`, which looks at two rows."""
         return LANES_AT + lane * LANE_ROW_WORDS
 
     @staticmethod
-    def stage_base(stage: str) -> int:
-        """Index of the first word of a stage's row."""
+    def stage_row_at(stage: str) -> int:
+        """Where the row of a stage begins in `words`."""
         return STAGES_AT + STAGES.index(stage) * STAGE_ROW_WORDS
 
     def lane_table(self) -> npt.NDArray[np.uint64]:

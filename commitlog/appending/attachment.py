@@ -69,7 +69,7 @@ class Attachment:
             )
         self.control, self.words = control, control.words
         self.pool = Path(self.facts.pool.directory)
-        self.sleep_at = control.stage_base("committer") + Stage.SLEEP
+        self.sleep_at = control.stage_row_at("committer") + Stage.SLEEP
         self._sockets = Sockets(self.pool, control)
         # strong references: sockets that end as garbage together with their context are waited for
         # by it, for ever
