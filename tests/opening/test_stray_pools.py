@@ -121,8 +121,8 @@ def test_memory_that_is_still_in_use_can_be_removed_later(tmp_path: Path, shm_ro
         patch.setattr("commitlog.opening.stray_pools._SILENT_NS", 1 << 62)  # the last heartbeat is young
         early = run("destroy", tmp_path / "gone", "--yes").exception
     assert isinstance(early, errors.StoreRunning)
-    assert "leave within a minute" in str(early)
-    assert "repeat this command" in str(early)
+    assert "Its stages notice that within a minute" in str(early)
+    assert "Repeat this command" in str(early)
     assert list(shm_root.iterdir())
     wait_until(lambda: run("destroy", tmp_path / "gone", "--yes").exit_code == 0, "the memory to be free")
     assert not list(shm_root.iterdir())
