@@ -143,7 +143,11 @@ def test_rows_that_cannot_be_stored(store: commitlog.Store) -> None:
         ({"value": ["x"], "key": [""]}, IllegalProperty, "^column key: b''"),
         ({"value": ["x"], "key": ["a\x01b"]}, IllegalProperty, r"^column key: 'a\\x01b': key: 0x01"),
         ({"value": ["x"], "key": NO_UTF8}, IllegalProperty, r"^column key: b'\\xff\\xfe' is no UTF-8"),
-        ({"value": ["x"], "key": ["k" * 40_000]}, PropertiesTooLarge, r"^column key: 'k+…: properties of 40,"),
+        (
+            {"value": ["x"], "key": ["k" * 40_000]},
+            PropertiesTooLarge,
+            r"^column key: 'k+…: PROPERTIES_SIZE_EXCEEDED: key, tags and headers of 40,",
+        ),
         (
             {"value": ["x"], "headers": headers(("KEYS", b"A"))},
             IllegalProperty,
