@@ -97,7 +97,8 @@ def shm_root(
         return before.leaks() + pools
 
     found = leaks.left_in_the_end(left, PATIENCE_SECONDS)
-    leaks.kill(before.left_processes())
+    if found:
+        leaks.kill(before.left_processes())
     shutil.rmtree(root)
     if found:
         pytest.fail("left behind: " + "; ".join(found), pytrace=False)

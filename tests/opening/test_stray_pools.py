@@ -108,8 +108,7 @@ def test_a_zombie_keeps_no_pool(tmp_path: Path, shm_root: Path) -> None:
 
 def _zombies(count: int) -> list[int]:
     """Children of this process that have ended, when there are so many."""
-    table = leaks.processes()
-    ended = [pid for pid, process in table.items() if process.parent == os.getpid() and process.state == "Z"]
+    ended = [pid for pid in leaks.pids() if leaks.parent_and_state(pid) == (os.getpid(), "Z")]
     return sorted(ended) if len(ended) == count else []
 
 
