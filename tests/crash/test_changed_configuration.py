@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 import commitlog
-from commitlog.errors import StageFailed
-from commitlog.shm.layout import STAGES
-from tests.crash.scene import kill, pid_of
+from tests.builders.killed import kill_store
+from tests.crash.scene import pid_of
 from tests.waiting import wait_until
 
 DIRECT = {"write_path": "direct"}
@@ -47,12 +46,7 @@ def test_nothing_is_dropped(change: str, tmp_path: Path) -> None:
     for producer in producers:
         for body in bodies:
             producer.send("t", body)
-    for name in ("", *STAGES):
-        kill(pid_of(path, name))
-    for producer in producers:
-        producer.close()
-    with pytest.raises(StageFailed):
-        store.close()
+    kill_store(store)
     with commitlog.Store.open(path, settings(after)) as store:
         wait_until(lambda: _free_buffers(path) == [buffers and buffers - 1], "buffers as they are to be now")
         assert store.close().drained
