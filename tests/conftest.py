@@ -37,6 +37,26 @@ for _name in list(os.environ):  # what a user, or a CI service, has told other p
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Has xdist start what lasts longest, and lets one worker alone make a Spark session.
+
+    Each worker begins with an equal part of the list; one that has nothing to do takes tests from
+    the end of another's. So tests of the session come first, and those that start a JVM of their
+    own where the second worker begins.
+    """
+    of_session = [item for item in items if "spark_session" in _fixtures(item)]
+    of_own_jvm = [item for item in items if "quick_java" in _fixtures(item) and item not in of_session]
+    slow = {*of_session, *of_own_jvm}
+    rest = [item for item in items if item not in slow]
+    second = len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) - len(of_session)
+    items[:] = [*of_session, *rest[: max(second, 0)], *of_own_jvm, *rest[max(second, 0) :]]
+
+
+def _fixtures(item: pytest.Item) -> list[str]:
+    return getattr(item, "fixturenames", [])
+
+
 _spark_jvm: int | None = None  # the session is one a worker, and so is its JVM
 
 
