@@ -24,6 +24,8 @@ from tests.waiting import PATIENCE_SECONDS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.builders.hand_made import HandMadeStore
+
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as for what a shell starts in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -157,6 +159,16 @@ def quick_java(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.spark_session import QUICK
 
     monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> HandMadeStore:
+    """A stopped store: 100 messages of `orders` and of `other` in each of lanes 0 and 1. Files with
+    other needs have a fixture of this name of their own.
+    """
+    from tests.builders.hand_made import small_store
+
+    return small_store(tmp_path / "store")
 
 
 @pytest.fixture
