@@ -13,6 +13,7 @@ import pytest
 import commitlog
 from tests.builders.killed import kill_store
 from tests.crash.scene import pid_of
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 DIRECT = {"write_path": "direct"}
@@ -33,7 +34,10 @@ def settings(store: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-@pytest.mark.parametrize("change", CHANGES)
+_NIGHTLY = ["more buffers", "fewer lanes, larger segments"]
+
+
+@pytest.mark.parametrize("change", with_nightly([name for name in CHANGES if name not in _NIGHTLY], _NIGHTLY))
 def test_nothing_is_dropped(change: str, tmp_path: Path) -> None:
     before, after, buffers = CHANGES[change]
     path = tmp_path / "store"
