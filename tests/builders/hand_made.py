@@ -4,6 +4,7 @@ dispatched or flushed.
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,9 +63,11 @@ class HandMadeLane:
     def _write(self, data: bytes) -> None:
         size = self.store.segment_bytes
         path = self.store.directory.lane(self.number).segment(self.end - self.end % size)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("r+b" if path.exists() else "wb") as file:
-            file.truncate(size)
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+            os.truncate(path, size)
+        with path.open("r+b", buffering=0) as file:
             file.seek(self.end % size)
             file.write(data)
 
