@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSource
 __all__ = ["DefaultSource"]
 
 with contextlib.suppress(Exception):  # raised again, and heard, where a source is made
-    from commitlog.spark.session.daemon import improve_this_worker
+    from commitlog.spark.launching.daemon import improve_this_worker
 
     improve_this_worker()
 

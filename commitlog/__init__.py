@@ -1,59 +1,112 @@
-"""A commit log fed through shared memory: RocketMQ's storage write path for local Python processes,
-read by PySpark.
+"""A commit log fed through shared memory: local Python processes append, PySpark reads.
 
     store = commitlog.Store.open("data/events")      # makes it if missing, starts the stages
-    producer = store.producer()                       # any other process: commitlog.Producer("data/events")
+    producer = store.producer()                      # elsewhere: commitlog.Producer("data/events")
     receipt = producer.send("orders", b"...", key="42")
     receipt.wait("flushed")
 
-Everything a user touches is here, in `commitlog.errors`, `commitlog.logging` and `commitlog.spark`;
-the rest may change any day.
+Everything for users is here, or in one of the modules `config`, `errors`, `logging` and `spark`.
+All other modules are private and may change any day.
 """
 
 from __future__ import annotations
 
 import importlib
 
-# As typing has it. To import that takes long, and nobody can catch a Ctrl-C while this module is
+__version__ = "0.1.0"
+
+# As typing has it. To import typing takes long, and nobody can catch a Ctrl-C while this module is
 # loaded.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from commitlog import errors
+    from commitlog import config as config
+    from commitlog import errors as errors
+    from commitlog import logging as logging
+    from commitlog import spark as spark
+    from commitlog.clock import Clock
     from commitlog.config import Config
+    from commitlog.errors import CommitLogError
     from commitlog.message import Message
     from commitlog.producer import Producer
     from commitlog.reader import Reader
-    from commitlog.receipt import Receipt
-    from commitlog.status import PutMessageStatus
-    from commitlog.store import StopReport, Store
+    from commitlog.receipt import BatchReceipt, Level, Receipt
+    from commitlog.shm.statistics import Throughput
+    from commitlog.statistics import (
+        LaneStatistics,
+        ReaderStatistics,
+        RetentionStatistics,
+        StageStatistics,
+        StoreStatistics,
+    )
+    from commitlog.status import AppendMessageStatus, PutMessageStatus, StopReport
+    from commitlog.store import Store
 
-__all__ = ["Config", "Message", "Producer", "PutMessageStatus", "Reader", "Receipt", "StopReport", "Store", "errors"]
+__all__ = [
+    "AppendMessageStatus",
+    "BatchReceipt",
+    "Clock",
+    "CommitLogError",
+    "Config",
+    "LaneStatistics",
+    "Level",
+    "Message",
+    "Producer",
+    "PutMessageStatus",
+    "Reader",
+    "ReaderStatistics",
+    "Receipt",
+    "RetentionStatistics",
+    "StageStatistics",
+    "StopReport",
+    "Store",
+    "StoreStatistics",
+    "Throughput",
+    "__version__",
+    "errors",
+]
 
+_MODULES = ("config", "errors", "logging", "spark")
 _HOMES = {
-    "Config": "commitlog.config",
-    "Producer": "commitlog.producer",
-    "PutMessageStatus": "commitlog.status",
-    "Message": "commitlog.message",
-    "Reader": "commitlog.reader",
-    "Receipt": "commitlog.receipt",
-    "StopReport": "commitlog.store",
-    "Store": "commitlog.store",
-    "errors": "commitlog.errors",
-    "logging": "commitlog.logging",
-    "spark": "commitlog.spark",
+    "AppendMessageStatus": "status",
+    "BatchReceipt": "receipt",
+    "Clock": "clock",
+    "CommitLogError": "errors",
+    "Config": "config",
+    "LaneStatistics": "statistics",
+    "Level": "receipt",
+    "Message": "message",
+    "Producer": "producer",
+    "PutMessageStatus": "status",
+    "Reader": "reader",
+    "ReaderStatistics": "statistics",
+    "Receipt": "receipt",
+    "RetentionStatistics": "statistics",
+    "StageStatistics": "statistics",
+    "StopReport": "status",
+    "Store": "store",
+    "StoreStatistics": "statistics",
+    "Throughput": "shm.statistics",
 }
+"""Each name and the module that it is loaded from."""
 
 
-def __getattr__(name: str) -> Any:
-    """Loads a name when it is first asked for: a Spark worker that reads imports neither ZeroMQ nor
-    pydantic.
-    """
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'commitlog' has no attribute {name!r}")
-    module = importlib.import_module(home)
-    value = module if home == f"commitlog.{name}" else getattr(module, name)
-    globals()[name] = value
-    return value
+def __dir__() -> list[str]:
+    """The names for users."""
+    return sorted({*__all__, *_MODULES, *(name for name in globals() if name.startswith("__"))})
+
+
+if not TYPE_CHECKING:  # a type checker would believe that there is every name
+
+    def __getattr__(name: str) -> Any:
+        """Loads a name when it is first asked for.
+
+        So a Spark worker that reads imports neither ZeroMQ nor pydantic.
+        """
+        if name in _MODULES:
+            return importlib.import_module(f"commitlog.{name}")
+        if name not in _HOMES:
+            raise AttributeError(f"module 'commitlog' has no attribute {name!r}")
+        value = globals()[name] = getattr(importlib.import_module(f"commitlog.{_HOMES[name]}"), name)
+        return value

@@ -1,4 +1,4 @@
-"""The only door to time: tests swap it, everything else waits and stamps through it."""
+"""The only door to time: everything waits and stamps through a `Clock`, and tests swap it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from numbers import Real
 from commitlog.errors import IllegalArgument
 
 LONG_AGO_NS = -(1 << 62)
-"""Stands for "never yet" where the monotonic time of the last time is kept. It lies before every
-time that `monotonic_ns` gives. Zero does not: it is the moment of the boot, which may have been
-just now."""
+"""Stands for "never yet" where the monotonic time of an event is kept.
+
+It lies before every time that `monotonic_ns` gives. Zero does not: it is the moment of the boot,
+which may have been just now.
+"""
 
 
 class Clock:
     """Wall time for stamps, monotonic time for waits.
 
-    `wall_ms` is milliseconds since the epoch and may jump; nothing decides by it but retention and
-    time look-ups. `monotonic_ns` never goes back and is what every interval and deadline is
-    measured with.
+    `wall_ms` is milliseconds since the epoch and may jump; only retention and look-ups by time
+    decide by it. `monotonic_ns` never goes back; it measures every interval and deadline.
     """
 
     def wall_ms(self) -> int:
@@ -29,8 +30,9 @@ class Clock:
         return time.monotonic_ns()
 
     def boot_ns(self) -> int:
-        """Nanoseconds since boot, suspended time included (CLOCK_BOOTTIME): tells a clock jump from
-        time passed.
+        """Nanoseconds since boot, suspended time included (CLOCK_BOOTTIME).
+
+        Compared with it, a jump of the wall clock shows.
         """
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
@@ -42,8 +44,9 @@ SYSTEM_CLOCK = Clock()
 
 
 def limit_ns(timeout: object) -> float:
-    """A limit in seconds as nanoseconds; None and infinity are no limit. Raises IllegalArgument for
-    what is no time.
+    """A limit in seconds as nanoseconds; None and infinity mean no limit.
+
+    Raises IllegalArgument for what is no time.
     """
     if timeout is None:
         return math.inf

@@ -1,15 +1,15 @@
 """Every knob, as frozen dataclasses: its default, its unit in its name, and what is allowed.
 
-`configs/default.toml` documents them one by one with RocketMQ's names; `config_file.py` reads such
-files (through pydantic, which is not imported here: stages and producers get the resolved values
-from `store.json`).
+`commitlog config` prints the file that documents them one by one, with RocketMQ's names
+(`configs/default.toml`). `config_file.py` reads such files through pydantic. Nothing here imports
+pydantic, because stages and producers get the checked values from `store.json`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES = 1 << 16, 1 << 30
 AUTO_SEGMENT_BYTES_MAX = 1 << 26
@@ -17,13 +17,13 @@ AUTO_SEGMENT_BYTES_MAX = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The whole numbers that a knob may be, both ends included."""
+    """The whole numbers that a knob may be, from `ge` to `le`, both included."""
 
     ge: int
     le: int
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> dict[str, Any]:
-        """pydantic's door for annotations of one's own: the number, with its bounds."""
+        """Tells pydantic the bounds: its hook for annotations that are not its own."""
         return {**handler(source), "ge": self.ge, "le": self.le}
 
 
@@ -32,8 +32,14 @@ Pages = Annotated[int, Interval(ge=0, le=65_536)]
 Percent = Annotated[int, Interval(ge=1, le=100)]
 
 
+class _Checked:
+    """Makes pydantic strict: it converts no value, and refuses a key that there is not."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
+
+
 @dataclass(frozen=True)
-class StoreConfig:
+class StoreConfig(_Checked):
     """`[store]`. The segment size is used once, when the store is made."""
 
     segment_bytes: Annotated[int, Interval(ge=0, le=MAX_SEGMENT_BYTES)] = 0
@@ -46,7 +52,7 @@ class StoreConfig:
 
 
 @dataclass(frozen=True)
-class ProducerConfig:
+class ProducerConfig(_Checked):
     """`[producer]`."""
 
     buffer_wait_ms: Milliseconds = 5_000
@@ -57,7 +63,7 @@ class ProducerConfig:
 
 
 @dataclass(frozen=True)
-class CommitterConfig:
+class CommitterConfig(_Checked):
     """`[committer]`, RocketMQ's CommitRealTimeService."""
 
     interval_ms: Annotated[int, Interval(ge=1, le=60_000)] = 200
@@ -68,7 +74,7 @@ class CommitterConfig:
 
 
 @dataclass(frozen=True)
-class FlusherConfig:
+class FlusherConfig(_Checked):
     """`[flusher]`, RocketMQ's FlushRealTimeService and GroupCommitService."""
 
     interval_ms: Annotated[int, Interval(ge=1, le=60_000)] = 500
@@ -81,7 +87,7 @@ class FlusherConfig:
 
 
 @dataclass(frozen=True)
-class AllocatorConfig:
+class AllocatorConfig(_Checked):
     """`[allocator]`, RocketMQ's AllocateMappedFileService."""
 
     interval_ms: Annotated[int, Interval(ge=1, le=60_000)] = 1_000
@@ -91,9 +97,10 @@ class AllocatorConfig:
 
 
 @dataclass(frozen=True)
-class RetentionConfig:
-    """`[retention]`, RocketMQ's CleanCommitLogService and CleanConsumeQueueService; the allocator
-    carries it out.
+class RetentionConfig(_Checked):
+    """`[retention]`, RocketMQ's CleanCommitLogService and CleanConsumeQueueService.
+
+    The allocator carries it out.
     """
 
     reserved_hours: Annotated[int, Interval(ge=0, le=1_000_000)] = 72
@@ -113,7 +120,7 @@ class RetentionConfig:
 
 
 @dataclass(frozen=True)
-class DispatcherConfig:
+class DispatcherConfig(_Checked):
     """`[dispatcher]`, RocketMQ's ReputMessageService."""
 
     interval_ms: Annotated[int, Interval(ge=1, le=60_000)] = 1_000
@@ -122,7 +129,7 @@ class DispatcherConfig:
 
 
 @dataclass(frozen=True)
-class SupervisorConfig:
+class SupervisorConfig(_Checked):
     """`[supervisor]`."""
 
     start_wait_ms: Milliseconds = 5_000
@@ -133,8 +140,8 @@ class SupervisorConfig:
 
 
 @dataclass(frozen=True)
-class Config:
-    """All sections. `Config()` is what `configs/default.toml` says."""
+class Config(_Checked):
+    """All sections. `Config()` has the values of `configs/default.toml`."""
 
     store: StoreConfig = field(default_factory=StoreConfig)
     producer: ProducerConfig = field(default_factory=ProducerConfig)
@@ -151,8 +158,9 @@ class Config:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Mapping[str, Any]]) -> Config:
-        """The values of a `store.json`, which were checked when they were written; unknown ones are
-        skipped.
+        """The values of a `store.json`, which were checked when they were written.
+
+        Keys that are not known are skipped.
         """
         sections: dict[str, Any] = {}
         for name, kind in SECTIONS.items():

@@ -1,5 +1,6 @@
-"""TOML files and dictionaries → `Config`, checked by pydantic: an error names key, value, file and
-what is allowed.
+"""Makes a `Config` from a TOML file or a dictionary, checked by pydantic.
+
+An error names file, key and value, and what is allowed.
 """
 
 from __future__ import annotations
@@ -12,22 +13,20 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import orjson
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from commitlog.config import Config, Interval, RetentionConfig
 from commitlog.errors import ConfigError
 from commitlog.lines import printable
-
-for _section in (Config, *(section.default_factory for section in dataclasses.fields(Config))):
-    _section.__pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[union-attr]
 
 _ADAPTER = TypeAdapter(Config)
 _HOUR = r"([01]?\d|2[0-3])"
 
 
 def load_config(source: str | Path | Mapping[str, Any] | Config | None) -> Config:
-    """A `Config` from a TOML file, a dictionary of sections, or the defaults for None. Raises
-    ConfigError.
+    """A `Config` from a TOML file, a dictionary of sections, or the defaults for None.
+
+    Raises ConfigError.
     """
     if source is None:
         return Config()
@@ -84,9 +83,7 @@ def _check_retention(retention: RetentionConfig, where: str) -> None:
 
 
 def _describe(problem: Any, where: str) -> str:
-    """One problem, one clause: file, key, value, and what is allowed, taken from the knob's own
-    annotation.
-    """
+    """Says one problem in one clause: file, key, value, and what the knob's annotation allows."""
     *path, last = problem["loc"]
     section: Any = Config
     for part in path:

@@ -1,16 +1,18 @@
 """Every error of the project, by name, each with a hint what to do.
 
-All of them are subclasses of `CommitLogError`, so one `except` catches the project's own and
-nothing else. The text of an error is one line: what is wrong, then the way out. `error.status` is
-RocketMQ's name for what became of the message. A stage that the disk refuses publishes its errno in
-shared memory (a *fault*), and a producer that waits raises the class that stands for it.
+All of them are subclasses of `CommitLogError`, so one `except` catches the project's own errors
+and nothing else. The text of an error is one line: what is wrong, then the way out. `error.status`
+is RocketMQ's name for what became of the message.
+
+A stage that the disk refuses publishes its errno in shared memory (a *fault*). A producer that
+waits raises the class that stands for it: see `FAULT_BY_ERRNO`.
 """
 
 from __future__ import annotations
 
 import errno
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex
 
 from commitlog.status import AppendMessageStatus, PutMessageStatus
 
@@ -21,10 +23,10 @@ if TYPE_CHECKING:
 class CommitLogError(Exception):
     """Base of every error here.
 
-    Attributes: `status`, the PutMessageStatus of a message that `send` or `wait` raised it for;
-    `append_status`, what the append itself came to (AppendMessageStatus); `receipt`, that of a
-    message which `send` or `send_batch` had accepted before it raised this: wait on with it, to
-    send the message again would double it. None where nothing was accepted.
+    `status` is what became of the message that `send` or `wait` raised it for, and `append_status`
+    what became of the append itself. `receipt` is None where nothing was accepted. Otherwise `send`
+    or `send_batch` had accepted the message before it raised this: wait on with the receipt,
+    because sending the message again would double it.
     """
 
     status = PutMessageStatus.UNKNOWN_ERROR
@@ -32,7 +34,7 @@ class CommitLogError(Exception):
     receipt: Receipt | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For another process, where no producer is that a receipt could ask: it stays here."""
+        """Pickles the error without its receipt, which waits in this process only."""
         return type(self), self.args, {**vars(self), "receipt": None}
 
 
@@ -52,7 +54,7 @@ class StoreTooNew(CommitLogError):
 
 
 class StoreRefused(CommitLogError):
-    """The path can't be used as a store: a file, a symbolic link, another user's, no permission."""
+    """The path can't be used as a store: it is a file, a link, somebody else's or not permitted."""
 
 
 class StoreRunning(CommitLogError):
@@ -66,14 +68,15 @@ class StoreNotRunning(CommitLogError):
 
 
 class StoreStopped(CommitLogError):
-    """The store was closed under an attached producer. What it had sent before is drained first."""
+    """The store was closed while a producer was attached. What was sent before is drained first."""
 
     status = PutMessageStatus.SERVICE_NOT_AVAILABLE
 
 
 class StoreMoved(StoreStopped):
-    """The store's directory was renamed, removed or replaced while the store ran. What was accepted
-    is in its pool.
+    """The store's directory was renamed, removed or replaced while the store ran.
+
+    What was accepted is in its pool.
     """
 
 
@@ -86,13 +89,14 @@ class RecoveryError(CommitLogError):
 
 
 class PoolNotAdopted(CommitLogError):
-    """A pool that may hold unflushed data does not belong to this store's last run. It was left
-    alone.
+    """A pool that may hold unflushed data does not belong to this store's last run.
+
+    The pool was left as it is.
     """
 
 
 class NotEnoughSharedMemory(CommitLogError):
-    """The shared-memory file system can't hold what is asked of it."""
+    """The file system of shared memory has no room for what is asked of it."""
 
 
 class UnsafePath(CommitLogError):
@@ -102,7 +106,7 @@ class UnsafePath(CommitLogError):
 class IllegalArgument(CommitLogError, TypeError, ValueError):
     """A call was given an argument of a wrong type or value. Nothing was done.
 
-    Python's own errors for that are among its bases, so that whoever catches them catches this.
+    It is a TypeError and a ValueError as well, so whoever catches Python's own errors catches it.
     """
 
 
@@ -138,16 +142,17 @@ class ForkedProducer(ProducerError):
 
 
 class ConcurrentUse(ProducerError):
-    """A call of a producer inside a call of the same one, by a signal handler or a finalizer.
-    Nothing was done.
+    """A signal handler or a finalizer called a producer inside a call of the same producer.
+
+    The inner call has done nothing.
     """
 
 
 class WaitTimeout(ProducerError):
-    """A `wait`, a `flush`, or a `send` in a store with SYNC_FLUSH did not come through in time.
+    """The level that was waited for was not reached in time.
 
-    Nothing is lost: the messages are in the log and may still become flushed, so to send them again
-    would double them.
+    `wait`, `flush`, and `send` in a store with SYNC_FLUSH raise it. Nothing is lost: the messages
+    are in the log and may still become flushed. Sending them again would double them.
     """
 
     status = PutMessageStatus.FLUSH_DISK_TIMEOUT
@@ -155,13 +160,15 @@ class WaitTimeout(ProducerError):
 
 
 class NotCopied(ProducerError, TypeError):
-    """What holds a lane or a store can't be copied or pickled: a copy that goes would let go of
-    what the original has.
+    """An object that belongs to its process was copied or pickled.
+
+    A copy of a producer, a store or a reader would release what the original holds. A receipt asks
+    the producer's own process how far its message has come.
     """
 
 
 def refuse_copy(original: object, _protocol: SupportsIndex) -> NoReturn:
-    """`__reduce_ex__` of such a class: `copy` and `pickle` come here. Raises NotCopied."""
+    """Serves as `__reduce_ex__` of such a class, for `copy` and `pickle`: raises NotCopied."""
     name = type(original).__name__
     raise NotCopied(f"a {name} can't be copied or pickled: give others its path, with which they make their own")
 
@@ -180,11 +187,11 @@ class IllegalTopic(RecordError):
 
 
 class IllegalProperty(RecordError):
-    """A key, tag or property that can't be stored."""
+    """A key, tags or a header that can't be stored as a property of the record."""
 
 
 class IllegalMessage(RecordError, IllegalArgument):
-    """A body that is no bytes, or a number that a record has no place for."""
+    """A value that is not bytes, or a number that has no place in a record."""
 
 
 class MessageTooLarge(RecordError):
@@ -201,19 +208,24 @@ class PropertiesTooLarge(RecordError):
 
 
 class MissingCodec(RecordError):
-    """A compressed body needs a library that is not installed."""
+    """A compressed value needs a library that is not installed."""
 
 
 class CorruptRecord(RecordError):
-    """Bytes that are no record of their place.
+    """The bytes at a place of a file are not the record that belongs there.
 
-    Attributes: `file` (path or None), `offset` (bytes, physical), `reason`.
+    `file` is a path or None, `offset` counts the bytes of the log, and `reason` says what is wrong.
     """
 
     def __init__(self, reason: str, offset: int = -1, file: str | None = None) -> None:
         self.reason, self.offset, self.file = reason, offset, file
         place = f" at offset {offset}" if offset >= 0 else ""
         super().__init__(f"{file or 'record'}{place}: {reason}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles what the text is made of: made of the text again, it would be another."""
+        kind, _, state = super().__reduce__()
+        return kind, (self.reason, self.offset, self.file), state
 
 
 class DamagedFile(CommitLogError):
@@ -224,49 +236,61 @@ class DamagedFile(CommitLogError):
 
 
 class DiskError(CommitLogError):
-    """The operating system refused to read, write or sync. Its status is that of a RocketMQ whose
-    disk is full or broken.
+    """The operating system refused to read, write or sync.
+
+    `status` is that of a RocketMQ whose disk is full or broken.
     """
 
     status = PutMessageStatus.SERVICE_NOT_AVAILABLE
+    hint: ClassVar[str] = "check the disk, its file system and the kernel's log"
+    """The way out, for the text of the error."""
 
 
 class DiskFull(DiskError):
-    """ENOSPC. Heals by itself as soon as there is space; what was accepted stays in the pool."""
+    """ENOSPC: the disk is full. What was accepted stays in the pool."""
+
+    hint = "writing goes on by itself as soon as there is space; what was accepted stays in the pool"
 
 
 class QuotaExceeded(DiskError):
-    """EDQUOT. Heals by itself as soon as the quota allows."""
+    """EDQUOT: the user's quota is used up. What was accepted stays in the pool."""
+
+    hint = "writing goes on by itself as soon as the quota allows it; what was accepted stays in the pool"
 
 
 class DiskInputOutput(DiskError):
-    """EIO: the device failed to write or to sync. The data is still in the pool and is written
-    again.
-    """
+    """EIO: the device failed to write or to sync."""
+
+    hint = "the device failed; the data is still in the pool and is written again"
 
 
 class AllocateTimeout(DiskError):
     """CREATE_MAPPED_FILE_FAILED: the allocator did not make the next segment in time."""
 
     status = PutMessageStatus.CREATE_MAPPED_FILE_FAILED
+    hint = "the allocator did not make the next segment in time; see logs/allocator.log of the store"
 
 
 class LaneDamaged(DiskError):
-    """What a failed sync lost can't be written again, because the file no longer holds it. The lane
-    stops; others go on.
+    """A failed sync lost data of a lane that can't be written again, because only the file had it.
 
-    The next start of the store keeps what is whole of it, and names what is lost.
+    The lane stops, and the others go on. The next start of the store keeps what is whole of the
+    lane, and names what is lost.
     """
+
+    hint = "a failed sync lost data that only the file had; the next start of the store keeps what is whole"
 
 
 class PoolUnlinked(DiskError):
-    """Files of the pool, or segments, were removed under the running store (RemoveIPC, a cleaner):
-    stop it, put them back.
-    """
+    """Somebody removed files of the pool, or segments, while the store ran."""
+
+    hint = "files of the running store were removed (RemoveIPC, a cleaner): stop it, put them back, start it again"
 
 
 class NotEnoughDescriptors(DiskError):
     """The process, or the machine, has no file descriptor left."""
+
+    hint = "no file descriptor is left; raise the limit (ulimit -n) or close files"
 
 
 # ---- readers -----------------------------------------------------------------------------------
@@ -289,13 +313,11 @@ class OffsetOutOfRange(ReaderError):
 
 
 class OptionError(ReaderError):
-    """An option of the Spark source or sink, or of a Reader, is unknown, has a bad value, or can't
-    be had at this path.
-    """
+    """An option of Spark's source or sink, or of a Reader, is unknown, wrong or impossible here."""
 
 
 class ReaderInUse(ReaderError):
-    """Another process, or another reader in this one, has the registered name."""
+    """Another process, or another reader of this process, holds the registered name."""
 
 
 class DataLoss(ReaderError):
@@ -307,13 +329,14 @@ class JavaNotFound(CommitLogError):
 
 
 class ReadingWarning(UserWarning):
-    """A reader found a store in a state that `commitlog run STORE` mends; the text says what is
-    read meanwhile.
+    """A reader found a store in a state that `commitlog run STORE` mends.
+
+    The text says what is read meanwhile.
     """
 
 
 class IngestError(CommitLogError):
-    """The main job can't start or go on: names what and the way out."""
+    """The main job can't start or go on."""
 
 
 FAULT_BY_ERRNO: dict[int, type[DiskError]] = {
@@ -329,7 +352,7 @@ FAULT_BY_ERRNO: dict[int, type[DiskError]] = {
 
 
 def store_moved(path: Path, pool: Path) -> StoreMoved:
-    """The named error of a running store whose path leads to another directory, or to none."""
+    """The error of a running store whose path leads to another directory, or to none."""
     return StoreMoved(
         f"{path} was renamed, removed or replaced while its store ran, so the store stops: what was accepted is in the pool "
         f"{pool}; move the directory back, or start the store at its new place"
@@ -337,7 +360,7 @@ def store_moved(path: Path, pool: Path) -> StoreMoved:
 
 
 def refusal(error: OSError, path: Path) -> CommitLogError:
-    """The named error of a start that the system has refused."""
+    """The error of a start that the system has refused."""
     place = error.filename or path
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
         return disk_error(error.errno, f"{place}: starting the store")
@@ -345,10 +368,7 @@ def refusal(error: OSError, path: Path) -> CommitLogError:
 
 
 def disk_error(code: int, doing: str) -> DiskError:
-    """The named error for an errno that a stage met while `doing` something (also read back from a
-    fault word).
-    """
+    """The error for an errno that a stage met while `doing` something, or that a fault word has."""
     kind = FAULT_BY_ERRNO.get(code, DiskError)
     name = errno.errorcode.get(code, str(code))
-    hint = (kind.__doc__ or "").strip().splitlines()[0].rstrip(".")
-    return kind(f"{doing}: {name} ({hint})")
+    return kind(f"{doing}: {name} ({kind.hint})")

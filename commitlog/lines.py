@@ -1,7 +1,6 @@
-"""Lines: bytes into lines as they come, and lines for logs and terminals in which a name plays no
-tricks.
+"""Lines of input, and lines for logs and terminals.
 
-A path or a topic may hold any character, so what is printed of it is escaped here.
+A path or a topic may hold any character, so everything that prints one escapes it here.
 """
 
 from __future__ import annotations
@@ -21,30 +20,32 @@ _NOT_UTF8 = re.compile("[\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    """The text on one line, its control characters written out: a line feed as \\n, an escape as
-    \\x1b.
-    """
+    """The text on one line: a line feed is written out as \\n, an escape as \\x1b, and so on."""
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def to_json(values: Any, indent: int | None = None) -> bytes:
-    """JSON of plain values. A name that is no UTF-8 has its odd bytes written out, byte 255 as
-    \\udcff; else nothing but Python's own parser would take it."""
+    """JSON of plain values.
+
+    The odd bytes of a name that is no UTF-8 are written out, byte 255 as \\udcff. Otherwise only
+    Python's own parser would take it.
+    """
     text = json.dumps(values, ensure_ascii=False, indent=indent)
     return _NOT_UTF8.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text).encode()
 
 
 class LineFormatter(logging.Formatter):
-    """A record is one line of printable characters; a traceback follows on lines of its own."""
+    """Writes a record as one line of printable characters, and its traceback on further lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return printable(super().formatMessage(record))
 
 
 class LineHandler(logging.StreamHandler[TextIO]):
-    """A line that finds no place is dropped: logging's own report, a traceback on the user's
-    terminal, says no more than the fault that its writer noticed as well. It comes out with a later
-    one, when there is space again."""
+    """Drops a line that the system refuses to write, without a traceback on the user's terminal.
+
+    The process that logs meets the same fault, and reports it by name.
+    """
 
     def handleError(self, record: logging.LogRecord) -> None:
         if not isinstance(sys.exception(), OSError):
@@ -54,15 +55,16 @@ class LineHandler(logging.StreamHandler[TextIO]):
 def log_to(
     target: TextIO | LineHandler, level: int = logging.INFO, line: str = "%(asctime)s %(levelname)s %(message)s"
 ) -> None:
-    """Sends this process's log there, and nowhere else."""
+    """Sends this process's log to `target`, and nowhere else."""
     handler = target if isinstance(target, LineHandler) else LineHandler(target)
     handler.setFormatter(LineFormatter(line))
     logging.basicConfig(handlers=[handler], level=level, force=True)
 
 
 class LineSplitter:
-    """A line is the bytes before a newline. `name` is what errors call the input, `longest` the
-    most bytes of a line.
+    """Splits input into lines as it comes. A line is the bytes before a newline.
+
+    Errors call the input `name`; a line has at most `longest` bytes.
     """
 
     def __init__(self, name: str, longest: int) -> None:
@@ -71,8 +73,10 @@ class LineSplitter:
         self._lines = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that `data` completes. Raises MessageTooLarge, so that endless input does not
-        fill the memory.
+        """The lines that `data` completes.
+
+        Raises MessageTooLarge for a line that is too long, so that endless input does not fill the
+        memory.
         """
         *lines, self._partial = (self._partial + data).split(b"\n")
         self._lines += len(lines)
@@ -84,7 +88,7 @@ class LineSplitter:
         return lines
 
     def end(self) -> list[bytes]:
-        """The input has ended: what follows the last newline is a line too. Begins anew."""
+        """What follows the last newline, as the input's last line. The next `feed` begins anew."""
         rest = [self._partial] if self._partial else []
         self.restart()
         return rest
@@ -96,8 +100,10 @@ class LineSplitter:
 
 
 def why_unreadable(name: str) -> str | None:
-    """What keeps a file from being read, in the system's words; None when nothing does. Opens
-    nothing: that would be the end of a named pipe for whoever writes to it."""
+    """Why a file can't be read, in the system's words; None where it can.
+
+    It does not open the file: opening and closing a named pipe would end it for its writer.
+    """
     try:
         is_directory = stat.S_ISDIR(os.stat(name).st_mode)
     except OSError as error:

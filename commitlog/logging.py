@@ -30,22 +30,26 @@ from commitlog.producer import Producer
 from commitlog.record.properties import check_topic
 
 FLUSH_SECONDS = 5.0
-"""How long `flush` waits at most; `logging.shutdown` calls it when the program ends."""
+"""How long `flush` waits at most. `logging.shutdown` calls it when the program ends."""
 _RETRY_NS = 5_000_000_000
 
 
 class Handler(logging.Handler):
-    """Appends a message a record: the formatter's text is its body, the logger's name its key, the
-    level its tags, and the time of the record its born timestamp.
+    """Appends one message for each record that a program logs.
 
-    The producer is made at the first record, in each process: a forked child leases a lane of its
-    own when it logs, and its parent's goes on. An error never gets into the program, it goes to
-    `handleError`, as with every handler. While the store does not run, or does not accept, records
-    are dropped, and a new try is made every five seconds; `dropped` counts them. What commitlog
-    itself logs while a record is being sent is left out.
+    The formatter's text is its value, the logger's name its key, the level its tags, and the time
+    of the record its born timestamp.
 
-    Attributes: `path`, the store's; `topic`; `dropped`, how many records are not in the log. Raises
-    IllegalTopic, IllegalArgument, StoreRefused.
+    The handler makes its producer at the first record, in each process: a forked child leases a
+    lane of its own when it logs, and its parent's goes on. An error never gets into the program; it
+    goes to `handleError`, as with every handler. While the store does not run, or does not accept,
+    records are dropped, and the handler tries again every five seconds. What commitlog itself logs
+    while a record is being sent is left out.
+
+    - `path`, `topic`: where the records go
+    - `dropped`: how many records are not in the log
+
+    Raises IllegalTopic, IllegalArgument, StoreRefused.
     """
 
     def __init__(self, path: str | os.PathLike[str], topic: str = "logs", level: int | str = logging.NOTSET) -> None:
@@ -82,18 +86,18 @@ class Handler(logging.Handler):
             self._inside = thread if outer == thread else None
 
     def _send(self, record: logging.LogRecord) -> None:
-        body = self.format(record).encode(errors="backslashreplace")
+        value = self.format(record).encode(errors="backslashreplace")
         key, tags, born = printable(record.name), printable(record.levelname), int(record.created * 1000)
         if self._producer is not None:
             try:
-                self._producer.send(self.topic, body, key, tags, born_timestamp=born)
+                self._producer.send(self.topic, value, key=key, tags=tags, born_timestamp=born)
                 return
             except (ForkedProducer, ProducerClosed, StoreNotRunning, StoreStopped) as error:
                 if error.receipt is not None:
                     raise
-                self._let_go()  # its store may run again, and a child has a lane of its own
+                self._let_go()  # the store may run again by now, and a child leases a lane of its own
         self._producer = Producer(self.path)
-        self._producer.send(self.topic, body, key, tags, born_timestamp=born)
+        self._producer.send(self.topic, value, key=key, tags=tags, born_timestamp=born)
 
     def _let_go(self) -> None:
         producer, self._producer = self._producer, None
@@ -101,8 +105,9 @@ class Handler(logging.Handler):
             producer.close()
 
     def flush(self) -> None:
-        """Waits until everything sent is flushed, `FLUSH_SECONDS` at most; an error goes to
-        `handleError`.
+        """Waits until everything sent is flushed, at most `FLUSH_SECONDS`.
+
+        An error goes to `handleError`.
         """
         producer = self._producer
         try:

@@ -2,17 +2,18 @@
 
 A producer leases a lane and is the only writer of its log, so it knows queue offset, physical
 offset and message id at append. It encodes a record in its final bytes, copies it into the lane's
-write buffer, and publishes it by storing `wrote`. RocketMQ's DefaultAppendMessageCallback, with the
-lane in place of the put-message lock.
+write buffer, and publishes it by storing `wrote`. This is RocketMQ's DefaultAppendMessageCallback,
+with the lane in place of the put-message lock.
 
-**Threads and interrupts.** A call takes the producer's one token first and puts it back last. One
-that finds none is beside another thread's, and waits until that has put it back; or it is inside a
-call of its own thread (by a signal handler, a finalizer), as the stack shows: then it raises
-ConcurrentUse before it has stored anything. A call that was interrupted (KeyboardInterrupt can hit
-between any two steps) or has failed puts back the token `False`: then the next one re-reads `wrote`
-and learns what was published from the buffer itself. Token and local variable are exchanged in one
-statement that calls nothing: CPython neither switches threads nor raises an interrupt in it. So who
-is alone pays for no lock.
+**Threads.** A call takes the producer's one token first and puts it back last. A call that finds no
+token either waits for the thread that has it; or it is inside a call of its own thread (a signal
+handler, a finalizer), as the stack shows, and raises ConcurrentUse before it has stored anything.
+
+**Interrupts.** KeyboardInterrupt can hit between any two steps. A call that was interrupted, or has
+failed, puts back the token `False`. Then the next call reads `wrote` again, and learns from the
+buffer itself what was published. Token and local variable are exchanged in one statement that calls
+nothing: CPython neither switches threads nor raises an interrupt in it. So a producer that only one
+thread uses pays for no lock.
 """
 
 from __future__ import annotations
@@ -22,22 +23,21 @@ import os
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
-from operator import index
 from time import time_ns
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import NoReturn
 
+from commitlog.appending.acknowledgements import LaneProgress
+from commitlog.appending.arguments import Value, Values, as_bytes, check_keys, check_numbers
 from commitlog.appending.attachment import Attachment
-from commitlog.appending.lane import Lease
 from commitlog.appending.last_record import last_record
-from commitlog.appending.progress import LaneProgress
-from commitlog.appending.turns import Turns, is_inside
+from commitlog.appending.lease import Lease
+from commitlog.appending.thread_turns import Turns, is_inside
 from commitlog.appending.write_place import WritePlace
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import (
     ConcurrentUse,
     ForkedProducer,
-    IllegalMessage,
     MessageTooLarge,
     ProducerClosed,
     disk_error,
@@ -46,22 +46,24 @@ from commitlog.errors import (
 from commitlog.message import Message
 from commitlog.receipt import BatchReceipt, Receipt
 from commitlog.record.batch import batch_size, encode_batch, largest_record
-from commitlog.record.bodies import Bodies
 from commitlog.record.bound_encoder import BoundEncoder, bind
+from commitlog.record.host import Host
+from commitlog.record.layout import BLANK_BYTES, MAGIC_BLANK, size_and_magic
 from commitlog.record.properties import check_topic, encode_keyed_properties, encode_properties
-from commitlog.record.record import BLANK_BYTES, MAGIC_BLANK, Host, RecordEncoder, decode
-from commitlog.shm.layout import Lane
+from commitlog.record.record import RecordEncoder, decode
+from commitlog.record.values import Bodies
+from commitlog.shm.layout import Lane, segment_start
 from commitlog.statistics import LaneStatistics, lane_statistics
 
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 STORE_ADDRESS = "127.0.0.1"
 STORE_PORT = 10911
-_FLAG_MAX, _TIMESTAMP_MAX = (1 << 31) - 1, (1 << 63) - 1
 
 
 class _Topic:
-    """What a producer keeps of a topic it has sent to. `encode` and `overhead` are for messages
-    without properties.
+    """What a producer keeps of a topic that it has sent to.
+
+    `encode` and `overhead` are for messages without key, headers and tags.
     """
 
     __slots__ = ("encode", "encoded", "next_offset", "overhead")
@@ -71,7 +73,7 @@ class _Topic:
 
 
 class _Gone(dict[str, _Topic]):
-    """The topics of a producer that can't be used any more: raises the error it was made with."""
+    """The topics of a producer that can't be used any more: every look-up raises `error`."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
@@ -82,12 +84,19 @@ class _Gone(dict[str, _Topic]):
 
 
 class Producer:
-    """Leases a lane of a running store and appends to it. Threads may share it: they come one after
-    the other.
+    """Leases a lane of a running store and appends messages to it.
 
-    Attributes: `lane`, its number; `store_host`, the host in its message ids; `message_bytes_max`,
-    the largest record. Raises StoreNotFound, StoreNotRunning, StoreStopped, NoFreeLane,
-    NotEnoughSharedMemory, DiskError.
+    Threads may share a producer: their calls come one after the other. A forked child makes its
+    own.
+
+    - `lane`: the number of its lane, which is the partition of its messages
+    - `message_bytes_max`: size of the largest record, in bytes
+    - `store_host`: the host in its message ids
+
+    Raises:
+    - StoreNotFound, StoreNotRunning, StoreStopped: there is no store that runs at `path`
+    - NoFreeLane: other producers hold all lanes
+    - NotEnoughSharedMemory, DiskError: there is no place for a lane's buffers or files
     """
 
     __slots__ = (
@@ -96,7 +105,7 @@ class Producer:
         "_turns", "_words", "_wrote", "_wrote_at", "lane", "message_bytes_max", "store_host",
     )  # fmt: skip
 
-    def __init__(self, path: str | os.PathLike[str], clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._attachment = attachment = Attachment(path, clock)
         try:
             self._lease: Lease = attachment.lease()
@@ -115,14 +124,15 @@ class Producer:
         lease, config = self._lease, attachment.config
         self.lane = lease.lane
         self.store_host = Host.of(STORE_ADDRESS, STORE_PORT + lease.lane)
-        self._progress = LaneProgress(attachment, lease.lane, lease.base, self.store_host, clock)
+        self._progress = LaneProgress(attachment, lease.lane, self.store_host, clock)
         self._place = WritePlace(attachment, lease, self._progress, clock)
         self.message_bytes_max = min(MESSAGE_BYTES_MAX, self._place.segment_bytes // 4)
         self._encoder = RecordEncoder(lease.lane, Host.of(STORE_ADDRESS, 0), self.store_host, config.store.record_crc)
         self._topics: dict[str, _Topic] = {}
         self._known_offsets = end.queue_offsets
-        self._words = words = lease.words
-        self._wrote_at, self._messages_at = lease.base + Lane.WROTE, lease.base + Lane.MESSAGES
+        self._words = words = attachment.words
+        first_word = attachment.control.row_at(lease.lane)
+        self._wrote_at, self._messages_at = first_word + Lane.WROTE, first_word + Lane.MESSAGES
         self._sleep_at, self._seen = attachment.sleep_at, 0
         self._wrote, self._messages = words[self._wrote_at], words[self._messages_at]
         self._timestamp, self._next_tick = end.store_timestamp, 0  # ms; ns
@@ -140,26 +150,32 @@ class Producer:
     def send(
         self,
         topic: str,
-        body: bytes | bytearray | memoryview,
-        key: str | None = None,
+        value: Value,
+        key: str | None = None,  # by keyword, all from here on; `*` would cost each call 50 ns
+        headers: Mapping[str, str] | None = None,
         tags: str | None = None,
-        properties: Mapping[str, str] | None = None,
         wait: bool = True,
         flag: int = 0,
         born_timestamp: int | None = None,
     ) -> Receipt:
-        """Appends one message and returns when it is *accepted*: it survives the kill of any
-        process.
+        """Appends one message and returns when it is *accepted*: no kill of a process loses it now.
 
-        `key` and `tags` become RocketMQ's KEYS and TAGS, `properties` are the user's own;
-        `wait=False` keeps a store with SYNC_FLUSH from waiting for this message; `flag` and
-        `born_timestamp` (ms) go into the record as they are. Raises IllegalTopic, IllegalProperty,
-        IllegalMessage, MessageTooLarge, PropertiesTooLarge, NoBufferAvailable (back-pressure),
-        StoreStopped, ProducerClosed, ForkedProducer, ConcurrentUse: nothing was appended then. In a
-        store with SYNC_FLUSH also what `Receipt.wait` raises, with the receipt as `error.receipt`:
-        then the message *is* in the log, and sending it again would double it. PoolUnlinked without
-        a receipt: the store stops because its memory was removed, and this message has come too
-        late to reach the disk.
+        `headers` are the message's own names and values. `key` and `tags` become RocketMQ's KEYS
+        and TAGS. In a store with SYNC_FLUSH the call returns when the message is flushed;
+        `wait=False` does not wait. `flag` and `born_timestamp` (ms since 1970, None: now) go into
+        the record as they are.
+
+        Raises, and nothing was appended:
+        - IllegalTopic, IllegalMessage, IllegalProperty: an argument can't be stored
+        - MessageTooLarge, PropertiesTooLarge
+        - NoBufferAvailable, DiskError: the disk does not keep up, or refuses
+        - StoreStopped, ProducerClosed, ForkedProducer, ConcurrentUse
+
+        Raises, and the message *is* in the log, so that sending it again would double it: in a
+        store with SYNC_FLUSH what `Receipt.wait` does. `error.receipt` is the receipt then.
+
+        PoolUnlinked without a receipt: the store stops because somebody removed its memory, and
+        this message came too late to reach the disk.
         """
         token = None
         try:
@@ -171,13 +187,13 @@ class Producer:
                 if not token:
                     self._learn_published()
             state = self._topics.get(topic) or self._open_topic(topic)
-            if type(body) is not bytes:
-                body = _as_bytes(body)
-            if key is None and tags is None and properties is None and wait:
-                encoded, size = b"", state.overhead + len(body)
+            if type(value) is not bytes:
+                value = as_bytes(value)
+            if key is None and tags is None and headers is None and wait:
+                encoded, size = b"", state.overhead + len(value)
             else:
-                encoded = encode_properties(key, tags, properties, wait, append_crc=self._encoder.append_crc)
-                size = state.overhead + len(body) + len(encoded)
+                encoded = encode_properties(key, tags, headers, wait, append_crc=self._encoder.append_crc)
+                size = state.overhead + len(value) + len(encoded)
             if size > self.message_bytes_max:
                 raise self._too_large(size)
             place, where, offset = self._place, self._wrote, state.next_offset
@@ -189,16 +205,16 @@ class Producer:
                 self._tick()
             now = self._timestamp
             if born_timestamp is None and not flag:
-                place.append(state.encode(body, encoded, offset, where, now))
+                place.append(state.encode(value, encoded, offset, where, now))
             else:
                 born = now if born_timestamp is None else born_timestamp
-                _check_numbers(flag, born)
-                place.append(self._encoder.encode(state.encoded, body, encoded, offset, where, born, now, flag))
+                check_numbers(flag, born)
+                place.append(self._encoder.encode(state.encoded, value, encoded, offset, where, born, now, flag))
             words = self._words
             words[self._wrote_at] = end  # publishes the record: accepted
             words[self._messages_at] = self._messages = self._messages + 1
             state.next_offset = offset + 1
-            self._wrote = end  # last: who is interrupted before finds the record between the two
+            self._wrote = end  # last: a call that is interrupted before this finds the record between the two
             self._token, token = True, None
         except BaseException as error:
             if token is not None:
@@ -220,20 +236,23 @@ class Producer:
     def send_batch(
         self,
         topic: str,
-        bodies: Bodies | Sequence[bytes] | Any,
+        values: Values,
+        *,
         key: str | None = None,
-        tags: str | None = None,
-        properties: Mapping[str, str] | None = None,
-        wait: bool = True,
         keys: Sequence[str | None] | None = None,
+        headers: Mapping[str, str] | None = None,
+        tags: str | None = None,
+        wait: bool = True,
     ) -> BatchReceipt:
-        """Appends a message for each body, all or none: consecutive queue offsets, one store
-        timestamp, one segment.
+        """Appends a message for each value, all of them or none.
 
-        `bodies`: bytes objects, a 2-D numpy array of uint8 (a body a row), or a pyarrow binary
-        array. Key, tags and properties are those of every message; `keys`, in place of `key`, has
-        one for each, or None. Raises what `send` does; MessageTooLarge also for a batch that no
-        segment holds, IllegalMessage also for keys that are not as many as the bodies.
+        They get consecutive offsets, one timestamp, and places in one segment. `values` is a list
+        of bytes, a numpy array of uint8 and shape (messages, bytes), or a pyarrow array of
+        binaries. `key`, `headers` and `tags` are those of every message; `keys`, in place of `key`,
+        has one for each message, or None.
+
+        Raises what `send` does. MessageTooLarge is also raised for a batch that no segment holds,
+        and IllegalMessage for more or fewer keys than values.
         """
         token = None
         try:
@@ -244,15 +263,15 @@ class Producer:
                     token, self._token = self._token, None
                 if not token:
                     self._learn_published()
-            made = Bodies.of(bodies)
+            made = Bodies.of(values)
             state = self._topics.get(topic) or self._open_topic(topic)
             append_crc = self._encoder.append_crc
             encoded: bytes | list[bytes]
             if keys is None:
-                encoded = encode_properties(key, tags, properties, wait, append_crc=append_crc)
+                encoded = encode_properties(key, tags, headers, wait, append_crc=append_crc)
             else:
-                _check_keys(keys, key, made.count)
-                encoded = encode_keyed_properties(keys, tags, properties, wait, append_crc=append_crc)
+                check_keys(keys, key, made.count)
+                encoded = encode_keyed_properties(keys, tags, headers, wait, append_crc=append_crc)
             size = self._batch_size(state.encoded, made, encoded)
             place, where, offset, words = self._place, self._wrote, state.next_offset, self._words
             if where + size > place.limit:
@@ -278,12 +297,16 @@ class Producer:
         return self._progress.wait_put(receipt) if self._sync and wait else receipt
 
     def last(self, topic: str) -> Message | None:
-        """The last accepted message of a topic in this producer's lane, wherever it is by now and
-        whoever sent it; None where there was none yet, or retention has deleted it.
+        """The last accepted message of a topic in this producer's lane, whoever sent it.
 
-        For who numbers messages and goes on after a crash. Each lane has its own last one. Raises
-        IllegalTopic, DiskError, CorruptRecord, DamagedFile, StoreStopped, StoreMoved,
-        ProducerClosed, ForkedProducer, ConcurrentUse.
+        None means that there was no such message yet, or that retention has deleted it. A program
+        that numbers its messages finds here where it goes on after a crash. Each lane has a last
+        message of its own.
+
+        Raises:
+        - IllegalTopic
+        - DiskError, CorruptRecord, DamagedFile: the message can't be read
+        - StoreStopped, StoreMoved, ProducerClosed, ForkedProducer, ConcurrentUse
         """
         token = None
         try:
@@ -305,9 +328,7 @@ class Producer:
         return None if record is None else Message.of(record)
 
     def _batch_size(self, topic: bytes, bodies: Bodies, properties: bytes | list[bytes]) -> int:
-        """Bytes of a batch. Raises MessageTooLarge for one that no segment holds, or a message over
-        the limit.
-        """
+        """Bytes of a batch. Raises MessageTooLarge for it, or for one of its messages."""
         size = batch_size(self._encoder, topic, bodies, properties)
         largest = largest_record(self._encoder, topic, bodies, properties)
         if largest > self.message_bytes_max:
@@ -324,7 +345,7 @@ class Producer:
         more = "" if self.message_bytes_max == MESSAGE_BYTES_MAX else ", or make a store with larger segments"
         return MessageTooLarge(
             f"MESSAGE_SIZE_EXCEEDED: a record of {size:,} bytes, this store takes {self.message_bytes_max:,}: split the "
-            f"body{more}"
+            f"value{more}"
         )
 
     def _open_topic(self, topic: str) -> _Topic:
@@ -337,9 +358,10 @@ class Producer:
         return state
 
     def _wait_outside(self) -> None:
-        """Another call has the token: returns when it is back, and may be gone again. Raises
-        ConcurrentUse where that call is one of this thread's own, which goes on only after this
-        one."""
+        """Waits for another call that has the token, which may be gone again when this returns.
+
+        Raises ConcurrentUse where this call is inside the other one, which goes on only after it.
+        """
         if is_inside(self, _TAKING_TOKENS, sys._getframe(1)):
             raise ConcurrentUse(
                 f"lane {self.lane}: this thread is inside a call of this producer further up (in a signal handler or a "
@@ -350,49 +372,49 @@ class Producer:
             raise ConcurrentUse(f"lane {self.lane}: the program ends while another thread is inside this producer")
 
     def _ask(self) -> None:
-        """Whoever sends next looks up."""
+        """Makes the next call that sends look up, and give way."""
         self._seen = -1
 
     def _learn_published(self) -> None:
-        """The last call was interrupted or has failed: what it has published is in the log, and
-        nothing else is.
-        """
+        """Learns what the last call, which was interrupted or has failed, had published."""
         if self._closed:
             return  # the topics say why
         place, published = self._place, self._words[self._wrote_at]
         where = self._wrote
         while where < published:
             data, at = place.read(where, published), 0
-            while at < len(data) and int.from_bytes(data[at + 4 : at + 8], "big") != MAGIC_BLANK:
+            while at < len(data) and size_and_magic(data, at)[1] != MAGIC_BLANK:
                 record = decode(data, at)
                 state = self._topics.get(record.topic) or self._open_topic(record.topic)
                 state.next_offset = record.queue_offset + 1
                 self._timestamp = max(self._timestamp, record.store_timestamp)
                 at += record.total_size
-            where += at if where + at >= published else place.segment_bytes - where % place.segment_bytes
+            segment_end = segment_start(where, place.segment_bytes) + place.segment_bytes
+            where = where + at if where + at >= published else segment_end
         self._wrote = published
         place.leave()
 
     # ---- acknowledgements -----------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
-        """Returns when everything sent so far is flushed; raises what `Receipt.wait` does,
-        WaitTimeout after `timeout` seconds (None: never). Whatever it raises, the messages stay in
-        the log."""
+        """Returns when everything sent so far is flushed.
+
+        Raises what `Receipt.wait` does: WaitTimeout after `timeout` seconds (None: never), and so
+        on. Whatever it raises, the messages stay in the log.
+        """
         self._progress.flush(timeout)
 
     def statistics(self) -> LaneStatistics:
-        """What happened in its lane since the store was started, earlier producers' messages
-        included.
-        """
+        """What happened in its lane since the store was started, by earlier producers too."""
         return lane_statistics(self._attachment.control, self.lane)
 
     def _attend(self, end: int) -> None:
-        """The committer went to sleep, another thread has waited for its turn, or the store is
-        closing: rings, gives way, or makes the next send find out.
+        """Answers a change of the word that `send` looks at.
 
-        What was accepted meanwhile stays in the pool for the next start; in one that was removed it
-        would be lost without a word. Raises PoolUnlinked then.
+        The committer went to sleep: this wakes it. Another thread waits for its turn: this gives
+        way. Or the store is closing: then the next `send` finds out. What was accepted meanwhile
+        stays in the pool for the next start. In a pool that was removed it would be lost without a
+        word, so then this raises PoolUnlinked.
         """
         seen = self._words[self._sleep_at]
         self._attachment.wake("committer")
@@ -405,7 +427,7 @@ class Producer:
         try:
             token, self._token = self._token, None
         finally:
-            if token is not None:  # else whoever has it comes here next
+            if token is not None:  # otherwise the call that has it comes here next
                 self._token = False
         if self._lease.is_unlinked():
             self._progress.wait_for_the_last(end)
@@ -413,8 +435,11 @@ class Producer:
     # ---- life -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Gives the lane back. What was sent is drained by the stages; `flush` before waits for it.
-        Another thread's call comes to its end first. Raises ConcurrentUse inside a call."""
+        """Gives the lane back. Another thread's call comes to its end first.
+
+        The stages write what was sent to disk; call `flush` before to wait for that. Raises
+        ConcurrentUse inside a call of the same thread.
+        """
         gone = _Gone(ProducerClosed(f"lane {self.lane}: this producer was closed"))
         token = None
         try:
@@ -460,7 +485,7 @@ class Producer:
 _TAKING_TOKENS = frozenset(
     call.__code__ for call in (Producer.send, Producer.send_batch, Producer.last, Producer.close)
 )
-"""Calls with a local variable `token`, which is not None as long as they have it."""
+"""The calls that hold the token in a local variable `token`."""
 
 _PRODUCERS: weakref.WeakSet[Producer] = weakref.WeakSet()
 
@@ -472,39 +497,3 @@ def _forget_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
-
-
-def _check_numbers(flag: int, born_timestamp: int) -> None:
-    """Raises IllegalMessage for numbers that a record has no place for, or that readers would take
-    for others.
-    """
-    try:
-        fits = 0 <= index(flag) <= _FLAG_MAX and 0 <= index(born_timestamp) <= _TIMESTAMP_MAX
-    except TypeError:
-        fits = False
-    if not fits:
-        raise IllegalMessage(
-            f"flag and born_timestamp are whole numbers from 0 to {_FLAG_MAX} and of milliseconds since 1970, not "
-            f"{flag!r:.40} and {born_timestamp!r:.40}"
-        )
-
-
-def _check_keys(keys: object, key: str | None, count: int) -> None:
-    """Raises IllegalMessage for keys that are not those of a batch of so many bodies."""
-    if not isinstance(keys, Sequence) or isinstance(keys, str | bytes | bytearray | memoryview):
-        raise IllegalMessage(
-            f"keys are a list of str or None, one for each body, not {type(keys).__name__}; see also key="
-        )
-    if key is not None:
-        raise IllegalMessage("key and keys are both given; key is for all messages of a batch, keys has one for each")
-    if len(keys) != count:
-        raise IllegalMessage(f"{len(keys):,} keys for {count:,} bodies; give one for each, None for one without")
-
-
-def _as_bytes(body: Any) -> bytes:
-    if isinstance(body, bytes | bytearray | memoryview):
-        return bytes(body)
-    hint = (
-        "body.encode()" if isinstance(body, str) else "orjson.dumps(body)" if isinstance(body, dict | list) else "bytes"
-    )
-    raise IllegalMessage(f"a body is bytes, not {type(body).__name__}: send {hint}")

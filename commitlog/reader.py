@@ -1,15 +1,14 @@
-"""Reads a store message by message, live or stopped, beside its producers and without its stages;
-or a RocketMQ's.
+"""Reads a store message by message, live or stopped, beside its producers and without its stages.
 
-Each lane is walked in its order; lanes are merged by store timestamp. A following reader merges
-what is there and never waits for a quiet lane. Nothing beyond the limit (flushed, or committed
-where asked for) is ever given out.
+Each lane is walked in its order, and lanes are merged by the messages' timestamps. A reader that
+follows merges what is there, and never waits for a quiet lane. It gives out nothing beyond the
+limit: what is flushed, or committed where that was asked for.
 
-A RocketMQ store root is read queue by queue, as far as its consume queues go, and merged by the
-places in its log.
+A RocketMQ store root is read queue by queue, as far as its consume queues go. Its queues are merged
+by the places in its log.
 
-Damage hides nothing but itself: what is good before it, and in other lanes, is given out before its
-error is raised, and with `ignore_corrupt` what is behind it too.
+Damage hides nothing but itself. What is good before it, and in other lanes, is given out before its
+error is raised; with `ignore_corrupt` what is behind it is given out too.
 """
 
 from __future__ import annotations
@@ -39,82 +38,90 @@ from commitlog.errors import (
     disk_error,
     refuse_copy,
 )
+from commitlog.lines import printable
 from commitlog.message import Message
 from commitlog.reading.cursors import NOTHING_YET, LaneCursor, QueueCursor
 from commitlog.reading.lane_choice import LaneChoice
-from commitlog.reading.left_out import with_way_out
 from commitlog.reading.log_walk import RecentSegments
-from commitlog.reading.position import ReaderPosition, check_named, check_options, read_queues
+from commitlog.reading.reader_position import ReaderPosition, check_named, check_options, read_queues
+from commitlog.reading.skipped_damage import with_way_out
 from commitlog.reading.starting_point import Offsets, QueueStarts, parse_starts
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import open_view
 from commitlog.statistics import ReaderStatistics
 
 _SEGMENTS_KEPT = 8
-"""Mapped segments of a RocketMQ's log: its queues are not all at the same place."""
+"""How many segments of a RocketMQ's log are mapped: its queues are not all at the same place."""
 _WAIT_SECONDS_LEAST, _WAIT_SECONDS_MOST = 0.001, 0.02
 _MESSAGES_IN_A_ROW = 64
-"""After so many an `async for` lets others run."""
+"""After so many messages an `async for` lets other tasks run."""
 
 
 class Reader:
-    """An iterator over messages: `for message in Reader("data/events", topic="orders"): …`, or
-    `async for`.
+    """An iterator over the messages of a store.
 
-    `topic`: a name, several, or None for all. `isolation`: "flushed" (survives power loss) or
-    "committed". `start`: earliest, latest, "last 100" (of each topic and lane), "10 minutes ago",
-    an ISO time, an offset for every lane, or offsets for single ones, `{"orders": {0: 42, 1: 7}}`
-    (−1 latest, −2 earliest; the others begin at the earliest). `follow`: go on waiting for more at
-    the end instead of stopping there.
+    `for message in Reader("data/events", topic="orders")`; `async for` works as well. One thread at
+    a time reads; `close`, `commit` and `statistics` may be called from others.
 
-    `lanes`: only these, such as `{0, 2}`. `members=(i, n)`: only lanes whose number modulo n is i,
-    so that n readers share the work; a lane that is new while they follow belongs to one of them.
+    What is read:
+    - `path`: a store; or a RocketMQ store root, of which `partition` is the queue id. A root can't
+      be followed, and has neither `isolation` nor names. Its light queues (`%LMQ%…`) are read only
+      where `topic` names them.
+    - `topic`: a name, several, or None for all.
+    - `start`: "earliest", "latest", "last 100" (of each topic and partition), "10 minutes ago", an
+      ISO time, an offset for every partition, or offsets for single ones, as in
+      `{"orders": {0: 42, 1: 7}}` (−1 latest, −2 earliest; the others begin at the earliest).
+    - `isolation`: "flushed" (survives power loss) or "committed".
+    - `lanes`: only these, as in `{0, 2}`.
+    - `members=(i, n)`: only lanes whose number modulo n is i, so that n readers share the work. A
+      lane that appears while they follow belongs to one of them.
+    - `follow`: wait for more at the end, instead of stopping there.
 
-    `name`: the store keeps the reader's position under it, and the next reader of the name goes on
-    there; `start` says where the first one begins. Whoever splits lanes gives each member a name of
-    its own. One process at a time has a name, and retention keeps what it has not committed.
-    `commit` says what is done, or `auto_commit_seconds` so often: then a message counts once the
-    next one is asked for. What was given out and not committed comes again: at least once.
+    With a `name` the reader goes on where the last reader of that name was; `start` says where the
+    first one begins. `commit` says which messages are done. What was given out and not committed
+    comes again: at least once. One process at a time holds a name, and retention keeps what it has
+    not committed. Readers that share lanes have a name each.
 
         with Reader("data/events", topic="orders", name="billing", follow=True) as reader:
             for message in reader:
                 bill(message)
                 reader.commit(message)
 
-    `fail_on_data_loss=False`: where messages were deleted that a named reader had not read when it
-    was stopped, the next one goes on with a ReadingWarning that counts them, instead of the error.
-    (One that is overtaken while it reads gets DataLoss in any case: make it again.)
+    - `auto_commit_seconds`: commit so often. A message counts as done once the next one is asked
+      for.
+    - `fail_on_data_loss=False`: retention may delete messages that a named reader had not read when
+      it was stopped. The next reader of the name then goes on with a ReadingWarning that counts
+      them, instead of raising DataLoss. A reader that is overtaken while it reads gets DataLoss in
+      any case: make it again.
 
-    `ignore_corrupt`: go on behind records that are damaged, and count them in a ReadingWarning.
-    Without it they are an error, raised when all that is good before it and in other lanes was
-    given out; asked again, the reader looks there again.
+    Damaged records are an error, raised when all that is good before them and in other lanes was
+    given out. Asked again, the reader looks there again. `ignore_corrupt=True` goes on behind them,
+    and counts them in a ReadingWarning.
 
-    Raises StoreNotFound, BadStart, UnknownTopic (a following reader waits for the topic instead),
-    OffsetOutOfRange, OptionError, ReaderInUse, ReaderError (the name's position is a Spark query's,
-    of another store, or can't be read or written), DataLoss, CorruptRecord, DamagedFile.
-
-    `path` may also be a RocketMQ store root, of which `partition` is the queue id; it can't be
-    followed, and has neither `isolation` nor names (OptionError). Light queues (`%LMQ%…`) are read
-    where they are named.
-
-    One thread at a time reads; `close`, `commit` and `statistics` may be called from others.
+    Raises:
+    - StoreNotFound
+    - UnknownTopic: no such topic is there; a reader that follows waits for it instead
+    - IllegalTopic, BadStart, OptionError, IllegalArgument: an argument is wrong, or impossible here
+    - OffsetOutOfRange: a start is before the first message kept, or beyond the last
+    - ReaderInUse, ReaderError: the name is in use, or its position can't be used here
+    - DataLoss, CorruptRecord, DamagedFile: messages are gone or damaged
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
         topic: str | Collection[str] | None = None,
-        isolation: Literal["flushed", "committed"] = "flushed",
+        *,
         start: str | int | Mapping[str, Mapping[int, int]] = "earliest",
         follow: bool = False,
-        clock: Clock = SYSTEM_CLOCK,
-        *,
+        isolation: Literal["flushed", "committed"] = "flushed",
         lanes: Collection[int] | None = None,
         members: tuple[int, int] | None = None,
         name: str | None = None,
         auto_commit_seconds: float | None = None,
         fail_on_data_loss: bool = True,
         ignore_corrupt: bool = False,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         if isolation not in ("flushed", "committed"):
             raise IllegalArgument(f"isolation is 'flushed' or 'committed', not {isolation!r}")
@@ -130,7 +137,7 @@ class Reader:
         self._given_at_rest, self._rest_seconds, self._is_at_end = -1, 0.0, False
         self._closed, self._failure = False, ""
         self._last_statistics: ReaderStatistics | None = None
-        self._messages = self._read()
+        self._messages = self._read(refresh=follow)  # what came since is given out too
         self._view = open_view(path)
         self._index = TopicIndex(self._view, isolation)
         try:
@@ -157,7 +164,7 @@ class Reader:
             missing = self.topics - set(self._index.topics())
             if missing:
                 there = ", ".join(self._index.topics()) or "none"
-                raise UnknownTopic(f"{path}: no topic {', '.join(sorted(missing))}; there are: {there}")
+                raise UnknownTopic(printable(f"{path}: no topic {', '.join(sorted(missing))}; there are: {there}"))
         starts = self._starts
         if self._position is not None:
             starts = self._position.begin(self._index, starts, fail_on_data_loss=self._fail_on_data_loss)
@@ -166,7 +173,7 @@ class Reader:
         self._open_cursors(starts)
 
     def _open_cursors(self, starts: QueueStarts) -> None:
-        """A cursor a lane, or a queue of a RocketMQ's, where there is none yet."""
+        """Makes a cursor for each lane, or each queue of a RocketMQ's, that has none yet."""
         segments = RecentSegments(self._view.lane(0), self._view.segment_bytes, self._view.channel, keep=_SEGMENTS_KEPT)
         for lane, index in self._index.lanes.items():
             if lane not in self._lanes:
@@ -192,11 +199,13 @@ class Reader:
         return message
 
     def poll(self, timeout: float | None = 0.0) -> Message | None:
-        """The next message, or None where none came within `timeout` seconds (None: without a
-        limit), at the end, and after `close` (`closed` tells). For loops that do other things too.
+        """The next message, or None where none came within `timeout` seconds (None: no limit).
 
-        A reader that walks through much of other topics may answer None although there is something
-        behind it. Raises IllegalArgument for a timeout that is none, and what `next` raises.
+        It is for loops that do other things too. At the end and after `close` it returns None as
+        well; `closed` tells. A reader that walks through many messages of other topics may return
+        None although there is a message behind them.
+
+        Raises what `next` raises, and IllegalArgument for a timeout that is not a time.
         """
         deadline = self._clock.monotonic_ns() + limit_ns(timeout)
         while True:
@@ -216,13 +225,12 @@ class Reader:
         return self
 
     async def __anext__(self) -> Message:
-        """The next message, without blocking the event loop while there is none.
+        """The next message; the event loop is not blocked while there is none.
 
         It reads in the loop's thread, a few MiB of each lane at a time, and sleeps on the loop in
-        between. A thread of its own would cost more than most messages do; and one whose task is
-        cancelled would have taken a message that nobody gets: here no message is in hand where a
-        cancellation can come. `commit` waits for the disk, so rather `await
-        asyncio.to_thread(reader.commit)`.
+        between. A thread of its own would cost more than most messages do. It would also lose a
+        message when its task is cancelled; here no message is in hand where a cancellation can
+        come. `commit` waits for the disk: use `await asyncio.to_thread(reader.commit)`.
         """
         if self._given % _MESSAGES_IN_A_ROW == 0:
             await asyncio.sleep(0)  # others want to run too, also while there is always a message
@@ -236,8 +244,9 @@ class Reader:
             await asyncio.sleep(self._rest() if self._is_at_end else 0)
 
     def _take(self) -> Message | None:
-        """The next message; None where there is none at the moment. Raises StopIteration at the end
-        and after `close`.
+        """The next message; None where there is none at the moment.
+
+        Raises StopIteration at the end and after `close`.
         """
         try:
             message = next(self._messages)
@@ -265,17 +274,17 @@ class Reader:
         return message
 
     def _refused(self, error: OSError) -> DiskError:
-        """What the system refuses, by its name."""
+        """The error for what the system refuses."""
         place = error.filename or self._view.path
         return disk_error(error.errno or errno.EIO, f"{place}: {error.strerror}, while it was read")
 
-    def _read(self, *, again: bool = False) -> Generator[Message, None, None]:
-        """All messages in their order, and NOTHING_YET where it came to the end or walked for long
-        without finding any.
+    def _read(self, *, refresh: bool) -> Generator[Message, None, None]:
+        """All messages in their order.
 
-        `again`: after damage, by when there may be more, or what was damaged may be healed.
+        Gives NOTHING_YET at the end, and after a long walk without a message. `refresh` looks for
+        what has come, or was healed, since the index was read last.
         """
-        if again:
+        if refresh:
             self._index.refresh()
         order = attrgetter("physical_offset" if self._view.one_log else "timestamp")
         while True:
@@ -294,23 +303,21 @@ class Reader:
             self._open_cursors(QueueStarts())  # a lane that is new since the start: all of it is
 
     def _rest(self) -> float:
-        """How long to wait before the next look (s): longer each time, until something comes."""
+        """Seconds to wait before the next look: more each time, until a message comes."""
         fresh = self._given != self._given_at_rest
         self._given_at_rest = self._given
         self._rest_seconds = _WAIT_SECONDS_LEAST if fresh else min(self._rest_seconds * 2, _WAIT_SECONDS_MOST)
         return self._rest_seconds
 
     def _note_end(self) -> None:
-        """There is no message any more. Raises ReaderError where that is for an error, which was
-        raised before.
-        """
+        """Notes that there are no more messages. Raises ReaderError where an error was the end."""
         if self._failure:
             raise ReaderError(f"this reader ended with {self._failure}: make another to go on") from None
         if self._position is not None:
             self._position.ended()
 
     def _note_error(self, error: BaseException) -> None:
-        """What `next` raised. Raises ReaderError where this call is inside another one's."""
+        """Notes what `next` raised. Raises ReaderError where this call is inside another one."""
         if isinstance(error, ValueError) and inspect.getgeneratorstate(self._messages) == inspect.GEN_RUNNING:
             raise ReaderError(
                 "this reader is inside `next` already, and serves one thread at a time: give each a reader of its own"
@@ -318,32 +325,36 @@ class Reader:
         if self._closed:
             self.close()
         elif isinstance(error, CorruptRecord | DamagedFile):
-            self._messages = self._read(again=True)
+            self._messages = self._read(refresh=True)
         else:
             self._failure = f"{type(error).__name__}: {error}"
 
     # ---- the position of a named reader ---------------------------------------------------------
 
     def commit(self, message: Message | None = None) -> None:
-        """Stores, durably, that all messages given out so far are done; or those of one topic and
-        lane, up to `message` and with it. A position never goes back. It takes as long as a sync of
-        the disk.
+        """Stores durably that all messages given out so far are done.
 
-        Raises ReaderError: no name, closed, in a forked child, not this reader's message, or it
-        can't be written; IllegalArgument: no message.
+        With a `message`, only those of its topic and partition count, up to it and with it. A
+        position never goes back. The call takes as long as a sync of the disk.
+
+        Raises:
+        - ReaderError: the reader has no name, is closed, is a forked child's, did not give out this
+          message, or can't write its position
+        - IllegalArgument: the argument is no message
         """
         self._named().commit(message)
 
     def position(self) -> Offsets:
-        """The next queue offset that is given out, of each topic and lane: `{"orders": {0: 43}}`.
+        """The next offset to be given out, of each topic and partition: `{"orders": {0: 43}}`.
 
-        Raises ReaderError: no name.
+        Raises ReaderError for a reader without a name.
         """
         return self._named().position()
 
     def committed(self) -> Offsets:
-        """The queue offsets at which a reader of the name would begin now. Raises ReaderError: no
-        name.
+        """The offsets at which a reader of the name would begin now, as `position` has them.
+
+        Raises ReaderError for a reader without a name.
         """
         return self._named().committed()
 
@@ -357,9 +368,7 @@ class Reader:
     # ---- the end --------------------------------------------------------------------------------
 
     def statistics(self) -> ReaderStatistics:
-        """What it has given out so far, and what lies before it; of a closed reader, what that was
-        at its end.
-        """
+        """What the reader has given out and what is before it; of a closed one, as it was then."""
         try:
             return self._last_statistics or self._statistics()
         except ValueError:  # closed meanwhile: the shared memory is released
@@ -387,19 +396,20 @@ class Reader:
         return self._closed
 
     def close(self) -> None:
-        """Ends the iteration, for good and from anywhere: the loop's body, a signal handler,
-        another thread.
+        """Ends the iteration for good.
 
-        `next` raises StopIteration then, also one that waits. What was read ahead is not given out.
-        Files and memory are free when this returns; or as soon as the `next` that is being
-        interrupted, or runs in another thread, has come to its end, which is at once. To call it
-        again does no harm. With `auto_commit_seconds` what is done is committed: the message given
-        out last is not, unless the reader was asked for another.
+        It may be called anywhere: in the loop's body, a signal handler, another thread. `next`
+        raises StopIteration then, also a `next` that waits. What was read ahead is not given out.
+        Files and memory are free when this returns; a `next` that runs at that time frees them at
+        its end, which is at once. A second call does nothing.
+
+        With `auto_commit_seconds` the messages that are done are committed. The one given out last
+        counts only if the reader was asked for another.
         """
         self._closed = True
         try:
             self._messages.close()
-        except ValueError:  # somebody is inside: he sees that it is closed when he comes out, and calls this
+        except ValueError:  # a `next` is running: at its end it sees that the reader is closed, and calls this
             return
         if self._last_statistics is None:
             self._note_last_statistics()
@@ -421,13 +431,13 @@ class Reader:
 
 
 def _topics(given: str | Collection[str] | None) -> set[str] | None:
-    """The topics that a user has named; None: all. Raises IllegalTopic."""
+    """The topics that a user has named; None means all. Raises IllegalTopic."""
     if given is None:
         return None
     try:
         names = {given} if isinstance(given, str) else set(given)
     except TypeError:  # nothing to go through, or things that are no names
         names = {""}
-    if not all(isinstance(name, str) and name for name in names):
+    if not names or not all(isinstance(name, str) and name for name in names):
         raise IllegalTopic(f"topic is a topic's name, several or None for all, not {given!r:.80}")
     return names

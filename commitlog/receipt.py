@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Protocol, SupportsIndex
 
 from commitlog.status import PutMessageStatus
 
@@ -12,12 +11,21 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    class _Values:
+        """The base of a receipt, as type checkers see it: an object that is made of its values."""
+
+        def __init__(self, values: tuple[Any, ...]) -> None: ...
+else:
+    _Values = tuple
+
 Level = Literal["accepted", "committed", "flushed"]
+"""How safe a message is: what each level survives stands in README."""
 
 
 class Progress(Protocol):
-    """How far the lane of a receipt has come (`commitlog.appending.progress.LaneProgress`); `where`
-    is a position, in bytes.
+    """How far the lane of a receipt has come; `where` is a position, in bytes of the lane's log.
+
+    `commitlog.appending.acknowledgements.LaneProgress` is the one that there is.
     """
 
     lane: int
@@ -30,34 +38,60 @@ class Progress(Protocol):
     def call_back(
         self, level: Level, where: int, callback: Callable[[PutMessageStatus], object], timeout: float | None
     ) -> None: ...
+    def refuse_pickle(self) -> NoReturn: ...
 
 
-def _field(index: int) -> Any:
-    return property(itemgetter(index))
+class _Fields(NamedTuple):
+    """The order of a receipt's values. Its descriptors read them without Python code."""
+
+    progress: Progress
+    topic: str
+    offset: int
+    physical_offset: int
+    end: int
+    physical_offsets: npt.NDArray[np.int64]
 
 
-class Receipt(tuple[Any, ...]):
-    """An accepted message. `await receipt` waits until it is flushed, as `wait` does.
+def _field(name: str) -> Any:
+    return vars(_Fields)[name]
 
-    Attributes: `topic`; `offset`, its queue offset (its number in topic and lane);
-    `physical_offset`, bytes of the lane's log; `end`, where its record ends. It stays valid after
-    the producer is closed.
 
-    A tuple (progress, topic, offset, physical offset, end) underneath: one is made for every
-    message, and Python has no cheaper object.
+def _refuse(self: object, *_: object) -> NoReturn:
+    raise TypeError(f"a {type(self).__name__} is no sequence: it has attributes (topic, partition, offset, …)")
+
+
+def _absent(self: object) -> NoReturn:
+    raise AttributeError(f"a {type(self).__name__} has no such attribute")
+
+
+class Receipt(_Values):
+    """An accepted message: where it is, and how far it has come.
+
+    `await receipt` waits until the message is flushed, as `wait` does. A receipt stays valid after
+    its producer is closed. It can't be pickled, because only the producer's process can ask how far
+    the message has come.
+
+    - `topic`
+    - `partition`: the lane that has the message
+    - `offset`: the number of the message in its topic and lane
+    - `physical_offset`: where its record begins, in bytes of the lane's log
+    - `end`: where its record ends
+
+    Underneath it is a tuple, because `send` makes one for every message, and Python has no object
+    that is made faster. What a tuple can do besides is switched off.
     """
 
     __slots__ = ()
 
-    _progress: Progress = _field(0)
-    topic: str = _field(1)
-    offset: int = _field(2)
-    physical_offset: int = _field(3)
-    end: int = _field(4)
+    _progress: Progress = _field("progress")
+    topic: str = _field("topic")
+    offset: int = _field("offset")
+    physical_offset: int = _field("physical_offset")
+    end: int = _field("end")
 
     @property
-    def lane(self) -> int:
-        """The lane, which is RocketMQ's queue id and Spark's partition."""
+    def partition(self) -> int:
+        """The number of the lane: Spark's partition, RocketMQ's queue id."""
         return self._progress.lane
 
     @property
@@ -66,56 +100,96 @@ class Receipt(tuple[Any, ...]):
         return self._progress.message_id(self.physical_offset)
 
     def done(self, level: Level = "flushed") -> bool:
-        """Whether the message has reached the level; a look at one word of shared memory."""
-        return self[0].reached(level, self[4])  # type: ignore[no-any-return]  # looked at often: no properties
+        """Whether the message has reached the level. This reads one word of shared memory.
+
+        Raises IllegalArgument for a level that there is not.
+        """
+        return self._progress.reached(level, self.end)
 
     def wait(self, level: Level = "flushed", timeout: float | None = None) -> PutMessageStatus:
-        """Waits until the message has reached the level, at most `timeout` seconds; None: as long
-        as it takes.
+        """Waits until the message has reached the level, and returns PUT_OK.
 
-        Returns PUT_OK or raises: WaitTimeout (`error.status` is FLUSH_DISK_TIMEOUT: the message is
-        in the log and may still become flushed, so sending it again would double it), DiskFull,
-        DiskInputOutput, … while the disk refuses, StoreStopped or StoreNotRunning when nobody is
-        left to flush it, IllegalArgument.
+        It waits at most `timeout` seconds; None waits as long as it takes. Whatever it raises, the
+        message is in the log.
+
+        Raises:
+        - WaitTimeout: the time is over. The message may still become flushed, so sending it again
+          would double it. `error.status` is FLUSH_DISK_TIMEOUT.
+        - DiskError (DiskFull, DiskInputOutput, …): the disk refuses.
+        - StoreStopped, StoreNotRunning: no stage is left that could flush it.
+        - IllegalArgument: there is no such level, or the timeout is not a time.
         """
         return self._progress.wait(level, self.end, timeout)
 
     def add_callback(
         self, callback: Callable[[PutMessageStatus], object], level: Level = "flushed", timeout: float | None = None
     ) -> None:
-        """Calls `callback(status)` once, from another thread: PUT_OK, FLUSH_DISK_TIMEOUT after
-        `timeout` seconds (None: never), or SERVICE_NOT_AVAILABLE when the stages are gone. While
-        the disk refuses it goes on waiting.
+        """Calls `callback(status)` when the message has reached the level.
 
-        Thousands may be outstanding; each costs a place in a queue. Raises IllegalArgument,
-        ForkedProducer.
+        It is called once, from another thread. The status is PUT_OK, or FLUSH_DISK_TIMEOUT after
+        `timeout` seconds (None: never), or SERVICE_NOT_AVAILABLE when the stages are gone. While
+        the disk refuses, it goes on waiting. Thousands of callbacks may be outstanding; each costs
+        a place in a queue.
+
+        Raises IllegalArgument, and ForkedProducer in a forked child.
         """
         self._progress.call_back(level, self.end, callback, timeout)
 
     def __await__(self) -> Generator[Any, None, PutMessageStatus]:
-        """What `wait()` returns and raises, for asyncio; `asyncio.timeout` limits it."""
+        """Returns and raises what `wait()` does, for asyncio; `asyncio.timeout` limits it."""
         return self._progress.wait_async("flushed", self.end).__await__()
 
     @property
     def status(self) -> PutMessageStatus:
-        """PUT_OK once the message is as safe as the store's `flush_disk_type` promises, else
-        FLUSH_DISK_TIMEOUT.
+        """PUT_OK once the message is as safe as the store promises, else FLUSH_DISK_TIMEOUT.
+
+        `flush_disk_type` is the promise.
         """
         return self._progress.status_of(self.end)
 
     def __repr__(self) -> str:
-        place = f"lane={self.lane}, offset={self.offset}, physical_offset={self.physical_offset}"
-        return f"Receipt(topic={self.topic!r}, {place})"
+        place = f"partition={self.partition}, offset={self.offset}, physical_offset={self.physical_offset}"
+        return f"{type(self).__name__}(topic={self.topic!r}, {place})"
+
+    # ---- a receipt is itself, and no tuple ------------------------------------------------------
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __copy__(self) -> Receipt:
+        return self
+
+    def __deepcopy__(self, _memo: object) -> Receipt:
+        return self
+
+    def __reduce_ex__(self, _protocol: SupportsIndex) -> NoReturn:
+        self._progress.refuse_pickle()
+
+    if not TYPE_CHECKING:
+        __len__ = __getitem__ = __iter__ = __reversed__ = __contains__ = _refuse
+        __add__ = __radd__ = __mul__ = __rmul__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+        count = index = property(_absent)
 
 
 class BatchReceipt(Receipt):
-    """An accepted batch: a receipt of its last message that knows all of them. `offset` and
-    `physical_offset` are the first's; `physical_offsets` has everybody's, int64."""
+    """An accepted batch: a receipt of its last message that knows all of them.
+
+    - `offset`, `physical_offset`: those of the first message; offsets count on from there
+    - `physical_offsets`: where each record begins, int64
+    - `len(receipt)`: how many messages
+    """
 
     __slots__ = ()
 
-    physical_offsets: npt.NDArray[np.int64] = _field(5)
+    physical_offsets: npt.NDArray[np.int64] = _field("physical_offsets")
 
     def __len__(self) -> int:
-        """How many messages; their queue offsets are `offset` and those after it."""
         return len(self.physical_offsets)

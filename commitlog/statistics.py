@@ -1,8 +1,7 @@
-"""What a store, a producer and a reader have done so far, as plain values: RocketMQ's
-StoreStatsService.
+"""What a store, a producer and a reader have done so far, as values: RocketMQ's StoreStatsService.
 
-All of it is read from the control region, so it is there while the stages hang, and for whoever may
-read the store. Counters of a run begin with its pool: a store that was closed and opened again
+Everything is read from the control region. So it is there while the stages hang, and for everybody
+who may read the store. The counters begin with the pool: a store that was closed and opened again
 counts from 0.
 """
 
@@ -26,7 +25,7 @@ FAULT_WORDS = {
 }
 RETENTION_WORDS = {
     RetentionFlag.CLOCK_JUMPED: "the machine's clock has jumped since the start: nothing is deleted for its age",
-    RetentionFlag.HELD_BY_READER: "segments that could go are kept for registered readers",
+    RetentionFlag.HELD_BY_READER: "segments that could go are kept for named readers",
     RetentionFlag.DISK_HIGH: "the disk is over disk_max_used_percent",
     RetentionFlag.DISK_FORCES: "the disk is over disk_clean_forcibly_percent: segments are deleted before their time",
     RetentionFlag.DISK_REFUSES: "the disk is over disk_refuse_percent: no segment is made",
@@ -35,7 +34,7 @@ RETENTION_WORDS = {
 
 @dataclass(frozen=True)
 class LaneStatistics:
-    """One lane. Positions are bytes of its log; `producer` is a pid, 0 when nobody holds the lane."""
+    """One lane. Positions are bytes of its log."""
 
     lane: int
     first: int
@@ -44,13 +43,14 @@ class LaneStatistics:
     flushed: int
     dispatched: int
     producer: int = 0
+    """Its pid; 0 when nobody holds the lane."""
     messages: int = 0
     buffer_waits: int = 0
-    """How often its producers had to wait for a free write buffer; then for how long in all and at
-    most.
-    """
+    """How often its producers had to wait for a free write buffer."""
     buffer_wait_ms: float = 0.0
+    """How long they have waited in all."""
     buffer_wait_max_ms: float = 0.0
+    """How long they have waited at most."""
     buffer_timeouts: int = 0
     direct_segments: int = 0
     available_buffers: int | None = None
@@ -69,11 +69,15 @@ class LaneStatistics:
 
 @dataclass(frozen=True)
 class StageStatistics:
-    """One stage process; `pid` 0: there is none now. Times are those of its actions (a commit, a
-    sync, a segment made, records placed)."""
+    """One stage process.
+
+    `p50_us` and `p99_us` are times of its actions: a commit, a sync, a segment made, records
+    placed.
+    """
 
     stage: str
     pid: int
+    """0: there is no such process now."""
     rounds: int
     wakeups: int
     actions: int
@@ -89,23 +93,19 @@ class StageStatistics:
 
 @dataclass(frozen=True)
 class RetentionStatistics:
-    """What retention has deleted in this run. `forced`: before their time, for the disk's sake."""
+    """What retention has deleted in this run, and what stands in its way."""
 
     deleted_segments: int
     deleted_bytes: int
     forced_segments: int
+    """Of the deleted segments: before their time, because the disk was too full."""
     disk_used_percent: float
     warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class StoreStatistics:
-    """A whole store. Without a pool (closed properly) there are positions, and neither stages nor
-    counters.
-
-    `killed`: its supervisor is gone and has not stopped it properly; the next start goes on with
-    what is there.
-    """
+    """A whole store. One that was closed properly has positions only, no stages and no counters."""
 
     path: str
     store_id: str
@@ -118,10 +118,11 @@ class StoreStatistics:
     throughput: tuple[Throughput, ...] = ()
     retention: RetentionStatistics | None = None
     killed: bool = False
+    """Its supervisor is gone and has not stopped it properly. The next start goes on from there."""
 
     @property
     def state(self) -> str:
-        """In one word: running, closing, killed or stopped."""
+        """The state in one word: running, closing, killed or stopped."""
         if self.running:
             return "closing" if self.closing else "running"
         return "killed" if self.killed else "stopped"
@@ -129,7 +130,7 @@ class StoreStatistics:
 
 @dataclass(frozen=True)
 class ReaderStatistics:
-    """What a reader has given out, and how many bytes of each lane's log lie before it."""
+    """How many messages a reader has given out, and how many bytes of each lane it has not read."""
 
     messages: int
     positions: dict[int, int]
@@ -137,7 +138,7 @@ class ReaderStatistics:
 
 
 def store_statistics(view: StoreView, clock: Clock = SYSTEM_CLOCK) -> StoreStatistics:
-    """Everything about the store that `view` looks at, now."""
+    """What the store of a view has done until now."""
     control, now = view.control, clock.monotonic_ns()
     running = is_running(view.directory, control.region.path.parent if control else None)
     return StoreStatistics(
@@ -156,7 +157,7 @@ def store_statistics(view: StoreView, clock: Clock = SYSTEM_CLOCK) -> StoreStati
 
 
 def _stopped_properly(view: StoreView) -> bool:
-    """Of a store that does not run: whether its supervisor came to its end."""
+    """Whether the supervisor of a store that does not run has come to its end."""
     if view.control is not None:
         return view.control.words[Header.SUPERVISOR_PID] == 0
     return all(view.limits(number).stopped_properly for number in view.lanes())
@@ -172,36 +173,38 @@ def _lane(view: StoreView, number: int) -> LaneStatistics:
 
 
 def lane_statistics(control: ControlRegion, number: int) -> LaneStatistics:
-    """One lane, from its words. Positions are loaded from the last to the first, so that they never
-    seem to cross.
+    """One lane, from its words.
+
+    Positions are loaded from the last one (`dispatched`) to the first one (`wrote`), so that they
+    never seem to cross.
     """
-    words, base = control.words, control.lane_base(number)
-    dispatched, flushed = words[base + Lane.DISPATCHED], words[base + Lane.FLUSHED]
-    committed, wrote = words[base + Lane.COMMITTED], words[base + Lane.WROTE]
-    size, slots = words[base + Lane.SEGMENT_SIZE], words[base + Lane.SLOTS]
-    has_buffers = words[base + Lane.BUFFERS] & 1 and slots and size
+    row = control.row(number)
+    dispatched, flushed = row[Lane.DISPATCHED], row[Lane.FLUSHED]
+    committed, wrote = row[Lane.COMMITTED], row[Lane.WROTE]
+    size, slots = row[Lane.SEGMENT_SIZE], row[Lane.SLOTS]
+    has_buffers = row[Lane.BUFFERS] & 1 and slots and size
     return LaneStatistics(
         lane=number,
-        first=words[base + Lane.FIRST],
+        first=row[Lane.FIRST],
         wrote=wrote,
         committed=committed,
         flushed=flushed,
         dispatched=dispatched,
-        producer=words[base + Lane.LESSEE_PID],
-        messages=words[base + Lane.MESSAGES],
-        buffer_waits=words[base + Lane.BUFFER_WAITS],
-        buffer_wait_ms=words[base + Lane.BUFFER_WAIT_NS] / 1e6,
-        buffer_wait_max_ms=words[base + Lane.BUFFER_WAIT_NS_MAX] / 1e6,
-        buffer_timeouts=words[base + Lane.BUFFER_TIMEOUTS],
-        direct_segments=words[base + Lane.DIRECT_SEGMENTS],
+        producer=row[Lane.LESSEE_PID],
+        messages=row[Lane.MESSAGES],
+        buffer_waits=row[Lane.BUFFER_WAITS],
+        buffer_wait_ms=row[Lane.BUFFER_WAIT_NS] / 1e6,
+        buffer_wait_max_ms=row[Lane.BUFFER_WAIT_NS_MAX] / 1e6,
+        buffer_timeouts=row[Lane.BUFFER_TIMEOUTS],
+        direct_segments=row[Lane.DIRECT_SEGMENTS],
         available_buffers=max(available_buffers(wrote, flushed, size, slots), 0) if has_buffers else None,
-        low_water=words[base + Lane.LOW_WATER],
-        locked_bytes=words[base + Lane.LOCKED_BYTES],
-        commits=words[base + Lane.COMMITS],
-        syncs=words[base + Lane.SYNCS],
-        dispatched_records=words[base + Lane.DISPATCHED_RECORDS],
-        faults={stage: words[base + word] for stage, word in FAULT_WORDS.items() if words[base + word]},
-        put_times=dict(zip(PUT_TIME_NAMES, put_times(words, base), strict=True)),
+        low_water=row[Lane.LOW_WATER],
+        locked_bytes=row[Lane.LOCKED_BYTES],
+        commits=row[Lane.COMMITS],
+        syncs=row[Lane.SYNCS],
+        dispatched_records=row[Lane.DISPATCHED_RECORDS],
+        faults={stage: row[word] for stage, word in FAULT_WORDS.items() if row[word]},
+        put_times=dict(zip(PUT_TIME_NAMES, put_times(row), strict=True)),
     )
 
 
@@ -213,18 +216,18 @@ def _stage(view: StoreView, control: ControlRegion, name: str, now_ns: int) -> S
 
 def stage_statistics(control: ControlRegion, name: str, now_ns: int) -> StageStatistics:
     """One stage, from its words."""
-    words, base = control.words, control.stage_base(name)
-    durations = Histogram.load(words, base + Stage.HISTOGRAM)
+    row = control.stage_row(name)
+    durations = Histogram.load(row, Stage.HISTOGRAM)
     return StageStatistics(
         stage=name,
-        pid=words[base + Stage.PID],
-        rounds=words[base + Stage.ROUNDS],
-        wakeups=words[base + Stage.WAKEUPS],
-        actions=words[base + Stage.ACTIONS],
-        bad_frames=words[base + Stage.BAD_FRAMES],
-        restarts=words[base + Stage.RESTARTS],
-        left=words[base + Stage.LEFT],
-        silent_ms=max(now_ns - words[base + Stage.HEARTBEAT], 0) / 1e6,
+        pid=row[Stage.PID],
+        rounds=row[Stage.ROUNDS],
+        wakeups=row[Stage.WAKEUPS],
+        actions=row[Stage.ACTIONS],
+        bad_frames=row[Stage.BAD_FRAMES],
+        restarts=row[Stage.RESTARTS],
+        left=row[Stage.LEFT],
+        silent_ms=max(now_ns - row[Stage.HEARTBEAT], 0) / 1e6,
         p50_us=durations.percentile(0.5),
         p99_us=durations.percentile(0.99),
     )

@@ -1,14 +1,19 @@
-"""The results of an append, by RocketMQ's names (AppendMessageStatus, PutMessageStatus)."""
+"""What things came to: an append, by RocketMQ's names (AppendMessageStatus, PutMessageStatus), and the
+stop of a store.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 
 
 class AppendMessageStatus(Enum):
-    """What an append came to (RocketMQ's DefaultAppendMessageCallback). END_OF_FILE is never told:
-    who meets a segment's end writes a BLANK there and goes on in the next segment, here as in
-    RocketMQ."""
+    """What became of an append (RocketMQ's DefaultAppendMessageCallback).
+
+    No caller sees END_OF_FILE: an append that meets the end of a segment writes a BLANK there and
+    goes on in the next segment, here as in RocketMQ.
+    """
 
     PUT_OK = "PUT_OK"
     END_OF_FILE = "END_OF_FILE"
@@ -18,8 +23,9 @@ class AppendMessageStatus(Enum):
 
 
 class PutMessageStatus(Enum):
-    """What a caller is told about a message. FLUSH_DISK_TIMEOUT: in the log, and not known to be
-    flushed.
+    """What became of a message, as its sender is told.
+
+    FLUSH_DISK_TIMEOUT means that the message is in the log, and that it is not known to be flushed.
     """
 
     PUT_OK = "PUT_OK"
@@ -32,3 +38,13 @@ class PutMessageStatus(Enum):
     PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
     OS_PAGE_CACHE_BUSY = "OS_PAGE_CACHE_BUSY"
     UNKNOWN_ERROR = "UNKNOWN_ERROR"
+
+
+@dataclass(frozen=True)
+class StopReport:
+    """How a stop ended. `drained`: everything that was sent is on disk, and the pool is gone. Else
+    `kept` says, a line each, why it stays; nothing in it is lost.
+    """
+
+    drained: bool
+    kept: tuple[str, ...] = ()

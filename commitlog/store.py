@@ -11,14 +11,13 @@ import sys
 import threading
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import orjson
 
-import commitlog.errors as errors
+from commitlog import errors
 from commitlog.config import Config
 from commitlog.config_file import load_config
 from commitlog.disk.descriptors import check_free, occupy_standard_descriptors
@@ -27,6 +26,7 @@ from commitlog.errors import CommitLogError, IllegalArgument, StageFailed, Store
 from commitlog.producer import Producer
 from commitlog.reading.view import StoreView
 from commitlog.statistics import StoreStatistics, store_statistics
+from commitlog.status import StopReport
 
 _CLOSE_SLACK_SECONDS = 180.0
 """What a close gives the supervisor besides the time that its stages may take to drain."""
@@ -37,21 +37,14 @@ _NEEDED_DESCRIPTORS = 12
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class StopReport:
-    """How a stop ended. `drained`: everything sent is on disk and the pool is gone; else `kept`
-    says why not.
-    """
-
-    drained: bool
-    kept: tuple[str, ...] = ()
-
-
 class Store:
-    """The stages of one store, as child processes of a supervisor that leaves with this object.
+    """A store whose stages run, as child processes of a supervisor.
 
-    `Store.open` starts them and `close` drains and stops them; should this process die instead,
-    they notice, drain and leave by themselves. Attributes: `path`, `segment_bytes`.
+    `Store.open` starts them, and `close` drains and stops them. If this process dies instead, the
+    stages notice it, drain and end by themselves.
+
+    - `path`: the store's directory
+    - `segment_bytes`: size of its segment files
     """
 
     def __init__(self, path: object = "…", *_: object, **__: object) -> None:
@@ -74,10 +67,16 @@ class Store:
     def open(cls, path: str | os.PathLike[str], config: str | Path | Mapping[str, Any] | Config | None = None) -> Store:
         """Makes the store if it is missing, recovers it if it was killed, and starts its stages.
 
-        `config` is a TOML file, a dictionary of sections ({"store": {"flush_disk_type":
-        "SYNC_FLUSH"}}) or a Config. Raises StoreRunning, StoreRefused, StoreDamaged, StoreTooNew,
-        NotEnoughSharedMemory, PoolNotAdopted, RecoveryError, StageFailed, ConfigError,
-        NotEnoughDescriptors.
+        `config` is a TOML file, a Config, or a dictionary of sections, as in
+        `{"store": {"flush_disk_type": "SYNC_FLUSH"}}`. What it leaves out keeps its default.
+
+        Raises:
+        - ConfigError
+        - StoreRunning: another owner runs the stages
+        - StoreRefused, StoreDamaged, StoreTooNew: the path is no store that can be used
+        - PoolNotAdopted, RecoveryError: what a killed store left can't be taken over without loss
+        - NotEnoughSharedMemory, NotEnoughDescriptors, DiskError: the machine has no room
+        - StageFailed: a stage did not start
         """
         directory = StoreDirectory(path)
         settings = load_config(config)
@@ -111,9 +110,7 @@ class Store:
         return store
 
     def _listen(self) -> None:
-        """What the supervisor says while it runs: warnings are passed on, the end is kept for
-        `close`.
-        """
+        """Hears the supervisor: passes on warnings, and keeps for `close` how it ended."""
         assert self._process.stdout
         with self._process.stdout as lines:  # closed here: another thread's `close` would wait for the end of a read
             for line in lines:
@@ -127,11 +124,11 @@ class Store:
 
     @property
     def running(self) -> bool:
-        """Whether the supervisor lives."""
+        """Whether the supervisor is alive."""
         return self._process.poll() is None
 
     def producer(self) -> Producer:
-        """A producer of this store, closed with it at the latest. Raises what Producer raises."""
+        """A producer of this store, which `close` closes too. Raises what Producer raises."""
         producer = Producer(self.path)
         for other in [other for other in self._producers if other._closed]:  # its mapping of the pool goes with it
             with contextlib.suppress(ValueError):  # another thread makes a producer too
@@ -140,9 +137,7 @@ class Store:
         return producer
 
     def statistics(self) -> StoreStatistics:
-        """Positions, counters and times of all lanes and stages, throughput, what retention did.
-        Works while stages hang.
-        """
+        """Positions, counters and times of all lanes and stages, also while the stages hang."""
         view = StoreView(self.path)
         try:
             return store_statistics(view)
@@ -150,13 +145,14 @@ class Store:
             view.close()
 
     def close(self) -> StopReport:
-        """Closes this store's producers, drains the stages, stops them. Raises StageFailed when
-        they were given up, or when the supervisor has not stopped long after the time that its
-        stages have.
+        """Closes this store's producers, then drains and stops the stages.
 
-        What other processes' producers had sent is drained too; while one of them still holds its
-        lane, the pool stays and the report says so. In a forked child it closes the child's own
-        producers only: the store is its parent's.
+        What producers of other processes had sent is drained too. While one of them still holds its
+        lane, the pool stays, and the report says so. In a forked child this closes the child's own
+        producers only, because the store is its parent's.
+
+        Raises StageFailed where the stages were given up, or where the supervisor has not stopped
+        long after the time that they have. Nothing is lost then.
         """
         if self._forked:
             self._close_producers()
@@ -187,8 +183,11 @@ class Store:
         self._producers.clear()
 
     def hurry(self) -> None:
-        """While another thread or a signal handler's main flow is in `close`: stages that still
-        drain are stopped at once. What they have not done stays in the pool for the next start."""
+        """Stops at once the stages that still drain, while `close` waits for them.
+
+        Call it from another thread or from a signal handler. What the stages have not done stays in
+        the pool for the next start.
+        """
         if self.running:
             self._process.terminate()
 
@@ -218,10 +217,10 @@ _STORES: weakref.WeakSet[Store] = weakref.WeakSet()
 
 
 def _let_go_in_child() -> None:
-    """A forked child would keep the stages running after its parent's death.
+    """Closes the pipes to the supervisors, which would run on after the parent's death.
 
-    The pipes below their buffers are closed: the objects know of it then, and no longer use numbers
-    that name other files soon, and no lock is waited for that a thread of the parent held.
+    It closes them below their buffers. So the objects know of it and no longer use numbers that
+    name other files soon, and it waits for no lock that a thread of the parent held.
     """
     for store in list(_STORES):
         store._forked = True

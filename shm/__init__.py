@@ -1,5 +1,5 @@
-"""Shared memory: named regions, the words in them, and the write buffers of the transient store
-pool.
+"""Shared memory: named regions, the words in them, and the write buffers of a lane.
 
-Knows nothing of messages, files of the log or ZeroMQ; imports the standard library and numpy only.
+This package knows nothing of messages, of the log's files or of ZeroMQ. It imports the standard
+library and numpy only.
 """

@@ -11,8 +11,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def lock_memory(mapping: memoryview) -> int:
-    """Locks a mapped region into memory, for as long as it is mapped here. Returns 0, or the errno
-    of the refusal.
+    """Locks a mapped region into memory, for as long as it is mapped here.
+
+    Returns 0, or the errno of the refusal.
     """
     address = np.frombuffer(mapping, dtype=np.uint8).__array_interface__["data"][0]
     if _libc.mlock(ctypes.c_void_p(address), ctypes.c_size_t(len(mapping))):

@@ -1,9 +1,8 @@
-"""The write buffers of a lane: RocketMQ's TransientStorePool, with the borrowing derived instead of
-recorded.
+"""The write buffers of a lane: RocketMQ's TransientStorePool, without its list of free buffers.
 
 A lane's buffers are one region of N slots, each as large as a segment. Segment number S is written
-in slot S mod N. A buffer is *borrowed* when the producer rolls into it and *returned* when
-everything in it is flushed; both follow from the positions, so there is no list of free buffers
+in slot S mod N. A buffer is *borrowed* when the producer rolls into it, and *returned* when
+everything in it is flushed. Both follow from the positions, so there is no list of free buffers
 that a kill could leave wrong.
 
     wrote ────────────────────────────────┐
@@ -30,32 +29,28 @@ def buffers_path(directory: Path, lane: int) -> Path:
 
 
 def available_buffers(wrote: int, flushed: int, segment_size: int, slots: int) -> int:
-    """How many buffers are free: the slots less those from the first unflushed segment to the one
-    being written.
+    """How many buffers are free.
+
+    Those from the first unflushed segment to the one that is being written are not.
     """
     return slots - (wrote // segment_size - flushed // segment_size + 1)
 
 
-def is_direct(words: memoryview, base: int, segment: int) -> bool:
-    """Whether a segment number of the lane at words index `base` is written by the lessee to its
-    file, not to a slot.
-    """
-    return words[base + Lane.SLOTS] == 0 or words[base + Lane.DIRECT + segment % DIRECT_WINDOW] == segment + 1
+def is_direct(row: memoryview, segment: int) -> bool:
+    """Whether the lessee of a lane writes a segment number to its file, and not to a slot."""
+    return row[Lane.SLOTS] == 0 or row[Lane.DIRECT + segment % DIRECT_WINDOW] == segment + 1
 
 
 def slot_is_free(segment: int, flushed: int, segment_size: int, slots: int) -> bool:
-    """Whether the slot of a segment number may be written for it: its last user must be flushed to
-    its end.
+    """Whether the slot of a segment number may be written for it.
+
+    The segment that has used the slot before must be flushed to its end.
     """
     return flushed >= (segment - slots + 1) * segment_size
 
 
 class WriteBuffers:
-    """The mapped slots of one lane.
-
-    `slot(segment)` is a writable view of `segment_size` bytes. The same view is handed out each
-    time.
-    """
+    """The mapped slots of one lane, each `segment_size` bytes. Raises RegionError."""
 
     def __init__(self, region: Region, segment_size: int, slots: int) -> None:
         if not MIN_SLOTS <= slots <= MAX_SLOTS or region.size != segment_size * slots:
@@ -67,8 +62,9 @@ class WriteBuffers:
 
     @classmethod
     def create(cls, directory: Path, lane: int, segment_size: int, slots: int) -> WriteBuffers:
-        """Makes the lane's buffers, allocated in full. The caller holds the lane's lock. Raises
-        RegionFull.
+        """Makes the lane's buffers, allocated in full. The caller holds the lane's lock.
+
+        Raises RegionFull.
         """
         path = buffers_path(directory, lane)
         path.unlink(missing_ok=True)  # a half-made one: BUFFERS in the lane's row was even
@@ -85,13 +81,15 @@ class WriteBuffers:
             raise
 
     def slot(self, segment: int) -> memoryview:
-        """The buffer of a segment number."""
+        """The buffer of a segment number: the same view each time, and writable if the region is."""
         return self._views[segment % self.slots]
 
     def writer(self, segment: int, position: int) -> Callable[[bytes], object]:
-        """A `write` that puts bytes into a segment's slot, each call where the last one ended, from
-        `position` on. The cheapest store that Python has: no slice is built. There is one of it; a
-        new one replaces the one before."""
+        """A `write` that puts bytes into a segment's slot, from `position` on.
+
+        Each call goes on where the last one ended. This is the cheapest store that Python has,
+        because no slice is built. There is one writer only: a new one replaces the one before.
+        """
         return self.region.writer(segment % self.slots * self.segment_size + position)
 
     def close(self) -> None:
@@ -101,13 +99,14 @@ class WriteBuffers:
 
 
 def remove_buffers(directory: Path, lane: int) -> None:
-    """Gives a lane's shared memory back. The caller holds the lane's lock and knows that the lane
-    is drained.
+    """Gives a lane's shared memory back.
+
+    The caller holds the lane's lock and knows that the lane is drained.
     """
     buffers_path(directory, lane).unlink(missing_ok=True)
 
 
 def free_bytes(directory: Path) -> int:
-    """Bytes that the shared-memory file system has left."""
+    """How many bytes the shared-memory file system has left."""
     facts = os.statvfs(directory)
     return facts.f_bavail * facts.f_frsize

@@ -1,15 +1,15 @@
-"""The control region as an object: who may store which word, and in what order stores are seen.
+"""The control region as an object, and the order in which its stores are seen.
 
-**The memory order, said once.** A position publishes the bytes below it: they are stored first,
-then the position, as one aligned 8-byte store through a `memoryview.cast("Q")`. x86-64 makes stores
-visible in program order, and loads are not reordered with loads, so a reader that sees the position
-sees the bytes. `struct.pack_into` is never used on these words: it clears them first. On a machine
-with a weaker order the store has to be a release and the load an acquire; `attach` refuses to run
-there instead of being wrong now and then.
+**The memory order, said once.** A position publishes the bytes below it. The bytes are stored
+first, then the position, as one aligned 8-byte store through a `memoryview.cast("Q")`. x86-64 makes
+stores visible in program order and does not reorder loads with loads, so a reader that sees the
+position sees the bytes. `struct.pack_into` is never used on these words, because it clears them
+first. On a machine with a weaker order the store has to be a release and the load an acquire; a
+ControlRegion refuses to run there instead of being wrong now and then.
 
-What x86-64 does not give is store-then-load order: a producer that stores `wrote` and then looks
-whether the committer sleeps may look before its store is seen. The sleeper pays for that
-(stages/service_thread.py), the producer does not.
+x86-64 does not keep the order of a store and a later load. A producer that stores `wrote` and then
+looks whether the committer sleeps may look before its store is seen. The sleeper pays for that
+(stages/base_stage.py), the producer does not.
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ CONTROL_NAME = "control"
 
 
 class ControlRegion:
-    """The `control` file of a pool, mapped. `words` is all of it; rows are found by `lane_base` and
-    `stage_base`.
+    """The `control` file of a pool, mapped.
+
+    `words` are all its words, `row` gives those of a lane and `stage_row` those of a stage. Raises
+    RegionError.
     """
 
     def __init__(self, region: Region) -> None:
@@ -54,11 +56,14 @@ class ControlRegion:
         if region.words[Header.LAYOUT_VERSION] != LAYOUT_VERSION:
             raise RegionError(f"{region.path} has layout {region.words[Header.LAYOUT_VERSION]}, not {LAYOUT_VERSION}")
         self.region = region
-        self.words = region.words
+        self.words = words = region.words
+        lanes, stages = map(self.row_at, range(LANE_ROWS)), map(self.stage_row_at, STAGES)
+        self._rows = [words[at : at + LANE_ROW_WORDS] for at in lanes]
+        self._stage_rows = dict(zip(STAGES, (words[at : at + STAGE_ROW_WORDS] for at in stages), strict=True))
 
     @classmethod
     def create(cls, directory: Path, store_id: str, store_path: Path) -> ControlRegion:
-        """Makes the control region of a new pool: its identity, generation 0, all other words zero.
+        """Makes the control region of a new pool: all words are 0 but those of its identity.
 
         Raises FileExistsError, RegionFull.
         """
@@ -89,25 +94,25 @@ class ControlRegion:
 
     @staticmethod
     def check_file(directory: Path) -> None:
-        """Raises RegionError where the control file of a pool is not a plain file of this user."""
+        """Checks that the control file of a pool is a plain file of this user. Raises RegionError."""
         facts = os.lstat(directory / CONTROL_NAME)
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid():
             raise RegionError(f"{directory / CONTROL_NAME} is not a plain file of user {os.geteuid()}")
 
     def belongs_to(self, store_id: str, store_path: Path, generation: int) -> bool:
-        """Whether this is the pool of the last start of that store, and of this copy of it.
+        """Whether this is the pool of the store's last start, and not that of a copy of the store.
 
-        A start raises the generation here first and in `store.json` next, so one killed in between
-        leaves it one ahead.
+        A start raises the generation here first and in `store.json` next. So one that is killed in
+        between leaves the generation here one ahead.
         """
         identity = tuple(self.words[index] for index in _IDENTITY)
         return identity == _identity(store_id, store_path) and 0 <= self.generation - generation <= 1 and generation > 0
 
     def is_at(self, store_path: Path) -> bool:
-        """Whether the directory at that path is still the pool's store: it may have been renamed,
-        removed or replaced since.
+        """Whether the directory at a path is still the pool's store.
 
-        Where the system does not say, it is: whoever opens something there hears why.
+        It may have been renamed, removed or replaced. True also where the system does not say:
+        whoever opens something there hears why.
         """
         try:
             facts = os.stat(store_path)
@@ -121,65 +126,83 @@ class ControlRegion:
     def generation(self) -> int:
         return self.words[Header.GENERATION]
 
-    @staticmethod
-    def lane_base(lane: int) -> int:
-        """Index of the first word of a lane's row."""
+    def row(self, lane: int) -> memoryview:
+        """The words of a lane: `row[Lane.WROTE]`. The same view each time; `close` ends it."""
         if not 0 <= lane < LANE_ROWS:
             raise ValueError(f"lane {lane} is not in 0…{LANE_ROWS - 1}")
+        return self._rows[lane]
+
+    def stage_row(self, stage: str) -> memoryview:
+        """The words of a stage: `stage_row[Stage.PID]`. The same view each time; `close` ends it."""
+        return self._stage_rows[stage]
+
+    @staticmethod
+    def row_at(lane: int) -> int:
+        """Where the row of a lane begins in `words`. For `Producer.send`, which looks at two rows."""
         return LANES_AT + lane * LANE_ROW_WORDS
 
     @staticmethod
-    def stage_base(stage: str) -> int:
-        """Index of the first word of a stage's row."""
+    def stage_row_at(stage: str) -> int:
+        """Where the row of a stage begins in `words`."""
         return STAGES_AT + STAGES.index(stage) * STAGE_ROW_WORDS
 
     def lane_table(self) -> npt.NDArray[np.uint64]:
-        """All lane rows as a live array of shape (128, 128), words; `table[:, Lane.WROTE]` is every
-        lane's position.
+        """All lane rows as a live array of words, of shape (128, 128).
 
-        It shares the memory: drop it before `close`.
+        `table[:, Lane.WROTE]` is that position of every lane. The array shares the memory: drop it
+        before `close`.
         """
         words = np.frombuffer(self.words, dtype=np.uint64, count=LANE_ROWS * LANE_ROW_WORDS, offset=LANES_AT * 8)
         return words.reshape(LANE_ROWS, LANE_ROW_WORDS)
 
     def close(self) -> None:
+        """Unmaps the region: `words` and all rows end. Raises BufferError while a `lane_table` is
+        there.
+        """
+        for row in (*self._rows, *self._stage_rows.values()):
+            row.release()
         self.region.close()
 
 
-def counted_entries(words: memoryview, base: int, where: int) -> int:
-    """What the ends of a lane's consume queues add up to, each behind its last entry below a log
-    offset; −1 where nobody counted. `base`: index of the lane's first word. Safe beside a running
-    dispatcher."""
+def counted_entries(row: memoryview, where: int) -> int:
+    """How many entries the consume queues of a lane have in all, up to a log offset.
+
+    More exactly: the sum of the ends of all topics' queues, each one behind its last entry of a
+    record below `where`. −1 where nobody has counted. Safe beside a running dispatcher.
+    """
     if where == 0:
         return 0
     for place in range(ENTRY_COUNTS):
-        at = base + Lane.ENTRIES_AT + place
-        if words[at] == where:
-            entries = words[base + Lane.ENTRIES + place]
-            if words[at] == where:  # else it was replaced meanwhile
+        at = Lane.ENTRIES_AT + place
+        if row[at] == where:
+            entries = row[Lane.ENTRIES + place]
+            if row[at] == where:  # else it was replaced meanwhile
                 return entries
     return -1
 
 
-def count_entries(words: memoryview, base: int, where: int, entries: int) -> None:
-    """Says what they add up to at a log offset, before `dispatched` or `dispatch_synced` is that.
-    The counts of the present two stay, so that whoever is killed anywhere leaves them. For the
-    dispatcher, or who recovers."""
-    kept = {words[base + Lane.DISPATCHED], words[base + Lane.DISPATCH_SYNCED]}
+def count_entries(row: memoryview, where: int, entries: int) -> None:
+    """Notes what `counted_entries` says of a log offset, before `dispatched` or `dispatch_synced`
+    is raised to it.
+
+    The counts at the present two stay, so that a dispatcher that is killed anywhere leaves them.
+    Only the dispatcher may call this, or a supervisor that recovers the store.
+    """
+    kept = {row[Lane.DISPATCHED], row[Lane.DISPATCH_SYNCED]}
     for place in range(ENTRY_COUNTS):
-        at = base + Lane.ENTRIES_AT + place
-        if words[at] not in kept or words[at] == where:
+        at = Lane.ENTRIES_AT + place
+        if row[at] not in kept or row[at] == where:
             break
-        kept.discard(words[at])
-    words[at] = _NOWHERE
-    words[base + Lane.ENTRIES + place] = entries
-    words[at] = where
+        kept.discard(row[at])
+    row[at] = _NOWHERE
+    row[Lane.ENTRIES + place] = entries
+    row[at] = where
 
 
-def forget_entries(words: memoryview, base: int) -> None:
-    """Nobody has counted: the log is another one now."""
+def forget_entries(row: memoryview) -> None:
+    """Forgets all counts: the log is another one now, and nobody has counted it."""
     for place in range(ENTRY_COUNTS):
-        words[base + Lane.ENTRIES_AT + place] = _NOWHERE
+        row[Lane.ENTRIES_AT + place] = _NOWHERE
 
 
 _NOWHERE = (1 << 64) - 1
@@ -187,6 +210,8 @@ _IDENTITY = (Header.STORE_ID_HIGH, Header.STORE_ID_LOW, Header.STORE_DEVICE, Hea
 
 
 def _identity(store_id: str, store_path: Path) -> tuple[int, ...]:
-    """A store id (32 hex digits) as two words, and which directory it is."""
+    """What tells a pool's store from others: the store id (32 hex digits) as two words, and device
+    and inode of its directory.
+    """
     facts = os.stat(store_path)
     return int(store_id[:16], 16), int(store_id[16:], 16), facts.st_dev, facts.st_ino

@@ -1,8 +1,8 @@
 """Named regions of shared memory: create, attach, permissions.
 
-A region is a file of fixed size in a private directory of /dev/shm (or of the directory that the
-environment variable COMMITLOG_SHM_DIR names). It lives until it is unlinked, whoever dies:
-`multiprocessing.shared_memory` is not used because its resource tracker unlinks what other
+A region is a file of fixed size in a private directory of /dev/shm, or of the directory that the
+environment variable COMMITLOG_SHM_DIR names. It lives until it is unlinked, whichever process dies.
+`multiprocessing.shared_memory` is not used, because its resource tracker unlinks what other
 processes still use.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 
 
 class RegionError(Exception):
-    """A region or its directory can't be used: another's, a symbolic link, of the wrong size."""
+    """A region or its directory can't be used: another user's, a symbolic link, the wrong size."""
 
 
 class RegionFull(RegionError):
@@ -31,13 +31,13 @@ def base_directory() -> Path:
 
 
 def private_directory(path: Path, *, create: bool) -> None:
-    """Checks (and makes, 0700 whatever the umask) a directory that only this user can enter.
+    """Checks that only this user can enter a directory. `create`: makes it, 0700 for any umask.
 
-    Raises RegionError for a symbolic link, a foreign owner or a mode that lets others in;
-    FileNotFoundError if it is not there and not to be made.
+    Raises RegionError for a symbolic link, another owner or a mode that lets others in, and
+    FileNotFoundError where it is not there and not to be made.
     """
     if create:
-        with contextlib.suppress(FileExistsError):  # somebody's, maybe not ours: looked at below
+        with contextlib.suppress(FileExistsError):  # maybe not ours: checked below
             os.mkdir(path, 0o700)
             os.chmod(path, 0o700)
     facts = os.lstat(path)
@@ -50,17 +50,15 @@ def private_directory(path: Path, *, create: bool) -> None:
 
 
 def _opened(path: Path, flags: int) -> io.FileIO:
-    """An open file. In one call, so that an interrupt at any moment leaves the descriptor with an
-    owner that closes it.
-    """
+    """Opens a file in one call: an interrupt never leaves a descriptor that nobody closes."""
     return next(map(io.FileIO, map(os.open, (path,), (flags | os.O_NOFOLLOW | os.O_CLOEXEC,), (0o600,))))
 
 
 class Region:
-    """A mapped region. `words` is its memory as unsigned 64-bit words, `bytes` as bytes.
+    """A mapped region: `words` is its memory as unsigned 64-bit words, `bytes` as bytes.
 
-    Stores through `words[i] = value` are single aligned machine stores; see positions.py for the
-    memory order.
+    A store through `words[i] = value` is one aligned store of the machine; positions.py says in
+    what order stores are seen.
     """
 
     def __init__(self, path: Path, fd: int, *, writable: bool) -> None:
@@ -75,8 +73,11 @@ class Region:
 
     @classmethod
     def create(cls, path: Path, size: int) -> Region:
-        """Makes a region of `size` zero bytes, all of it allocated now: a full file system is an
-        error here, not a SIGBUS later. Raises FileExistsError, RegionFull."""
+        """Makes a region of `size` zero bytes, which are all allocated now.
+
+        So a full file system is an error here, and not a SIGBUS later. Raises FileExistsError,
+        RegionFull.
+        """
         with _opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as file:
             try:
                 os.fchmod(file.fileno(), 0o600)
@@ -88,8 +89,9 @@ class Region:
 
     @classmethod
     def attach(cls, path: Path, *, writable: bool = False) -> Region:
-        """Maps a region made by another process of this user. Raises FileNotFoundError,
-        PermissionError, RegionError.
+        """Maps a region that another process of this user has made.
+
+        Raises FileNotFoundError, PermissionError, RegionError.
         """
         with _opened(path, os.O_RDWR if writable else os.O_RDONLY) as file:
             facts = os.fstat(file.fileno())
@@ -100,13 +102,14 @@ class Region:
             return cls(path, file.fileno(), writable=writable)
 
     def writer(self, position: int) -> Callable[[bytes], object]:
-        """The mapping's own `write`, placed at a byte: each call goes on where the last one ended."""
+        """The mapping's own `write`, from a byte on: each call goes on where the last one ended."""
         self._mapping.seek(position)
         return self._mapping.write
 
     def is_unlinked(self) -> bool:
-        """Whether the region's name was removed: the memory stays usable, but nobody can find it
-        any more.
+        """Whether the region's name was removed.
+
+        Its memory stays usable then, but no other process can find it any more.
         """
         try:
             return os.stat(self.path, follow_symlinks=False).st_ino != self._inode
@@ -114,9 +117,7 @@ class Region:
             return True
 
     def close(self) -> None:
-        """Unmaps; the region itself stays. Views that were handed out must be released before
-        (BufferError).
-        """
+        """Unmaps the region; its file stays. Raises BufferError while somebody keeps a view of it."""
         self.words.release()
         self.bytes.release()
         self._mapping.close()

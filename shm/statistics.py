@@ -1,9 +1,8 @@
-"""Counters and histograms in shared memory, which anyone may read at any time, also while the
-stages hang.
+"""Counters and histograms in shared memory: any process may read them, also while the stages hang.
 
-A histogram has 192 buckets of microseconds: one each up to 15, then eight to a power of two, so
-that a percentile is within 12.5 % (the idea of HdrHistogram). Each is written by one process; a
-reader takes what it sees: a count may be one behind, never torn.
+A histogram has 192 buckets of microseconds: one each up to 15, then eight to a power of two. So a
+percentile is within 12.5 % (the idea of HdrHistogram). One process writes each histogram. A reader
+takes what it sees: a count may be one behind, and is never torn.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ def bucket_floor(bucket: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """A snapshot of counts, 192 of them. The difference of two is what happened in between."""
+    """A snapshot of the 192 counts. The difference of two is what happened in between."""
 
     counts: tuple[int, ...]
 
     @classmethod
-    def load(cls, words: memoryview, at: int) -> Histogram:
-        """Reads the histogram that starts at word index `at`."""
-        return cls(tuple(words[at : at + HISTOGRAM_BUCKETS].tolist()))
+    def load(cls, row: memoryview, at: int) -> Histogram:
+        """Reads the histogram whose first word is word `at` of a row."""
+        return cls(tuple(row[at : at + HISTOGRAM_BUCKETS].tolist()))
 
     def __sub__(self, earlier: Histogram) -> Histogram:
         return Histogram(tuple(max(a - b, 0) for a, b in zip(self.counts, earlier.counts, strict=True)))
@@ -60,9 +59,7 @@ class Histogram:
         return sum(self.counts)
 
     def percentile(self, fraction: float) -> float | None:
-        """Microseconds below which that fraction (0 to 1) of the durations lay; None when there are
-        none.
-        """
+        """Microseconds below which that fraction (0 to 1) of the durations lay; None: there are none."""
         left = self.total * fraction
         if left <= 0:
             return None if self.total == 0 else float(bucket_floor(next(i for i, n in enumerate(self.counts) if n)))
@@ -73,14 +70,13 @@ class Histogram:
         return float(bucket_floor(HISTOGRAM_BUCKETS - 1))
 
 
-def record_duration(words: memoryview, at: int, nanoseconds: int) -> None:
-    """Counts one duration in the histogram at word index `at`. Only its one writer may call this."""
-    index = at + bucket_of(nanoseconds // 1000)
-    words[index] += 1
+def record_duration(row: memoryview, at: int, nanoseconds: int) -> None:
+    """Counts a duration in the histogram at word `at` of a row. For its one writer only."""
+    row[at + bucket_of(nanoseconds // 1000)] += 1
 
 
 class RetentionFlag(IntFlag):
-    """What retention is up against, as it stands in the control region."""
+    """What stands in the way of retention, as the control region says it."""
 
     CLOCK_JUMPED = 1
     HELD_BY_READER = 2
@@ -90,9 +86,7 @@ class RetentionFlag(IntFlag):
 
 
 PUT_TIME_LIMITS_MS = (0, 10, 50, 100, 200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 10_000)
-"""RocketMQ's distribution of put times: at most 0 ms, less than 10, less than 50, …, and 10 s or
-more.
-"""
+"""Limits of RocketMQ's distribution of put times: 0 ms, less than 10, less than 50, …, 10 s or more."""
 PUT_TIME_NAMES = (
     "<=0ms",
     *(f"<{ms}ms" for ms in PUT_TIME_LIMITS_MS[1:6]),
@@ -107,28 +101,28 @@ PUT_TIME_NAMES = (
 assert len(PUT_TIME_NAMES) == len(PUT_TIME_LIMITS_MS) + 1 == PUT_TIME_BUCKETS
 
 
-def record_put_time(words: memoryview, base: int, nanoseconds: int) -> None:
-    """Counts a put of the lane at words index `base` that had to wait. Only its lessee may call
-    this; those that did not wait are not counted one by one, they are the rest of its messages."""
+def record_put_time(row: memoryview, nanoseconds: int) -> None:
+    """Counts a put of a lane that had to wait. For the lane's lessee only.
+
+    Puts that did not wait are not counted one by one: they are the rest of the lane's messages.
+    """
     milliseconds = nanoseconds // 1_000_000
-    words[base + Lane.PUT_TIMES + (bisect_right(PUT_TIME_LIMITS_MS, milliseconds) if milliseconds else 0)] += 1
+    row[Lane.PUT_TIMES + (bisect_right(PUT_TIME_LIMITS_MS, milliseconds) if milliseconds else 0)] += 1
 
 
-def record_wait(words: memoryview, base: int, nanoseconds: int) -> None:
-    """Adds a wait for a write buffer to the lane at words index `base`. Only its lessee may call
-    this.
+def record_wait(row: memoryview, nanoseconds: int) -> None:
+    """Adds a wait for a write buffer of a lane. For the lane's lessee only."""
+    row[Lane.BUFFER_WAIT_NS] += nanoseconds
+    row[Lane.BUFFER_WAIT_NS_MAX] = max(nanoseconds, row[Lane.BUFFER_WAIT_NS_MAX])
+
+
+def put_times(row: memoryview) -> tuple[int, ...]:
+    """How many puts of a lane took how long, in the order of PUT_TIME_NAMES.
+
+    Puts that ended in NoBufferAvailable are counted too.
     """
-    words[base + Lane.BUFFER_WAIT_NS] += nanoseconds
-    if nanoseconds > words[base + Lane.BUFFER_WAIT_NS_MAX]:
-        words[base + Lane.BUFFER_WAIT_NS_MAX] = nanoseconds
-
-
-def put_times(words: memoryview, base: int) -> tuple[int, ...]:
-    """How many puts of a lane took how long, in the order of PUT_TIME_NAMES; those that ended in
-    NoBufferAvailable too.
-    """
-    counts = words[base + Lane.PUT_TIMES : base + Lane.PUT_TIMES + PUT_TIME_BUCKETS].tolist()
-    counts[0] = max(words[base + Lane.MESSAGES] + words[base + Lane.BUFFER_TIMEOUTS] - sum(counts[1:]), 0)
+    counts = row[Lane.PUT_TIMES : Lane.PUT_TIMES + PUT_TIME_BUCKETS].tolist()
+    counts[0] = max(row[Lane.MESSAGES] + row[Lane.BUFFER_TIMEOUTS] - sum(counts[1:]), 0)
     return tuple(counts)
 
 
@@ -141,8 +135,9 @@ WINDOWS_SECONDS = (10, 60, 600)
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """What all lanes took per second. `window_seconds` was asked for; `over_seconds` it was
-    measured over.
+    """What all lanes took per second.
+
+    `window_seconds` was asked for, and `over_seconds` is what it was measured over.
     """
 
     window_seconds: int
@@ -153,13 +148,14 @@ class Throughput:
 
 def _totals(words: memoryview) -> tuple[int, int]:
     """Messages and bytes of all lanes so far."""
-    bases = range(LANES_AT, LANES_AT + LANE_ROWS * LANE_ROW_WORDS, LANE_ROW_WORDS)
-    return sum(words[base + Lane.MESSAGES] for base in bases), sum(words[base + Lane.WROTE] for base in bases)
+    starts = range(LANES_AT, LANES_AT + LANE_ROWS * LANE_ROW_WORDS, LANE_ROW_WORDS)
+    return sum(words[start + Lane.MESSAGES] for start in starts), sum(words[start + Lane.WROTE] for start in starts)
 
 
 def take_sample(words: memoryview, now_ns: int) -> None:
-    """Notes what all lanes have taken so far, if the last note is old enough. Only the supervisor
-    may call this.
+    """Notes what all lanes have taken so far, if the last note is old enough. For the supervisor.
+
+    `words`: of the whole control region.
     """
     taken = words[Header.SAMPLES_TAKEN]
     if taken and now_ns - words[_sample_at(taken - 1)] < SAMPLE_NS:
@@ -174,11 +170,10 @@ def _sample_at(number: int) -> int:
 
 
 def throughput(words: memoryview, now_ns: int) -> tuple[Throughput, ...]:
-    """The throughput of each window: from the youngest sample that is as old as the window until
-    now.
+    """The throughput of each window, which begins with the youngest sample of at least its age.
 
-    A window that a young store has not filled yet is left out, as RocketMQ leaves it blank; but for
-    the shortest, which begins with the oldest sample then.
+    A window that a young store has not filled yet is left out, as RocketMQ leaves it blank. Only
+    the shortest is there all the same: it begins with the oldest sample then.
     """
     taken = words[Header.SAMPLES_TAKEN]
     samples = [

@@ -1,5 +1,5 @@
-"""The stage processes: committer, flusher, allocator, dispatcher, and the supervisor that owns
-them.
+"""The stage processes: committer, flusher, allocator, dispatcher, and the supervisor that owns them.
 
-Started as `python -P -m stages.<name>`; a user's program never imports this package.
+Each is started as `python -P -m commitlog.stages.<name>`. A user's program never imports this
+package.
 """

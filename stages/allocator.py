@@ -1,12 +1,12 @@
-"""Makes segment files ahead of need, gives drained lanes' memory back, and has old segments deleted
-(retention.py).
+"""Makes segment files ahead of need, gives memory of idle lanes back, and has old segments deleted.
 
-RocketMQ's AllocateMappedFileService, and where its CleanCommitLogService runs.
+RocketMQ's AllocateMappedFileService; its CleanCommitLogService (allocating/retention.py) runs here
+too.
 
-A segment is made in the lane's `tmp/`, allocated in full, synced, renamed into `commitlog/`, its
-directory synced, and only then announced (`allocated`): a full disk is an error here, never in the
-middle of a commit, and a half-made file is never seen. What somebody waits for comes first, then
-the next segments of the other lanes.
+A segment is made in the lane's `tmp/`, allocated in full, synced, and renamed into `commitlog/`.
+Then that directory is synced, and only then the segment is announced (`allocated`). So a full disk
+is an error here and never in the middle of a commit, and nobody sees a half-made file. A segment
+that somebody waits for comes first, then the next segments of the other lanes.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from commitlog.shm.layout import Header, Lane
 from commitlog.shm.pool import remove_buffers
 from commitlog.stages.allocating.pool_watch import PoolWatch
 from commitlog.stages.allocating.retention import Retention
-from commitlog.stages.service_thread import ServiceThread, main
+from commitlog.stages.base_stage import BaseStage, main
 
 log = logging.getLogger(__name__)
 
 
-class AllocateMappedFileService(ServiceThread):
-    """The allocator stage."""
+class Allocator(BaseStage):
+    """The allocator stage: RocketMQ's AllocateMappedFileService."""
 
     name = "allocator"
     fault_word = Lane.ALLOCATOR_FAULT
@@ -47,16 +47,16 @@ class AllocateMappedFileService(ServiceThread):
         self._idle_ns = config.lane_idle_ms * 1_000_000
         self._idle_since: dict[int, int] = {}
         self._named: set[int] = set()  # lanes whose directories are durably there
-        self._unlooked: set[int] = set()  # lanes whose lock could not be looked at
+        self._unchecked: set[int] = set()  # lanes whose lock could not be looked at
         self._turns: dict[int, int] = {}  # lane → when it was served last: among equals they take turns
         self._retention = Retention(self.directory, self.facts, self.config.retention, self.control, clock)
         self._retention_ns = self.config.retention.interval_ms * 1_000_000
-        self._retention_at = 0  # monotonic ns, when to look again
+        self._retention_at = 0  # monotonic ns, when segments are retired next
         self._watch = PoolWatch(self.pool, self.lanes, config.low_water_ms, self.config.store.lock_memory)
         self._committer, self._flusher = self.bell_of("committer"), self.bell_of("flusher")
 
     def news(self) -> int:
-        """Only segment changes matter here, not every append."""
+        """Changes with the segments and leases of lanes only: the other appends are no news here."""
         lanes = self.lanes
         segments = lanes[:, Lane.WROTE] // np.maximum(lanes[:, Lane.SEGMENT_SIZE], 1)
         return int(segments.sum() + lanes[:, Lane.BUFFERS].sum())
@@ -65,9 +65,7 @@ class AllocateMappedFileService(ServiceThread):
         return sum(1 for lane in self._leased() if self._has_data_without_file(lane))
 
     def on_start(self) -> None:
-        """Removes what an allocator that was killed had begun: nothing in it was ever part of a
-        log.
-        """
+        """Removes what an allocator that was killed had begun: no part of a log is in it."""
         for number in self.directory.lane_numbers():
             tmp = self.directory.lane(number).tmp
             for name in self.channel.list(tmp):
@@ -75,57 +73,56 @@ class AllocateMappedFileService(ServiceThread):
                     self.channel.unlink(tmp / name)
 
     def work(self) -> bool:
-        """Makes one segment, the most urgent. True when it made one; where a lane's can't be made,
-        others get theirs.
+        """Makes one segment, the most urgent one. True when it has made one.
+
+        Where the segment of one lane can't be made, the next lane gets its own.
         """
         return any(self._make_next(lane) for lane in sorted(self._short(), key=self._urgency))
 
     def _leased(self) -> list[int]:
-        """Lanes whose buffers are there: somebody writes into them, or has left something to
-        commit.
-        """
+        """Lanes whose buffers are there: somebody writes into them, or has left bytes to commit."""
         leased: list[int] = np.flatnonzero(self.lanes[:, Lane.BUFFERS] & np.uint64(1)).tolist()
         return leased
 
     def _short(self) -> list[int]:
-        """Lanes that have not all their segments; while stopping, only those whose data has nowhere
-        to go.
-        """
+        """Lanes that have not all their segments; in a stop, only those with data that has no file."""
         is_short = self._has_data_without_file if self._closes() else self._missing
         return [lane for lane in self._leased() if is_short(lane) > 0]
 
     def _closes(self) -> bool:
-        """Whether the store stops: then all that was accepted gets a place, and nothing else does."""
+        """Whether the store stops: then everything that was accepted gets a file, and nothing else."""
         return self.stopping or bool(self.words[Header.CLOSING])
 
     def _has_data_without_file(self, lane: int) -> bool:
-        row = self.lanes[lane]
-        return bool(row[Lane.WROTE] > row[Lane.ALLOCATED])
+        row = self.control.row(lane)
+        return row[Lane.WROTE] > row[Lane.ALLOCATED]
 
     def _missing(self, lane: int) -> int:
-        """How many segments short of the one being written and those ahead of it."""
-        row = self.lanes[lane]
-        size = int(row[Lane.SEGMENT_SIZE])
-        until = (int(row[Lane.WROTE]) // size + 1 + self._ahead) * size
-        return (until - int(row[Lane.ALLOCATED])) // size
+        """How many segments a lane lacks, of the one that is being written and those ahead of it."""
+        row = self.control.row(lane)
+        size = row[Lane.SEGMENT_SIZE]
+        until = (row[Lane.WROTE] // size + 1 + self._ahead) * size
+        return (until - row[Lane.ALLOCATED]) // size
 
     def _urgency(self, lane: int) -> tuple[int, int, int]:
-        """Sorts lanes: those that can't go on come first, a waiting producer's before all, then who
-        has fewest ahead.
+        """Sorts lanes: the most urgent comes first.
 
-        A lane can't go on without the segment that its committer, or its producer in direct mode,
-        has come to.
+        First come lanes that can't go on, and among them those whose producer waits. A lane can't
+        go on without the segment that its committer, or its producer in direct mode, has come to.
+        Then comes the lane with the fewest segments ahead, and among equals the one that was served
+        longest ago.
         """
-        row = self.lanes[lane]
-        size, allocated = int(row[Lane.SEGMENT_SIZE]), int(row[Lane.ALLOCATED]) // int(row[Lane.SEGMENT_SIZE])
-        wrote, committed = int(row[Lane.WROTE]), int(row[Lane.COMMITTED])
+        row = self.control.row(lane)
+        size = row[Lane.SEGMENT_SIZE]
+        wrote, committed, allocated = row[Lane.WROTE], row[Lane.COMMITTED], row[Lane.ALLOCATED] // size
         stuck = wrote > committed and allocated <= committed // size
-        waits = int(row[Lane.BLOCKED]) > 0 and allocated <= wrote // size
+        waits = row[Lane.BLOCKED] > 0 and allocated <= wrote // size
         return -2 * waits - stuck, allocated - wrote // size, self._turns.get(lane, 0)
 
     def _make_next(self, lane: int) -> bool:
-        words, base = self.words, self.control.lane_base(lane)
-        size, start = words[base + Lane.SEGMENT_SIZE], words[base + Lane.ALLOCATED]
+        """Makes the next segment of a lane. False where that is refused, or fails: a fault says why."""
+        row = self.control.row(lane)
+        size, start = row[Lane.SEGMENT_SIZE], row[Lane.ALLOCATED]
         began = self._turns[lane] = self.clock.monotonic_ns()
         if self._retention.refuses() and not self._closes():
             self.set_fault(lane, errno.ENOSPC)
@@ -136,24 +133,25 @@ class AllocateMappedFileService(ServiceThread):
             self.set_fault(lane, error.errno or errno.EIO)
             return False
         self.set_fault(lane, 0)
-        words[base + Lane.ALLOCATED] = start + size
-        self.acted(self.clock.monotonic_ns() - began)
+        row[Lane.ALLOCATED] = start + size
+        self.count_action(self.clock.monotonic_ns() - began)
         self._flusher.wake()
         return True
 
     def _make(self, lane: int, start: int, size: int) -> None:
-        directory = self.directory.lane(lane)
-        if lane not in self._named:  # a producer makes them, and may be killed before he has synced their names
-            for parent in (self.directory.path, self.directory.lanes_directory, directory.path):
+        """Makes the segment of a lane that begins at `start`, durably. Raises OSError."""
+        lane_directory = self.directory.lane(lane)
+        if lane not in self._named:  # a producer makes the directories, and may be killed before it syncs their names
+            for parent in (self.directory.path, self.directory.lanes_directory, lane_directory.path):
                 self.channel.sync_directory(parent)
             self._named.add(lane)
-        target = directory.segment(start)
+        target = lane_directory.segment_path(start)
         if target.exists():  # made by an allocator that was killed before it could say so
             with self.channel.opened(target) as fd:
                 if self.channel.size(fd) == size:
-                    self.channel.sync_directory(directory.commitlog)
+                    self.channel.sync_directory(lane_directory.commitlog)
                     return
-        temporary = directory.tmp / segment_name(start)
+        temporary = lane_directory.tmp / segment_name(start)
         with contextlib.suppress(FileNotFoundError):
             self.channel.unlink(temporary)
         fd = self.channel.open(temporary, write=True, create=True)
@@ -163,70 +161,68 @@ class AllocateMappedFileService(ServiceThread):
         finally:
             self.channel.close(fd)
         self.channel.rename(temporary, target)
-        self.channel.sync_directory(directory.commitlog)
+        self.channel.sync_directory(lane_directory.commitlog)
 
     # ---- house-keeping --------------------------------------------------------------------------
 
     def on_wait_end(self) -> None:
-        """Gives back the buffers of lanes that nobody has leased for a while and that are drained;
-        looks after the others, and deletes old segments."""
+        """Gives the buffers of idle lanes back, checks the others, and deletes old segments."""
         now = self.clock.monotonic_ns()
         for lane in self._leased():
             try:
-                self._look_after(lane, now)
-                self._unlooked.discard(lane)
+                self._give_back_if_idle(lane, now)
+                self._unchecked.discard(lane)
             except OSError as error:
-                if lane not in self._unlooked:
+                if lane not in self._unchecked:
                     log.warning("lane %d: whether somebody has it can't be told now: %s", lane, error)
-                self._unlooked.add(lane)
-        self._watch.look(now)
+                self._unchecked.add(lane)
+        self._watch.update(now)
         if not self._short():  # it takes a while, and somebody may wait for a segment
             self._watch.lock_one()
         self._delete_old(now)
 
-    def _look_after(self, lane: int, now: int) -> None:
-        """Gives a lane's buffers back when it has been idle for long. Raises OSError."""
+    def _give_back_if_idle(self, lane: int, now: int) -> None:
+        """Gives a lane's buffers back when it has been idle for `lane_idle_ms`. Raises OSError."""
         if not self._is_idle(lane):
             self._idle_since.pop(lane, None)
         elif now - self._idle_since.setdefault(lane, now) >= self._idle_ns:
             self._give_back(lane)
 
     def _delete_old(self, now: int) -> None:
-        """A batch at a time, so that whoever waits for a segment waits no longer."""
+        """Deletes a batch of old segments at a time: somebody may wait for a new one meanwhile."""
         if now >= self._retention_at:
             is_more = False
             try:
-                is_more = self._retention.look()
+                is_more = self._retention.retire()
             except OSError as error:
                 log.warning("old segments can't be looked for: %s", error)
             self._retention_at = now if is_more else now + self._retention_ns
         self._retention.unlink_retired()
 
     def _is_idle(self, lane: int) -> bool:
-        row = self.lanes[lane]
-        drained = row[Lane.WROTE] == row[Lane.FLUSHED] and row[Lane.REWRITE_WANTED] == row[Lane.REWRITTEN]
-        return bool(drained) and not is_leased(self.directory.lane(lane), self.pool, self.channel)
+        """Whether nobody leases a lane and nothing of it is left to do. Raises OSError."""
+        row = self.control.row(lane)
+        is_done = self._is_drained(lane) and row[Lane.REWRITE_WANTED] == row[Lane.REWRITTEN]
+        return is_done and not is_leased(self.directory.lane(lane), self.pool, self.channel)
 
     def _give_back(self, lane: int) -> None:
-        """Removes a lane's buffers, under the lane's lock: a producer can't be leasing it
-        meanwhile.
-        """
+        """Removes a lane's buffers, under the lane's lock: so no producer leases it meanwhile."""
         with lane_locked(self.directory.lane(lane), self.pool, self.channel) as is_ours:
             if is_ours and self._is_drained(lane):
-                self.words[self.control.lane_base(lane) + Lane.BUFFERS] += 1
+                self.control.row(lane)[Lane.BUFFERS] += 1
                 remove_buffers(self.pool, lane)
                 self._idle_since.pop(lane, None)
 
     def _is_drained(self, lane: int) -> bool:
-        row = self.lanes[lane]
-        return bool(row[Lane.WROTE] == row[Lane.FLUSHED])
+        row = self.control.row(lane)
+        return row[Lane.WROTE] == row[Lane.FLUSHED]
 
     def on_stop(self) -> None:
-        self._retention.unlink_retired()  # the flusher has left: `positions` says what is retired
+        self._retention.unlink_retired()  # the flusher has left, so `positions` says what is retired
         self._watch.close()
         self._committer.close()
         self._flusher.close()
 
 
 if __name__ == "__main__":
-    main(AllocateMappedFileService)
+    main(Allocator)

@@ -1,11 +1,10 @@
-"""One stage alone, on prepared input, with no other process running: for benchmarks, and to see
-where its time goes.
+"""One stage alone, on prepared input: for benchmarks, and to see where the stage's time goes.
 
 `python -P -m commitlog.stages.alone STAGE DIRECTORY [SEGMENT_BYTES [BODY_BYTES]]` makes a small
-store in a new DIRECTORY and fills a lane's buffers. Then it obeys lines of its standard input, each
-answered by one JSON object: `prepare` sets the stage's input back to untouched, `go` turns the
-stage's rounds until nothing is left and says what that took. At the end of its input it removes the
-store and its pool.
+store in a new DIRECTORY and fills a lane's buffers. Then it obeys the lines of its standard input,
+and answers each by one JSON object. `prepare` sets the stage's input back to untouched; `go` turns
+the stage's rounds until nothing is left, and says what that took. At the end of its input it
+removes the store and its pool. No other process runs.
 
 | stage | input of a pass |
 | --- | --- |
@@ -38,37 +37,24 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError
 from commitlog.shm.layout import HISTOGRAM_BUCKETS, STAGES, Header, Lane, Stage
 from commitlog.shm.statistics import Histogram
-from commitlog.stages.service_thread import ServiceThread
-from commitlog.stages.supervisor import StageProcess, Supervisor
+from commitlog.stages.base_stage import BaseStage
+from commitlog.stages.supervising.starting import StoreOpening
 
 TOPIC = "alone"
 _BATCH = 1000
 _STUCK_ROUNDS = 100
 _PR_SET_PTRACER, _PR_SET_PTRACER_ANY = 0x59616D61, -1
-_CLASSES = {
-    "committer": "CommitRealTimeService",
-    "flusher": "FlushRealTimeService",
-    "allocator": "AllocateMappedFileService",
-    "dispatcher": "ReputMessageService",
-}
+_CLASSES = {name: name.capitalize() for name in STAGES}
 
 
-class _Locks(Supervisor):
-    """Takes the locks and makes the pool as ever, and starts nothing."""
-
-    def _launch(self, name: str, before: StageProcess | None = None) -> Any:
-        return None
-
-    def _wait_until_up(self) -> None:
-        pass
-
-    def _warn(self, text: str) -> None:
-        print(text, file=sys.stderr)
+def _warn(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 class Alone:
-    """A store of one filled lane, and one stage of it in this process. `input_bytes`: of the lane's
-    log.
+    """A store of one filled lane, and one stage of it in this process.
+
+    Attributes: `input_bytes`, the length of the lane's log; `messages`, how many are in it.
     """
 
     def __init__(self, name: str, path: Path, segment_bytes: int, body_bytes: int) -> None:
@@ -80,20 +66,17 @@ class Alone:
             }
         )
         self._slots, self._ahead = config.store.buffers_per_lane, config.allocator.segments_ahead
-        self._locks = _Locks(path, config)
-        self._locks.start()
-        assert self._locks.control
-        assert self._locks.facts
-        assert self._locks.facts.pool
-        self.control, self.words = self._locks.control, self._locks.control.words
-        self._pool = Path(self._locks.facts.pool.directory)
-        self._base = self.control.lane_base(0)
-        self._lane = StoreDirectory(path).lane(0)
-        self._stage: ServiceThread | None = None
+        self._opening = StoreOpening(path, config, report=_warn)  # which has the locks
+        self.control = self._opening.run().control
+        self.words = self.control.words
+        self._pool = self.control.region.path.parent
+        self._row = self.control.row(0)
+        self._lane_directory = StoreDirectory(path).lane(0)
+        self._stage: BaseStage | None = None
         try:
             self.messages = self._fill(body_bytes)
-            self.input_bytes = self.words[self._base + Lane.WROTE]
-            self._turn("allocator")
+            self.input_bytes = self._row[Lane.WROTE]
+            self._run_to_end("allocator")
             if name == "dispatcher":
                 self._commit_and_flush()
         except BaseException:
@@ -101,7 +84,7 @@ class Alone:
             raise
 
     def _fill(self, body_bytes: int) -> int:
-        """Sends until the last buffer holds no further batch; how many messages that were."""
+        """Sends until the last buffer has no room for another batch. Returns how many messages."""
         self.words[Header.SUPERVISOR_HEARTBEAT] = SYSTEM_CLOCK.monotonic_ns()
         sent, most, end = 0, 0, self._slots * self.segment_bytes
         with commitlog.Producer(self.path) as producer:
@@ -114,21 +97,21 @@ class Alone:
                 sent += len(bodies)
         return sent
 
-    def _make(self, name: str) -> ServiceThread:
+    def _make(self, name: str) -> BaseStage:
         kind = getattr(importlib.import_module(f"commitlog.stages.{name}"), _CLASSES[name])
         self.words[Header.SUPERVISOR_HEARTBEAT] = SYSTEM_CLOCK.monotonic_ns()
-        stage: ServiceThread = kind(self.path)
+        stage: BaseStage = kind(self.path)
         stage.beat()
         stage.on_start()
         return stage
 
     @staticmethod
-    def _end(stage: ServiceThread) -> None:
+    def _end(stage: BaseStage) -> None:
         stage.on_stop()
         stage._close()
 
-    def _turn(self, name: str) -> None:
-        """A stage's whole work, in between."""
+    def _run_to_end(self, name: str) -> None:
+        """Makes a stage, has it do all its work, and ends it."""
         stage = self._make(name)
         while stage.work():
             pass
@@ -136,11 +119,11 @@ class Alone:
 
     def _set(self, *words: int, to: int = 0) -> None:
         for word in words:
-            self.words[self._base + word] = to
+            self._row[word] = to
 
     def _commit_and_flush(self) -> None:
         flusher = self._make("flusher")
-        self._turn("committer")
+        self._run_to_end("committer")
         while flusher.work():
             pass
         self._end(flusher)
@@ -148,12 +131,12 @@ class Alone:
     # ---- a pass ---------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Sets the stage's input back, and makes the stage."""
+        """Sets the stage's input back to untouched, and makes the stage."""
         self.finish()
         getattr(self, f"_prepare_{self.name}")()
-        row = self.control.stage_base(self.name)
-        for word in range(row + Stage.HISTOGRAM, row + Stage.HISTOGRAM + HISTOGRAM_BUCKETS):
-            self.words[word] = 0
+        row = self.control.stage_row(self.name)
+        for word in range(Stage.HISTOGRAM, Stage.HISTOGRAM + HISTOGRAM_BUCKETS):
+            row[word] = 0
 
     def _prepare_committer(self) -> None:
         self._set(Lane.COMMITTED, Lane.FLUSHED)
@@ -165,45 +148,49 @@ class Alone:
     def _prepare_flusher(self) -> None:
         self._set(Lane.COMMITTED, Lane.FLUSHED)
         self._stage = self._make("flusher")
-        self._turn("committer")
+        self._run_to_end("committer")
 
     def _prepare_dispatcher(self) -> None:
         self._set(Lane.DISPATCHED, Lane.DISPATCH_SYNCED)
-        queue = self._lane.queue(TOPIC)
-        for name in DISK.list(queue):
-            DISK.unlink(queue / name)
+        queue_path = self._lane_directory.queue_path(TOPIC)
+        for name in DISK.list(queue_path):
+            DISK.unlink(queue_path / name)
         self._stage = self._make("dispatcher")
 
     def _prepare_allocator(self) -> None:
-        for name in DISK.list(self._lane.commitlog):
-            DISK.unlink(self._lane.commitlog / name)
+        commitlog_path = self._lane_directory.commitlog
+        for name in DISK.list(commitlog_path):
+            DISK.unlink(commitlog_path / name)
         self._set(Lane.ALLOCATED, Lane.OPENED)
         self._stage = self._make("allocator")
 
-    def go(self) -> dict[str, Any]:
-        """The rounds, as the stage's own loop turns them, without its waits; and what they took."""
+    def run_pass(self) -> dict[str, Any]:
+        """Turns rounds as the stage's own loop does, without its waits. Returns what they took."""
         stage = self._stage
         assert stage
-        row = self.control.stage_base(self.name)
-        before, before_actions, began = _usage(), self.words[row + Stage.ACTIONS], time.perf_counter_ns()
+        row = self.control.stage_row(self.name)
+        before, before_actions, began = _usage(), row[Stage.ACTIONS], time.perf_counter_ns()
         rounds = self._rounds(stage)
         seconds = (time.perf_counter_ns() - began) / 1e9
         user, system, switches = (now - then for now, then in zip(_usage(), before, strict=True))
-        durations = Histogram.load(self.words, row + Stage.HISTOGRAM)
+        durations = Histogram.load(row, Stage.HISTOGRAM)
         return {
             "seconds": seconds,
             "user_seconds": user,
             "system_seconds": system,
             "switches": switches,
             "rounds": rounds,
-            "actions": self.words[row + Stage.ACTIONS] - before_actions,
+            "actions": row[Stage.ACTIONS] - before_actions,
             "p50_us": durations.percentile(0.5),
             "p99_us": durations.percentile(0.99),
             **self._amount(),
         }
 
-    def _rounds(self, stage: ServiceThread) -> int:
-        """Its name marks the samples of a profile that belong to the pass."""
+    def _rounds(self, stage: BaseStage) -> int:
+        """Turns rounds until nothing is left. Returns how many.
+
+        A profile knows the samples of a pass by the name of this function.
+        """
         rounds = idle = 0
         while self._has_work(stage) and idle < _STUCK_ROUNDS:
             idle = 0 if stage.work() else idle + 1
@@ -214,27 +201,27 @@ class Alone:
             raise RuntimeError(f"the {self.name} does not go on alone; {stage.left():,} left")
         return rounds
 
-    def _has_work(self, stage: ServiceThread) -> bool:
+    def _has_work(self, stage: BaseStage) -> bool:
         if self.name == "allocator":
             size = self.segment_bytes
-            wanted = (self.words[self._base + Lane.WROTE] // size + 1 + self._ahead) * size
-            return self.words[self._base + Lane.ALLOCATED] < wanted
+            wanted = (self._row[Lane.WROTE] // size + 1 + self._ahead) * size
+            return self._row[Lane.ALLOCATED] < wanted
         return stage.left() > 0
 
     def _amount(self) -> dict[str, int]:
         if self.name == "allocator":
-            allocated = self.words[self._base + Lane.ALLOCATED]
+            allocated = self._row[Lane.ALLOCATED]
             return {"bytes": allocated, "units": allocated // self.segment_bytes}
         return {"bytes": self.input_bytes, "units": self.messages}
 
     def finish(self) -> None:
-        """The stage of the last pass leaves."""
+        """Ends the stage of the last pass."""
         if self._stage is not None:
             self._end(self._stage)
             self._stage = None
 
     def close(self) -> None:
-        """Removes the store and its pool: nothing in them is of use to anybody."""
+        """Removes the store and its pool: nobody needs what is in them."""
         self.finish()
         self.control.close()
         for directory in (self._pool, self.path):
@@ -257,9 +244,7 @@ def _usage() -> tuple[float, float, int]:
 
 
 def _let_profilers_in() -> None:
-    """Where Yama lets only parents trace, a profiler that is a sibling of this process is asked in
-    by it.
-    """
+    """Lets a profiler trace this process that is not its parent: Yama forbids it otherwise."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _PR_SET_PTRACER_ANY, 0, 0, 0)
 
@@ -270,7 +255,7 @@ def _say(message: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Entry of the process."""
+    """Runs the process."""
     name, path, *sizes = sys.argv[1:]
     assert name in STAGES
     segment_bytes, body_bytes = [*map(int, sizes), *(1 << 26, 100)[len(sizes) :]]
@@ -286,7 +271,7 @@ def main() -> None:
                 alone.prepare()
                 _say({"prepared": True})
             else:
-                _say(alone.go())
+                _say(alone.run_pass())
     finally:
         alone.close()
 

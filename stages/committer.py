@@ -1,10 +1,12 @@
 """Copies write buffers to segment files: RocketMQ's CommitRealTimeService.
 
-For each lane, [committed, wrote) goes from the lane's buffer to its segment file by one pwrite a
-slice, then `committed` is stored. Only this process writes segment bytes. Nothing is committed into
-a segment before the flusher holds a descriptor of it (`opened`), and what a failed sync may have
-lost is written again when the flusher asks (`rewrite_wanted`): after a failed fdatasync the kernel
-counts the lost pages as clean, and only a new write makes them dirty again.
+For each lane the committer writes [committed, wrote) from the lane's buffer to its segment file, one
+pwrite a slice, and then stores `committed`. Only this process writes the bytes of a buffer to a
+file. It commits nothing into a segment before the flusher has that file open (`opened`).
+
+It writes again what a failed sync may have lost, when the flusher asks for it (`rewrite_wanted`):
+after a failed fdatasync the kernel counts the lost pages as clean, and only a new write makes them
+dirty again.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.disk.direct_segment import check_whole
 from commitlog.disk.file_channel import FileChannel
 from commitlog.errors import CorruptRecord
-from commitlog.shm.layout import Lane
+from commitlog.shm.layout import Lane, segment_start
 from commitlog.shm.pool import is_direct
+from commitlog.stages.base_stage import BaseStage, main
 from commitlog.stages.lane_buffers import LaneBuffers
-from commitlog.stages.service_thread import ServiceThread, main
 
 PAGE_BYTES = 4096
 _FOLLOW_NS = 200_000_000
@@ -31,8 +33,8 @@ _FOLLOW_NS = 200_000_000
 log = logging.getLogger(__name__)
 
 
-class CommitRealTimeService(ServiceThread):
-    """The committer stage."""
+class Committer(BaseStage):
+    """The committer stage: RocketMQ's CommitRealTimeService."""
 
     name = "committer"
     fault_word = Lane.COMMITTER_FAULT
@@ -51,15 +53,15 @@ class CommitRealTimeService(ServiceThread):
         self._followed_ns = LONG_AGO_NS
         self._files: dict[int, tuple[int, int]] = {}  # lane → segment start, descriptor
         self._last_commit: dict[int, int] = {}
-        self._trusted_above: dict[int, float] = {}  # lane → see _trust_direct
+        self._trusted_above: dict[int, float] = {}  # lane → see _rewrite_untrusted
         self._wrote, self._committed = self.lanes[:, Lane.WROTE], self.lanes[:, Lane.COMMITTED]
         self._wanted, self._rewritten = self.lanes[:, Lane.REWRITE_WANTED], self.lanes[:, Lane.REWRITTEN]
         self._flusher = self.bell_of("flusher")
         self._allocator = self.bell_of("allocator")
 
     def is_awaited(self, lane: int) -> bool:
-        words, base = self.words, self.control.lane_base(lane)
-        return bool(words[base + Lane.FLUSH_REQUESTED] > words[base + Lane.COMMITTED])
+        row = self.control.row(lane)
+        return row[Lane.FLUSH_REQUESTED] > row[Lane.COMMITTED]
 
     def left(self) -> int:
         return int(np.sum(self._wrote - self._committed)) + int(np.count_nonzero(self._wanted != self._rewritten))
@@ -71,22 +73,20 @@ class CommitRealTimeService(ServiceThread):
             self._buffers.follow()
 
     def work(self) -> int:
-        """One slice of every lane that has something: lanes take turns, so that none starves the
-        others.
-        """
+        """Commits one slice of every lane that has something: so no lane starves the others."""
         dirty = np.flatnonzero((self._wrote != self._committed) | (self._wanted != self._rewritten))
         now = self.clock.monotonic_ns()
         moved = 0
         for lane in dirty.tolist():
-            moved += self.attend(lane, now)
+            moved += self.advance(lane, now)
         return moved
 
-    def attend(self, lane: int, now: int) -> int:
+    def advance(self, lane: int, now: int) -> int:
         if self._not_before.get(lane, 0) > now:
             return 0
         committed = int(self._committed[lane])
         try:
-            moved = self._serve(lane, now)
+            moved = self._rewrite_and_commit(lane, now)
             self.set_fault(lane, 0)
         except (OSError, CorruptRecord) as error:
             log.warning("lane %d: %s", lane, error)
@@ -98,124 +98,132 @@ class CommitRealTimeService(ServiceThread):
             self._flusher.wake()
         return int(self._committed[lane]) - committed or int(moved)  # 1: it has rewritten something
 
-    def _serve(self, lane: int, now: int) -> bool:
-        """Rewrites what was asked for, then commits one slice. True when either moved something."""
-        base = self.control.lane_base(lane)
+    def _rewrite_and_commit(self, lane: int, now: int) -> bool:
+        """Rewrites what was asked for, then commits one slice. True when it has done either."""
+        row = self.control.row(lane)
         moved = False
-        wanted = self.words[base + Lane.REWRITE_WANTED]
-        if wanted != self.words[base + Lane.REWRITTEN]:
-            self._rewrite(lane, base)
-            self.words[base + Lane.REWRITTEN] = wanted
+        wanted = row[Lane.REWRITE_WANTED]
+        if wanted != row[Lane.REWRITTEN]:
+            self._rewrite(lane, row)
+            row[Lane.REWRITTEN] = wanted
             moved = True
-        if self._is_due(lane, base, now):
-            moved = self._commit(lane, base) or moved
+        if self._is_due(lane, row, now):
+            moved = self._commit(lane, row) or moved
         return moved
 
-    def _is_due(self, lane: int, base: int, now: int) -> bool:
-        """RocketMQ's rule: enough pages, a full segment, or the thorough interval; and whenever
-        somebody waits.
+    def _is_due(self, lane: int, row: memoryview, now: int) -> bool:
+        """Whether it is time to commit, by RocketMQ's rule, or because somebody waits for a flush.
+
+        RocketMQ's rule: enough pages are there, a segment is full, or the thorough interval is over.
         """
-        wrote, committed = self.words[base + Lane.WROTE], self.words[base + Lane.COMMITTED]
+        wrote, committed = row[Lane.WROTE], row[Lane.COMMITTED]
         if wrote - committed >= self._least_bytes or self.stopping:
             return wrote > committed
-        size = self.words[base + Lane.SEGMENT_SIZE]
+        size = row[Lane.SEGMENT_SIZE]
         return (
             wrote // size > committed // size
             or now - self._last_commit.get(lane, LONG_AGO_NS) >= self._thorough_ns
-            or self.words[base + Lane.FLUSH_REQUESTED] > self.words[base + Lane.FLUSHED]
+            or row[Lane.FLUSH_REQUESTED] > row[Lane.FLUSHED]
         )
 
-    def _commit(self, lane: int, base: int) -> bool:
-        words = self.words
-        wrote, committed = words[base + Lane.WROTE], words[base + Lane.COMMITTED]
-        size = words[base + Lane.SEGMENT_SIZE]
-        start = committed - committed % size
-        if words[base + Lane.ALLOCATED] < start + size:
+    def _commit(self, lane: int, row: memoryview) -> bool:
+        """Commits one slice of a lane. False where its segment is not there, or not open, yet."""
+        wrote, committed = row[Lane.WROTE], row[Lane.COMMITTED]
+        size = row[Lane.SEGMENT_SIZE]
+        start = segment_start(committed, size)
+        if row[Lane.ALLOCATED] < start + size:
             self._allocator.wake()
             return False
-        if words[base + Lane.OPENED] <= start:
+        if row[Lane.OPENED] <= start:
             self._flusher.wake()
             return False
-        direct = is_direct(words, base, start // size)  # its bytes are in the file before `wrote` says so
-        data_end = min(wrote, start + size) if direct else self._data_end(base, start, size, wrote)
+        direct = is_direct(row, start // size)  # its bytes are in the file before `wrote` says so
+        data_end = min(wrote, start + size) if direct else self._data_end(row, start, size, wrote)
         stop = data_end if direct else min(data_end, committed + self._slice_bytes)
         began = self.clock.monotonic_ns()
         if direct:
-            self._trust_direct(lane, base, committed, stop)
+            self._rewrite_untrusted(lane, row, committed, stop)
         elif stop > committed:
             buffer = self._buffers.get(lane).slot(start // size)
             fd = self._file(lane, start)
             self.channel.pwrite(fd, buffer[committed - start : stop - start], committed - start)
         if stop == data_end and wrote >= start + size:
             stop = start + size  # the tail after BLANK is zero in the file and stays so
-        words[base + Lane.COMMITTED] = stop
-        words[base + Lane.COMMITS] += 1
+        row[Lane.COMMITTED] = stop
+        row[Lane.COMMITS] += 1
         self._last_commit[lane] = began
-        self.acted(self.clock.monotonic_ns() - began)
+        self.count_action(self.clock.monotonic_ns() - began)
         return True
 
-    def _data_end(self, base: int, start: int, size: int, wrote: int) -> int:
-        """Where the data of a segment ends: `wrote`, or behind its BLANK once the lessee has rolled
-        over.
-        """
+    def _data_end(self, row: memoryview, start: int, size: int, wrote: int) -> int:
+        """Where the data of a segment ends: at `wrote`, or behind the BLANK of a full segment."""
         if wrote < start + size:
             return wrote
-        slots = self.words[base + Lane.SLOTS]
-        return self.words[base + Lane.DATA_END + start // size % slots]
+        slots = row[Lane.SLOTS]
+        return row[Lane.DATA_END + start // size % slots]
 
-    def _rewrite(self, lane: int, base: int) -> None:
-        """Writes [flushed rounded down to a page, committed) again from the buffers, into the same
-        files; of a direct segment everything that is published, for the failed sync may have lost
-        that too."""
-        words = self.words
-        flushed, committed, wrote = words[base + Lane.FLUSHED], words[base + Lane.COMMITTED], words[base + Lane.WROTE]
-        size = words[base + Lane.SEGMENT_SIZE]
+    def _rewrite(self, lane: int, row: memoryview) -> None:
+        """Writes [flushed, committed) again from the buffers, into the same files.
+
+        It begins at the first byte of a page. Of a direct segment it writes everything that is
+        published, because the failed sync may have lost that too. Raises OSError, CorruptRecord.
+        """
+        flushed, committed, wrote = row[Lane.FLUSHED], row[Lane.COMMITTED], row[Lane.WROTE]
+        size = row[Lane.SEGMENT_SIZE]
         where = flushed - flushed % PAGE_BYTES
         self._trusted_above[lane] = wrote
         log.warning("lane %d: writing [%d, %d) again", lane, where, committed)
         while where < wrote:
-            start = where - where % size
-            direct = is_direct(words, base, start // size)
-            self._write_again(lane, base, start, where, wrote if direct else committed)
+            start = segment_start(where, size)
+            end = wrote if is_direct(row, start // size) else committed
+            self._rewrite_in_segment(lane, row, start, where, end)
             where = start + size
 
-    def _trust_direct(self, lane: int, base: int, committed: int, stop: int) -> None:
-        """Bytes that a lessee wrote before a failed sync may be published after their rewrite: what
-        is published next is written again as well. Later ones were written after it. A committer
-        that starts knows of no rewrite: the same."""
+    def _rewrite_untrusted(self, lane: int, row: memoryview, committed: int, stop: int) -> None:
+        """Writes what is to be committed of a direct segment again, if a failed sync may have lost
+        it.
+
+        A lessee may have written bytes before a failed sync and publish them after the rewrite, so
+        what is published first after a rewrite is written again as well. Bytes after those were
+        written after the failed sync, and count as they are. A committer that starts knows of no
+        rewrite, so it does the same once. Raises OSError, CorruptRecord.
+        """
         if stop > self._trusted_above.get(lane, 0):
-            start = committed - committed % self.words[base + Lane.SEGMENT_SIZE]
-            self._write_again(lane, base, start, committed - committed % PAGE_BYTES, stop)
+            start = segment_start(committed, row[Lane.SEGMENT_SIZE])
+            self._rewrite_in_segment(lane, row, start, committed - committed % PAGE_BYTES, stop)
             self._trusted_above[lane] = math.inf
 
-    def _write_again(self, lane: int, base: int, start: int, where: int, end: int) -> None:
-        """Writes [where, end) of the segment that begins at `start` again, as far as the segment
-        reaches.
-        """
+    def _rewrite_in_segment(self, lane: int, row: memoryview, start: int, where: int, end: int) -> None:
+        """Writes [where, end) again, as far as the segment that begins at `start` reaches."""
         if where < end:
-            with self.channel.opened(self.directory.lane(lane).segment(start), write=True) as fd:
-                self.channel.pwrite(fd, self._again(lane, base, start, where, end, fd), where - start)
+            with self.channel.opened(self.directory.lane(lane).segment_path(start), write=True) as fd:
+                self.channel.pwrite(fd, self._written_bytes(lane, row, start, where, end, fd), where - start)
 
-    def _again(self, lane: int, base: int, start: int, where: int, committed: int, fd: int) -> bytes | memoryview:
-        """What was written to a segment from `where` on. Of a direct one there is no buffer: it is
-        read back, and must be right by every CRC. Raises CorruptRecord."""
-        words = self.words
-        size = words[base + Lane.SEGMENT_SIZE]
-        if not is_direct(words, base, start // size):
-            end = min(self._data_end(base, start, size, committed), committed)
+    def _written_bytes(
+        self, lane: int, row: memoryview, start: int, where: int, committed: int, fd: int
+    ) -> bytes | memoryview:
+        """The bytes [where, committed) of a segment, from its buffer.
+
+        A direct segment has no buffer, so its bytes are read back from the file, and every CRC must
+        be right. Raises CorruptRecord.
+        """
+        size = row[Lane.SEGMENT_SIZE]
+        if not is_direct(row, start // size):
+            end = min(self._data_end(row, start, size, committed), committed)
             return self._buffers.get(lane).slot(start // size)[where - start : max(end, where) - start]
         end = min(committed, start + size)
-        at = max(words[base + Lane.DISPATCHED], start) - start  # a record's start at or below `flushed`
+        at = max(row[Lane.DISPATCHED], start) - start  # a record begins there, at or below `flushed`
         data = self.channel.pread(fd, end - start, 0)
         check_whole(self.directory.lane(lane), data, at, start)
         return data[where - start :]
 
     def _file(self, lane: int, start: int) -> int:
+        """The open file of the segment that a lane is in: one a lane."""
         known = self._files.get(lane)
         if known and known[0] == start:
             return known[1]
         self._close_file(lane)
-        fd = self.channel.open(self.directory.lane(lane).segment(start), write=True)
+        fd = self.channel.open(self.directory.lane(lane).segment_path(start), write=True)
         self._files[lane] = start, fd
         return fd
 
@@ -234,4 +242,4 @@ class CommitRealTimeService(ServiceThread):
 
 
 if __name__ == "__main__":
-    main(CommitRealTimeService)
+    main(Committer)

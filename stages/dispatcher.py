@@ -1,8 +1,8 @@
 """Places an entry in a consume queue for every flushed record: RocketMQ's ReputMessageService.
 
-Each entry goes to QUEUEOFFSET × 20 of its topic's queue, so that doing it again writes the same
-bytes: a dispatcher that was killed starts again from `dispatched`, or from anywhere before it.
-Consume queues are synced before `dispatch_synced` says so, which is what `positions` records.
+Each entry goes to QUEUEOFFSET × 20 of its topic's queue, so placing it again writes the same bytes.
+A dispatcher that was killed may start again from `dispatched`, or from anywhere before it. The
+consume queues are synced before `dispatch_synced` says so; `positions` records that word.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ from commitlog.disk.mapped_file import MappedFile
 from commitlog.disk.queue_entries import by_topic
 from commitlog.errors import CommitLogError, CorruptRecord
 from commitlog.reading.queue_bounds import total_of_ends
-from commitlog.record.scan import RecordTable, Stop, scan
-from commitlog.shm.layout import Lane
+from commitlog.record.scan import scan
+from commitlog.record.table import RecordTable, Stop
+from commitlog.shm.layout import Lane, segment_start
 from commitlog.shm.positions import count_entries, counted_entries
-from commitlog.stages.service_thread import ServiceThread, main
+from commitlog.stages.base_stage import BaseStage, main
 
 _SLICE_BYTES = 16 << 20
 _OTHER_DESCRIPTORS = 24
-"""What a stage has open besides; the other half of its limit is for queues with two files, and for
-the segments of lanes.
+"""Descriptors that a stage has open besides its queues.
+
+Queues get half of the limit without these, because a queue may have two files open, and lanes have
+their segments open.
 """
 
 log = logging.getLogger(__name__)
@@ -39,25 +42,24 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class LaneDispatch:
-    """What the dispatcher keeps of a lane: its open queues, the least used first, and the segment
-    that it reads.
+    """What the dispatcher keeps of a lane."""
 
-    `entries`: what its queues end at, added up, at `dispatched`; −1 where nobody knows, and is
-    counted anew from log offset `count_from` on.
-    """
-
-    entries: int
-    count_from: int
+    entries: int = -1
+    """How many entries its queues have in all at `dispatched` (positions.py); −1: nobody knows."""
+    count_from: int = 0
+    """The log offset from which on they may be counted anew, where nobody knows."""
     queues: dict[str, ConsumeQueue] = field(default_factory=dict)
+    """The open ones by topic, the least used first."""
     closed: set[str] = field(default_factory=set)
     """Topics whose queue was open and had to make room."""
     segment: MappedFile | None = None
+    """The mapped segment that the next record is in."""
     named: set[Path] = field(default_factory=set)
-    """Directories of the queues whose entries are durable."""
+    """Directories of queues whose names are durable."""
 
 
-class ReputMessageService(ServiceThread):
-    """The dispatcher stage."""
+class Dispatcher(BaseStage):
+    """The dispatcher stage: RocketMQ's ReputMessageService."""
 
     name = "dispatcher"
     fault_word = Lane.DISPATCHER_FAULT
@@ -76,8 +78,10 @@ class ReputMessageService(ServiceThread):
         self._flushed, self._dispatched = self.lanes[:, Lane.FLUSHED], self.lanes[:, Lane.DISPATCHED]
 
     def on_start(self) -> None:
-        """Places again what was not synced: a sync that failed under a killed dispatcher was
-        reported to nobody.
+        """Goes back to what is synced, and places everything above it again.
+
+        A sync may have failed under the dispatcher before this one, and the kernel tells that once
+        only.
         """
         self._dispatched[:] = self.lanes[:, Lane.DISPATCH_SYNCED]
 
@@ -85,19 +89,20 @@ class ReputMessageService(ServiceThread):
         return int(np.sum(self._flushed - self._dispatched))
 
     def work(self) -> int:
-        """One slice of every lane that has something, across its segments."""
+        """Dispatches one slice of every lane that has something, across its segments."""
         moved = 0
         for lane in np.flatnonzero(self._flushed > self._dispatched).tolist():
             before = moved
-            while self._flushed[lane] > self._dispatched[lane] and (step := self._attend(lane)):
+            while self._flushed[lane] > self._dispatched[lane] and (step := self._advance(lane)):
                 moved += step
                 if moved - before >= _SLICE_BYTES:
                     break
         return moved
 
-    def _attend(self, lane: int) -> int:
-        """Goes on in a lane, to the end of its segment or of a slice. Returns by how many bytes, 0
-        after a fault.
+    def _advance(self, lane: int) -> int:
+        """Dispatches a lane up to the end of its segment or of a slice. Returns by how many bytes.
+
+        Returns 0 after a fault.
         """
         try:
             moved = self._dispatch(lane)
@@ -111,60 +116,68 @@ class ReputMessageService(ServiceThread):
         return 0
 
     def _dispatch(self, lane: int) -> int:
-        words, base = self.words, self.control.lane_base(lane)
+        """See `_advance`. Raises OSError, CorruptRecord, CommitLogError."""
+        row = self.control.row(lane)
         # retention may have passed the place from which the queues are built anew
-        where, flushed = max(words[base + Lane.DISPATCHED], words[base + Lane.FIRST]), words[base + Lane.FLUSHED]
-        size = words[base + Lane.SEGMENT_SIZE] or self.facts.segment_bytes
-        start = where - where % size
+        where, flushed = max(row[Lane.DISPATCHED], row[Lane.FIRST]), row[Lane.FLUSHED]
+        size = row[Lane.SEGMENT_SIZE] or self.facts.segment_bytes
+        start = segment_start(where, size)
         state = self._state_of(lane)
-        if where != words[base + Lane.DISPATCHED]:
-            self._recall_count(lane, state, where)
+        if where != row[Lane.DISPATCHED]:
+            self._recall_count(row, state, where)
         segment = self._segment(lane, start, size)
         end = min(flushed, start + size, where + _SLICE_BYTES)
         began = self.clock.monotonic_ns()
         table = scan(segment.view, where - start, end - start, start, lane, check_crc=False)
         if table.stop is Stop.CORRUPT or (table.stop is Stop.ZERO and not len(table)):
             reason = table.reason or "zeros where a record should be"
-            raise CorruptRecord(reason, start + table.stop_position, str(self.directory.lane(lane).segment(start)))
+            raise CorruptRecord(reason, start + table.stop_position, str(self.directory.lane(lane).segment_path(start)))
         self._place(lane, table)
         done = start + size if table.stop is Stop.BLANK else start + table.stop_position
         if len(table):
-            words[base + Lane.DISPATCHED_TIMESTAMP] = int(table.store_timestamps[-1])
-            words[base + Lane.DISPATCHED_RECORDS] += len(table)
-            self.acted(self.clock.monotonic_ns() - began)
+            row[Lane.DISPATCHED_TIMESTAMP] = int(table.store_timestamps[-1])
+            row[Lane.DISPATCHED_RECORDS] += len(table)
+            self.count_action(self.clock.monotonic_ns() - began)
         if state.entries >= 0:
             state.entries += int(table.in_queue.sum())
-            count_entries(words, base, done, state.entries)
-        words[base + Lane.DISPATCHED] = done
+            count_entries(row, done, state.entries)
+        row[Lane.DISPATCHED] = done
         return done - where
 
     def _state_of(self, lane: int) -> LaneDispatch:
         state = self._state.get(lane)
         if state is None:
-            state = self._state[lane] = LaneDispatch(-1, 0)
-            self._recall_count(lane, state, self.words[self.control.lane_base(lane) + Lane.DISPATCHED])
+            state, row = LaneDispatch(), self.control.row(lane)
+            self._recall_count(row, state, row[Lane.DISPATCHED])
+            self._state[lane] = state
         return state
 
-    def _recall_count(self, lane: int, state: LaneDispatch, where: int) -> None:
-        """Dispatch goes on from another place than the last one's end."""
-        base = self.control.lane_base(lane)
-        state.entries = counted_entries(self.words, base, where)
-        state.count_from = self.words[base + Lane.FLUSHED]
+    @staticmethod
+    def _recall_count(row: memoryview, state: LaneDispatch, where: int) -> None:
+        """Takes the count of entries from shared memory, because the dispatch goes on from `where`.
+
+        That is another place than where the last step has ended.
+        """
+        state.entries = counted_entries(row, where)
+        state.count_from = row[Lane.FLUSHED]
 
     def _place(self, lane: int, table: RecordTable) -> None:
-        """One call a topic: the records of a table sorted by topic, in log order within each."""
+        """Places the entries of a table of records: one call a topic, in log order."""
         for topic, rows in by_topic(table, len(table)):
             self._queue(lane, topic).place(
                 table.queue_offsets[rows], table.physical_offsets[rows], table.sizes[rows], table.tags_codes[rows]
             )
 
     def _queue(self, lane: int, topic: str) -> ConsumeQueue:
-        """A topic's queue in a lane, which is the last to be closed from now on."""
+        """A topic's queue in a lane, open, which is the last to be closed from now on.
+
+        Raises FileNotFoundError where somebody has removed its files; it is built anew then.
+        """
         state = self._state[lane]
         queue = state.queues.pop(topic, None)
         if queue is None:
             self._make_room(lane)
-            directory = self.directory.lane(lane).queue(topic)
+            directory = self.directory.lane(lane).queue_path(topic)
             queue = ConsumeQueue(directory, self._queue_bytes, self.channel, state.named)
             if topic in state.closed and not queue.starts():
                 self._start_over(lane, state)
@@ -173,9 +186,11 @@ class ReputMessageService(ServiceThread):
         return queue
 
     def _make_room(self, lane: int) -> None:
-        """Closes queues where as many are open as may be: there may be more topics than
-        descriptors. First the least used one of the lane that has most; each is synced before.
-        Raises OSError where that fails and is this lane's."""
+        """Closes queues where as many are open as may be: there may be more topics than descriptors.
+
+        The least used queue of the lane with most open ones goes first. Each is synced before.
+        Raises OSError where that fails for a queue of `lane`.
+        """
         while sum(len(state.queues) for state in self._state.values()) >= self._open_most:
             fullest = max(self._state, key=lambda number: len(self._state[number].queues))
             state = self._state[fullest]
@@ -192,13 +207,14 @@ class ReputMessageService(ServiceThread):
                 queue.close()
 
     def _go_back(self, lane: int, error: OSError) -> None:
-        """After a failed sync: the kernel may have dropped what was not synced, so it is placed
-        again.
+        """Has everything above `dispatch_synced` placed again after a failed sync.
+
+        The kernel may have dropped it.
         """
         self.set_fault(lane, error.errno or errno.EIO)
-        base = self.control.lane_base(lane)
-        synced = self.words[base + Lane.DISPATCHED] = self.words[base + Lane.DISPATCH_SYNCED]
-        self._recall_count(lane, self._state[lane], synced)
+        row = self.control.row(lane)
+        synced = row[Lane.DISPATCHED] = row[Lane.DISPATCH_SYNCED]
+        self._recall_count(row, self._state[lane], synced)
 
     def on_wait_end(self) -> None:
         if self.clock.monotonic_ns() - self._synced_ns >= self._sync_ns:
@@ -208,14 +224,12 @@ class ReputMessageService(ServiceThread):
             self._sync()
 
     def _start_over(self, lane: int, state: LaneDispatch) -> None:
-        """Somebody removed files of consume queues under the running store: all of the lane's are
-        built anew.
-        """
+        """Has all consume queues of a lane built anew, because somebody has removed files of them."""
         log.warning("lane %d: consume queue files were removed; they are built anew from the log", lane)
-        base = self.control.lane_base(lane)
-        first = self.words[base + Lane.FIRST]
-        self.words[base + Lane.DISPATCH_SYNCED] = self.words[base + Lane.DISPATCHED] = first
-        self._recall_count(lane, state, first)
+        row = self.control.row(lane)
+        first = row[Lane.FIRST]
+        row[Lane.DISPATCH_SYNCED] = row[Lane.DISPATCHED] = first
+        self._recall_count(row, state, first)
         for queue in state.queues.values():
             queue.close()
         state.queues.clear()
@@ -226,9 +240,9 @@ class ReputMessageService(ServiceThread):
         """Makes the consume queues durable, then says so."""
         self._synced_ns = self.clock.monotonic_ns()
         for lane, state in self._state.items():
-            base = self.control.lane_base(lane)
-            dispatched = self.words[base + Lane.DISPATCHED]
-            if dispatched == self.words[base + Lane.DISPATCH_SYNCED]:
+            row = self.control.row(lane)
+            dispatched = row[Lane.DISPATCHED]
+            if dispatched == row[Lane.DISPATCH_SYNCED]:
                 continue
             try:
                 for queue in state.queues.values():
@@ -237,18 +251,16 @@ class ReputMessageService(ServiceThread):
                 self._go_back(lane, error)
                 continue
             if state.entries < 0 and dispatched >= state.count_from:
-                self._count(lane, state, dispatched)
-            self.words[base + Lane.DISPATCH_SYNCED] = dispatched
+                self._count_anew(lane, state, dispatched)
+            row[Lane.DISPATCH_SYNCED] = dispatched
 
-    def _count(self, lane: int, state: LaneDispatch, dispatched: int) -> None:
-        """All queues were built anew: what they end at is known once all that was there has been
-        placed again.
-        """
-        base = self.control.lane_base(lane)
-        first = self.words[base + Lane.FIRST]
+    def _count_anew(self, lane: int, state: LaneDispatch, dispatched: int) -> None:
+        """Counts the entries of all queues of a lane, after they were built anew."""
+        row = self.control.row(lane)
+        first = row[Lane.FIRST]
         state.entries = total_of_ends(self.directory.lane(lane), first, dispatched, self.channel)
         if state.entries >= 0:
-            count_entries(self.words, base, dispatched, state.entries)
+            count_entries(row, dispatched, state.entries)
 
     def on_stop(self) -> None:
         self._sync()
@@ -256,18 +268,18 @@ class ReputMessageService(ServiceThread):
             for queue in state.queues.values():
                 queue.close()
             if state.segment is not None:
-                state.segment.shutdown()
+                state.segment.close()
         del self._flushed, self._dispatched
 
     def _segment(self, lane: int, start: int, size: int) -> MappedFile:
-        """The mapped segment that the lane's next record is in."""
+        """The mapped segment that begins at `start`, which the lane's next record is in."""
         state = self._state[lane]
         if state.segment is None or state.segment.start != start:
             if state.segment is not None:
-                state.segment.shutdown()
-            state.segment = MappedFile(self.directory.lane(lane).segment(start), start, size, self.channel)
+                state.segment.close()
+            state.segment = MappedFile(self.directory.lane(lane).segment_path(start), start, size, self.channel)
         return state.segment
 
 
 if __name__ == "__main__":
-    main(ReputMessageService)
+    main(Dispatcher)

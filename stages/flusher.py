@@ -1,17 +1,16 @@
-"""Makes committed bytes durable: RocketMQ's FlushRealTimeService, and GroupCommitService for who
-waits.
+"""Makes committed bytes durable: RocketMQ's FlushRealTimeService, and its GroupCommitService.
 
 `flushed` advances only over bytes that were committed before a successful fdatasync began, on a
 descriptor that was open before they were written. After a failed sync, and at the flusher's own
-start, the range (flushed, committed] counts as lost by the kernel: the committer is asked to write
-it again from the buffers, and only a sync begun after that counts.
+start, the range (flushed, committed] counts as lost by the kernel. The flusher asks the committer
+to write it again from the buffers, and only a sync that begins after that counts.
 
-A segment that somebody removes while it is open stops its lane by name: what is written to it
-nobody will find, so nothing more of it counts. Its bytes are still in the buffers, and stay there
-until the next start.
+A segment that somebody removes while it is open stops its lane, and an error says so: nobody will
+find what is written to such a file, so nothing more of it counts. Its bytes are still in the
+buffers, and stay there until the next start.
 
 One sync answers everybody who waits at or below it: a request is a position in shared memory
-(`flush_requested`), not a message, so thousands of them cost nothing.
+(`flush_requested`), not a message, so thousands of requests cost nothing.
 """
 
 from __future__ import annotations
@@ -24,28 +23,31 @@ from pathlib import Path
 
 import numpy as np
 
-from commitlog.appending.wire import NoticePublisher
+from commitlog.appending.wakeups import NoticePublisher
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.disk.checkpoint import Positions, PositionsFile, StoreCheckpoint
 from commitlog.disk.file_channel import FileChannel
-from commitlog.shm.layout import Lane
+from commitlog.shm.layout import Lane, segment_start
 from commitlog.shm.positions import counted_entries
-from commitlog.stages.service_thread import ServiceThread, main
+from commitlog.stages.base_stage import BaseStage, main
 
 PAGE_BYTES = 4096
 _OVERLAPPING_SYNCS = 4
 _PROGRESS_EVERY, _PROGRESS_NS_MIN = 10, 10_000_000_000
 """Progress is logged every tenth thorough interval, but not more often than every ten seconds."""
 
-_LOOK_NS = 1_000_000_000
-"""So often it is looked whether open segments still have their names."""
+_NAME_CHECK_NS = 1_000_000_000
+"""How often the flusher checks that open segments still have their names."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class SyncOrder:
-    """One fdatasync: positions of the lane when it was ordered, and which file it syncs."""
+    """One fdatasync: the lane's positions when it was ordered, and the file that it syncs.
+
+    `start` is the segment's; the sync makes durable what lies below `target`.
+    """
 
     lane: int
     flushed: int
@@ -55,8 +57,8 @@ class SyncOrder:
     fd: int
 
 
-class FlushRealTimeService(ServiceThread):
-    """The flusher stage."""
+class Flusher(BaseStage):
+    """The flusher stage: RocketMQ's FlushRealTimeService."""
 
     name = "flusher"
     fault_word = Lane.FLUSHER_FAULT
@@ -71,16 +73,14 @@ class FlushRealTimeService(ServiceThread):
         self._thorough_ns = config.thorough_interval_ms * 1_000_000
         self._timed = config.timed
         self._progress_ns = max(_PROGRESS_EVERY * self._thorough_ns, _PROGRESS_NS_MIN)
-        self._progress = (
-            self.clock.monotonic_ns(),
-            int(np.sum(self.lanes[:, Lane.FLUSHED])),
-        )  # when logged, and at which sum
+        # when progress was logged, and what `flushed` of all lanes added up to
+        self._progress = self.clock.monotonic_ns(), int(np.sum(self.lanes[:, Lane.FLUSHED]))
         self._positions_ns = config.positions_interval_ms * 1_000_000
         self._retry_ns = config.retry_ms * 1_000_000
         self._files: dict[int, dict[int, int]] = {}  # lane → segment start → descriptor
         self._unopened: set[int] = set()  # lanes of which a segment could not be opened
         self._removed: set[int] = set()  # lanes of which a segment was removed while it was open
-        self._looked_ns = self.clock.monotonic_ns()
+        self._names_checked_ns = self.clock.monotonic_ns()
         self._last_flush: dict[int, int] = {}
         self._positions: dict[int, PositionsFile] = {}
         self._recorded: dict[int, tuple[int, int, int]] = {}
@@ -93,23 +93,23 @@ class FlushRealTimeService(ServiceThread):
         self._syncs = ThreadPoolExecutor(_OVERLAPPING_SYNCS, thread_name_prefix="fdatasync")
 
     def on_start(self) -> None:
-        """Distrusts what was committed before: a sync that failed under a killed flusher is
-        reported to nobody.
+        """Has everything above `flushed` written again.
+
+        A sync may have failed under the flusher before this one, and the kernel tells that once only.
         """
-        words = self.words
         for lane in range(len(self.lanes)):
-            base = self.control.lane_base(lane)
-            words[base + Lane.OPENED] = 0
+            row = self.control.row(lane)
+            row[Lane.OPENED] = 0
             self._open_segments(lane)
-            if words[base + Lane.FLUSHED] != words[base + Lane.COMMITTED]:
-                words[base + Lane.REWRITE_WANTED] += 1
+            if row[Lane.FLUSHED] != row[Lane.COMMITTED]:
+                row[Lane.REWRITE_WANTED] += 1
         self._committer.wake()
 
     def is_awaited(self, lane: int) -> bool:
-        words, base = self.words, self.control.lane_base(lane)
-        return bool(words[base + Lane.COMMITTED] >= words[base + Lane.FLUSH_REQUESTED] > words[base + Lane.FLUSHED])
+        row = self.control.row(lane)
+        return row[Lane.COMMITTED] >= row[Lane.FLUSH_REQUESTED] > row[Lane.FLUSHED]
 
-    def attend(self, lane: int, now: int) -> int:
+    def advance(self, lane: int, now: int) -> int:
         if not self._is_due(lane, now):
             return 0
         order = self._order(lane)
@@ -124,33 +124,41 @@ class FlushRealTimeService(ServiceThread):
     def on_wait_end(self) -> None:
         if self.clock.monotonic_ns() - self._recorded_ns >= self._positions_ns:
             self.record_positions()
-        if self.clock.monotonic_ns() - self._looked_ns >= _LOOK_NS:
-            self._look_for_removed()
+        if self.clock.monotonic_ns() - self._names_checked_ns >= _NAME_CHECK_NS:
+            self._stop_lanes_of_removed_segments()
         self._log_progress()
 
-    def _look_for_removed(self) -> None:
-        """At what no sync looks at now: the segments of idle lanes, and those made ahead."""
-        self._looked_ns = self.clock.monotonic_ns()
+    def _stop_lanes_of_removed_segments(self) -> None:
+        """Checks the names of all open segments.
+
+        A sync checks its own segment. This is for those that no sync comes to now: the segments of
+        idle lanes, and those made ahead.
+        """
+        self._names_checked_ns = self.clock.monotonic_ns()
         for lane, files in self._files.items():
             for start, fd in files.items():
                 if lane not in self._removed and self.channel.is_unlinked(fd):
                     self._stop_lane(lane, start)
 
     def _stop_lane(self, lane: int, start: int) -> None:
-        """For good: a file that comes to the same name has not what the removed one had."""
+        """Stops a lane until the next start, because its segment at `start` was removed.
+
+        A file that comes to the same name later has not the bytes of the removed one.
+        """
         self._removed.add(lane)
-        self.words[self.control.lane_base(lane) + Lane.OPENED] = 0  # the committer goes no further
+        self.control.row(lane)[Lane.OPENED] = 0  # the committer goes no further
         log.error(
             "lane %d: %s was removed under the running store: the lane stops; stop the store, put the file back if you can, "
             "and start it again: what was accepted stays in the pool until then",
             lane,
-            self.directory.lane(lane).segment(start),
+            self.directory.lane(lane).segment_path(start),
         )
         self.set_fault(lane, errno.ENOENT)
 
     def _log_progress(self) -> None:
-        """RocketMQ's printFlushProgress: now and then, while anything moves, how far the disk is
-        behind memory.
+        """Logs now and then, while anything moves, how far the disk is behind memory.
+
+        RocketMQ's printFlushProgress.
         """
         logged_at, flushed_then = self._progress
         now = self.clock.monotonic_ns()
@@ -169,8 +177,9 @@ class FlushRealTimeService(ServiceThread):
             )
 
     def work(self) -> int:
-        """Opens what the allocator has made, then syncs every lane that is due; syncs of several
-        lanes overlap.
+        """Opens what the allocator has made, then syncs every lane that is due.
+
+        Syncs of several lanes overlap.
         """
         opened = False
         for lane in np.flatnonzero(self._allocated > self._opened).tolist():
@@ -192,17 +201,18 @@ class FlushRealTimeService(ServiceThread):
         return moved
 
     def _is_due(self, lane: int, now: int) -> bool:
-        words, base = self.words, self.control.lane_base(lane)
+        """Whether a lane is to be synced now: it can be, and enough is there, or somebody waits."""
+        row = self.control.row(lane)
         if self._not_before.get(lane, 0) > now or lane in self._removed:
             return False
-        if words[base + Lane.REWRITTEN] != words[base + Lane.REWRITE_WANTED]:
+        if row[Lane.REWRITTEN] != row[Lane.REWRITE_WANTED]:
             self._committer.wake()
             return False
-        committed, flushed = words[base + Lane.COMMITTED], words[base + Lane.FLUSHED]
-        size = words[base + Lane.SEGMENT_SIZE]
-        if flushed - flushed % size not in self._files.get(lane, {}):
+        committed, flushed = row[Lane.COMMITTED], row[Lane.FLUSHED]
+        size = row[Lane.SEGMENT_SIZE]
+        if segment_start(flushed, size) not in self._files.get(lane, {}):
             return False  # it could not be opened, and is tried again
-        if words[base + Lane.FLUSH_REQUESTED] > flushed or committed // size > flushed // size or self.stopping:
+        if row[Lane.FLUSH_REQUESTED] > flushed or committed // size > flushed // size or self.stopping:
             return True
         since = now - self._last_flush.get(lane, LONG_AGO_NS)
         if self._timed and since < self.interval_ms * 1_000_000:
@@ -210,18 +220,18 @@ class FlushRealTimeService(ServiceThread):
         return committed - flushed >= self._least_bytes or since >= self._thorough_ns
 
     def _order(self, lane: int) -> SyncOrder:
-        """What one fdatasync covers: the segment that `flushed` is in, up to what is committed now."""
-        words, base = self.words, self.control.lane_base(lane)
-        flushed, committed = words[base + Lane.FLUSHED], words[base + Lane.COMMITTED]
-        size = words[base + Lane.SEGMENT_SIZE]
-        start = flushed - flushed % size
+        """What the next fdatasync covers: the segment that `flushed` is in, up to `committed`."""
+        row = self.control.row(lane)
+        flushed, committed = row[Lane.FLUSHED], row[Lane.COMMITTED]
+        size = row[Lane.SEGMENT_SIZE]
+        start = segment_start(flushed, size)
         return SyncOrder(lane, flushed, committed, start, min(committed, start + size), self._files[lane][start])
 
     def _sync(self, order: SyncOrder) -> tuple[int, int]:
-        """Runs in a thread of its own when several lanes are due, so it touches nothing but the
-        file.
+        """Syncs the file. Returns (errno or 0, nanoseconds); ENOENT where the file has no name left.
 
-        Returns (errno or 0, nanoseconds).
+        It runs in a thread of its own when several lanes are due, so it touches nothing but the
+        file.
         """
         began = self.clock.monotonic_ns()
         try:
@@ -233,48 +243,50 @@ class FlushRealTimeService(ServiceThread):
         return 0, self.clock.monotonic_ns() - began
 
     def _finish(self, order: SyncOrder, result: tuple[int, int]) -> int:
-        """Publishes what a sync has made durable, or asks for it to be written again. By how much
-        `flushed` moved.
+        """Publishes what a sync has made durable, or asks for it to be written again.
+
+        Returns by how many bytes `flushed` moved.
         """
-        words, base, lane = self.words, self.control.lane_base(order.lane), order.lane
+        lane, row = order.lane, self.control.row(order.lane)
         code, nanoseconds = result
         if code == errno.ENOENT:
             self._stop_lane(lane, order.start)
             return 0
         self.set_fault(lane, code)
         if code:
-            words[base + Lane.REWRITE_WANTED] += 1
+            row[Lane.REWRITE_WANTED] += 1
             self._not_before[lane] = self.clock.monotonic_ns() + self._retry_ns
             self._committer.wake()
             return 0
-        words[base + Lane.FLUSHED] = order.target
-        words[base + Lane.SYNCS] += 1
+        row[Lane.FLUSHED] = order.target
+        row[Lane.SYNCS] += 1
         self._last_flush[lane] = self.clock.monotonic_ns()
-        self.acted(nanoseconds)
-        if words[base + Lane.LISTENING]:
+        self.count_action(nanoseconds)
+        if row[Lane.LISTENING]:
             self._notices.publish(lane, order.committed, order.target)
-        is_segments_end = order.target % words[base + Lane.SEGMENT_SIZE] == 0
+        is_segments_end = order.target % row[Lane.SEGMENT_SIZE] == 0
         if is_segments_end:
             self.channel.close(self._files[lane].pop(order.start))
         if is_segments_end or lane not in self._recorded:
-            # Positions are written in this round: without them a stopped store would read as empty
-            # after its first flush.
+            # positions are written in this round: without them a stopped store would read as empty
+            # after its first flush
             self._recorded_ns = LONG_AGO_NS
         return order.target - order.flushed
 
     def _open_segments(self, lane: int) -> bool:
-        """Opens every segment that exists and is not flushed yet, before the committer's first
-        write to it.
+        """Opens every segment of a lane that exists and is not flushed. False where one can't be.
+
+        The committer writes nothing to a segment before it is open here.
         """
-        words, base = self.words, self.control.lane_base(lane)
-        allocated, flushed = words[base + Lane.ALLOCATED], words[base + Lane.FLUSHED]
-        size = words[base + Lane.SEGMENT_SIZE] or self.facts.segment_bytes
+        row = self.control.row(lane)
+        allocated, flushed = row[Lane.ALLOCATED], row[Lane.FLUSHED]
+        size = row[Lane.SEGMENT_SIZE] or self.facts.segment_bytes
         files = self._files.setdefault(lane, {})
         directory = self.directory.lane(lane)
         try:
-            for start in range(flushed - flushed % size, allocated, size):
+            for start in range(segment_start(flushed, size), allocated, size):
                 if start not in files:
-                    files[start] = self.channel.open(directory.segment(start))
+                    files[start] = self.channel.open(directory.segment_path(start))
         except OSError as error:
             self._unopened.add(lane)
             self.set_fault(lane, error.errno or errno.EIO)
@@ -282,24 +294,25 @@ class FlushRealTimeService(ServiceThread):
         if lane in self._unopened:
             self._unopened.remove(lane)
             self.set_fault(lane, 0)
-        words[base + Lane.OPENED] = allocated
+        row[Lane.OPENED] = allocated
         return True
 
     def record_positions(self) -> None:
-        """Writes `positions` (ours) and `checkpoint` (RocketMQ's) of every lane that moved: data
-        and consume queues are durable up to what they say."""
+        """Writes `positions` (ours) and `checkpoint` (RocketMQ's) of every lane that moved.
+
+        Data and consume queues are durable up to what these files say.
+        """
         self._recorded_ns = self.clock.monotonic_ns()
-        words = self.words
         for lane in np.flatnonzero(self._flushed).tolist():
-            base = self.control.lane_base(lane)
-            first = words[base + Lane.FIRST]  # loaded first: it may grow up to the other two
-            # what lies below the first needs no entries: queues that are being built anew may not
-            # have come so far yet
-            dispatched, flushed = max(words[base + Lane.DISPATCH_SYNCED], first), words[base + Lane.FLUSHED]
+            row = self.control.row(lane)
+            first = row[Lane.FIRST]  # loaded before the other two: it may grow up to them
+            # nothing below the first offset needs an entry, and queues that are being built anew
+            # may not have come so far yet
+            dispatched, flushed = max(row[Lane.DISPATCH_SYNCED], first), row[Lane.FLUSHED]
             if self._recorded.get(lane) == (flushed, dispatched, first):
                 continue
             directory = self.directory.lane(lane)
-            timestamp = words[base + Lane.DISPATCHED_TIMESTAMP]
+            timestamp = row[Lane.DISPATCHED_TIMESTAMP]
             try:
                 if lane not in self._positions:
                     self._positions[lane] = PositionsFile(directory, self.facts.id, self.channel)
@@ -311,10 +324,10 @@ class FlushRealTimeService(ServiceThread):
                         first_where=first,
                         last_store_timestamp=timestamp,
                         drained=False,
-                        entries=counted_entries(words, base, dispatched),
+                        entries=counted_entries(row, dispatched),
                     )
                 )
-                words[base + Lane.FIRST_RECORDED] = first
+                row[Lane.FIRST_RECORDED] = first
                 StoreCheckpoint(timestamp, timestamp, 0).save(directory.checkpoint_file, self.channel)
             except OSError as error:
                 log.warning("lane %d: positions not written: %s; a restart after a reboot scans more", lane, error)
@@ -334,4 +347,4 @@ class FlushRealTimeService(ServiceThread):
 
 
 if __name__ == "__main__":
-    main(FlushRealTimeService)
+    main(Flusher)

@@ -1,4 +1,4 @@
-"""Which lanes have buffers, seen from a stage: mapped when needed, let go as soon as they are given
+"""The write buffers of all lanes, as a stage maps them: when it needs them, until they are given
 back.
 """
 
@@ -24,9 +24,7 @@ class LaneBuffers:
         self._mapped: dict[int, tuple[int, WriteBuffers]] = {}
 
     def get(self, lane: int) -> WriteBuffers:
-        """The lane's buffers. Raises FileNotFoundError when they were unlinked under the running
-        store.
-        """
+        """The lane's buffers. Raises FileNotFoundError where somebody has unlinked them."""
         sequence = int(self._sequences[lane])
         known = self._mapped.get(lane)
         if known and known[0] == sequence:
@@ -39,11 +37,14 @@ class LaneBuffers:
         return buffers
 
     def follow(self) -> None:
-        """Maps what was made, so that it is safe from being unlinked, and unmaps what was given
-        back: its memory is free only when the last mapping goes."""
+        """Maps what was made, and unmaps what was given back.
+
+        Mapped buffers stay readable after an unlink. The memory of buffers is free only when the
+        last mapping goes.
+        """
         has_buffers = (self._sequences & np.uint64(1)).astype(bool) & (self._lanes[:, Lane.SLOTS] > 0)
         for lane in np.flatnonzero(has_buffers).tolist():
-            with contextlib.suppress(FileNotFoundError):  # unlinked already: the commit that needs it says so
+            with contextlib.suppress(FileNotFoundError):  # unlinked already: the commit that needs them says so
                 self.get(lane)
         for lane, (sequence, _) in list(self._mapped.items()):
             if int(self._sequences[lane]) != sequence:

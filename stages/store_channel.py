@@ -1,6 +1,4 @@
-"""The disk as a stage sees it: no call by a path of the store reaches another directory that has
-come into its place.
-"""
+"""The disk as a stage sees it: a call never reaches another directory in the store's place."""
 
 from __future__ import annotations
 
@@ -13,24 +11,25 @@ from commitlog.disk.file_channel import FileChannel
 
 
 class StoreChannel(FileChannel):
-    """Raises FileNotFoundError where the path of the store no longer leads to the directory that it
-    led to at first.
+    """The disk, for paths in one store. Each call checks that the store is still at its path.
 
-    An open looks before, so that nothing is made there, and after, so that no byte of ours goes to
-    a file there and no sync of such a file counts. What is open already is the store's, wherever it
-    is.
+    Calls raise FileNotFoundError where the path leads to another directory than at first. An open
+    checks before, so that it makes nothing there, and after, so that no byte of ours goes to a file
+    there and no sync of such a file counts. A file that is open already is the store's, wherever
+    the store is.
     """
 
     def __init__(self, store: Path) -> None:
         self._store = str(store)
-        self._identity = self._look()
+        self._identity = self._identify()
 
-    def _look(self) -> tuple[int, int]:
+    def _identify(self) -> tuple[int, int]:
+        """Device and inode of the directory that is at the store's path now."""
         facts = os.stat(self._store)
         return facts.st_dev, facts.st_ino
 
     def _check(self) -> None:
-        if self._look() != self._identity:
+        if self._identify() != self._identity:
             raise FileNotFoundError(errno.ENOENT, "the store is not here any more", self._store)
 
     def open(self, path: str | Path, *, write: bool = False, create: bool = False, exclusive: bool = False) -> int:

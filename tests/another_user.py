@@ -1,4 +1,4 @@
-"""Trying as another user what root may do anyway."""
+"""Tries as another user what root may do anyway."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ NOBODY = 65534
 
 
 def as_nobody(action: Callable[[], object]) -> str:
-    """What the action returns as text, or the error it raises, with its class, in a forked child
-    that is another user.
+    """Runs the action as another user, in a forked child.
+
+    Returns its text, or its error with the error's class.
     """
 
     def act() -> object:

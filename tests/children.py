@@ -1,4 +1,4 @@
-"""Forked children of a test: what they do, or become, ends with them."""
+"""Forked children of a test: all that they do ends with them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ _CAPABILITY_VERSION = 0x20080522
 
 
 def in_child(action: Callable[[], object]) -> str:
-    """What the action returns as text, or the error it raises, with its class, in a forked child.
-    It must come to its end.
+    """Runs the action in a forked child, which must come to its end.
+
+    Returns its text, or its error with the error's class.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -32,8 +33,9 @@ def in_child(action: Callable[[], object]) -> str:
 
 
 def without_privileges(action: Callable[[], object]) -> str:
-    """What the action returns or raises in a forked child that has no capabilities: modes of files
-    count, also for root.
+    """Runs the action in a forked child without capabilities.
+
+    There modes of files count, also for root.
     """
 
     def act() -> object:

@@ -1,6 +1,4 @@
-"""Fixtures of all tests: pools of their own, a look for leaks after each, one Spark session a
-worker.
-"""
+"""Fixtures of all tests: pools of their own, a check for leaks, one Spark session a worker."""
 
 from __future__ import annotations
 
@@ -26,12 +24,12 @@ if TYPE_CHECKING:
 
     from tests.builders.hand_made import HandMadeStore
 
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as for what a shell starts in the background
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell does for background processes
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _DISPLAY = ("CLICOLOR", "COLUMNS", "FORCE_COLOR", "GITHUB_ACTIONS", "LINES", "NO_COLOR", "PY_COLORS")
 _PROGRAMS = ("COMMITLOG_", "PYSPARK_", "PYTHON", "SPARK_")
-for _name in list(os.environ):  # what a user, or a CI service, has told other programs
+for _name in list(os.environ):  # settings of a user or a CI service for other programs
     if _name.startswith(_DISPLAY + _PROGRAMS):
         del os.environ[_name]
 
@@ -59,17 +57,20 @@ def _fixtures(item: pytest.Item) -> list[str]:
     return getattr(item, "fixturenames", [])
 
 
-_spark_jvm: int | None = None  # the session is one a worker, and so is its JVM
+_spark_jvm: int | None = None  # one session a worker, and one JVM
 
 
 @pytest.fixture(scope="session", autouse=True)
 def shm_base() -> Iterator[Path]:
-    """A directory of this pytest process in /dev/shm, named in COMMITLOG_SHM_DIR. Its path is short
-    because sockets lie in it, and theirs may be 107 bytes long. A lock on it tells it from those of
-    runs that were killed, which are removed."""
+    """A directory of this pytest process in /dev/shm, named in COMMITLOG_SHM_DIR.
+
+    Its path is short, because sockets are in it, and theirs may have 107 bytes. A lock on it tells
+    it from directories of runs that were killed, which are removed.
+    """
     for stale in leaks.SHARED_MEMORY.glob(f"{leaks.BASE_PREFIX}*"):
         _remove_if_stale(stale)
-    unlocked = Path(tempfile.mkdtemp(dir=leaks.SHARED_MEMORY, prefix=f".{leaks.BASE_PREFIX}"))  # not yet a stale one
+    # A hidden name, because a directory without its lock would look stale.
+    unlocked = Path(tempfile.mkdtemp(dir=leaks.SHARED_MEMORY, prefix=f".{leaks.BASE_PREFIX}"))
     lock = os.open(unlocked, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(lock, fcntl.LOCK_EX)
     base = unlocked.rename(unlocked.with_name(unlocked.name[1:]))
@@ -104,9 +105,12 @@ def shm_root(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Path]:
-    """The test's own directory for pools. Afterwards it must be empty and nothing else left: no
-    descriptor, thread, process, socket or piece of shared memory. A test that kills what would
-    clean up is marked `leaves_pools`."""
+    """The test's own directory for pools.
+
+    Afterwards it must be empty, and nothing else may be left: no descriptor, thread, process,
+    socket or piece of shared memory. A test that kills the process that would clean up is marked
+    `leaves_pools`.
+    """
     root = shm_base / str(next(_numbers))
     root.mkdir(mode=0o700)
     monkeypatch.setenv("COMMITLOG_SHM_DIR", str(root))
@@ -140,8 +144,9 @@ def spark_session(shm_base: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture
 def spark(spark_session: SparkSession) -> Iterator[SparkSession]:
-    """The worker's session on two cores. A streaming query that a test leaves running is stopped
-    and fails the test.
+    """The worker's session on two cores.
+
+    A streaming query that a test leaves running is stopped and fails the test.
     """
     yield spark_session
     running = [query.name or str(query.id) for query in spark_session.streams.active]
@@ -153,8 +158,9 @@ def spark(spark_session: SparkSession) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def quick_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark sessions in processes that the test starts start quickly; their standard error gets one
-    line more.
+    """Makes Spark start fast in processes that the test starts.
+
+    Their standard error has one line more.
     """
     from tests.spark_session import QUICK
 
@@ -173,7 +179,7 @@ def store(tmp_path: Path) -> HandMadeStore:
 
 @pytest.fixture
 def look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An index of a stopped store is brought up to date at every `refresh`, not only now and then."""
+    """Makes `refresh` look at a stopped store each time, not only now and then."""
     from commitlog.reading import topic_index
 
     monkeypatch.setattr(topic_index, "STOPPED_REREAD_NS", 0)
@@ -181,7 +187,7 @@ def look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader's name that another process holds is refused at once."""
-    from commitlog.reading import registered_readers
+    """Makes a reader's name that another process holds an error at once."""
+    from commitlog.reading import named_readers
 
-    monkeypatch.setattr(registered_readers, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(named_readers, "PATIENCE_SECONDS", 0.05)

@@ -1,4 +1,7 @@
-"""Clocks that tests turn. They begin with the system's time, as the processes under test have it."""
+"""Clocks that tests turn.
+
+They begin with the system's time, which the processes under test have.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ from commitlog.clock import Clock
 
 
 class SetClock(Clock):
-    """A clock that stands where it was put. It goes on in `sleep` and when a test says so. No two
-    looks at the monotonic time give the same number. `wall` is in milliseconds since the epoch,
-    `boot` in nanoseconds since the boot."""
+    """A clock that stands still until a test moves it, or somebody sleeps.
+
+    No two looks at the monotonic time give the same number. `wall` is in milliseconds since the
+    epoch, `boot` in nanoseconds since the boot.
+    """
 
     def __init__(self) -> None:
         self.wall, self.boot = super().wall_ms(), super().boot_ns()
@@ -29,14 +34,16 @@ class SetClock(Clock):
         self.pass_seconds(seconds)
 
     def pass_seconds(self, seconds: float) -> None:
-        """Time goes by: all clocks move."""
+        """Lets time pass: all clocks move."""
         self.wall += int(seconds * 1000)
         self.boot += int(seconds * 1e9)
 
 
 class SteppingClock(Clock):
-    """The system's, plus what a test has added: retries are due when it says so. `uptime_seconds`:
-    the machine was booted so long ago when the clock is made."""
+    """The system's clock, plus what a test has added: retries are due when the test says so.
+
+    `uptime_seconds`: the time since the machine's boot when the clock is made.
+    """
 
     def __init__(self, uptime_seconds: float | None = None) -> None:
         self.added_ns = 0 if uptime_seconds is None else int(uptime_seconds * 1e9) - super().monotonic_ns()
@@ -45,8 +52,9 @@ class SteppingClock(Clock):
         return super().monotonic_ns() + self.added_ns
 
     def step(self, seconds: float) -> None:
-        """Time goes forward; it never goes back, which on a machine that has just booted would be
-        below zero.
+        """Moves time forward.
+
+        Backward would be below zero on a machine that has just booted.
         """
         assert seconds >= 0
         self.added_ns += int(seconds * 1e9)

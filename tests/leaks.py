@@ -1,5 +1,6 @@
-"""What a test may leave behind: nothing. Looks at descriptors, threads, processes and shared
-memory, before and after.
+"""What a test may leave behind: nothing.
+
+Looks at descriptors, threads, processes and shared memory, before and after each test.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tests.waiting import wait_until
 
 PROC = Path("/proc")
 SHARED_MEMORY = Path("/dev/shm")
-BASE_PREFIX = "clt-"  # of the directories in which tests keep their pools
+BASE_PREFIX = "clt-"  # prefix of the directories in which tests keep their pools
 _SPARK_SOCKET = re.compile(r"/\.[0-9a-f]{8}-[0-9a-f-]{27}\.sock$")
 SUSPECTS = ("commitlog-", "psm_", "sem.", "test-of-leaks")  # our pools, and what multiprocessing makes
 
@@ -34,7 +35,7 @@ def parent_and_state(pid: int) -> tuple[int, str]:
     """From the process table; (0, "") for a process that is gone."""
     try:
         with open(f"{PROC}/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()  # a name may be no UTF-8
+            fields = file.read().rpartition(b")")[2].split()  # a name may not be UTF-8
     except OSError:
         return 0, ""
     return int(fields[1]), fields[0].decode()
@@ -60,16 +61,18 @@ def descriptors() -> dict[int, str]:
 
 
 def shared_memory() -> set[str]:
-    """Names outside the tests' own directories that could come from a test; others use /dev/shm as
-    well.
+    """Names outside the tests' own directories that could come from a test.
+
+    Other programs use /dev/shm as well.
     """
     return {name for name in os.listdir(SHARED_MEMORY) if name.startswith(SUSPECTS)}
 
 
 def left_in_the_end(look: Callable[[], list[str]], patience: float) -> list[str]:
-    """What `look` finds when it has looked for `patience` seconds; nothing, as soon as it finds
-    nothing once: what others have in the same places comes and goes, such as the names of
-    multiprocessing's semaphores."""
+    """What `look` still finds after `patience` seconds; nothing, as soon as it finds nothing.
+
+    What others have in the same places comes and goes, such as the semaphores of multiprocessing.
+    """
     found: list[str] = []
 
     def is_clean() -> bool:
@@ -78,7 +81,7 @@ def left_in_the_end(look: Callable[[], list[str]], patience: float) -> list[str]
 
     if is_clean():
         return []
-    gc.collect()  # what only a cycle of references keeps alive is no leak
+    gc.collect()  # an object in a cycle of references is no leak
     with contextlib.suppress(AssertionError):
         wait_until(is_clean, patience=patience)
     return found
@@ -86,9 +89,10 @@ def left_in_the_end(look: Callable[[], list[str]], patience: float) -> list[str]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state before a test. `mark` is an environment entry that every process the test starts
-    inherits, so that those are found that have lost their parent. Stores of tests are below
-    `stores`.
+    """The state before a test.
+
+    `mark` is an environment entry that every process of the test inherits, so that processes are
+    found that have lost their parent. Stores of tests are below `stores`.
 
     It is taken around each of thousands of tests, so it reads no more than the names of the
     processes; what a new one is, is asked afterwards.
@@ -115,7 +119,7 @@ class Snapshot:
         )
 
     def leaks(self) -> list[str]:
-        """What is there now and was not then, one line each."""
+        """What is there now and was not there before, one line each."""
         return [
             *(describe(pid) for pid in self.left_processes()),
             *self._threads(),
@@ -124,8 +128,9 @@ class Snapshot:
         ]
 
     def left_processes(self) -> set[int]:
-        """New processes that descend from this one or carry the mark. Spark's own come and go as
-        they like.
+        """New processes that descend from this one or carry the mark.
+
+        Those of Spark may come and go.
         """
         return {pid for pid in pids() - self.pids if self._is_of_the_test(pid)}
 
@@ -143,7 +148,7 @@ class Snapshot:
         try:
             entries = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
         except OSError:
-            return False  # another user's, or gone
+            return False  # it is another user's, or gone
         return self.mark.encode() in entries
 
     def _threads(self) -> Iterator[str]:
@@ -169,8 +174,10 @@ class Snapshot:
                 yield f"shared memory {path}"
 
     def _is_of_another_store(self, pool: Path) -> bool:
-        """Whether it is the pool of a store that no test of this process has made: somebody works
-        beside the tests, and may have killed it."""
+        """Whether it is the pool of a store that no test of this process has made.
+
+        Somebody works beside the tests, and may have killed that store.
+        """
         try:
             store = Path(os.fsdecode((pool / STORE_NAME).read_bytes()))
         except (FileNotFoundError, NotADirectoryError):
@@ -179,13 +186,18 @@ class Snapshot:
 
 
 def _is_py4js(thread: threading.Thread) -> bool:
-    """py4j serves calls from the JVM (foreachBatch) in threads that live as long as the session."""
+    """Whether py4j started the thread.
+
+    It serves calls from the JVM (foreachBatch) in threads that live as long as the session.
+    """
     return "py4j" in type(thread).__module__ or "py4j" in repr(getattr(thread, "_target", None))
 
 
 def _spark_sockets() -> set[str]:
-    """Names, as /proc/self/fd shows them, of sockets that may be PySpark's: py4j keeps a TCP
-    connection for each thread, and the server of accumulators one with a path like `.<uuid>.sock`.
+    """Sockets that may be PySpark's, as /proc/self/fd shows them.
+
+    py4j keeps a TCP connection for each thread, and the server of accumulators has a socket with a
+    path like `.<uuid>.sock`.
     """
     names = set()
     for table in (PROC / "net").glob("tcp*"):  # there may be no IPv6
@@ -198,8 +210,9 @@ def _spark_sockets() -> set[str]:
 
 
 def _is_in_use(path: Path) -> bool:
-    """Whether a living process maps a file at or below `path`: then it is somebody's who works
-    beside the tests.
+    """Whether a living process maps a file at or below `path`.
+
+    Then it belongs to somebody who works beside the tests.
     """
     needle = str(path).encode()
     for pid in pids():
@@ -212,7 +225,7 @@ def _is_in_use(path: Path) -> bool:
 
 
 def kill(pids: set[int]) -> None:
-    """Ends processes that a test left, so that the tests after it start clean."""
+    """Ends processes that a test left, so that later tests start clean."""
     for pid in pids:
         try:
             os.kill(pid, signal.SIGKILL)

@@ -1,6 +1,8 @@
-"""Machines that a test can't have: one with little memory or disk, of another name, or just booted.
-A forked child gets them as namespaces of its own, where the kernel allows that: to root nearly
-everywhere, to others in a user namespace."""
+"""Machines that a test can't have: with little memory or disk, of another name, or just booted.
+
+A forked child gets them as its own namespaces, where the kernel allows that: root nearly
+everywhere, other users in a user namespace.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +24,18 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class NotAllowed(Exception):
-    """The kernel, or what this machine runs in, refuses the namespace."""
+    """The kernel, or the container, refuses the namespace."""
 
 
 def with_tmpfs(place: Path, size: int, action: Callable[[], None]) -> None:
-    """Does it in a child in which `place`, a directory, is a tmpfs of `size` bytes. It ends with
-    the child.
+    """Runs the action in a child where the directory `place` is a tmpfs of `size` bytes.
+
+    The tmpfs ends with the child.
     """
 
     def act(as_root: bool) -> None:
         _unshare(CLONE_NEWNS, as_root)
-        _call("mount", None, b"/", None, MS_REC | MS_PRIVATE, None)  # nobody else is to see the next one
+        _call("mount", None, b"/", None, MS_REC | MS_PRIVATE, None)  # so that nobody else sees the next mount
         _call("mount", b"tmpfs", os.fsencode(place), b"tmpfs", 0, f"size={size},mode=0700".encode())
         action()
 
@@ -40,7 +43,7 @@ def with_tmpfs(place: Path, size: int, action: Callable[[], None]) -> None:
 
 
 def on_a_host_called(name: str, action: Callable[[], None]) -> None:
-    """Does it in a child for which the machine has this name, which nobody knows."""
+    """Runs the action in a child where the machine has this name, which no resolver knows."""
 
     def act(as_root: bool) -> None:
         _unshare(CLONE_NEWUTS, as_root)
@@ -61,7 +64,7 @@ def _is_known(name: str) -> bool:
 
 
 def just_booted(uptime_seconds: int, action: Callable[[], None]) -> None:
-    """Does it in a child for which the machine was booted so many seconds ago."""
+    """Runs the action in a child where the machine was booted that many seconds ago."""
 
     def act(as_root: bool) -> None:
         offsets = _offsets()
@@ -71,15 +74,17 @@ def just_booted(uptime_seconds: int, action: Callable[[], None]) -> None:
             up_for = int(time.clock_gettime(clock)) - offsets[name]
             lines.append(f"{name} {uptime_seconds - up_for} 0\n")
         _write("timens_offsets", "".join(lines))
-        said = in_child(action)  # its children are in the namespace, not the process itself
+        said = in_child(action)  # only its children are in the namespace
         assert said == "None", said
 
     _try(act)
 
 
 def _try(act: Callable[[bool], None]) -> None:
-    """Does it in a child with the rights that it has, else with those of root in a user namespace.
-    Skips the test where neither is allowed."""
+    """Runs the action in a child with its own rights, else as root of a user namespace.
+
+    Skips the test where neither is allowed.
+    """
     said = ""
     for as_root in (False, True):
         said = in_child(partial(act, as_root))
@@ -91,7 +96,7 @@ def _try(act: Callable[[bool], None]) -> None:
 
 
 def _offsets() -> dict[str, int]:
-    """By how many whole seconds this process's clocks differ from the kernel's already."""
+    """The whole seconds by which this process's clocks already differ from the kernel's."""
     try:
         lines = Path("/proc/self/timens_offsets").read_text().splitlines()
     except FileNotFoundError as error:
@@ -100,7 +105,10 @@ def _offsets() -> dict[str, int]:
 
 
 def _unshare(namespace: int, as_root: bool) -> None:
-    """Leaves for a namespace of its own. `as_root`: and for a user namespace in which one is root."""
+    """Moves this process into new namespaces.
+
+    With `as_root` also into a user namespace in which it is root.
+    """
     if not as_root:
         _call("unshare", namespace)
         return
@@ -111,7 +119,7 @@ def _unshare(namespace: int, as_root: bool) -> None:
 
 
 def _write(name: str, text: str) -> None:
-    """A file of this process in /proc that may be refused."""
+    """Writes a file of this process in /proc; the kernel may refuse that."""
     try:
         Path("/proc/self", name).write_text(text)
     except OSError as error:
@@ -119,6 +127,6 @@ def _write(name: str, text: str) -> None:
 
 
 def _call(call: str, *arguments: object) -> None:
-    """A system call that may be refused."""
+    """Makes a system call that may be refused."""
     if getattr(_libc, call)(*arguments) != 0:
         raise NotAllowed(f"{call}: {os.strerror(ctypes.get_errno())}")

@@ -1,9 +1,8 @@
-"""The Spark session that the tests of one pytest worker share: small, and quick to start from the
-second run on.
+"""The Spark session that all tests of a pytest worker share: small, and quick from run two on.
 
 `commitlog.spark.session` keeps an archive of classes for that
-(commitlog/spark/session/class_data.py), which the first run makes when its session ends. Sessions
-in processes that a test starts use it and never make one: their JVM would outlive the test.
+(commitlog/spark/launching/class_data.py). The first run makes it when its session ends. Sessions in
+processes that a test starts use it and never make one: their JVM would outlive the test.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ CONFIG = {
 
 @contextmanager
 def small_session(directory: Path, **config: Any) -> Iterator[SparkSession]:
-    """A session on two cores whose warehouse lies in `directory`; afterwards its JVM is gone."""
+    """A session on two cores whose warehouse is in `directory`; afterwards its JVM is gone."""
     import commitlog.spark
-    from commitlog.spark.session.class_data import VARIABLE
+    from commitlog.spark.launching.class_data import VARIABLE
 
     settings = CONFIG | {
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
@@ -62,7 +61,7 @@ def _end(session: SparkSession) -> None:
     gateway: Any = session.sparkContext._gateway
     session.stop()
     gateway.shutdown()
-    gateway.proc.stdin.close()  # what the JVM takes as the end
+    gateway.proc.stdin.close()  # this ends the JVM
     wait_until(lambda: gateway.proc.poll() is not None, "the JVM has ended")
     SparkContext._gateway = None
     SparkContext._jvm = None

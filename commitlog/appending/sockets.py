@@ -1,13 +1,12 @@
-"""The ZeroMQ sockets of a user's process: made when first needed, and missed where they can't be
-had.
+"""The ZeroMQ sockets of a user's process: made when they are first needed.
 
-All that goes through them is hints, so no error of theirs reaches a caller: the stages come round
-without a wakeup, and who waits for a notice looks every millisecond. libzmq ends the process when
-it can't have the descriptors of a context, so it is only asked where there are enough.
+They carry hints only, so an error of theirs reaches no caller: the stages come round without a
+wakeup, and a thread that waits for a notice looks every millisecond. libzmq ends the process when
+it can't have the descriptors of a context, so it is asked only where there are enough.
 
-They are made by a thread of their own. An exception from a signal handler, which Python raises in
-the main thread only, may come in the middle of the making, and the traceback would keep a socket
-that nobody can close; to end a context is to wait for all of its sockets.
+A thread of its own makes each socket. Python raises an exception from a signal handler in the main
+thread only. Such an exception may come while a socket is made, and its traceback would keep a
+socket that nobody can close; but the end of a context waits for all of its sockets.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import zmq
 
-from commitlog.appending.wire import NoticeSubscriber, WakeupSender
+from commitlog.appending.wakeups import NoticeSubscriber, WakeupSender
 from commitlog.disk.descriptors import are_free
 from commitlog.shm.positions import ControlRegion
 
@@ -31,19 +30,19 @@ log = logging.getLogger(__name__)
 
 
 class Sockets:
-    """Of one attachment. Any thread may use it; a signal handler may come in between."""
+    """The sockets of one attachment. Any thread may use them; a signal handler may interrupt it."""
 
     def __init__(self, pool: Path, control: ControlRegion) -> None:
-        self._pool, self._words = pool, control.words
+        self._pool, self._control = pool, control
         self._lock = threading.RLock()  # a socket is for one thread at a time
-        self._making = threading.RLock()  # the makers': they never wait for a thread that a handler has come into
+        self._making = threading.RLock()  # the makers': they never wait for a thread that a handler interrupts
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._bells: dict[str, WakeupSender] = {}
         self._notices: NoticeSubscriber | None = None
         self._closed = self._is_parents = False
 
     def call(self, stage: str, how: Callable[[WakeupSender], None]) -> None:
-        """Rings a stage's bell, if there is one."""
+        """Wakes a stage, by `how`, if its socket can be had."""
         if self._closed:
             return
         if stage not in self._bells:
@@ -54,8 +53,9 @@ class Sockets:
                 how(bell)
 
     def notices(self, lane: int) -> NoticeSubscriber | None:
-        """What is said about a lane; None where that can't be heard now. For one thread at a time,
-        until `close`.
+        """The notices about a lane; None where their socket can't be had now.
+
+        For one thread at a time, until `close`.
         """
         if self._notices is None:
             self._make(lambda context: self._make_notices(context, lane))
@@ -90,19 +90,20 @@ class Sockets:
 
     def _make_bell(self, context: zmq.Context[zmq.Socket[bytes]], stage: str) -> None:
         if stage not in self._bells:
-            self._bells[stage] = WakeupSender(context, self._pool, stage, self._words, ControlRegion.stage_base(stage))
+            self._bells[stage] = WakeupSender(context, self._pool, stage, self._control.stage_row(stage))
 
     def _make_notices(self, context: zmq.Context[zmq.Socket[bytes]], lane: int) -> None:
         if self._notices is None:
             self._notices = NoticeSubscriber(context, self._pool, lane)
 
     def abandon(self) -> None:
-        """In a forked child: they are its parent's."""
+        """Leaves the sockets to the parent process. For a forked child."""
         self._closed = self._is_parents = True
 
     def close(self) -> None:
-        """Ends them all; again, where an interrupt came in between. Nobody may be waiting for a
-        notice.
+        """Ends all sockets. It may be called again after an interrupt.
+
+        No thread may be waiting for a notice meanwhile.
         """
         if self._is_parents:
             return

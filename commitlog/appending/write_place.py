@@ -1,21 +1,21 @@
-"""Where a producer writes next: the write buffer of a segment or, in direct mode, the segment's
-file; and its back-pressure.
+"""The place where a producer writes next: a segment's write buffer or, in direct mode, its file.
 
-Rolls into the next segment where a record does not fit (BLANK, RocketMQ's END_OF_FILE), and waits
-for the buffer or file that it needs there.
+Where a record does not fit, it ends the segment with BLANK (RocketMQ's END_OF_FILE) and rolls into
+the next one. There it waits for a free buffer, or for the file: this is the back-pressure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from commitlog.appending.acknowledgements import NOTICE_WAIT_MS, LaneProgress
 from commitlog.appending.attachment import Attachment
-from commitlog.appending.lane import FAULT_PATIENCE_NS, Lease
-from commitlog.appending.progress import NOTICE_WAIT_MS, LaneProgress
+from commitlog.appending.lease import FAULT_PATIENCE_NS, Lease
 from commitlog.clock import Clock
 from commitlog.disk.direct_segment import DirectSegment
 from commitlog.errors import AllocateTimeout, NoBufferAvailable
-from commitlog.record.record import BLANK_BYTES, encode_blank
+from commitlog.record.layout import BLANK_BYTES
+from commitlog.record.record import encode_blank
 from commitlog.shm.layout import DIRECT_WINDOW, Lane, Stage
 from commitlog.shm.pool import is_direct, slot_is_free
 
@@ -25,50 +25,48 @@ def _nowhere(_record: bytes) -> object:
 
 
 class WritePlace:
-    """Attributes: `append(bytes)` writes behind what was written last; `limit`, where a record may
-    end at most (bytes of the lane's log): one that ends beyond it needs `make_room` first;
-    `segment_bytes`.
+    """Attributes: `append(bytes)` writes behind the last record; `segment_bytes`; `limit`, the log
+    offset up to which a record may reach. One that ends beyond it needs `make_room` first.
 
-    Who writes by other means than `append` calls `go_on(where)` afterwards.
+    After a write by other means than `append`, `continue_at` sets the next place.
     """
 
     __slots__ = (
-        "_attachment", "_base", "_clock", "_lease", "_progress", "_segment", "_slot", "_start", "_words", "append", "limit",
+        "_attachment", "_clock", "_lease", "_progress", "_row", "_segment", "_slot", "_start", "append", "limit",
         "segment_bytes",
     )  # fmt: skip
 
     def __init__(self, attachment: Attachment, lease: Lease, progress: LaneProgress, clock: Clock) -> None:
         self._attachment, self._lease, self._progress, self._clock = attachment, lease, progress, clock
-        self._words, self._base = lease.words, lease.base
-        self.segment_bytes = lease.words[lease.base + Lane.SEGMENT_SIZE]
+        self._row = lease.row
+        self.segment_bytes = lease.row[Lane.SEGMENT_SIZE]
         self._slot: memoryview | DirectSegment = memoryview(b"")
         self.append: Callable[[bytes], object] = _nowhere
         self._segment, self._start, self.limit = -1, 0, -1
 
     def make_room(self, where: int, size: int) -> int:
-        """A place for a record of `size` bytes at or behind `where`, the lane's `wrote`; returns
-        where that is.
+        """Finds a place for a record of `size` bytes, and returns its log offset.
 
-        Rolls over, which raises `wrote`, as often as it takes. Raises NoBufferAvailable,
-        AllocateTimeout, DiskFull, …, StoreStopped.
+        The place is at or behind `where`, the lane's `wrote`. Rolling into the next segment raises
+        `wrote`. Raises NoBufferAvailable, AllocateTimeout, DiskFull, …, StoreStopped.
         """
-        words, segment_bytes = self._words, self.segment_bytes
+        row, segment_bytes = self._row, self.segment_bytes
         while True:
             segment = where // segment_bytes
             if segment != self._segment:
                 self._enter(segment)
-                self.go_on(where)
+                self.continue_at(where)
             segment_end = self._start + segment_bytes
             if where + size <= self.limit:
                 return where
             position = where - self._start
             self._slot[position : position + BLANK_BYTES] = encode_blank(segment_end - where)
             if isinstance(self._slot, memoryview):
-                words[self._base + Lane.DATA_END + segment % words[self._base + Lane.SLOTS]] = where + BLANK_BYTES
-            where = words[self._base + Lane.WROTE] = segment_end
+                row[Lane.DATA_END + segment % row[Lane.SLOTS]] = where + BLANK_BYTES
+            where = row[Lane.WROTE] = segment_end
 
-    def go_on(self, where: int) -> None:
-        """`append` continues at `where`, which lies in the segment that is being written."""
+    def continue_at(self, where: int) -> None:
+        """Lets `append` continue at `where`, which is in the segment that is being written."""
         position, slot, buffers = where - self._start, self._slot, self._lease.buffers
         if isinstance(slot, DirectSegment) or buffers is None:
             assert isinstance(slot, DirectSegment)
@@ -77,18 +75,16 @@ class WritePlace:
             self.append = buffers.writer(self._segment, position)
 
     def view(self, where: int, size: int) -> memoryview:
-        """Memory for `size` bytes at `where`, which has room for them; `store` them when they are
-        made.
-        """
+        """Memory for `size` bytes at `where`, where there is room. `store` puts them in place."""
         if isinstance(self._slot, DirectSegment):
             return memoryview(bytearray(size))
         return self._slot[where - self._start : where - self._start + size]
 
     def store(self, made: memoryview, where: int) -> None:
-        """Puts what was made in a `view` in its place."""
+        """Puts the bytes that were made in a `view` in their place."""
         if isinstance(self._slot, DirectSegment):
             self._slot[where - self._start : where - self._start + len(made)] = made
-        self.go_on(where + len(made))
+        self.continue_at(where + len(made))
 
     def read(self, where: int, end: int) -> bytes:
         """The bytes from `where` to the end of its segment or to `end`. Raises DiskError."""
@@ -100,9 +96,9 @@ class WritePlace:
         return data
 
     def leave(self) -> None:
-        """The next record looks for its place anew, and finds out when the store is closing."""
+        """Makes the next record look for its place again, and see whether the store is closing."""
         self.limit, self._segment = -1, -1
-        self._words[self._base + Lane.BLOCKED] = 0  # an interrupted wait may have left it
+        self._row[Lane.BLOCKED] = 0  # an interrupted wait may have left it
 
     def close(self) -> None:
         if isinstance(self._slot, DirectSegment):
@@ -111,7 +107,7 @@ class WritePlace:
     # ---- segments -------------------------------------------------------------------------------
 
     def _enter(self, segment: int) -> None:
-        self._segment = -1  # until all is said of the new one: an interrupt may come in between
+        self._segment = -1  # until all is set for the new one: an interrupt may come in between
         slot = self._open_slot(segment)
         self.close()
         self._slot, self._start = slot, segment * self.segment_bytes
@@ -120,48 +116,48 @@ class WritePlace:
         self._attachment.wake("allocator")
 
     def _open_slot(self, segment: int) -> memoryview | DirectSegment:
-        """Where a segment number is written: its write buffer when that is free, or its file.
-        Raises NoBufferAvailable, …
+        """The write buffer of a segment number when that is free, or the segment's file.
+
+        Raises NoBufferAvailable, AllocateTimeout, DiskFull, …
         """
         self._attachment.check_open()
-        words, base, buffers = self._words, self._base, self._lease.buffers
-        if buffers is None or is_direct(words, base, segment):
+        row, buffers = self._row, self._lease.buffers
+        if buffers is None or is_direct(row, segment):
             return self._open_file(segment)
         config = self._attachment.config.producer
-        flushed_at, size, slots = base + Lane.FLUSHED, self.segment_bytes, buffers.slots
-        if not slot_is_free(segment, words[flushed_at], size, slots):
-            may_write = slot_is_free(segment, words[flushed_at], size, DIRECT_WINDOW)
+        size, slots = self.segment_bytes, buffers.slots
+        if not slot_is_free(segment, row[Lane.FLUSHED], size, slots):
+            may_write = slot_is_free(segment, row[Lane.FLUSHED], size, DIRECT_WINDOW)
             if config.when_no_buffer == "write_direct" and may_write:
                 file = self._open_file(segment)
-                words[base + Lane.DIRECT + segment % DIRECT_WINDOW] = segment + 1
-                words[base + Lane.DIRECT_SEGMENTS] += 1
+                row[Lane.DIRECT + segment % DIRECT_WINDOW] = segment + 1
+                row[Lane.DIRECT_SEGMENTS] += 1
                 return file
             self._progress.request(segment * size)  # or the stages rest between segments that are small
             self._wait_until(
-                lambda: slot_is_free(segment, words[flushed_at], size, slots), config.buffer_wait_ms, self._no_buffer
+                lambda: slot_is_free(segment, row[Lane.FLUSHED], size, slots), config.buffer_wait_ms, self._no_buffer
             )
         return buffers.slot(segment)
 
     def _open_file(self, segment: int) -> DirectSegment:
-        """The segment's file, once it is made and the flusher has it open. Raises AllocateTimeout,
-        DiskFull, …
+        """The segment's file, as soon as it is made and the flusher has it open.
+
+        Raises AllocateTimeout, DiskFull, …
         """
-        words, base, start = self._words, self._base, segment * self.segment_bytes
+        row, start = self._row, segment * self.segment_bytes
 
         def is_ready() -> bool:
-            return words[base + Lane.ALLOCATED] > start and words[base + Lane.OPENED] > start
+            return row[Lane.ALLOCATED] > start and row[Lane.OPENED] > start
 
         def served_others() -> int:
-            """Segments that the allocator makes before this one; what the flusher has to open is
-            nobody else's.
-            """
-            return words[made_at] if words[base + Lane.ALLOCATED] <= start else -1
+            """The segments that the allocator has made, while this one is not among them."""
+            return allocator_row[Stage.ACTIONS] if row[Lane.ALLOCATED] <= start else -1
 
         if not is_ready():
-            made_at = self._attachment.control.stage_base("allocator") + Stage.ACTIONS
+            allocator_row = self._attachment.control.stage_row("allocator")
             limit_ms = self._attachment.config.producer.segment_wait_ms
             self._wait_until(is_ready, limit_ms, self._no_segment, served_others)
-        return DirectSegment(self._lease.directory.segment(start), self._lease.channel)
+        return DirectSegment(self._lease.lane_directory.segment_path(start), self._lease.channel)
 
     # ---- back-pressure --------------------------------------------------------------------------
 
@@ -172,25 +168,25 @@ class WritePlace:
         late: Callable[[int], Exception],
         served: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Waits for the stages, and raises what keeps them, or `late(limit)` at the limit. Counted.
+        """Waits until the condition holds, and counts the wait.
 
-        The limit begins anew whenever `served` changes: a stage that works for others has not come
-        to this yet.
+        Raises the fault of a stage, or `late(limit_ms)` at the limit. The limit begins again
+        whenever `served` changes: then the stage works for others, and has not come to this yet.
         """
-        words, base, clock = self._words, self._base, self._clock
+        row, clock = self._row, self._clock
         began = since = clock.monotonic_ns()
         others = served()
-        words[base + Lane.BUFFER_WAITS] += 1
-        words[base + Lane.BLOCKED] = began
+        row[Lane.BUFFER_WAITS] += 1
+        row[Lane.BLOCKED] = began
         try:
             while not condition():
                 now = clock.monotonic_ns()
                 if now - began > FAULT_PATIENCE_NS:
-                    self._attachment.raise_fault(base)
+                    self._attachment.raise_fault(row)
                 if (others_now := served()) != others:
                     others, since = others_now, now
                 if now - since >= limit_ms * 1_000_000:
-                    words[base + Lane.BUFFER_TIMEOUTS] += 1
+                    row[Lane.BUFFER_TIMEOUTS] += 1
                     self._attachment.check_open()
                     self._attachment.check_stages()
                     raise late(limit_ms)
@@ -198,7 +194,7 @@ class WritePlace:
                     self._attachment.wake(stage)
                 self._attachment.await_notice(NOTICE_WAIT_MS, condition)
         finally:
-            words[base + Lane.BLOCKED] = 0
+            row[Lane.BLOCKED] = 0
             self._progress.waited_for_buffer(clock.monotonic_ns() - began)
 
     def _no_buffer(self, limit_ms: int) -> NoBufferAvailable:

@@ -6,8 +6,10 @@ import sys
 
 
 def main() -> None:
-    """Entry point. What takes long to import is imported here, so that Ctrl-C ends it without a
-    traceback then too.
+    """The entry point.
+
+    Slow imports are made in here, so that a Ctrl-C during them ends the command without a
+    traceback.
     """
     try:
         from commitlog.cli.app import run_command

@@ -1,4 +1,4 @@
-"""`python -m commitlog.cli` is the command `commitlog`, where the script itself is not on the path."""
+"""`python -m commitlog.cli` is the command `commitlog`, also where that is not on the path."""
 
 from commitlog.cli import main
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+import commitlog
 from commitlog.errors import CommitLogError
 from commitlog.lines import printable
 
@@ -29,13 +30,14 @@ COMMANDS: dict[str, str] = {
     "dump": "inspect",
     "verify": "inspect",
     "profile": "profile",
+    "config": "config",
     "destroy": "destroy",
 }
 """Name of a command → its module in this package, in the order that `--help` lists them."""
 
 
 class LazyCommands(TyperGroup):
-    """Finds the commands in `COMMANDS` instead of a list that had to be imported first."""
+    """Finds a command in `COMMANDS` and imports its module only then."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -51,9 +53,7 @@ class LazyCommands(TyperGroup):
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"commitlog {version('pyspark-commitlog')}")
+        typer.echo(f"commitlog {commitlog.__version__}")
         raise typer.Exit
 
 
@@ -61,7 +61,7 @@ app = typer.Typer(
     cls=LazyCommands,
     add_completion=False,
     no_args_is_help=True,
-    rich_markup_mode=None,  # plain help: the same with and without rich, and quick
+    rich_markup_mode=None,  # plain help: quick, and the same with and without rich
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -80,20 +80,26 @@ def _line(message: Exception | str) -> str:
     return printable(" ".join(str(message).split()))
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *place: object, **more: object) -> None:
-    """One line, as for an error: where in the code it was said helps nobody who types a command."""
+def _show_warning(message: Warning | str, category: type[Warning], *_place: object, **_more: object) -> None:
+    """A warning as one line, like an error.
+
+    Its place in the code helps nobody who types a command.
+    """
     sys.stderr.write(f"commitlog: {_line(message)} [{category.__name__}]\n")
 
 
 def run_command() -> None:
-    """Does what the command line says. An error of ours, or a file that may not be read, is one
-    line on stderr and exit code 1; a bug keeps its traceback."""
+    """Does what the command line says.
+
+    An error of ours, or of a file that may not be read, is one line on stderr, and the exit code is
+    1. A bug keeps its traceback.
+    """
     warnings.showwarning = _show_warning
     try:
         app()
     except CommitLogError as error:
         _give_up(error)
-    except PermissionError as error:  # in a store of somebody else's
+    except PermissionError as error:  # the store belongs to somebody else
         _give_up(error, f"{error.filename}: {error.strerror}; check its owner and permissions")
 
 

@@ -1,4 +1,4 @@
-"""`commitlog cat STORE`: prints messages, of a live store, a stopped one, or a RocketMQ store root."""
+"""`commitlog cat STORE`: prints the messages of a live or stopped store, or of a RocketMQ root."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def cat(
     ] = "earliest",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more at the end.")] = False,
     form: Annotated[
-        Format, typer.Option("--format", help="Bodies a line each, or one JSON object a message.")
+        Format, typer.Option("--format", help="Values a line each, or one JSON object a message.")
     ] = Format.value,
     isolation: Annotated[Isolation, typer.Option(help="How far to read.")] = Isolation.flushed,
     skip_corrupt: Annotated[
@@ -47,13 +47,20 @@ def cat(
 
     out = sys.stdout.buffer
     try:
-        with Reader(store, topic or None, isolation.value, start, follow, ignore_corrupt=skip_corrupt) as reader:
+        with Reader(
+            store,
+            topic or None,
+            start=start,
+            follow=follow,
+            isolation=isolation.value,
+            ignore_corrupt=skip_corrupt,
+        ) as reader:
             for message in reader:
                 out.write(_as_json(message) if form is Format.json else message.value + b"\n")
                 if follow:
                     out.flush()
         out.flush()
-    except (KeyboardInterrupt, CommitLogError) as error:  # what was good before it comes first
+    except (KeyboardInterrupt, CommitLogError) as error:  # first print the good messages before it
         out.flush()
         if isinstance(error, CommitLogError):
             raise
@@ -71,7 +78,7 @@ def _as_json(message: Message) -> bytes:
         "timestamp": message.timestamp,
         "key": message.key,
         "tags": message.tags,
-        "properties": message.properties,
+        "headers": message.headers,
         "message_id": message.message_id,
     }
     try:

@@ -1,5 +1,6 @@
-"""`commitlog destroy STORE`: removes the files of a stopped store, and its pool, or the pool of a
-store that is gone.
+"""`commitlog destroy STORE`: removes a stopped store and its pool.
+
+Of a store that is gone already it removes the pool.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ def destroy(
     store: Annotated[Path, typer.Argument(help="Directory of the store.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Remove STORE with all its messages, and its shared memory; also the memory of one that is
-    gone.
+    """Remove STORE with all its messages and its shared memory.
+
+    Where STORE is gone already, its shared memory is removed.
     """
     from commitlog.disk.file_channel import DISK
     from commitlog.disk.store_directory import StoreDirectory
@@ -39,8 +41,8 @@ def destroy(
         return
     if not directory.file.exists() and is_in_use(directory.path):
         raise StoreRunning(
-            f"{directory.path} is gone, and its shared memory still in use: its stages notice and leave within a minute, a "
-            f"producer when it sends or is closed; then repeat this command"
+            f"{directory.path} is gone, and its shared memory is still in use. Its stages notice that within a minute, "
+            f"a producer notices it when it sends or is closed. Repeat this command then"
         )
     facts = directory.load()
     directory.check_owner()
@@ -48,12 +50,12 @@ def destroy(
         control = attach_control(directory, facts)
         if control is not None:
             control.close()
-        _take_locks(directory, control.region.path if control else None, locks)  # before it asks, kept until it is done
+        _take_locks(directory, control.region.path if control else None, locks)  # before the question, to the end
         if not yes:
             typer.confirm(f"Remove {directory.path} and every message in it?", abort=True)
         if control is not None:
             remove_pool(control.region.path.parent)
-        DISK.unlink(directory.file)  # first: what is left of an interrupted removal is no store any more
+        DISK.unlink(directory.file)  # first: what an interrupted removal leaves is no store any more
         shutil.rmtree(directory.path)
     typer.echo(f"removed {directory.path}")
     for pool in strays:
@@ -61,8 +63,9 @@ def destroy(
 
 
 def _take_locks(directory: StoreDirectory, control: Path | None, locks: contextlib.ExitStack) -> None:
-    """The locks of store, stages and lanes. Raises StoreRunning where somebody holds one of them,
-    be it in the pool only.
+    """Takes the locks of store, stages and lanes.
+
+    Raises StoreRunning where somebody holds one of them, also where it is held in the pool only.
     """
     from commitlog.disk.file_channel import DISK
     from commitlog.disk.locks import stage_at
@@ -80,11 +83,14 @@ def _take_locks(directory: StoreDirectory, control: Path | None, locks: contextl
 
 
 def _remove_stray(pool: StrayPool, yes: bool) -> None:
-    """Raises StoreRefused where messages would be lost that nobody has said a word about."""
+    """Removes the pool of a store that is gone.
+
+    Raises StoreRefused where messages would be lost and `--yes` has kept it from asking.
+    """
     if pool.unflushed and yes:
         raise StoreRefused(
-            f"{pool.directory}: {pool.unflushed:,} bytes in it were accepted and never written to disk: if the store was "
-            f"moved, start it at its new place; to give them up, run this without --yes"
+            f"{pool.directory}: {pool.unflushed:,} bytes in it were accepted and never written to disk. If the store was "
+            f"moved, start it at its new place. To give the bytes up, run this without --yes"
         )
     if not yes:
         typer.confirm(f"{pool}. Remove it?", abort=True)

@@ -45,8 +45,7 @@ def ingest(
     ] = None,
     config: Annotated[Path | None, typer.Option(help="The store's configuration, a TOML file.")] = None,
 ) -> None:
-    """The main job: processes send, Spark makes a live table and Parquet, a verdict counts every
-    message.
+    """The main job: processes send, Spark makes a live table and Parquet, a verdict counts all.
 
     Without --input the machine itself is the input: CPU, memory, disks, networks and all processes.
     --seconds count from the moment Spark is ready. Ctrl-C drains and stops; a second one stops

@@ -1,5 +1,6 @@
-"""`commitlog dump` and `commitlog verify`: look into a store of ours or of RocketMQ's, running or
-not. Change nothing.
+"""`commitlog dump` and `commitlog verify`: look into a store of ours or RocketMQ's, change nothing.
+
+The store may run or not.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def dump(
 
 
 def _progress() -> Callable[[int], None]:
-    """Says on standard error how far it is, a line a second: what takes less says nothing."""
+    """Prints on standard error how far it is, one line a second; nothing in the first second."""
     last = SYSTEM_CLOCK.monotonic_ns()
 
     def tell(where: int) -> None:

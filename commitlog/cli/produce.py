@@ -45,9 +45,8 @@ def produce(
         reason = None if name == "-" else why_unreadable(name)
         if reason:
             raise InputError(f"{name}: {reason}; nothing was sent")
-    overhead = (
-        len(check_topic(topic)) + len(encode_properties(key, tags, None)) + 128
-    )  # and refuses before anything is made
+    # Raises for a bad topic, key or tags before anything is made.
+    overhead = len(check_topic(topic)) + len(encode_properties(key, tags, None)) + 128
     with contextlib.ExitStack() as stack:
         try:
             producer = stack.enter_context(Producer(store))
@@ -57,7 +56,7 @@ def produce(
         sent = 0
         try:
             for lines in _batches(names, producer, overhead):
-                producer.send_batch(topic, lines, key, tags)
+                producer.send_batch(topic, lines, key=key, tags=tags)
                 sent += len(lines)
         except (CommitLogError, OSError) as error:
             producer.flush()
@@ -67,8 +66,9 @@ def produce(
 
 
 def _batches(names: list[str], producer: Producer, overhead: int) -> Iterator[list[bytes]]:
-    """Lines as they come, in batches that a segment surely holds; a line that is too large comes
-    alone.
+    """Lines as they come, in batches that fit into a segment.
+
+    A line that is too large comes alone.
     """
     for name in names:
         batch: list[bytes] = []
@@ -86,10 +86,10 @@ def _batches(names: list[str], producer: Producer, overhead: int) -> Iterator[li
 
 
 def _lines_as_they_come(name: str, longest: int) -> Iterator[list[bytes]]:
-    """The lines that each read of a file or of standard input completes; the last may lack its
-    newline.
+    """The lines that each read of a file or of standard input completes.
 
-    Raises MessageTooLarge for a line of more than `longest` bytes.
+    The last line may lack its newline. Raises MessageTooLarge for a line of more than `longest`
+    bytes.
     """
     splitter = LineSplitter("standard input" if name == "-" else name, longest)
     fd = 0 if name == "-" else os.open(name, os.O_RDONLY | os.O_CLOEXEC)

@@ -23,8 +23,7 @@ def profile(
     segment_bytes: Annotated[int, typer.Option(help="Segment size of a stage run alone.")] = 1 << 26,
     body_bytes: Annotated[int, typer.Option(help="Body size of a stage run alone.", min=0)] = 100,
 ) -> None:
-    """Show where the time of STAGE goes: a flame graph (py-spy), system calls against Python, its
-    counters.
+    """Show where the time of STAGE goes: flame graph (py-spy), system calls, Python, counters.
 
     With --store it attaches to the stage of a running store, which slows that down a little.
     Without, the stage works on prepared input with no other process beside it.
@@ -62,7 +61,11 @@ def describe(found: Profile) -> list[str]:
         ("waiting: for the disk, a wakeup, a core", waiting),
     )
     lines += [f"  {name:<42} {value:>7.2f}  {value / clocks.wall:>6.1%}" for name, value in rows]
-    lines += [f"  {clocks.switches:,} times switched away", "", f"{'innermost, of what was not asleep':<68}    share"]
+    lines += [
+        f"  {clocks.switches:,} times switched away",
+        "",
+        f"{'innermost function, while not asleep':<68}    share",
+    ]
     lines += [f"  {name:<66}  {share:>6.1%}" for name, share in found.functions()]
     if found.system_calls:
         lines += ["", "system calls by the clock, traced apart from the above", *(f"  {c}" for c in found.system_calls)]

@@ -1,6 +1,4 @@
-"""`commitlog readers STORE`: readers that are registered by name, where they are, and the way to
-move or drop one.
-"""
+"""`commitlog readers STORE`: shows the readers with a name and where they are; moves, drops one."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from commitlog.reading.registered_readers import ReaderState
+from commitlog.reading.named_readers import ReaderState
 
 _STEPS = ((172_800_000, 86_400_000, "days"), (7_200_000, 3_600_000, "hours"), (120_000, 60_000, "minutes"))
 
@@ -27,21 +25,22 @@ def readers(
         typer.Option(
             "--seek",
             metavar="NAME TO",
-            help="Move a reader of Python's that does not run: to earliest, latest, 'last 100', '10 minutes ago', an ISO "
-            'time, or offsets such as \'{"orders": {"0": 42}}\', of which queues that are not named stay.',
+            help="Move a reader of Python that does not run: to earliest, latest, 'last 100', '10 minutes ago', an ISO "
+            'time, or offsets such as \'{"orders": {"0": 42}}\'. Queues that the offsets do not name stay.',
         ),
     ] = None,
 ) -> None:
-    """List the store's registered readers (`Reader(name=…)`, Spark's option readerName), or move or
-    drop one.
+    """List the named readers of STORE, or move or drop one.
+
+    These are `Reader(name=…)` of Python, and Spark's streams with option readerName.
     """
     from commitlog.disk.store_directory import StoreDirectory
-    from commitlog.reading.registered_readers import RegisteredReaders
+    from commitlog.reading.named_readers import NamedReaders
 
     if remove is not None:
         directory = StoreDirectory(store)
         directory.load()
-        RegisteredReaders(directory).remove(remove)
+        NamedReaders(directory).remove(remove)
         typer.echo(f"removed reader {remove}: nothing is kept for it any more")
         return
     if seek is not None:
@@ -59,7 +58,7 @@ def readers(
 
 
 def _seek(store: Path, name: str, to: str) -> None:
-    from commitlog.reading.position import seek
+    from commitlog.reading.reader_position import seek
     from commitlog.reading.topic_index import TopicIndex
     from commitlog.reading.view import StoreView
 
@@ -75,7 +74,7 @@ def _seek(store: Path, name: str, to: str) -> None:
 
 
 def _states(store: Path) -> list[ReaderState]:
-    from commitlog.reading.registered_readers import reader_states
+    from commitlog.reading.named_readers import reader_states
     from commitlog.reading.topic_index import TopicIndex
     from commitlog.reading.view import StoreView
 
@@ -94,7 +93,7 @@ def as_json(state: ReaderState) -> dict[str, Any]:
 
 
 def summary(state: ReaderState) -> str:
-    """How far a reader is, in one line."""
+    """How far behind a reader is, in one line."""
     if state.lag is None:
         return f"{state.name}: its position can't be read"
     running = ", in use" if state.running else ""
@@ -110,7 +109,7 @@ def _time(ms: int) -> str:
 
 def _lines(states: list[ReaderState]) -> Iterator[str]:
     if not states:
-        yield "no registered readers; a Reader with a name is one, and a Spark stream with option readerName"
+        yield "no named readers; a Reader with a name is one, and a Spark stream with option readerName"
     for state in states:
         yield summary(state)
         for topic, lanes in (state.lag or {}).items():

@@ -17,7 +17,7 @@ from commitlog.errors import StageFailed
 
 def run(
     store: Annotated[Path, typer.Argument(help="Directory of the store; made if it is missing.")],
-    config: Annotated[Path | None, typer.Option(help="TOML file; see configs/default.toml.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file; `commitlog config` prints one.")] = None,
 ) -> None:
     """Run the stages of STORE until Ctrl-C or SIGTERM, which drain it; a second one hurries."""
     from commitlog.lines import log_to
@@ -35,8 +35,8 @@ def run(
             opened.hurry()
         stop.set()
 
-    # before the start, which may take long: the first process of a container is not even sent what
-    # it has no handler for
+    # Before the start, which may take long. In a container the first process does not even receive
+    # a signal that it has no handler for.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
     opened = Store.open(store, config)

@@ -1,5 +1,6 @@
-"""`commitlog stat STORE`: topics, positions, stages. Works on a live store, a stopped one, and one
-whose stages hang.
+"""`commitlog stat STORE`: topics, positions, stages.
+
+Works on a live store, a stopped one, and one whose stages hang.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import typer
 
 from commitlog.cli.readers import as_json as reader_as_json
 from commitlog.cli.readers import summary
-from commitlog.reading.registered_readers import ReaderState
+from commitlog.reading.named_readers import ReaderState
 from commitlog.statistics import LaneStatistics, StoreStatistics, store_statistics
 
 Topics = dict[int, dict[str, tuple[int, int]]]
@@ -24,9 +25,7 @@ def stat(
     store: Annotated[Path, typer.Argument(help="Directory of the store.")],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show topics with their counts a lane, positions, what the stages do, and how far registered
-    readers are.
-    """
+    """Show topics and their counts in each lane, positions, stages, and how far readers are."""
     facts, topics, readers = collect(store)
     if json:
         import orjson
@@ -44,10 +43,11 @@ def stat(
 
 
 def collect(store: Path) -> tuple[StoreStatistics, Topics, list[ReaderState]]:
-    """The store's statistics; of each lane the topics with their first and next queue offset; its
-    registered readers.
+    """The store's statistics, the topics of each lane, and the named readers.
+
+    A topic comes with its first and its next queue offset.
     """
-    from commitlog.reading.registered_readers import reader_states
+    from commitlog.reading.named_readers import reader_states
     from commitlog.reading.topic_index import TopicIndex
     from commitlog.reading.view import StoreView
 
@@ -65,9 +65,7 @@ def collect(store: Path) -> tuple[StoreStatistics, Topics, list[ReaderState]]:
 
 
 def as_json(facts: StoreStatistics, topics: Topics, readers: list[ReaderState]) -> dict[str, Any]:
-    """What `stat --json` prints: the statistics' fields, each lane's topics, and the registered
-    readers.
-    """
+    """What `stat --json` prints: the statistics, the topics of each lane, named readers."""
     values = asdict(facts)
     for lane in values["lanes"]:
         lane["topics"] = topics.get(lane["lane"], {})

@@ -1,7 +1,7 @@
-"""`commitlog top STORE`: what lanes and stages do right now, from the control region alone.
+"""`commitlog top STORE`: what lanes and stages do now, read from the control region alone.
 
 It asks no process, so it shows a pipeline that hangs as well as one that runs. On a terminal it is
-drawn again and again; elsewhere it is plain lines.
+drawn again and again; elsewhere it prints plain lines.
 """
 
 from __future__ import annotations
@@ -55,12 +55,11 @@ class Snapshot:
         facts = store_statistics(view, clock)
         if control is None:
             return cls(now, facts, {}, {})
-        words = control.words
-        since = {lane.lane: words[control.lane_base(lane.lane) + Lane.BLOCKED] for lane in facts.lanes}
+        since = {lane.lane: control.row(lane.lane)[Lane.BLOCKED] for lane in facts.lanes}
         return cls(
             now,
             facts,
-            {name: Histogram.load(words, control.stage_base(name) + Stage.HISTOGRAM) for name in STAGES},
+            {name: Histogram.load(control.stage_row(name), Stage.HISTOGRAM) for name in STAGES},
             {lane: max(now - at, 0) / 1e6 for lane, at in since.items() if at},
         )
 
@@ -77,9 +76,9 @@ def top(
         if on_terminal:
             typer.echo(_SCREEN_ON, nl=False)
         _watch(view, interval, count or (0 if on_terminal else 1), on_terminal)
-    except KeyboardInterrupt:  # Ctrl-C is how it ends: an exit without a word, code 0
+    except KeyboardInterrupt:  # Ctrl-C is the way to end it: no message, exit code 0
         return
-    except BrokenPipeError:  # whoever read it has gone: nothing more is to be said, not even at the exit
+    except BrokenPipeError:  # the reader of the pipe is gone: print nothing more, not even at the exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         if on_terminal:
@@ -119,7 +118,7 @@ def lines(now: Snapshot, earlier: Snapshot) -> Iterator[str]:
 
 
 def _rates(facts: StoreStatistics) -> str:
-    """The throughput over RocketMQ's windows; a dash for one that is not full yet."""
+    """The throughput over RocketMQ's windows; a dash for a window that is not full yet."""
     rates = {rate.window_seconds: rate for rate in facts.throughput}
     parts = [
         f"{rates[window].messages_per_second:,.0f} in {rates[window].over_seconds:,.0f} s"
@@ -169,7 +168,7 @@ def _stage_rows(now: Snapshot, earlier: Snapshot, seconds: float) -> Iterator[tu
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns as wide as they have to be, aligned to the right."""
+    """Columns, as wide as needed, aligned to the right."""
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     for row in (heads, *rows):
         yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

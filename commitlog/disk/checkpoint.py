@@ -1,22 +1,21 @@
 """What a start may rely on: our `positions`, and RocketMQ's `checkpoint` for RocketMQ.
 
-`positions` has two slots of 4 KiB, written in turn, each with a CRC: a torn write costs the newest
-slot and the one before it counts. It is written only after the data below `flushed_where` and the
-consume queues below `dispatched_where` were synced, so what it says is true for ever; that it may
-be old only makes the scan after a crash longer.
+`positions` has two slots of 4 KiB, which are written in turn. Each has a CRC: a torn write costs the
+newest slot, and then the one before it counts. A slot is written only after the data below
+`flushed_where` and the consume queues below `dispatched_where` were synced. So what it says is true
+for ever, and an old slot only makes the scan after a crash longer.
 
     0                    8          16           24        32           40      48          56        64
     │ magic "CLPOS\\0\\0\\3" │ sequence │ generation │ flushed │ dispatched │ first │ last time │ drained │ entries │
     72     80         96
     │ lane │ store id │ CRC-32 │
 
-The slot says whose it is, so that a file that came from another lane or store is none. A slot of
-the version before ends with its CRC-32 at 72: it is read all the same.
+A slot says which lane and store it belongs to, so that a file from elsewhere is not believed. A slot
+of the version before ends with its CRC-32 at 72. It is read all the same.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import struct
 from dataclasses import dataclass
@@ -40,11 +39,11 @@ _NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENOTDIR)
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Positions of a lane, bytes of its log; `last_store_timestamp` in ms; `drained`: the store was
-    closed properly.
+    """Positions of a lane, in bytes of its log.
 
-    `entries` is what its consume queues must add up to: the queue offset behind the last entry
-    below `dispatched_where`, summed over the topics. −1 where nobody counted.
+    `last_store_timestamp` is in ms; `drained`: the store was closed properly. `entries` is what the
+    ends of its consume queues must add up to, each behind its last entry below `dispatched_where`; −1
+    where nobody counted.
     """
 
     generation: int
@@ -57,26 +56,25 @@ class Positions:
 
 
 class PositionsFile:
-    """The `positions` file of a lane. It is opened anew for each call, so that a copy in a dead
-    process keeps nothing.
+    """The `positions` file of a lane. It is opened for each call, so that nothing stays open.
 
-    `store_id`: 32 hex digits, as in `store.json`; "" where it is not known: then a slot of any
-    store counts, and what is written counts for any. `findings` has a line for each slot of another
-    lane or store that the last `load` passed over.
+    `store_id`: 32 hex digits, as in `store.json`. Where it is not known it is "": then a slot of any
+    store counts, and what is written counts for any store. `findings` has a line for each slot of
+    another lane or store that the last `load` passed over.
     """
 
-    def __init__(self, lane: LaneDirectory, store_id: str, channel: FileChannel) -> None:
-        self._path, self._channel = lane.positions_file, channel
-        self._lane, self._store = lane.number, bytes.fromhex(store_id)
+    def __init__(self, lane_directory: LaneDirectory, store_id: str, channel: FileChannel) -> None:
+        self._path, self._channel = lane_directory.positions_file, channel
+        self._lane, self._store = lane_directory.number, bytes.fromhex(store_id)
         self._sequence = -1
         self.findings: list[str] = []
         self._is_named = False
 
     def load(self) -> Positions | None:
-        """The newest slot that is whole and possible; None where there is none. Raises DamagedFile
-        for what is no file.
+        """The newest slot that is whole and possible; None where there is none. Raises OSError.
 
-        That is no record that was lost: a start could not write one there either.
+        Raises DamagedFile where the path is no plain file. Nothing was lost then, but a start could not
+        write there either.
         """
         try:
             slots = self._slots()
@@ -97,7 +95,7 @@ class PositionsFile:
         return owner is None or (owner[0] == self._lane and (not self._store or owner[1] in (self._store, bytes(16))))
 
     def _slots(self) -> list[tuple[int, _Owner | None, Positions]]:
-        """Sequence, owner and positions of each slot that is whole and possible; one of the version
+        """Sequence, owner and positions of each slot that is whole and possible. A slot of the version
         before has no owner.
         """
         try:
@@ -152,11 +150,11 @@ STORE_CHECKPOINT_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class StoreCheckpoint:
-    """RocketMQ's StoreCheckpoint: store timestamps (ms) up to which data, queues and index are on
-    disk; offsets in bytes.
+    """RocketMQ's StoreCheckpoint: up to which store timestamps (ms) data, queues and index are on disk,
+    and two offsets in bytes.
 
-    Each may be 0, which makes RocketMQ's recovery look further back. There is no CRC: we write it
-    and never rely on it.
+    Each may be 0, which makes RocketMQ's recovery look further back. It has no CRC, so we write it and
+    never rely on it.
     """
 
     physic_msg_timestamp: int = 0
@@ -177,12 +175,3 @@ class StoreCheckpoint:
         with channel.opened(path, write=True, create=True) as fd:
             channel.pwrite(fd, _STORE_CHECKPOINT.pack(*fields).ljust(STORE_CHECKPOINT_BYTES, b"\0"), 0)
             channel.fdatasync(fd)
-
-    @classmethod
-    def load(cls, path: Path, channel: FileChannel) -> StoreCheckpoint | None:
-        """None where the file is missing or too short."""
-        with contextlib.suppress(FileNotFoundError):
-            data = channel.read_file(path, STORE_CHECKPOINT_BYTES)
-            if len(data) >= _STORE_CHECKPOINT.size:
-                return cls(*_STORE_CHECKPOINT.unpack_from(data))
-        return None

@@ -5,12 +5,12 @@ first byte's offset:
 
     physical offset i64 │ size i32 │ tags code i64        big-endian; size 0: nothing placed here yet
 
-Entries are *placed*, not appended: doing it again writes the same bytes. Files are sparse at their
-full size, so the end of a queue is its last entry with a size. Where a queue begins later than 0,
-RocketMQ fills the places before with (0, 0x7FFFFFFF, 0).
+Entries are *placed*, not appended: to place one again writes the same bytes. A file has its full
+size from the start, and is sparse. So the end of a queue is its last entry with a size. Where a queue
+begins later than 0, RocketMQ fills the places before with (0, 0x7FFFFFFF, 0).
 
 Retention unlinks the oldest files while others read. So a listing is good until a name in it turns
-out to be gone: then the files are listed anew, and what was asked is asked again.
+out to be gone. Then the files are listed again, and the question is asked again.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ import contextlib
 import itertools
 import os
 import stat
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -36,18 +38,25 @@ assert ENTRY.itemsize == ENTRY_BYTES
 FILE_BYTES = 300_000 * ENTRY_BYTES
 PRE_FILL_SIZE = 0x7FFFFFFF
 _LIGHT = "%LMQ%"
-_LOOKS_MOST = 100
-"""So often a queue is looked at anew because a file has gone since it was listed."""
+_LISTINGS_MOST = 100
+"""So often the files are listed again because one has gone since."""
 
 Entries = npt.NDArray[Any]
 _Answer = TypeVar("_Answer")
 
 
 def is_light(topic: str) -> bool:
-    """Whether RocketMQ takes the queue for a light one, whose entries name records of other topics
-    and queues.
+    """Whether RocketMQ takes a queue for a light one: its entries name records of other topics and
+    queues.
     """
     return topic.startswith(_LIGHT)
+
+
+def first_where(condition: Callable[[int], bool], low: int, high: int) -> int:
+    """The smallest number in [low, high) that meets a condition, which all after it meet too; `high`
+    if none does.
+    """
+    return bisect_left(range(high), True, low, high, key=condition)
 
 
 class _FileGone(Exception):
@@ -55,13 +64,15 @@ class _FileGone(Exception):
 
 
 class ConsumeQueue:
-    """One queue. Reading needs no write access and sees what other processes place.
+    """One queue; a with-block closes it. Reading needs no write access, and sees what other processes
+    place.
 
-    `directory` is `consumequeue/<topic>/<queue id>` of a lane. Writing makes these three where they
-    are missing, and nothing above them: the lane's own directory has to be there. `file_bytes`
-    holds for a queue that has no file yet; else its first file says it. `named`: directories whose
-    entries are known to be durable; the queues of a lane may share it. Raises DamagedFile for a
-    file whose size is no queue's; OSError as the system gives it.
+    `directory` is `consumequeue/<topic>/<queue id>` of a lane. Writing makes these three directories
+    where they are missing, and none above them: the lane's own directory has to be there.
+    `file_bytes` counts for a queue that has no file yet; else its first file's size does. `named` has
+    the directories whose names are known to be durable; the queues of a lane may share it.
+
+    All methods raise DamagedFile for a file whose size is no queue's, and OSError.
     """
 
     def __init__(
@@ -82,8 +93,8 @@ class ConsumeQueue:
 
     # ---- files ----------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        """Lists the files anew: the writer may have made one since."""
+    def _list_files(self) -> None:
+        """Lists the files again: the writer may have made one since."""
         try:
             names = self.channel.list(self.directory)
         except NotADirectoryError as error:
@@ -91,19 +102,19 @@ class ConsumeQueue:
         self._starts = sorted(int(name) for name in names if is_segment_name(name))
 
     def starts(self) -> list[int]:
-        """The byte offset that each file begins at, ascending, as they are there now."""
-        self._look()
+        """The byte offset that each file begins at, ascending, listed now."""
+        self._list_files()
         return self._starts
 
-    def _settled(self, ask: Callable[[], _Answer]) -> _Answer:
-        """What `ask` says of the files listed, once none of those that it opened was gone. Raises
-        DamagedFile.
+    def _ask(self, ask: Callable[[], _Answer]) -> _Answer:
+        """What `ask` says of the files that are listed. Where one of them is gone, the files are listed
+        again and it is asked again. Raises DamagedFile.
         """
-        for _ in range(_LOOKS_MOST):
+        for _ in range(_LISTINGS_MOST):
             try:
                 return ask()
             except _FileGone:
-                self._look()
+                self._list_files()
         raise DamagedFile(f"{self.directory}: a file is listed and can't be opened; check the file system")
 
     @property
@@ -111,8 +122,8 @@ class ConsumeQueue:
         """The size of each file, bytes."""
         if not self._known_bytes:
             if not self._starts:
-                self._look()
-            self._known_bytes = self._settled(self._bytes_of_first)
+                self._list_files()
+            self._known_bytes = self._ask(self._bytes_of_first)
         return self._known_bytes or self._default_bytes
 
     def _bytes_of_first(self) -> int:
@@ -131,7 +142,7 @@ class ConsumeQueue:
         return 0
 
     def _open(self, start: int) -> int | None:
-        """A descriptor for reading; None where the file is not there or was made and not yet sized.
+        """A descriptor for reading; None where the file is not there, or was made and has no size yet.
         Raises _FileGone.
         """
         fd = self._files.get(start)
@@ -153,7 +164,9 @@ class ConsumeQueue:
         return fd
 
     def _open_to_write(self, start: int, *, create: bool = True) -> int:
-        """Makes the file where it is missing; FileNotFoundError without `create`."""
+        """A descriptor for writing. Without `create` it raises FileNotFoundError where the file is
+        missing.
+        """
         if start in self._writable:
             return self._files[start]
         path, wanted = self.directory / segment_name(start), self.file_bytes
@@ -187,8 +200,8 @@ class ConsumeQueue:
         sizes: npt.ArrayLike,
         tags_codes: npt.ArrayLike,
     ) -> None:
-        """Writes entries at their queue offsets (columns of equal length; sizes in bytes). Not
-        durable before `sync`.
+        """Writes entries at their queue offsets (columns of equal length; sizes in bytes). They are
+        durable after `sync`.
         """
         offsets = np.asarray(queue_offsets, dtype=np.int64)
         if not len(offsets):
@@ -206,11 +219,11 @@ class ConsumeQueue:
             self._dirty.add(start)
 
     def sync(self) -> None:
-        """Makes everything placed durable. Raises OSError: place it again then, the kernel may have
-        dropped it.
+        """Makes everything durable that was placed. After an OSError it has to be placed again, because
+        the kernel may have dropped it.
 
-        Also the names of new files, and the first time those of the queue and its topic: whoever
-        made them may have been killed before he had synced them.
+        It syncs the names of new files too, and the first time those of the queue and its topic:
+        whoever made them may have been killed before he had synced them.
         """
         for start in sorted(self._dirty):
             self.channel.fdatasync(self._files[start])
@@ -232,10 +245,10 @@ class ConsumeQueue:
         return any(self.channel.is_unlinked(self._files[start]) for start in self._writable)
 
     def zero_from(self, queue_offset: int) -> None:
-        """Empties every place at or past a queue offset, durably. The last file stays, so that
-        offsets never restart.
+        """Empties every place from a queue offset on, durably. The last file stays, so that offsets
+        never begin at 0 again.
         """
-        self._look()
+        self._list_files()
         where = queue_offset * ENTRY_BYTES
         for start in self._starts:
             if start + self.file_bytes <= where:
@@ -254,14 +267,13 @@ class ConsumeQueue:
     # ---- reading --------------------------------------------------------------------------------
 
     def entries(self, start: int, count: int) -> Entries:
-        """Up to `count` entries from queue offset `start`, dtype ENTRY; fewer where the files end.
-
-        A place that is empty yet has size 0.
+        """Up to `count` entries from queue offset `start`, dtype ENTRY; fewer where the files end. A
+        place that is still empty has size 0.
         """
-        return self._settled(lambda: self._read(start, count))
+        return self._ask(lambda: self._read(start, count))
 
     def _read(self, start: int, count: int) -> Entries:
-        """`entries` of the files listed. Raises _FileGone."""
+        """`entries` from the files that are listed. Raises _FileGone."""
         parts = []
         where, end = start * ENTRY_BYTES, (start + count) * ENTRY_BYTES
         while where < end:
@@ -284,49 +296,58 @@ class ConsumeQueue:
 
     def end(self) -> int:
         """One past the last entry; 0 for a queue that has none."""
-        self._look()
-        return self._settled(self._end)
+        self._list_files()
+        return self._ask(self._end)
 
     def _end(self) -> int:
         per_file = self.file_bytes // ENTRY_BYTES
         for start in reversed(self._starts):
             first = start // ENTRY_BYTES
             if self._size_at(first):
-                return _first_where(lambda q: self._size_at(q) == 0, first, first + per_file)
+                return first_where(lambda offset: self._size_at(offset) == 0, first, first + per_file)
         return self._starts[0] // ENTRY_BYTES if self._starts else 0
 
     def first(self) -> int:
-        """The first queue offset with a message: what comes before was deleted, or filled in by
+        """The first queue offset with a message. What comes before was deleted, or filled in by
         RocketMQ.
         """
-        self._look()
-        return self._settled(self._first)
+        self._list_files()
+        return self._ask(self._first)
 
     def _first(self) -> int:
         if not self._starts:
             return 0
         begin = self._starts[0] // ENTRY_BYTES
-        return _first_where(lambda q: self._size_at(q) != PRE_FILL_SIZE, begin, max(self._end(), begin))
+        return first_where(lambda offset: self._size_at(offset) != PRE_FILL_SIZE, begin, max(self._end(), begin))
 
     def find_by_timestamp(self, timestamp: int, first: int, end: int, read_timestamp: Callable[[int], int]) -> int:
-        """The queue offset in [first, end) of the first message stored at or after a time (ms);
-        `end` if there is none.
+        """The queue offset in [first, end) of the first message that was stored at or after a time (ms);
+        `end` where there is none.
 
-        `read_timestamp(queue offset)` reads a record's store timestamp. A binary search: store
-        timestamps only grow.
+        `read_timestamp(queue offset)` reads a record's store timestamp. This is a binary search,
+        because store timestamps only grow.
         """
-        return _first_where(lambda queue_offset: read_timestamp(queue_offset) >= timestamp, first, end)
+        return first_where(lambda offset: read_timestamp(offset) >= timestamp, first, end)
 
     def close(self) -> None:
+        """Closes the files. What was placed and not synced may still be lost in a power cut."""
         for fd in self._files.values():
             self.channel.close(fd)
         self._files.clear()
         self._writable.clear()
 
+    def __enter__(self) -> ConsumeQueue:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
 
 def queue_directories(top: Path, channel: FileChannel) -> Iterator[Path]:
-    """`consumequeue/<topic>/<queue id>` of all topics below a directory `consumequeue/`; links and
-    other things are not.
+    """`<topic>/<queue id>` of all topics below a directory `consumequeue/`. Links and other things are
+    left out.
     """
     for topic in channel.list(top):
         if _is_directory(top / topic):
@@ -343,33 +364,18 @@ def _is_directory(path: Path) -> bool:
 
 
 def unlink_below(directory: Path, first_where: int, channel: FileChannel) -> None:
-    """Deletes the files of a queue all of whose entries name places below a log offset; the last
-    file stays, so that offsets never restart. RocketMQ's deleteExpiredFile."""
-    queue = ConsumeQueue(directory, channel=channel)
-    try:
-        old = []
+    """Deletes the files of a queue whose entries all name places below a log offset: RocketMQ's
+    deleteExpiredFile. The last file stays, so that offsets never begin at 0 again.
+    """
+    old = []
+    with ConsumeQueue(directory, channel=channel) as queue:
         for start in queue.starts()[:-1]:
             last = queue.entries((start + queue.file_bytes) // ENTRY_BYTES - 1, 1)
             if not len(last) or not last["size"][0] or int(last["physical_offset"][0]) >= first_where:
                 break
             old.append(start)
-    finally:
-        queue.close()
     for start in old:
         with contextlib.suppress(FileNotFoundError):  # somebody else was quicker
             channel.unlink(directory / segment_name(start))
     if old:
         channel.sync_directory(directory)
-
-
-def _first_where(condition: Callable[[int], bool], low: int, high: int) -> int:
-    """The smallest number in [low, high) that meets a condition which, once met, stays met; `high`
-    if none does.
-    """
-    while low < high:
-        middle = (low + high) // 2
-        if condition(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low

@@ -11,9 +11,11 @@ from commitlog.errors import NotEnoughDescriptors
 
 
 def occupy_standard_descriptors() -> None:
-    """Opens /dev/null as each of the descriptors 0, 1 and 2 that is closed: else a pipe, a socket
-    or a mapping of ours gets its number, and a `print` of the program goes there. As git does at
-    its start; they stay open, for ZeroMQ may make a descriptor at any time. Raises OSError."""
+    """Opens /dev/null as each of the descriptors 0, 1 and 2 that is closed, as git does. Raises OSError.
+
+    Else a pipe, a socket or a mapping of ours would get such a number, and a `print` of the program
+    would go there. They stay open, because ZeroMQ may make a descriptor at any time.
+    """
     for number in range(3):
         try:
             os.fstat(number)
@@ -22,7 +24,7 @@ def occupy_standard_descriptors() -> None:
 
 
 def are_free(count: int) -> bool:
-    """Whether so many descriptors can be had now: tried, because the whole machine may have run out
+    """Whether so many descriptors can be had now. It tries, because the whole machine may have run out
     of them.
     """
     taken: list[io.FileIO] = []
@@ -37,8 +39,8 @@ def are_free(count: int) -> bool:
 
 
 def check_free(count: int, doing: str) -> None:
-    """Raises NotEnoughDescriptors where `doing` something takes up to `count` descriptors and they
-    can't be had.
+    """Raises NotEnoughDescriptors where `count` descriptors can't be had. `doing`, a part of its text,
+    says what takes them.
     """
     if not are_free(count):
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

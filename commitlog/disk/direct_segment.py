@@ -1,5 +1,6 @@
-"""A segment that its producer writes itself: RocketMQ's *only flush* path, without a mapping that
-could raise SIGBUS.
+"""A segment file that its producer writes itself: RocketMQ's *only flush* path.
+
+It uses pwrite and no mapping, because a mapping could raise SIGBUS.
 """
 
 from __future__ import annotations
@@ -11,19 +12,20 @@ from pathlib import Path
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord, disk_error
-from commitlog.record.scan import Stop, scan
-from commitlog.shm.layout import Lane
+from commitlog.record.layout import Buffer
+from commitlog.record.scan import scan
+from commitlog.record.table import Stop
+from commitlog.shm.layout import Lane, segment_start
 
 _LOOK_BYTES = 1 << 16
 _CLEAR_BYTES = 1 << 20
 
 
 class DirectSegment:
-    """Looks like a write buffer to the producer: `segment[a:b] = data` is a pwrite, `segment[a:b]`
-    a pread.
+    """A file with the interface of a write buffer.
 
-    Positions are bytes from the segment's start. Raises DiskInputOutput, QuotaExceeded, … as
-    DiskError.
+    `segment[a:b] = data` is a pwrite, and `segment[a:b]` a pread. Positions are bytes from the
+    segment's start. Raises DiskInputOutput, QuotaExceeded and other DiskErrors.
     """
 
     def __init__(self, path: Path, channel: FileChannel) -> None:
@@ -35,7 +37,7 @@ class DirectSegment:
         except OSError as error:
             raise disk_error(error.errno or errno.EIO, f"{path}: opening the segment") from error
 
-    def __setitem__(self, place: slice, data: bytes | bytearray | memoryview) -> None:
+    def __setitem__(self, place: slice, data: Buffer) -> None:
         try:
             self._channel.pwrite(self._fd, data, place.start)
         except OSError as error:
@@ -66,33 +68,34 @@ class DirectSegment:
         self.close()
 
 
-def check_whole(lane: LaneDirectory, data: bytes, at: int, start: int) -> None:
-    """Checks by every CRC that `data`, from the segment's first byte on, holds whole records from
-    byte `at` to its end.
+def check_whole(lane_directory: LaneDirectory, data: bytes, at: int, start: int) -> None:
+    """Checks with all CRCs that a segment's bytes are whole records from byte `at` to their end.
 
-    `start`: log offset of the segment. Raises CorruptRecord: no buffer has these bytes, so they are
-    gone.
+    `data` begins with the segment's first byte, at the log offset `start`. Raises CorruptRecord:
+    no buffer has these bytes, so they are lost.
     """
-    table = scan(data, at, len(data), start, lane.number, check_crc=True)
+    table = scan(data, at, len(data), start, lane_directory.number, check_crc=True)
     while table.stop is Stop.FULL:
-        table = scan(data, table.stop_position, len(data), start, lane.number, check_crc=True)
+        table = scan(data, table.stop_position, len(data), start, lane_directory.number, check_crc=True)
     if table.stop not in (Stop.END, Stop.BLANK):
         reason = f"a failed sync lost it, and what the file holds now is damaged ({table.reason or 'zeros'})"
-        raise CorruptRecord(reason, start + table.stop_position, str(lane.segment(start)))
+        raise CorruptRecord(reason, start + table.stop_position, str(lane_directory.segment_path(start)))
 
 
-def clear_unpublished(lane: LaneDirectory, words: memoryview, base: int, channel: FileChannel) -> bool:
-    """Zeroes what a lessee wrote to a segment file and never published, because it was killed or
-    interrupted: the log ends at `wrote`. True where there was something; it is not synced. For who
-    holds the lane's lock. Raises OSError.
+def clear_unpublished(lane_directory: LaneDirectory, row: memoryview, channel: FileChannel) -> bool:
+    """Zeroes the bytes behind `wrote` in a segment file, where the log ends.
+
+    A lessee that was killed or interrupted may have written there, and never published it. Returns
+    whether there was anything; the zeros are not synced. The caller holds the lane's lock. Raises
+    OSError.
     """
-    wrote, size = words[base + Lane.WROTE], words[base + Lane.SEGMENT_SIZE]
+    wrote, size = row[Lane.WROTE], row[Lane.SEGMENT_SIZE]
     if size == 0:  # nobody has leased it since its pool was made
         return False
-    start = wrote - wrote % size
-    if words[base + Lane.ALLOCATED] <= start:
+    start = segment_start(wrote, size)
+    if row[Lane.ALLOCATED] <= start:
         return False
-    with channel.opened(lane.segment(start), write=True) as fd:
+    with channel.opened(lane_directory.segment_path(start), write=True) as fd:
         if _is_zero(fd, wrote - start, size, channel):
             return False
         for at in range(wrote - start, size, _CLEAR_BYTES):
@@ -101,10 +104,10 @@ def clear_unpublished(lane: LaneDirectory, words: memoryview, base: int, channel
 
 
 def _is_zero(fd: int, position: int, end: int, channel: FileChannel) -> bool:
-    """Whether a file has nothing in [position, end). Holes are quickly passed.
+    """Whether a file has only zeros in [position, end).
 
-    All of it is looked at: an interrupted call may be followed by one that writes less, which
-    leaves the first one's end.
+    All of the range is read, except holes: an interrupted call may be followed by one that writes
+    less, and then the end of the first one is left.
     """
     at: int | None = position
     while at is not None and at < end:

@@ -1,10 +1,10 @@
 """The only door to the disk: every open, write, sync, rename and lock of the project goes through
 `FileChannel`.
 
-RocketMQ's `FileChannel` is Java's; ours is the handful of calls that a log needs, each doing the
-whole of what its name says: `pwrite` loops over short writes, `create_directory` makes the new name
-durable. Tests put a subclass with planted faults in its place. Methods raise `OSError` as the
-system gives it; the callers turn that into named errors.
+RocketMQ's `FileChannel` is Java's. Ours has the calls that a log needs, and each does the whole of
+what its name says: `pwrite` loops over short writes, `create_directory` makes the new name durable.
+Tests put a subclass with planted faults in its place. All methods raise `OSError` as the system
+gives it; the callers turn that into named errors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-Buffer = bytes | bytearray | memoryview
+from commitlog.record.layout import Buffer
 
 _FIRST_OWN = 3
 """The first descriptor that is not standard input, output or error."""
@@ -32,10 +32,13 @@ class FileChannel:
     # ---- descriptors ----------------------------------------------------------------------------
 
     def open(self, path: str | Path, *, write: bool = False, create: bool = False, exclusive: bool = False) -> int:
-        """A descriptor, close-on-exec; new files are 0600. Symbolic links at the last step are
-        refused (ELOOP), and what else is no file (EINVAL): to open a named pipe would be to wait
-        for somebody at its other end. Never 0, 1 or 2: where the program has closed these,
-        something in it may write to them all the same."""
+        """A descriptor, close-on-exec. New files are 0600.
+
+        A symbolic link at the last step is refused (ELOOP), and so is what is neither file nor
+        directory (EINVAL): whoever opens a named pipe waits for somebody at its other end. The
+        descriptor is never 0, 1 or 2: where the program has closed these, something in it may write to
+        them all the same.
+        """
         flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_RDWR if write else os.O_RDONLY)
         if create:
             flags |= os.O_CREAT
@@ -75,11 +78,11 @@ class FileChannel:
     # ---- bytes ----------------------------------------------------------------------------------
 
     def is_unlinked(self, fd: int) -> bool:
-        """Whether an open file has no name any more: what is written to it, nobody will find."""
+        """Whether an open file has no name any more. Then nobody will find what is written to it."""
         return os.fstat(fd).st_nlink == 0
 
     def write_once(self, fd: int, data: Buffer, offset: int) -> int:
-        """One pwrite; may be short. Only `pwrite` calls it: tests make it short or fail."""
+        """One pwrite, which may be short. Only `pwrite` calls it: tests make it short, or let it fail."""
         return os.pwrite(fd, data, offset)
 
     def pwrite(self, fd: int, data: Buffer, offset: int) -> None:
@@ -101,8 +104,8 @@ class FileChannel:
         return data
 
     def next_data(self, fd: int, offset: int) -> int | None:
-        """Where the first byte at or behind `offset` is that is not in a hole of the file; None if
-        all the rest is one.
+        """The first byte from `offset` on that is not in a hole of the file; None where all the rest is a
+        hole.
         """
         try:
             return os.lseek(fd, offset, os.SEEK_DATA)
@@ -122,13 +125,17 @@ class FileChannel:
     # ---- durability -----------------------------------------------------------------------------
 
     def fdatasync(self, fd: int) -> None:
-        """Returns once the data is on the device. After an error the pages count as clean: see
-        DESIGN's rule 8.
+        """Returns once the data is on the device.
+
+        After an error the kernel counts the pages as clean, although they are not on the device.
+        The next call would succeed, so whoever meets an error writes the data again.
         """
         os.fdatasync(fd)
 
     def allocate(self, fd: int, length: int) -> None:
-        """Reserves `length` bytes (posix_fallocate): a full disk is an error here and never later."""
+        """Reserves `length` bytes (posix_fallocate), so that a full disk is an error here and never
+        later.
+        """
         os.posix_fallocate(fd, 0, length)
 
     def truncate(self, fd: int, length: int) -> None:
@@ -166,20 +173,17 @@ class FileChannel:
             return []
 
     def create_directory(self, path: str | Path, *, below: Path | None = None) -> None:
-        """Makes the directory (0700) with its missing parents; the names that it made are durable
-        then.
+        """Makes the directory (0700) with its missing parents. The names that it made are durable then.
 
-        `below`: a directory above it that has to be there (FileNotFoundError). What belongs to a
-        running store is made below the store's own directory only: else a store that was moved away
-        would begin again at its old path.
+        `below` is a directory above it that has to be there; else it raises FileNotFoundError. What
+        belongs to a running store is made below the store's own directory only: else a store that was
+        moved away would begin again at its old path.
         """
         for directory in self.make_directory(path, below=below):
             self.sync_directory(directory.parent)
 
     def make_directory(self, path: str | Path, *, below: Path | None = None) -> Sequence[Path]:
-        """`create_directory` without the sync of any name. Returns the directories that it made,
-        top first.
-        """
+        """Like `create_directory`, but syncs no name. Returns the directories that it made, top first."""
         path = Path(path)
         missing = []
         while not path.is_dir():
@@ -202,8 +206,8 @@ class FileChannel:
             return self.pread(fd, limit, 0)
 
     def replace_file(self, path: str | Path, data: bytes) -> None:
-        """Writes a small file so that a reader, or a crash, sees the old content or the new, never
-        a mixture.
+        """Writes a small file, durably. A reader sees the old content or the new, never a mixture; so
+        does a start after a crash.
         """
         path = Path(path)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -223,11 +227,11 @@ class FileChannel:
     # ---- locks ----------------------------------------------------------------------------------
 
     def try_lock(self, fd: int, at: int | None = None) -> bool:
-        """Takes a write lock, of the whole file or of the byte `at`, for this open file description
-        (OFD): freed when its last copy closes.
+        """Takes a write lock of the whole file, or of the byte `at`, for this open file description
+        (OFD). The lock is freed when the last copy of the descriptor closes.
 
-        False where somebody else holds it, be it a process of ours or a RocketMQ (its POSIX lock
-        conflicts with ours).
+        False where somebody else holds it: a process of ours, or a RocketMQ (its POSIX lock conflicts
+        with ours).
         """
         try:
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _write_lock(at))
@@ -236,8 +240,8 @@ class FileChannel:
         return True
 
     def is_locked(self, path: str | Path, at: int | None = None) -> bool:
-        """Whether anybody holds the file's lock, or that of its byte `at`; a file that is not there
-        is not locked.
+        """Whether anybody holds the lock of a file, or of its byte `at`. A file that is not there is not
+        locked.
         """
         try:
             with self.opened(path) as fd:
@@ -247,8 +251,8 @@ class FileChannel:
         return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
     def is_at(self, fd: int, path: str | Path) -> bool:
-        """Whether an open file still has its name: a lock on one that was removed or replaced is
-        nobody else's to see.
+        """Whether an open file still has its name. Nobody else sees a lock on a file that was removed or
+        replaced.
         """
         try:
             return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))

@@ -1,9 +1,9 @@
 """The locks of a store: who holds what, and descriptors that are closed whatever happens.
 
 Each lock is held at two places. One is a file in the store's directory, where people and RocketMQ
-look. The other is a byte of the pool's control file, for a file in a directory may be removed: then
-whoever comes next makes a new one and locks that. OFD locks both: the kernel frees them when their
-holder dies.
+look; its holder writes his pid into it. The other is a byte of the pool's control file, because
+somebody may remove a file: then whoever comes next would make a new one and lock that. Both are OFD
+locks: the kernel frees them when their holder dies.
 
     lane n                     lanes/<n>/lock       byte n of the pool's `control`
     supervisor                 lock                 byte 128
@@ -16,10 +16,12 @@ import io
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
+from commitlog.clock import Clock
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
 from commitlog.errors import ForkedProducer
@@ -29,23 +31,30 @@ from commitlog.shm.positions import CONTROL_NAME
 _SUPERVISOR_AT = LANE_ROWS
 
 _birth = threading.RLock()
-"""Held while a lock's descriptor comes into being, and by whoever forks: no child has one that it
-does not know of. One that may be taken twice, because a signal handler that forks may have come in
-between."""
+"""Held while a lock's descriptor is made, and by whoever forks: so no child has a descriptor that it
+does not know of. It may be taken twice, because a signal handler that forks may have come in between.
+"""
+_POLL_SECONDS = 0.02
+_PID_BYTES_MAX = 32
+
+_Taken = TypeVar("_Taken")
 
 
 class Lock:
-    """Locks of a user's process, all held until `close`. They are closed in a forked child too,
-    which would hold them for as long as it lives, and when the last reference goes: an exception
-    may come at any moment."""
+    """Locks of a user's process, all held until `close`.
+
+    They are closed in a forked child too, which would hold them for as long as it lives. They are
+    also closed when the last reference goes, because an exception may come at any moment.
+    """
 
     def __init__(self, channel: FileChannel) -> None:
         self._files: list[io.FileIO] = []
         self._channel = channel
 
     def try_take(self, path: Path, at: int | None = None) -> bool:
-        """Locks a file, made if it is missing, or a byte of one that is there. False where somebody
-        else holds it, or the file was removed meanwhile. Raises OSError."""
+        """Locks a file, which is made if it is missing, or a byte of a file that is there. False where
+        somebody else holds it, or the file was removed meanwhile. Raises OSError.
+        """
         channel = self._channel
         with _birth:
             _locks.add(self)
@@ -77,13 +86,55 @@ class Lock:
             self.close()
 
 
-def try_lane(lane: LaneDirectory, pool: Path, channel: FileChannel) -> Lock | None:
-    """Locks a lane at both places, that of the file last; None where somebody holds it. Raises
-    OSError.
+# ---- one try, and more -------------------------------------------------------------------------
+
+
+def try_file(path: Path, channel: FileChannel, at: int | None = None) -> int | None:
+    """Locks a file as `Lock.try_take` does, for a process of ours: its forked children hold the lock
+    too. A descriptor, or None where somebody else holds it. Raises OSError.
     """
+    fd = channel.open(path, write=True, create=at is None)
+    try:
+        if channel.try_lock(fd, at) and channel.is_at(fd, path):
+            return fd
+    except BaseException:
+        channel.close(fd)
+        raise
+    channel.close(fd)
+    return None
+
+
+def poll(take: Callable[[], _Taken | None], until_ns: int, clock: Clock) -> _Taken | None:
+    """Tries to take a lock until it succeeds, or until a time (monotonic ns) has come: None then."""
+    while True:
+        taken = take()
+        if taken is not None or clock.monotonic_ns() >= until_ns:
+            return taken
+        clock.sleep(_POLL_SECONDS)
+
+
+def write_holder(fd: int, channel: FileChannel) -> None:
+    """Says in a lock file that this process holds it. Raises OSError."""
+    channel.truncate(fd, 0)
+    channel.pwrite(fd, b"%d\n" % os.getpid(), 0)
+
+
+def holder_of(path: Path, channel: FileChannel) -> str:
+    """The pid that a lock file says, or "?"."""
+    try:
+        return channel.read_file(path, _PID_BYTES_MAX).decode("ascii", "replace").strip() or "?"
+    except OSError:
+        return "?"
+
+
+# ---- lanes and stages --------------------------------------------------------------------------
+
+
+def try_lane(lane_directory: LaneDirectory, pool: Path, channel: FileChannel) -> Lock | None:
+    """Locks a lane at both places, the file last. None where somebody holds it. Raises OSError."""
     lock = Lock(channel)
     try:
-        if lock.try_take(pool / CONTROL_NAME, lane.number) and lock.try_take(lane.lock_file):
+        if lock.try_take(pool / CONTROL_NAME, lane_directory.number) and lock.try_take(lane_directory.lock_file):
             return lock
     except BaseException:
         lock.close()
@@ -93,13 +144,16 @@ def try_lane(lane: LaneDirectory, pool: Path, channel: FileChannel) -> Lock | No
 
 
 @contextmanager
-def lane_locked(lane: LaneDirectory, pool: Path, channel: FileChannel) -> Iterator[bool]:
-    """The same for a with-block of a stage or the supervisor; whether it has the lock."""
+def lane_locked(lane_directory: LaneDirectory, pool: Path, channel: FileChannel) -> Iterator[bool]:
+    """Locks a lane like `try_lane`, for a with-block of a stage or the supervisor. Gives whether that
+    succeeded. Raises OSError.
+    """
+    file = lane_directory.lock_file
     with (
         channel.opened(pool / CONTROL_NAME, write=True) as control,
-        channel.opened(lane.lock_file, write=True, create=True) as file,
+        channel.opened(file, write=True, create=True) as fd,
     ):
-        yield channel.try_lock(control, lane.number) and channel.try_lock(file) and channel.is_at(file, lane.lock_file)
+        yield channel.try_lock(control, lane_directory.number) and channel.try_lock(fd) and channel.is_at(fd, file)
 
 
 def stage_at(stage: str) -> int:
@@ -107,13 +161,13 @@ def stage_at(stage: str) -> int:
     return _SUPERVISOR_AT + 1 + STAGES.index(stage) if stage else _SUPERVISOR_AT
 
 
-def is_leased(lane: LaneDirectory, pool: Path | None, channel: FileChannel) -> bool:
-    """Whether somebody holds a lane. `pool`: that of the store, where there is one."""
-    return channel.is_locked(lane.lock_file) or _is_held_in(pool, lane.number, channel)
+def is_leased(lane_directory: LaneDirectory, pool: Path | None, channel: FileChannel) -> bool:
+    """Whether somebody holds a lane. `pool`: the store's, where there is one."""
+    return channel.is_locked(lane_directory.lock_file) or _is_held_in(pool, lane_directory.number, channel)
 
 
 def is_running(directory: StoreDirectory, pool: Path | None, stage: str = "") -> bool:
-    """Whether the supervisor of a store, or a stage, is there."""
+    """Whether the supervisor of a store runs, or a stage of it."""
     file = directory.stage_lock_file(stage) if stage else directory.lock_file
     return directory.channel.is_locked(file) or _is_held_in(pool, stage_at(stage), directory.channel)
 

@@ -16,16 +16,17 @@ import numpy as np
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.mapped_file import map_segment
 from commitlog.disk.store_directory import is_segment_name
+from commitlog.shm.layout import segment_start
 
 _BLOCK_BYTES = 1 << 20
 
 
 class MappedFileQueue:
-    """The segment files of one log: which are there and fit, what else lies beside them. Maps one
+    """The segment files of one log: which are there and fit, and what else is beside them. Maps one
     at a time.
 
-    Segments have one size and are named by their first offset, so the one that holds an offset is
-    found by a division.
+    All segments have one size, and their names are their first offsets. So the segment that holds an
+    offset is found by a division.
     """
 
     def __init__(self, directory: Path, segment_bytes: int, channel: FileChannel = DISK) -> None:
@@ -33,23 +34,23 @@ class MappedFileQueue:
         self.findings: list[tuple[Path, str]] = []
         """What is wrong with a file, by its path."""
         self.wrong_sizes: dict[int, int] = {}
-        """Start of a file → its length in bytes, where that is not a segment's: read as if it ended
-        in zeros, or earlier.
+        """Start of a file → its length in bytes, where that is not a segment's. Such a file is read as
+        if it ended in zeros, or earlier.
         """
         self.starts: list[int] = []
         self._known: frozenset[int] = frozenset()
-        self._base, self._mapped = -1, mmap.mmap(-1, 1)
-        self.look()
+        self._mapped_start, self._mapped = -1, mmap.mmap(-1, 1)
+        self.refresh()
 
-    def look(self) -> None:
-        """At the directory, once more: retention removes files, the allocator makes new ones."""
+    def refresh(self) -> None:
+        """Lists the directory again: retention removes files, and the allocator makes new ones."""
         for known in (self.findings, self.wrong_sizes, self.starts):
             known.clear()
         for name in self.channel.list(self.directory):
-            self._look_at(name)
+            self._add(name)
         self._known = frozenset(self.starts)
 
-    def _look_at(self, name: str) -> None:
+    def _add(self, name: str) -> None:
         path = self.directory / name
         if not is_segment_name(name):
             self.findings.append((path, "not a segment's name; passed over"))
@@ -83,47 +84,45 @@ class MappedFileQueue:
         return start in self._known
 
     def find(self, where: int) -> int | None:
-        """Where the file begins that holds a log offset, in constant time; None where it is
-        missing.
-        """
-        start = where - where % self.size
+        """The start of the file that holds a log offset, in constant time; None where it is missing."""
+        start = segment_start(where, self.size)
         return start if start in self._known else None
 
     def after(self, start: int) -> list[int]:
         """Starts of the files behind the one that begins at `start`."""
         return self.starts[bisect_right(self.starts, start) :]
 
-    def path(self, start: int) -> Path:
+    def segment_path(self, start: int) -> Path:
         return self.directory / f"{start:020d}"
 
     def map(self, start: int) -> mmap.mmap:
         """The segment's bytes. Raises OSError."""
-        if start != self._base:
-            with self.channel.opened(self.path(start)) as fd:
+        if start != self._mapped_start:
+            with self.channel.opened(self.segment_path(start)) as fd:
                 length = self.channel.size(fd)
                 self._mapped = map_segment(fd, length, self.size, self.channel)
-            self._base = start
+            self._mapped_start = start
         return self._mapped
 
     def let_go(self) -> None:
-        """Unmaps the file that was mapped last, as soon as nobody uses its bytes."""
-        self._base, self._mapped = -1, mmap.mmap(-1, 1)
+        """Unmaps the file that was mapped last as soon as nobody uses its bytes."""
+        self._mapped_start, self._mapped = -1, mmap.mmap(-1, 1)
 
     def done_with(self, start: int, position: int) -> None:
-        """Takes the first `position` bytes of the mapped file out of this process's memory: they
+        """Takes the first `position` bytes of the mapped file out of this process's memory, where they
         count as its own.
         """
         whole = position - position % mmap.PAGESIZE
-        if start == self._base and whole and start not in self.wrong_sizes:
+        if start == self._mapped_start and whole and start not in self.wrong_sizes:
             self._mapped.madvise(mmap.MADV_DONTNEED, 0, whole)
 
     def last_nonzero(self, start: int, position: int = 0) -> int:
-        """Where the last byte that is not zero ends, looking at the file from `position` on;
-        `position` if all are.
+        """The end of the last byte of a file, from `position` on, that is not zero; `position` where all
+        are.
         """
         view = np.frombuffer(self.map(start), np.uint8)
         at = end = position
-        with self.channel.opened(self.path(start)) as fd:
+        with self.channel.opened(self.segment_path(start)) as fd:
             while at < self.size and (data := self.channel.next_data(fd, at)) is not None:  # holes are quickly passed
                 block = view[data : data + _BLOCK_BYTES]
                 if block.any():
@@ -136,8 +135,8 @@ class MappedFileQueue:
 def guess_segment_bytes(directory: Path, channel: FileChannel = DISK) -> int:
     """The segment size of a log that has no store.json; 0 without files.
 
-    That by which the files' names differ, if one of them has it for size; else the size that most
-    files have.
+    It is the step between the names of the files where one of the files has that size; else it is
+    the size that most files have.
     """
     sizes: dict[int, int] = {}
     for name in channel.list(directory):

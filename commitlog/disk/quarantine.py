@@ -1,22 +1,26 @@
-"""Sets aside what recovery may not keep, and notes what it found damaged:
-`lanes/<number>/quarantine/`.
+"""A lane's quarantine: keeps what recovery takes out of the log, and notes what it found damaged.
+
+The files are in `lanes/<number>/quarantine/`:
 
     corrupt-<offset>.json         a damaged range that stays where it is: file, offset, bytes, reason
     torn-<offset>-<crc>.bin       the bytes that were after the log's end
     torn-<offset>-<crc>.json      the note that goes with them
     surplus-<offset>-<crc>.bin    what a segment file had beyond a segment's size
     segment-<start>               a segment file from behind the log's end
+    queue-<topic>-…               what had the name of a consume queue, or of a file of one, and was none
     cut.json                      a cut that is under way
+    rebuild.json                  consume queues are being built anew
 
-A cut is planned, then carried out. The plan (`cut.json`) is durable, and a copy of all it takes
-away, before the first byte of the log changes; each step may be repeated. So a recovery that is
-killed goes on with the same cut, and ends as if it had not been killed.
+A cut is planned, then carried out. The plan (`cut.json`) and a copy of everything that it takes
+away are durable before the first byte of the log changes. Each step may be repeated. So the recovery
+after a killed one carries out the same cut, and ends as if nothing had been killed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,11 +31,13 @@ import orjson
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.store_directory import LaneDirectory, segment_name
 from commitlog.lines import to_json
-from commitlog.record.record import crc32
+from commitlog.record.crc import crc32
+from commitlog.shm.layout import segment_start
 
 COPY_BYTES = 4 << 20
 """Files are copied, zeroed and written again in pieces of this size."""
 _PLAN = "cut.json"
+_CORRUPTION_NOTE = re.compile(r"corrupt-(\d{20})\.json")
 
 
 @dataclass(frozen=True)
@@ -56,31 +62,31 @@ class Cut:
 class Quarantine:
     """One lane's quarantine."""
 
-    def __init__(self, lane: LaneDirectory, segment_bytes: int, channel: FileChannel) -> None:
-        self.lane, self.path = lane, lane.quarantine
+    def __init__(self, lane_directory: LaneDirectory, segment_bytes: int, channel: FileChannel) -> None:
+        self.lane_directory, self.path = lane_directory, lane_directory.quarantine
         self.segment_bytes, self.channel = segment_bytes, channel
 
     # ---- notes ----------------------------------------------------------------------------------
 
     def note_corruption(self, file: str, offset: int, end: int, reason: str) -> str:
-        """Notes a damaged range; the bytes stay where they are. The same note is written once.
-        Returns the line to report.
+        """Notes a damaged range, and returns the line to report. The bytes stay where they are. The
+        same note is written once.
         """
         said = f"corruption: {file} at offset {offset}: {reason}; {end - offset:,} bytes hold no record"
         note = {"file": file, "offset": offset, "bytes": end - offset, "reason": reason}
         data = _to_json(note)
-        path = _corruption_note(self.lane, offset)
+        path = self.path / f"corrupt-{offset:020d}.json"
         with contextlib.suppress(FileNotFoundError):
             if self.channel.read_file(path) == data:
                 return said
-        self.channel.create_directory(self.path, below=self.lane.path)
+        self.channel.create_directory(self.path, below=self.lane_directory.path)
         self.channel.replace_file(path, data)
         return said
 
     def keep_surplus(self, start: int, length: int) -> None:
-        """Copies what a segment file has beyond a segment's size; the caller cuts it off then."""
-        self.channel.create_directory(self.path, below=self.lane.path)
-        self._copy(start, start + self.segment_bytes, start + length, "surplus")
+        """Copies what a segment file has beyond a segment's size. The caller cuts it off then."""
+        self.channel.create_directory(self.path, below=self.lane_directory.path)
+        self._copy(start + self.segment_bytes, start + length, "surplus", start)
 
     # ---- cuts -----------------------------------------------------------------------------------
 
@@ -89,10 +95,10 @@ class Quarantine:
 
         `later` are the starts of segment files that are to leave the log.
         """
-        self.channel.create_directory(self.path, below=self.lane.path)
+        self.channel.create_directory(self.path, below=self.lane_directory.path)
         copy, crc = "", 0
         if dirty_end > end:
-            copy, crc = self._copy(end - end % self.segment_bytes, end, dirty_end, "torn")
+            copy, crc = self._copy(end, dirty_end, "torn", segment_start(end, self.segment_bytes))
         moves = [(segment_name(start), self._free_name(f"segment-{segment_name(start)}")) for start in later]
         note = f"torn-{end:020d}-{crc or crc32(repr(moves).encode()):08x}.json"
         cut = Cut(end, dirty_end, copy, note, moves, reason, records_after)
@@ -109,25 +115,24 @@ class Quarantine:
             return None
 
     def _is_sound(self, cut: Cut) -> bool:
-        """Whether a plan read from disk stays within this lane, and takes nothing away that was not
-        copied.
-        """
+        """Whether a plan from disk names only files of this lane, and a copy of what it zeroes."""
         if type(cut.end) is not int or type(cut.dirty_end) is not int:
             return False
-        base = cut.end - cut.end % self.segment_bytes
+        start = segment_start(cut.end, self.segment_bytes)
         names = [cut.note, *(name for move in cut.moves for name in move), *([cut.copy] if cut.copy else [])]
         plain = all(name and "/" not in name and name not in (".", "..") for name in names)
-        if not plain or not 0 <= cut.end <= cut.dirty_end <= base + self.segment_bytes:
+        if not plain or not 0 <= cut.end <= cut.dirty_end <= start + self.segment_bytes:
             return False
         return cut.dirty_end == cut.end or (
             bool(cut.copy) and os.stat(self.path / cut.copy).st_size == cut.dirty_end - cut.end
         )
 
     def carry_out(self, cut: Cut) -> None:
-        """Takes the files of a planned cut out of the log, zeroes the rest behind its end; all
-        durable at return.
+        """Moves the files of a planned cut out of the log, and zeroes the bytes behind its end.
+
+        All of it is durable at return.
         """
-        channel, commitlog = self.channel, self.lane.commitlog
+        channel, commitlog = self.channel, self.lane_directory.commitlog
         for source, target in cut.moves:
             with contextlib.suppress(FileNotFoundError):  # moved already
                 channel.rename(commitlog / source, self.path / target)
@@ -135,10 +140,10 @@ class Quarantine:
             channel.sync_directory(self.path)
             channel.sync_directory(commitlog)
         if cut.dirty_end > cut.end:
-            base = cut.end - cut.end % self.segment_bytes
-            with channel.opened(self.lane.segment(base), write=True) as fd:
+            start = segment_start(cut.end, self.segment_bytes)
+            with channel.opened(self.lane_directory.segment_path(start), write=True) as fd:
                 for at in range(cut.end, cut.dirty_end, COPY_BYTES):
-                    channel.pwrite(fd, bytes(min(COPY_BYTES, cut.dirty_end - at)), at - base)
+                    channel.pwrite(fd, bytes(min(COPY_BYTES, cut.dirty_end - at)), at - start)
                 channel.fdatasync(fd)
         self.drop_plan(cut.note)
 
@@ -153,22 +158,23 @@ class Quarantine:
             if name.endswith(".partial") or (name.startswith(".") and name.endswith(".tmp")):
                 self.channel.unlink(self.path / name)
 
-    def _copy(self, base: int, start: int, end: int, kind: str) -> tuple[str, int]:
-        """A durable copy of bytes of one segment file; its name holds their CRC, so that the same
-        bytes are kept once.
+    def _copy(self, begin: int, end: int, kind: str, start: int) -> tuple[str, int]:
+        """Makes a durable copy of the log bytes [begin, end), of the segment file that begins at `start`.
+
+        Returns its name and CRC. The CRC is in the name, so that the same bytes are kept once.
         """
         channel, crc = self.channel, 0
-        partial = self.path / "copy.partial"
-        with channel.opened(self.lane.segment(base)) as source, channel.opened(partial, write=True, create=True) as fd:
+        segment, partial = self.lane_directory.segment_path(start), self.path / "copy.partial"
+        with channel.opened(segment) as source, channel.opened(partial, write=True, create=True) as fd:
             channel.truncate(fd, 0)
-            channel.truncate(fd, end - start)
-            for at in _pieces_with_data(channel, source, start - base, end - base):
-                data = channel.pread(source, min(COPY_BYTES, end - base - at), at)
+            channel.truncate(fd, end - begin)
+            for at in _pieces_with_data(channel, source, begin - start, end - start):
+                data = channel.pread(source, min(COPY_BYTES, end - start - at), at)
                 if data.count(0) < len(data):  # zeros are a hole of the copy, whatever they were
                     crc = crc32(data, crc)
-                    channel.pwrite(fd, data, at + base - start)
+                    channel.pwrite(fd, data, at + start - begin)
             channel.fdatasync(fd)
-        name = f"{kind}-{start:020d}-{crc:08x}.bin"
+        name = f"{kind}-{begin:020d}-{crc:08x}.bin"
         channel.rename(partial, self.path / name)
         channel.sync_directory(self.path)
         return name, crc
@@ -178,26 +184,46 @@ class Quarantine:
         return next(n for n in _numbered(name) if n not in taken)
 
 
-def is_noted(lane: LaneDirectory, offset: int) -> bool:
-    """Whether a recovery noted that the log is damaged at this offset; consume queues have entries
-    that name it.
+def is_noted(lane_directory: LaneDirectory, offset: int) -> bool:
+    """Whether a recovery noted that the log is damaged at this offset.
+
+    Consume queues keep the entries that name such a place.
     """
-    if _corruption_note(lane, offset).exists():
-        return True
-    for name in DISK.list(lane.quarantine):
-        if not name.startswith("corrupt-"):
-            continue
-        try:
-            known = orjson.loads(DISK.read_file(lane.quarantine / name))
-            if known["offset"] <= offset < known["offset"] + known["bytes"]:
+    for start, note in corruption_notes(lane_directory, DISK):
+        if start == offset:
+            return True
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # a note that says nothing
+            found = read_corruption_note(note, DISK)
+            if found[0] <= offset < found[1]:
                 return True
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # it says nothing, then
     return False
 
 
-def _corruption_note(lane: LaneDirectory, offset: int) -> Path:
-    return lane.quarantine / f"corrupt-{offset:020d}.json"
+def corruption_notes(lane_directory: LaneDirectory, channel: FileChannel) -> Iterator[tuple[int, Path]]:
+    """The notes of damaged ranges, each with the log offset that its name has: where its range
+    begins.
+    """
+    for name in channel.list(lane_directory.quarantine):
+        if found := _CORRUPTION_NOTE.fullmatch(name):
+            yield int(found[1]), lane_directory.quarantine / name
+
+
+def read_corruption_note(note: Path, channel: FileChannel) -> tuple[int, int]:
+    """The range [start, end) that a note says, bytes of the log. Raises ValueError, KeyError or
+    TypeError for nonsense, OSError.
+    """
+    said = orjson.loads(channel.read_file(note))
+    return int(said["offset"]), int(said["offset"]) + int(said["bytes"])
+
+
+def rebuild_mark(lane_directory: LaneDirectory) -> Path:
+    """The file that is there while the lane's consume queues are built anew."""
+    return lane_directory.quarantine / "rebuild.json"
+
+
+def set_aside_name(*names: str) -> str:
+    """What a thing that has the name of a queue, or of a file of one, is called in the quarantine."""
+    return "-".join(("queue", *names))
 
 
 def _numbered(name: str) -> Sequence[str]:
@@ -209,8 +235,9 @@ def _to_json(values: dict[str, Any]) -> bytes:
 
 
 def _pieces_with_data(channel: FileChannel, fd: int, start: int, end: int) -> Iterator[int]:
-    """Where in the file each piece of [start, end) begins that is not all hole: a file may claim
-    terabytes it never got.
+    """The start of each piece of [start, end) that has data.
+
+    Holes are passed over, because a sparse file may seem to have terabytes.
     """
     while start < end:
         found = channel.next_data(fd, start)
@@ -222,26 +249,32 @@ def _pieces_with_data(channel: FileChannel, fd: int, start: int, end: int) -> It
 
 
 def write_again(
-    lane: LaneDirectory, segment_bytes: int, start: int, end: int, channel: FileChannel, tell: Callable[[int], None]
+    lane_directory: LaneDirectory,
+    segment_bytes: int,
+    begin: int,
+    end: int,
+    channel: FileChannel,
+    tell: Callable[[int], None],
 ) -> None:
-    """Writes the log bytes [start, end) once more in their place and syncs them.
+    """Writes the log bytes [begin, end) once more in their place, and syncs them. Raises OSError.
 
-    They may be in the page cache only, or the last sync of them may have failed: then their pages
+    They may be in the page cache only. Or the last sync of them may have failed: then their pages
     count as clean, and only a write makes them dirty again. Files that are missing are passed over.
+    `tell` hears after each segment how far it has come.
     """
-    where = start
+    where = begin
     while where < end:
-        base = where - where % segment_bytes
-        stop = min(end, base + segment_bytes)
-        if os.path.isfile(lane.segment(base)):
-            _write_segment_again(lane.segment(base), base, where, stop, channel)
+        start = segment_start(where, segment_bytes)
+        stop = min(end, start + segment_bytes)
+        if os.path.isfile(lane_directory.segment_path(start)):
+            _write_segment_again(lane_directory.segment_path(start), start, where, stop, channel)
         where = stop
         tell(where)
 
 
-def _write_segment_again(path: Path, base: int, start: int, end: int, channel: FileChannel) -> None:
+def _write_segment_again(path: Path, start: int, begin: int, end: int, channel: FileChannel) -> None:
     with channel.opened(path, write=True) as fd:
-        for at in range(start, end, COPY_BYTES):
-            data = channel.pread(fd, min(COPY_BYTES, end - at), at - base)
-            channel.pwrite(fd, data, at - base)
+        for at in range(begin, end, COPY_BYTES):
+            data = channel.pread(fd, min(COPY_BYTES, end - at), at - start)
+            channel.pwrite(fd, data, at - start)
         channel.fdatasync(fd)

@@ -1,6 +1,4 @@
-"""The consume queue entries of many records at a time: which of them go to which queue, and what
-the entries say.
-"""
+"""Makes the consume queue entries of many records at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from commitlog.record.table import RecordTable
 
 
 def by_topic(table: RecordTable, count: int) -> Iterator[tuple[str, Ints]]:
-    """Topic, and the indices of its records among the first `count` that belong into a queue."""
+    """Each topic with the indices of its records among the first `count`; only those with an entry."""
     wanted = np.flatnonzero(table.in_queue[:count])
     wanted = wanted[np.argsort(table.topic_index[wanted], kind="stable")]
     edges = np.searchsorted(table.topic_index[wanted], np.arange(len(table.topics) + 1))
@@ -31,6 +29,7 @@ def runs(offsets: Ints) -> Iterator[tuple[int, int]]:
 
 
 def entries_of(table: RecordTable, rows: Ints) -> Entries:
+    """The entries of these rows of a table."""
     entries = np.empty(len(rows), ENTRY)
     entries["physical_offset"], entries["size"] = table.physical_offsets[rows], table.sizes[rows]
     entries["tags_code"] = table.tags_codes[rows]

@@ -1,12 +1,11 @@
-"""Where everything of a store lies, and `store.json`, which says whose pool and which configuration
-it has.
+"""Where everything of a store is, and `store.json`, which says which pool and configuration it has.
 
 STORE/
   store.json              format version, random id, generation, segment size, pool, configuration
   lock, locks/<stage>     held by the supervisor and the stages
   lanes/<number>/         a RocketMQ store root each, and our `positions`, `tmp/`, `quarantine/`
   logs/<stage>.log        what the stages say
-  readers/<name>.json     registered readers: where they are
+  readers/<name>.json     named readers: where they are
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ STORE_FILE = "store.json"
 
 @dataclass(frozen=True)
 class PoolPlace:
-    """Which shared memory a run of the store used. All of it must match before a pool is adopted."""
+    """Which shared memory a run of the store used. All fields must match before a pool is adopted."""
 
     directory: str
     device: int
@@ -49,7 +48,9 @@ class PoolPlace:
         if not isinstance(values, dict) or not values.keys() >= {*names}:
             raise ValueError("pool")
         pool = cls(**{name: values.pop(name) for name in names}, other=values)
-        if not (isinstance(pool.directory, str) and os.path.isabs(pool.directory) and isinstance(pool.boot_id, str)):
+        if not (
+            isinstance(pool.directory, str) and Path(pool.directory).is_absolute() and isinstance(pool.boot_id, str)
+        ):
             raise ValueError("pool.directory or pool.boot_id")
         if not (_is_number(pool.device, 0) and _is_number(pool.uid, 0)):
             raise ValueError("pool.device or pool.uid")
@@ -62,8 +63,11 @@ class PoolPlace:
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """The content of `store.json`. `config` is the configuration of the last start, resolved;
-    `other`, fields of a newer package that writes the same format: they are kept as they are."""
+    """The content of `store.json`.
+
+    `config` is the configuration of the last start, resolved. `other` has the fields of a newer
+    package that writes the same format: they are kept as they are.
+    """
 
     id: str
     segment_bytes: int
@@ -119,12 +123,14 @@ class StoreFacts:
 
 
 def _is_number(value: object, least: int) -> bool:
-    """Whether it is a whole number from `least` on, and not true or 1.0, which Python takes for 1."""
+    """Whether a value is a whole number from `least` on. True and 1.0, which Python takes for 1, are
+    none.
+    """
     return type(value) is int and value >= least
 
 
 def boot_id() -> str:
-    """This boot's random id: a pool of another boot can't be there any more."""
+    """The random id of this boot. A pool of another boot can't be there any more."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -133,8 +139,8 @@ def new_store_id() -> str:
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
-    """A path as a user gives it. Raises IllegalArgument for what is none, StoreRefused for what no
-    file can be called.
+    """The absolute path that a user gave. Raises IllegalArgument for what is no path, StoreRefused for
+    what can't be the name of a file.
     """
     try:
         name = os.fsencode(path)
@@ -150,7 +156,7 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
 
 
 class StoreDirectory:
-    """Paths and small files of one store; holds nothing open. Raises IllegalArgument, StoreRefused."""
+    """Paths and small files of one store. It holds nothing open. Raises IllegalArgument, StoreRefused."""
 
     def __init__(self, path: str | os.PathLike[str], channel: FileChannel = DISK) -> None:
         self.path = checked_path(path)
@@ -168,8 +174,8 @@ class StoreDirectory:
         return LaneDirectory(self.lanes_directory / str(number), number)
 
     def lane_numbers(self) -> list[int]:
-        """The lanes on disk, ascending. Foreign names are passed over, and numbers that no lane can
-        have.
+        """The lanes on disk, ascending. Foreign names are passed over, and so are numbers that no lane
+        can have.
         """
         names = self.channel.list(self.lanes_directory)
         numbers = (int(name) for name in names if name.isdecimal() and str(int(name)) == name)
@@ -196,8 +202,8 @@ class StoreDirectory:
         self.channel.replace_file(self.file, facts.to_bytes())
 
     def check_path(self) -> None:
-        """Refuses a path that is a file, a symbolic link at its last step, or another user's.
-        Raises StoreRefused.
+        """Raises StoreRefused for a path that is a file, or a symbolic link at its last step, or that
+        this user may not look at.
         """
         try:
             facts = os.lstat(self.path)
@@ -211,11 +217,10 @@ class StoreDirectory:
             raise StoreRefused(f"{self.path} is a file; a store is a directory: choose another path")
 
     def check_owner(self) -> None:
-        """Refuses another user's store, also as root, whom its links could lead astray, and one
-        that others may write to.
+        """Raises StoreRefused for another user's store, and for one that others may write to.
 
-        The group may where it is the user's own, of whom nobody else is a member: many systems give
-        new directories to that. Raises StoreRefused.
+        Root is refused too, because links in it could lead him astray. A group may write where it is
+        the user's own and nobody else is a member: many systems give new directories to such a group.
         """
         facts = os.lstat(self.path)
         if facts.st_uid != os.geteuid():
@@ -230,7 +235,7 @@ class StoreDirectory:
 
 
 def _is_private_group(number: int) -> bool:
-    """Whether a group is this user's own: of the same name, and without another member."""
+    """Whether a group is this user's own: it has the same name and no other member."""
     try:
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(number)
     except KeyError:
@@ -253,7 +258,7 @@ class LaneDirectory:
     def consumequeue(self) -> Path:
         return self.path / "consumequeue"
 
-    def queue(self, topic: str) -> Path:
+    def queue_path(self, topic: str) -> Path:
         """The consume queue of a topic: `consumequeue/<topic>/<lane>`."""
         return self.consumequeue / topic / str(self.number)
 
@@ -281,7 +286,7 @@ class LaneDirectory:
     def quarantine(self) -> Path:
         return self.path / "quarantine"
 
-    def segment(self, start: int) -> Path:
+    def segment_path(self, start: int) -> Path:
         """The segment file that begins at a log offset."""
         return self.commitlog / segment_name(start)
 
@@ -292,7 +297,7 @@ def segment_name(start: int) -> str:
 
 
 def is_segment_name(name: str) -> bool:
-    """Whether a name is 20 digits: those of ASCII, for `int` takes every script's, and other names
-    are foreign files.
+    """Whether a name is 20 digits of ASCII. `int` takes those of every script, but a name of others is a
+    foreign file's.
     """
     return len(name) == 20 and name.isascii() and name.isdecimal()

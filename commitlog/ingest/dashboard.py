@@ -1,7 +1,6 @@
-"""What the user sees while it runs: a live picture of the pipeline with rich, or plain lines where
-there is no terminal.
+"""What the user sees during a run: a live picture of the pipeline (rich), or plain lines.
 
-Both are made from a `Snapshot`, and nothing here looks at anything else.
+Plain lines are for an output that is not a terminal. Both are made from a `Snapshot` alone.
 """
 
 from __future__ import annotations
@@ -25,8 +24,9 @@ _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 @dataclass(frozen=True)
 class StepLine:
-    """One stage: messages so far, its speed over the last second or two, and how far it is behind
-    the one before.
+    """One stage: its messages so far, its speed, and how far it is behind the stage before it.
+
+    The speed is that of the last second or two.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Snapshot:
 
 
 class Display(Protocol):
-    """Shows snapshots; `say` is for what has to stay readable afterwards."""
+    """Shows snapshots; `say` is for text that has to stay readable afterwards."""
 
     def show(self, snapshot: Snapshot) -> None: ...
 
@@ -90,8 +90,10 @@ def make_display(stream: TextIO | None = None) -> Display:
 
 
 class PlainLines:
-    """A line every two seconds, and one at each change of phase. No control codes. While there are
-    no numbers yet, the line says how long the phase has taken."""
+    """A line every two seconds, and one at each change of phase; no control codes.
+
+    While there are no numbers yet, the line says how long the phase has taken.
+    """
 
     def __init__(self, stream: TextIO, clock: Clock = SYSTEM_CLOCK) -> None:
         self.stream = stream
@@ -119,7 +121,7 @@ class PlainLines:
 
 
 class Dashboard:
-    """rich's Live, redrawn four times a second."""
+    """The picture on a terminal: rich's Live, redrawn four times a second."""
 
     INTERVAL = 0.25
 
@@ -148,12 +150,12 @@ class Dashboard:
 
 
 def printable(text: str) -> str:
-    """Without control characters: names of processes and files may hold any."""
+    """The text without control characters: names of processes and files may hold any."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def milliseconds(value: float | None) -> str:
-    """A duration, three digits or so."""
+    """A duration as text, with about three digits."""
     if value is None:
         return "–"
     if value >= 10_000:

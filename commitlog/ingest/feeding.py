@@ -1,11 +1,13 @@
-"""A producer process that sends the lines of files, or of stdin, and keeps tailing them where asked
-to.
+"""A producer process that sends the lines of files or of stdin, and tails them where asked to.
 
-Tailing follows a *name*, as `tail -F` does. A file that was renamed away (rotation) is read to its
-end before the new one of that name is opened; one that was cut short (truncation), or written anew
-in place, is read from its start again. A line is the bytes before a newline; the last line of a
-file needs none, unless the file is tailed: it may be half written. A file that is missing for a
-while is waited for when tailing, and an error when not.
+Tailing follows a *name*, as `tail -F` does:
+
+- A file that was renamed away (rotation) is read to its end; then the new one is opened.
+- A file that was cut short (truncation), or written anew in place, is read from its start.
+- A file that is missing for a while is waited for. Without tailing it is an error.
+
+A line is the bytes before a newline. The last line of a file needs no newline, unless the file is
+tailed: then it may be half written.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from itertools import islice
 
 from commitlog.errors import IngestError
 from commitlog.ingest.link import Link
-from commitlog.ingest.sending import Item, Sender, serve
+from commitlog.ingest.sending import Item, Sender, run_producer
 from commitlog.ingest.settings import STDIN
 from commitlog.lines import LineSplitter
 
@@ -40,11 +42,12 @@ class Tail:
         self._identity = (0, 0)
         self._splitter = LineSplitter(f"--input {path}", LINE_BYTES_MAX)
         self._position = 0
-        self._memory = b""  # the last bytes read: a file written anew in place has others there
+        self._memory = b""  # the last bytes read: a file written anew in place differs there
 
     def read(self) -> list[bytes]:
-        """Lines that are there now, some hundred kilobytes at most. Raises IngestError,
-        MessageTooLarge.
+        """The lines that are there now, at most some hundred kilobytes.
+
+        Raises IngestError, MessageTooLarge.
         """
         if self.path == STDIN:
             return self._read_stdin()
@@ -56,7 +59,7 @@ class Tail:
         if data:
             return self._splitter.feed(data)
         if not self.follow:
-            return self._end()
+            return self._finish()
         return self._reopen_if_rotated()
 
     def close(self) -> None:
@@ -90,10 +93,10 @@ class Tail:
         if not select.select([0], [], [], 0)[0]:
             return []
         data = self._read_chunk()
-        return self._splitter.feed(data) if data else self._end()
+        return self._splitter.feed(data) if data else self._finish()
 
-    def _end(self) -> list[bytes]:
-        """The input is read."""
+    def _finish(self) -> list[bytes]:
+        """Closes an input that is read to its end; gives its last line."""
         self.done = True
         self.close()
         return self._splitter.end()
@@ -113,13 +116,14 @@ class Tail:
             self._splitter.restart()
 
     def _reopen_if_rotated(self) -> list[bytes]:
-        """At the end of the open file: goes over to another one of this name. The old one's last
-        line counts.
+        """At the end of the open file: opens the new file of this name, if there is one.
+
+        The last line of the old file counts, also without a newline.
         """
         try:
             facts = os.stat(self.path)
         except FileNotFoundError:
-            return []  # renamed away, and the new one is not there yet: more may still come into the old one
+            return []  # renamed away, and no new file yet: the old one may still grow
         except OSError as error:
             raise IngestError(f"--input {self.path}: {error.strerror}") from error
         if (facts.st_dev, facts.st_ino) == self._identity:
@@ -133,7 +137,7 @@ class Tail:
 
 
 class FileSource:
-    """The lines of several inputs; without tailing one after the other, with it in turns."""
+    """The lines of several inputs: one input after the other, or in turns where they are tailed."""
 
     def __init__(self, paths: list[str], *, follow: bool) -> None:
         self.tails = [Tail(path, follow=follow) for path in paths]
@@ -141,18 +145,18 @@ class FileSource:
         self._items: deque[Item] = deque()
         self._turns = self._next_tail()
 
-    def tend(self) -> None:
+    def tick(self) -> None:
         """Nothing to do between messages."""
 
     def take(self, limit: int) -> list[Item]:
-        """The next lines, without removing them: `sent` does."""
+        """The next lines. They stay until `sent` removes them."""
         if len(self._items) < limit:
             self._read_more()
         self.done = not self._items and all(tail.done for tail in self.tails)
         return list(islice(self._items, limit))
 
     def sent(self, count: int) -> None:
-        """Those that were sent are done with."""
+        """Removes lines that were sent."""
         for _ in range(count):
             self._items.popleft()
 
@@ -163,8 +167,8 @@ class FileSource:
     def _read_more(self) -> None:
         tail = next(self._turns, None)
         if tail is not None:
-            properties = {"source": tail.path}
-            self._items.extend(Item(None, line, properties) for line in tail.read())
+            headers = {"source": tail.path}
+            self._items.extend(Item(None, line, headers) for line in tail.read())
 
     def _next_tail(self) -> Iterator[Tail]:
         while True:
@@ -181,7 +185,9 @@ def main() -> None:
     """The producer process: `python -m commitlog.ingest.feeding FD`."""
     link = Link.inherited()
     settings = link.receive_first()
-    serve(link, lambda: Sender(link, settings), lambda: FileSource(settings["inputs"], follow=settings["follow"]))
+    run_producer(
+        link, lambda: Sender(link, settings), lambda: FileSource(settings["inputs"], follow=settings["follow"])
+    )
 
 
 if __name__ == "__main__":

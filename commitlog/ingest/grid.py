@@ -1,5 +1,6 @@
-"""A small table to show. Apart from `livetable.py`, so that the job shows tables without loading
-Arrow.
+"""A small table to show.
+
+It is apart from `livetable.py`, so that the job can show tables without loading Arrow.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Grid:
-    """Cells are text already; the first column is aligned to the left, the others to the right."""
+    """A table of text: the first column is aligned to the left, the others to the right."""
 
     title: str
     columns: tuple[str, ...]

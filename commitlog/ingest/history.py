@@ -1,5 +1,6 @@
-"""What a run remembers for its report: counts over time, latencies, events. All of it bounded,
-however long it runs.
+"""What a run remembers for its report: counts over time, latencies, events.
+
+Its size is bounded, however long the run takes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _SHOWN_AS = {"sent": "wrote"}
 
 
 class History:
-    """Filled by the job while it runs. Times are seconds since the first message was allowed."""
+    """The job fills it during a run. Times are seconds since the first message was allowed."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
@@ -43,7 +44,7 @@ class History:
         self._looked_at = 0.0
 
     def start_clock(self) -> None:
-        """The run's time zero; what a batch with nothing in it said before is forgotten."""
+        """Sets the run's time zero, and forgets what an empty batch has reported before it."""
         self.began = time.monotonic()
         self.spark = Series(("messages",), interval=0)
         self.spark.add(0.0, 0)
@@ -56,7 +57,7 @@ class History:
         return time.monotonic() - self.began
 
     def event(self, text: str) -> None:
-        """Something worth a line in the report, once."""
+        """Notes something that is worth a line in the report. The same text is noted once."""
         if len(self.events) < _EVENTS_MAX and not any(said.endswith(text) for said in self.events[-20:]):
             self.events.append(f"{self.elapsed:.1f} s: {text}")
 
@@ -77,10 +78,10 @@ class History:
                 self.event(f"{place} reports errno {number}")
 
     def add_batch(self, message: dict[str, Any]) -> None:
-        """What the query says after each batch."""
+        """Takes in what the query reports after each batch."""
         now = self.elapsed
         if self.spark.points and now - message["seconds"] > self.spark.points[-1][0]:
-            self.spark.add(now - message["seconds"], self.spark_rows)  # it stood still before this batch began
+            self.spark.add(now - message["seconds"], self.spark_rows)  # Spark stood still until this batch began
         self.spark_rows = message["total"]
         self.spark.add(now, self.spark_rows)
         self.batch_count += 1
@@ -128,15 +129,16 @@ class History:
             before = step
         per_message = last.bytes["sent"] / last.messages["sent"] if last.messages["sent"] else 0.0
         speed = (rows - first_rows) / passed if passed else 0.0
-        behind = max(round(last.messages["flushed"] - rows), 0)  # Spark reads what is flushed, dispatched or not
+        behind = max(round(last.messages["flushed"] - rows), 0)  # Spark also reads what is flushed and not dispatched
         lines.append(
             StepLine("read by Spark", rows, speed, speed * per_message / 1e6, behind, round(behind * per_message))
         )
         return tuple(lines)
 
     def sync_facts(self) -> tuple[float, float | None, float | None]:
-        """fsyncs a second over the last seconds, and p50 and p99 of those (of the whole run when
-        there were few).
+        """fsyncs a second in the last seconds, and p50 and p99 of their durations.
+
+        Where there were few, the durations are those of the whole run.
         """
         if not self._window:
             return 0.0, None, None

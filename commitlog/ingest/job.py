@@ -1,11 +1,13 @@
-"""The main job: starts the store, Spark and the producers, shows how they do, drains, stops, and
-judges.
+"""The main job: starts store, Spark and producers, shows progress, drains, stops, and judges.
 
-One loop, in one thread: it waits for what the processes say, looks at the control region five times
-a second, and draws. `--seconds` count from the moment the query is ready and the producers may
-send, so that the latencies are those of a running pipeline and the live table is there from the
-first second. A Ctrl-C ends the sending, never the pipeline: what was sent is drained. A second one
-gives up the draining.
+One loop in one thread: it waits for messages of the processes, looks at the control region five
+times a second, and draws.
+
+`--seconds` count from the moment when the query is ready and the producers may send. So the
+latencies are those of a running pipeline, and the live table is there from the first second.
+
+A Ctrl-C ends the sending, never the pipeline: what was sent is drained. A second one ends the
+draining too.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ USAGE_SECONDS = 1.0
 START_LIMIT_SECONDS = 300.0
 FLUSH_LIMIT_SECONDS = 90.0
 STALL_LIMIT_SECONDS = 120.0
-"""Draining goes on as long as Spark gets on; after this long without a batch it is given up."""
+"""Draining is given up when Spark has read nothing for this long."""
 _HURRY_SECONDS = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -63,8 +65,10 @@ class ProducerState:
 
 
 class Job:
-    """One run. `run` does it all; afterwards `history`, `producers` and `errors` hold what there is
-    to report.
+    """One run.
+
+    `run` does all of it. Afterwards `history`, `producers` and `errors` hold what there is to
+    report.
     """
 
     def __init__(self, settings: Settings, display: Display) -> None:
@@ -91,7 +95,10 @@ class Job:
     # ---- the course of a run --------------------------------------------------------------------
 
     def run(self) -> None:
-        """Raises CommitLogError where the run could not begin; later errors are in `errors`."""
+        """Runs the job; later errors are in `errors`.
+
+        Raises CommitLogError where it could not begin.
+        """
         before = {number: signal.signal(number, self._interrupt) for number in _SIGNALS}
         showwarning = warnings.showwarning
         warnings.showwarning = self._warn
@@ -115,8 +122,9 @@ class Job:
                 signal.signal(number, handler)
 
     def _give_up(self, places: Places) -> None:
-        """The run ended before its first message: one error, and nothing stays but the log that
-        explains it.
+        """Raises the error of a run that ended before its first message.
+
+        Of the run only the log that explains the error stays.
         """
         if "Spark" in self._failed:
             places.discard_store()
@@ -173,12 +181,12 @@ class Job:
         for producer in self.producers:
             producer.child.link.send({"do": "stop"})
         limit = FLUSH_LIMIT_SECONDS
-        if not self._wait_for(lambda: self._hurried(all(p.gone for p in self.producers)), limit):
+        if not self._wait_for(lambda: self._or_given_up(all(p.gone for p in self.producers)), limit):
             self.errors.append(f"the producers did not finish within {limit:.0f} s")
         self.sending_seconds = self.history.elapsed
 
     def _drain(self) -> None:
-        """Until the query has read all that was sent, or is stuck, or the user can't wait."""
+        """Waits until the query has read all that was sent, is stuck, or the user gives up."""
         began = time.monotonic()
         query = self._query
         assert query is not None
@@ -192,7 +200,9 @@ class Job:
                 }
             )
             self.history.last_progress = began
-            while not self._wait_for(lambda: self._hurried("drained" in self._query_said or query.link.closed), 1.0):
+            while not self._wait_for(
+                lambda: self._or_given_up("drained" in self._query_said or query.link.closed), 1.0
+            ):
                 if time.monotonic() - self.history.last_progress > STALL_LIMIT_SECONDS:
                     self.errors.append(
                         f"Spark read nothing for {STALL_LIMIT_SECONDS:.0f} s; given up with the rest unread"
@@ -200,12 +210,12 @@ class Job:
                     break
             if "drained" not in self._query_said and self.interrupts > 1:
                 self.errors.append("draining was given up at the second Ctrl-C")
-        self._look(force=True)
+        self._read_meters(force=True)
         self.drain_seconds = time.monotonic() - began
         self.phase = "stopping Spark"
         query.link.send({"do": "stop"})
-        if self._running:  # else it has nothing to finish, and may be busy with its start for long
-            self._wait_for(lambda: self._hurried(query.link.closed), 60.0)
+        if self._running:  # else it has nothing to finish, and its start may take long
+            self._wait_for(lambda: self._or_given_up(query.link.closed), 60.0)
 
     def _end_children(self) -> None:
         for producer in self.producers:
@@ -246,7 +256,7 @@ class Job:
     def _stopped_early(self) -> bool:
         return bool(self.interrupts or self.errors)
 
-    def _hurried(self, condition: bool) -> bool:
+    def _or_given_up(self, condition: bool) -> bool:
         return condition or self.interrupts > 1
 
     def _wait_for(self, condition: Callable[[], bool], limit: float | None) -> bool:
@@ -259,24 +269,24 @@ class Job:
         return True
 
     def _turn(self) -> None:
-        """Waits a little for what the processes say, looks, draws."""
+        """One turn of the loop: waits a little for messages of the processes, looks, draws."""
         links = {child.link.fileno(): child for child in self._children() if not child.link.closed}
         for number in select.select(list(links), [], [], LOOK_SECONDS / 2)[0]:
             child = links[number]
             for message in child.link.receive(0):
-                self._hear(child, message)
+                self._receive(child, message)
             if child.link.closed:
                 self._note_end(child)
-        self._look()
+        self._read_meters()
         self._show()
 
     def _children(self) -> list[Child]:
         query = [self._query] if self._query else []
         return query + [producer.child for producer in self.producers]
 
-    def _hear(self, child: Child, message: Message) -> None:
+    def _receive(self, child: Child, message: Message) -> None:
         if child is not self._query:
-            self._hear_producer(next(p for p in self.producers if p.child is child), message)
+            self._receive_from_producer(next(p for p in self.producers if p.child is child), message)
         elif message["event"] == "batch":
             self.history.add_batch(message)
         elif message["event"] == "failed":
@@ -286,10 +296,10 @@ class Job:
             self.phase = message["text"] if not self._running else self.phase
         else:
             self._query_said.add(message["event"])
-            if message["event"] == "looked":  # the query would miss what came before, if the store is an old one
+            if message["event"] == "looked":  # in an old store the query would miss what was sent earlier
                 self.producers[0].child.link.send({"do": "warm up"})
 
-    def _hear_producer(self, producer: ProducerState, message: Message) -> None:
+    def _receive_from_producer(self, producer: ProducerState, message: Message) -> None:
         event = message["event"]
         if event == "ready":
             producer.lane = message["lane"]
@@ -305,7 +315,7 @@ class Job:
             self.history.flushed_latencies.add(np.asarray(message["flushed_us"], np.float64) / 1000)
 
     def _note_end(self, child: Child) -> None:
-        """A link has ended: fine after the last word, else the process has died."""
+        """A link has ended: expected after a process's last message, else the process has died."""
         child.wait(1.0)
         code = child.process.returncode
         if child is self._query:
@@ -324,7 +334,7 @@ class Job:
 
     # ---- looking and showing --------------------------------------------------------------------
 
-    def _look(self, force: bool = False) -> None:
+    def _read_meters(self, force: bool = False) -> None:
         now = time.monotonic()
         if self._meter is None or not self._running or (not force and now - self._looked_at < LOOK_SECONDS):
             return
@@ -348,7 +358,7 @@ class Job:
         self.display.show(self.snapshot())
 
     def snapshot(self) -> Snapshot:
-        """What there is to see now."""
+        """What there is to show now."""
         history = self.history
         syncs, sync_p50, sync_p99 = history.sync_facts()
         reading = history.reading
@@ -376,5 +386,5 @@ class Job:
         self.interrupts += 1
 
     def _warn(self, message: Any, *_: Any, **__: Any) -> None:
-        """Warnings of the store, which would be written over the dashboard."""
+        """Shows the store's warnings, which would otherwise be written over the dashboard."""
         self.history.event(str(message))

@@ -1,6 +1,4 @@
-"""Latencies of millions of messages in a few kilobytes: a histogram whose buckets are 2 % wide,
-with weights.
-"""
+"""Latencies of millions of messages in a few kilobytes: a histogram with buckets 2 % wide."""
 
 from __future__ import annotations
 
@@ -16,8 +14,9 @@ _BUCKETS = 1_200
 
 
 class Latencies:
-    """Counts durations in milliseconds. Buckets of another process can be added: they are plain
-    lists.
+    """Counts durations in milliseconds, each with a weight.
+
+    Another process's counts can be added: they travel as plain lists.
     """
 
     def __init__(self) -> None:
@@ -35,7 +34,7 @@ class Latencies:
         self.highest_ms = max(self.highest_ms, float(durations.max()))
 
     def to_json(self) -> dict[str, Any]:
-        """For another process, which merges it into its own."""
+        """The counts for another process, which merges them into its own."""
         used = np.flatnonzero(self.counts)
         return {"buckets": used.tolist(), "counts": self.counts[used].tolist(), "highest_ms": self.highest_ms}
 
@@ -49,7 +48,7 @@ class Latencies:
         return int(self.counts.sum())
 
     def percentile(self, fraction: float) -> float | None:
-        """Milliseconds below which that fraction of the durations lay; None when there were none."""
+        """The duration (ms) that this fraction of all durations stays below; None without any."""
         total = self.total
         if not total:
             return None
@@ -57,7 +56,7 @@ class Latencies:
         return round(min(math.exp((bucket + 0.5) * _STEP) / 1000, self.highest_ms), 3)
 
     def curve(self) -> tuple[list[float], list[float]]:
-        """Durations (ms) and the share of messages at or below each: what a cumulative plot needs."""
+        """Durations (ms), and the share of messages at or below each, for a cumulative plot."""
         used = np.flatnonzero(self.counts)
         if not used.size:
             return [], []
@@ -65,7 +64,7 @@ class Latencies:
         return [math.exp((bucket + 0.5) * _STEP) / 1000 for bucket in used.tolist()], shares.tolist()
 
     def summary(self) -> dict[str, float | int | None]:
-        """As it stands in the report."""
+        """The latencies as they stand in the report."""
         return {
             "p50": self.percentile(0.5),
             "p90": self.percentile(0.9),

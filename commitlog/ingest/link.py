@@ -1,6 +1,6 @@
 """The socket between the job and one of its processes: JSON, one message a line, both ways.
 
-It is also how a process notices that the other one has died: the socket ends.
+The end of the socket tells each process that the other one has died.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 class Link:
-    """One end. `receive` is for one thread, `send` for any."""
+    """One end. Only one thread may call `receive`; any thread may call `send`."""
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
@@ -31,14 +31,14 @@ class Link:
 
     @classmethod
     def inherited(cls) -> Link:
-        """The child's end, whose descriptor is the program's only argument."""
+        """The child's end. Its descriptor is the program's only argument."""
         return cls(socket.socket(fileno=int(sys.argv[1])))
 
     def fileno(self) -> int:
         return self.socket.fileno()
 
     def send(self, message: Message) -> None:
-        """Sends one message; where the other end is gone, marks the link as closed instead."""
+        """Sends one message. Where the other end is gone, it marks the link as closed instead."""
         with self._lock:
             try:
                 self.socket.sendall(orjson.dumps(message, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
@@ -46,8 +46,9 @@ class Link:
                 self.closed = True
 
     def receive(self, timeout_s: float | None = 0) -> list[Message]:
-        """What has arrived, after waiting for something up to the timeout (None: as long as it
-        takes).
+        """The messages that have arrived.
+
+        Waits up to the timeout for the first one (None: without limit).
         """
         if self._early:
             early, self._early = self._early, []
@@ -64,8 +65,9 @@ class Link:
         return [orjson.loads(line) for line in lines]
 
     def receive_first(self) -> Message:
-        """Waits for the first message, which is the settings. Raises EOFError when the other end is
-        gone.
+        """Waits for the first message, which is the settings.
+
+        Raises EOFError when the other end is gone.
         """
         while not self.closed:
             messages = self.receive(None)
@@ -80,9 +82,7 @@ class Link:
 
 
 class Child:
-    """A process of the job, in a session of its own: a Ctrl-C in the terminal reaches the job
-    alone.
-    """
+    """A process of the job, in its own session: Ctrl-C in the terminal reaches the job alone."""
 
     def __init__(
         self, name: str, module: str, settings: Message, *, output: IO[bytes] | int, stdin: int | None = None

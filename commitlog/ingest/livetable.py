@@ -1,7 +1,7 @@
 """The live table: sums over what each batch wrote, read back from its Parquet files with Arrow.
 
 Spark has just written these files, so they are in the page cache, and Arrow reads the few columns
-that are needed in some milliseconds; asking Spark for the same sums would read the log a second
+that are needed in some milliseconds. If Spark made the same sums, it would read the log a second
 time.
 """
 
@@ -38,8 +38,9 @@ class BatchFacts:
 
 
 class LiveTable:
-    """Sums of the machine's samples, or of lines. Keeps the last seconds and the last processes
-    only.
+    """Sums of the machine's samples, or of lines.
+
+    It keeps only the last seconds and the last processes.
     """
 
     def __init__(self, *, machine: bool) -> None:
@@ -49,7 +50,7 @@ class LiveTable:
         self._seconds: dict[int, dict[str, tuple[float, int]]] = {}
 
     def add(self, directory: Path, finished_ms: float) -> BatchFacts:
-        """Takes in the files of one batch, which was finished at that time."""
+        """Takes in the files of one batch, which was finished at `finished_ms`."""
         columns = ["lane", "offset", "stored_at", *(_MACHINE if self.machine else ("source", "bytes"))]
         facts = BatchFacts()
         for path in parquet_files_of(directory):

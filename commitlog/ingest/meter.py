@@ -1,8 +1,9 @@
-"""How far each stage is, in messages: read from the control region, which costs the stages nothing.
+"""How far each stage is, in messages.
 
-Positions are bytes. A lane's producer also counts its messages, so each look at a lane gives a pair
-(wrote, messages); between two of these a position is turned into messages in proportion. At the
-end, when all positions are the same, the count is exact.
+It is read from the control region, which costs the stages nothing. Positions there are bytes. A
+lane's producer also counts its messages, so each look at a lane gives a pair (wrote, messages). A
+position between two pairs is turned into messages in proportion. At the end, when all positions are
+the same, the count is exact.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _POSITIONS = (Lane.WROTE, Lane.COMMITTED, Lane.FLUSHED, Lane.DISPATCHED)
 
 @dataclass(frozen=True)
 class Reading:
-    """One look at the pipeline, from the start of the run on. Bytes are those of whole records."""
+    """One look at the pipeline, counted from the run's start. Bytes are those of whole records."""
 
     at: float
     messages: dict[str, float]
@@ -37,9 +38,7 @@ class Reading:
 
 @dataclass
 class _Track:
-    """What is known of one lane: where it stood when the run began, and the pairs to interpolate
-    in.
-    """
+    """One lane: its positions when the run began, and the pairs between which to interpolate."""
 
     lane: int
     wrote_at_start: int
@@ -47,8 +46,9 @@ class _Track:
     pairs: deque[tuple[int, int]] = field(default_factory=deque)
 
     def add(self, wrote: int, messages: int) -> None:
-        """One more pair; the count may have been seen late, so it replaces an older one at the same
-        position.
+        """Adds a pair.
+
+        It replaces an older one at the same position, whose count may have been seen too early.
         """
         if self.pairs and self.pairs[-1][0] == wrote:
             self.pairs.pop()
@@ -66,7 +66,7 @@ class _Track:
         return float(below[1] - self.messages_at_start)
 
     def forget_below(self, position: int) -> None:
-        """Drops pairs that no position can fall between any more."""
+        """Drops the pairs that no later position can fall between."""
         while len(self.pairs) > 1 and self.pairs[1][0] <= position:
             self.pairs.popleft()
 
@@ -77,64 +77,63 @@ class Meter:
     def __init__(self, control: ControlRegion) -> None:
         self.control = control
         self._tracks: dict[int, _Track] = {}
-        flusher = control.stage_base("flusher")
-        self._histogram_at = flusher + Stage.HISTOGRAM
-        self._syncs_at_start = Histogram.load(control.words, self._histogram_at)
+        self._flusher_row = control.stage_row("flusher")
+        self._syncs_at_start = Histogram.load(self._flusher_row, Stage.HISTOGRAM)
         self._restarts_at_start = {name: self._stage_word(name, Stage.RESTARTS) for name in STAGES}
 
     def follow(self, lane: int) -> None:
-        """Counts what is written to a lane from now on. Its producer holds it and has not sent
-        anything yet.
+        """Counts what is written to a lane from now on.
+
+        The lane's producer holds it and has not sent anything yet.
         """
-        base, words = self.control.lane_base(lane), self.control.words
-        wrote, messages = words[base + Lane.WROTE], words[base + Lane.MESSAGES]
+        row = self.control.row(lane)
+        wrote, messages = row[Lane.WROTE], row[Lane.MESSAGES]
         track = _Track(lane, wrote, messages)
         track.add(wrote, messages)
         self._tracks[lane] = track
 
     def _stage_word(self, stage: str, index: int) -> int:
-        return self.control.words[self.control.stage_base(stage) + index]
+        return self.control.stage_row(stage)[index]
 
     def read(self, at: float) -> Reading:
-        """Looks at everything once. The furthest stage is loaded first, so that none overtakes the
-        one before it.
+        """Looks at everything once.
+
+        The last stage is loaded first, so that no stage seems to be ahead of the one before it.
         """
-        words = self.control.words
         messages = dict.fromkeys(STEPS, 0.0)
         amounts = dict.fromkeys(STEPS, 0)
         faults: dict[str, int] = {}
         buffers = free = 0
         for track in self._tracks.values():
-            base = self.control.lane_base(track.lane)
-            positions = [words[base + index] for index in reversed(_POSITIONS)][::-1]
-            track.add(positions[0], words[base + Lane.MESSAGES])
+            row = self.control.row(track.lane)
+            positions = [row[index] for index in reversed(_POSITIONS)][::-1]
+            track.add(positions[0], row[Lane.MESSAGES])
             for step, position in zip(STEPS, positions, strict=True):
                 messages[step] += track.messages_at(position)
                 amounts[step] += max(position - track.wrote_at_start, 0)
             track.forget_below(positions[-1])
-            if slots := words[base + Lane.SLOTS]:
+            if slots := row[Lane.SLOTS]:
                 buffers += slots
-                free += available_buffers(positions[0], positions[2], words[base + Lane.SEGMENT_SIZE], slots)
+                free += available_buffers(positions[0], positions[2], row[Lane.SEGMENT_SIZE], slots)
             for name in ("COMMITTER", "FLUSHER", "DISPATCHER", "ALLOCATOR"):
-                if fault := words[base + getattr(Lane, f"{name}_FAULT")]:
+                if fault := row[getattr(Lane, f"{name}_FAULT")]:
                     faults[f"{name.lower()} of lane {track.lane}"] = fault
+        pids = {name: self._stage_word(name, Stage.PID) for name in STAGES}
         return Reading(
             at,
             messages,
             amounts,
             buffers,
             max(free, 0),
-            Histogram.load(words, self._histogram_at) - self._syncs_at_start,
-            {name: self._stage_word(name, Stage.PID) for name in STAGES} | {"supervisor": words[Header.SUPERVISOR_PID]},
+            Histogram.load(self._flusher_row, Stage.HISTOGRAM) - self._syncs_at_start,
+            pids | {"supervisor": self.control.words[Header.SUPERVISOR_PID]},
             {name: self._stage_word(name, Stage.RESTARTS) - self._restarts_at_start[name] for name in STAGES},
             faults,
         )
 
 
 class Series:
-    """Cumulative counts over time, thinned out when a run is long: at most some two thousand
-    points.
-    """
+    """Cumulative counts over time: at most about two thousand points, thinned out in a long run."""
 
     POINTS_MAX = 2_000
 
@@ -144,7 +143,7 @@ class Series:
         self.points: list[tuple[float, ...]] = []
 
     def add(self, at: float, *values: float) -> None:
-        """Keeps a point unless the last one is too near."""
+        """Keeps a point, unless the one before it is too near."""
         if self.points and at - self.points[-1][0] < self.interval * 0.9:
             return
         self.points.append((at, *values))

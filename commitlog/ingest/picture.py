@@ -1,6 +1,4 @@
-"""The report's picture: four panels that a stranger can read, under a line that says how the run
-ended.
-"""
+"""The report's picture: four panels under a line that says how the run ended."""
 
 from __future__ import annotations
 
@@ -94,7 +92,7 @@ def _head(figure: Any, report: dict[str, Any]) -> None:
 
 
 def _legend(axes: Any, *entries: Any) -> None:
-    """One line between title and plot, where it hides nothing."""
+    """A legend in one line between title and plot, where it hides nothing."""
     if not axes.get_legend_handles_labels()[0]:
         return
     axes.legend(
@@ -159,7 +157,7 @@ def _mark_end(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _mark_deaths(axes: Any, report: dict[str, Any]) -> None:
-    """A line where a stage had died, so that its trace in the curves is no riddle."""
+    """Draws a line where a stage had died: it explains the step in the curves."""
     for event in report["events"]:
         when, _, text = event.partition(" s: ")
         if "had died" in text:

@@ -1,9 +1,8 @@
-"""The Spark process: one streaming query that turns messages into Parquet, `batch=<id>/` by
-`batch=<id>/`.
+"""The Spark process: one streaming query that writes messages to Parquet, one `batch=<id>/` each.
 
-It runs apart from the job because Java takes long to start, prints a lot, and must not be hit by a
-Ctrl-C first. Its output goes to `OUT/spark.log`; what the job has to know comes over the link,
-batch by batch.
+It is a process of its own because Java takes long to start, prints a lot, and must not receive a
+Ctrl-C before the job does. Its output goes to `OUT/spark.log`. What the job has to know comes over
+the link, batch by batch.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _SPARK = {
     "spark.ui.enabled": "false",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.session.timeZone": "UTC",
-    # a long run makes thousands of jobs; what Spark remembers of them would grow for minutes
+    # a long run makes thousands of jobs: what Spark remembers of them would grow for minutes
     "spark.ui.retainedJobs": "50",
     "spark.ui.retainedStages": "50",
     "spark.ui.retainedTasks": "500",
@@ -70,7 +69,7 @@ def parsed(messages: DataFrame, settings: Message) -> DataFrame:
 
 
 def _import_arrow() -> None:
-    """While Java starts: it takes half a second, which the first batch would have to wait for."""
+    """Imports Arrow while Java starts, so that the first batch need not wait for it (0.5 s)."""
     import commitlog.ingest.livetable  # noqa: F401
 
 
@@ -86,14 +85,17 @@ class QueryProcess:
         self._changed = threading.Event()
 
     def run(self) -> None:
-        """Raises CommitLogError; everything else is a bug and ends with a traceback in the log."""
+        """Runs until the job says stop.
+
+        Raises CommitLogError. Anything else is a bug and ends with a traceback in the log.
+        """
         spark = self._start_spark()
         try:
             query = self._start_query(spark)
             self._wait_until_idle(query)
             self._warm_up(query)
             self.link.send({"event": "ready"})
-            self._serve(query)
+            self._run_until_stopped(query)
             query.stop()
         finally:
             self.link.send({"event": "phase", "text": "stopping Spark"})
@@ -133,19 +135,20 @@ class QueryProcess:
         """Asks for one message that no table will have, and waits until the query has read it.
 
         The first batch of a session takes some seconds (classes, generated code, Python's workers).
-        Spent here, they delay the start and not the first messages.
+        Here they delay the start, and not the first messages.
         """
         self.link.send({"event": "looked"})
         self.link.send({"event": "phase", "text": "warming up Spark"})
         deadline = time.monotonic() + _WARM_UP_SECONDS
-        while self._alive(query) and not self.link.closed and time.monotonic() < deadline:
+        while self._is_running(query) and not self.link.closed and time.monotonic() < deadline:
             if any(progress.numInputRows for progress in query.recentProgress):
                 return
             time.sleep(0.05)
 
     def _write_batch(self, rows: DataFrame, batch: int) -> None:
-        """Writes one batch, by overwrite: a batch that is run again replaces itself. Runs in a
-        thread of py4j.
+        """Writes one batch, in a thread of py4j.
+
+        It overwrites: a batch that is run again replaces itself.
         """
         began = time.monotonic()
         directory = self.out / f"batch={batch}"
@@ -172,15 +175,16 @@ class QueryProcess:
         self._changed.set()
 
     def _wait_until_idle(self, query: StreamingQuery) -> None:
-        """Until the query has looked at the store once: from then on it misses nothing."""
-        while self._alive(query) and not self.link.closed:
+        """Waits until the query has looked at the store once: from then on it misses nothing."""
+        while self._is_running(query) and not self.link.closed:
             if query.status["message"].startswith("Waiting") or self.ends:
                 return
             time.sleep(0.05)
 
-    def _alive(self, query: StreamingQuery) -> bool:
-        """Raises IngestError where the query has failed; the last line of what Spark says is the
-        cause.
+    def _is_running(self, query: StreamingQuery) -> bool:
+        """Whether the query runs.
+
+        Raises IngestError where it has failed. The cause is the last line of what Spark says.
         """
         if query.isActive:
             return True
@@ -190,11 +194,14 @@ class QueryProcess:
         cause = (named or lines or ["it ended by itself"])[-1]
         raise IngestError(f"the Spark query failed: {cause[:500]} (see {self.out}/{SPARK_LOG})")
 
-    def _serve(self, query: StreamingQuery) -> None:
-        """Until the job says stop, or has gone; says when everything that it named has been read."""
+    def _run_until_stopped(self, query: StreamingQuery) -> None:
+        """Runs until the job says stop, or is gone.
+
+        It reports when all messages that the job named have been read.
+        """
         wanted: dict[int, int] | None = None
         settle = False
-        while self._alive(query) and not self.link.closed:
+        while self._is_running(query) and not self.link.closed:
             for message in self.link.receive(0):
                 if message["do"] == "stop":
                     return
@@ -209,18 +216,19 @@ class QueryProcess:
             self._changed.clear()
 
     def _wait_until_settled(self, query: StreamingQuery) -> None:
-        """A producer that died may have sent more than it had noted: wait until nothing comes any
-        more.
+        """Waits until no more messages come.
+
+        A producer that died may have sent more than it had noted.
         """
         quiet_since = time.monotonic()
-        while self._alive(query) and time.monotonic() - quiet_since < _SETTLED_SECONDS and not self.link.closed:
+        while self._is_running(query) and time.monotonic() - quiet_since < _SETTLED_SECONDS and not self.link.closed:
             if self._changed.wait(0.1):
                 self._changed.clear()
                 quiet_since = time.monotonic()
 
 
 def describe(error: BaseException, log: str) -> dict[str, Any]:
-    """How a failure is told to the job; `log` is where Java has said more."""
+    """A failure as a message to the job; `log` names the file in which Java has said more."""
     if isinstance(error, CommitLogError):
         return {"event": "failed", "name": type(error).__name__, "text": str(error)}
     text = (str(error).strip() or type(error).__name__).splitlines()[-1]

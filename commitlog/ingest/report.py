@@ -87,7 +87,7 @@ def write(report: dict[str, Any], path: Path) -> None:
 
 
 def _over_time(history: History) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Messages a second in equal bins, and how many each stage was behind at their ends."""
+    """Messages a second in equal bins, and how far each stage was behind at the end of each bin."""
     seconds = history.steps.seconds
     if len(seconds) < 2:
         return {"seconds": [], **{name: [] for name in (*STEPS, "spark")}}, {"seconds": []}
@@ -122,9 +122,7 @@ def _syncs(history: History) -> dict[str, Any]:
 
 
 def _resources(history: History) -> dict[str, Any]:
-    """Cores in use and private memory of each group over time; the total says whether memory stays
-    flat.
-    """
+    """Cores in use and private memory over time, by group and in all: does memory stay flat?"""
     series = history.resources
     cores = {group: [round(value, 3) for value in series.column(f"{group}_cores")] for group in GROUPS}
     memory = {group: [int(value) for value in series.column(f"{group}_bytes")] for group in GROUPS}

@@ -1,7 +1,8 @@
 """CPU and memory of everything that belongs to the run, by group, about once a second.
 
-Memory is the processes' anonymous memory, a page that several share after a fork counted once, plus
-the pool's files. Adding up resident sizes would count the pool once for every process that maps it.
+Memory is the anonymous memory of the processes, plus the files of the pool. A page that several
+processes share after a fork counts once. A sum of resident sizes would count the pool once for
+every process that maps it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Usage:
 
 
 def private_bytes(pid: int) -> int:
-    """The process's share of anonymous memory; 0 when it is gone or another user's."""
+    """The process's share of anonymous memory; 0 when it is gone or belongs to another user."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             for line in file:
@@ -39,7 +40,7 @@ def private_bytes(pid: int) -> int:
 
 @dataclass
 class Resources:
-    """Remembers processes between looks, so that CPU time of those that ended is not forgotten."""
+    """Remembers processes between looks, so that the CPU time of ended ones still counts."""
 
     pool: Path | None = None
     pool_bytes: int = 0
@@ -47,7 +48,10 @@ class Resources:
     _cpu: dict[int, tuple[str, float, float]] = field(default_factory=dict)
 
     def look(self, roots: Mapping[str, Iterable[int]]) -> dict[str, Usage]:
-        """Usage of each group; `roots` are its processes, whose descendants count with them."""
+        """The usage of each group.
+
+        `roots` names its processes; their descendants count with them.
+        """
         usage = {group: Usage() for group in GROUPS}
         for group, pids in roots.items():
             for process in self._with_descendants(group, pids):

@@ -1,6 +1,4 @@
-"""From settings to an exit code: the job, then the verdict, the report on screen and on disk, the
-picture.
-"""
+"""From settings to an exit code: the job, the verdict, the report, the picture."""
 
 from __future__ import annotations
 
@@ -9,17 +7,16 @@ from commitlog.ingest.settings import Settings, check_packages
 
 
 def run(settings: Settings) -> int:
-    """0 when every message that was sent is in the Parquet files exactly once and nothing else went
-    wrong.
+    """0 when each message sent is in the Parquet files exactly once and nothing else went wrong.
 
-    Raises CommitLogError for what kept the job from beginning; nothing is left behind then.
+    Raises CommitLogError where the job could not begin; then nothing is left behind.
     """
     check_packages()
     from commitlog.config_file import load_config
     from commitlog.ingest import picture, report
     from commitlog.ingest.job import Job
     from commitlog.ingest.verdict import judge
-    from commitlog.spark.session.java import find_java
+    from commitlog.spark.launching.java import find_java
 
     load_config(settings.config)
     find_java()

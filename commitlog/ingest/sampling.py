@@ -1,9 +1,8 @@
-"""A producer process that samples the machine with psutil: CPU, memory, disks, networks, and every
-process.
+"""A producer process that samples the machine: CPU, memory, disks, networks, and every process.
 
-Sampling goes on at its own pace and takes a small share of the process's time; messages go out at
-theirs. A message carries the newest sample of one thing; where more messages are wanted than there
-are new samples, a sample goes out again with a sequence number of its own (`sampled_at` tells).
+Samples are taken at their own pace, with a small share of the process's time. Messages go out at
+theirs. A message carries the newest sample of one thing. Where more messages are wanted than there
+are new samples, a sample goes out again under a new sequence number; `sampled_at` shows it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import orjson
 import psutil
 
 from commitlog.ingest.link import Link
-from commitlog.ingest.sending import Item, Sender, serve
+from commitlog.ingest.sending import Item, Sender, run_producer
 
 ROUND_SECONDS = 0.1
 """All things are sampled at most this often: the kernel counts CPU time in ticks of 10 ms."""
@@ -24,7 +23,7 @@ _SHARE_OF_TIME = 0.15
 
 
 class MachineSource:
-    """Samples of this machine. Of several producers each looks after its share of the things."""
+    """Samples of this machine. Each of several producers takes its share of the things."""
 
     def __init__(self, share: int = 0, shares: int = 1) -> None:
         self.share, self.shares = share, shares
@@ -38,13 +37,13 @@ class MachineSource:
         while not self._cycle:
             self._sample()
 
-    def tend(self) -> None:
+    def tick(self) -> None:
         """Takes the next sample when its time has come. Called every few milliseconds."""
         if time.monotonic() >= self._rest_until:
             self._sample()
 
     def take(self, limit: int) -> list[Item]:
-        """Up to `limit` messages; never empty."""
+        """Up to `limit` messages; never none."""
         items = self._cycle[self._place : self._place + limit]
         self._place += len(items)
         if self._place >= len(self._cycle):
@@ -59,7 +58,7 @@ class MachineSource:
         """Nothing is held open."""
 
     def _sample(self) -> None:
-        """One step of the round, and a rest in proportion to what it cost."""
+        """Takes one step of the round, then rests in proportion to the time that the step took."""
         began = time.monotonic()
         key, body = next(self._steps)
         ended = time.monotonic()
@@ -91,7 +90,7 @@ class MachineSource:
                 process = self._processes.get(pid)
                 if process is None:
                     process = self._processes[pid] = psutil.Process(pid)
-                    process.cpu_percent(None)  # the first look only sets the mark
+                    process.cpu_percent(None)  # psutil compares with the last look: the first one has none
                 with process.oneshot():
                     sample = {
                         "kind": "process",
@@ -101,7 +100,7 @@ class MachineSource:
                         "memory_bytes": process.memory_info().rss,
                     }
             except psutil.Error:
-                continue  # it has ended since, or may not be looked at
+                continue  # it has ended, or belongs to another user
             yield _message(sample)
 
 
@@ -117,9 +116,7 @@ def _memory() -> Iterator[dict[str, Any]]:
 
 
 class _Rates:
-    """Disks and networks come as counters since boot; a sample says bytes a second since the last
-    look.
-    """
+    """Turns counters since boot (disks, networks) into bytes a second since the last look."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, int, int]] = {}
@@ -153,7 +150,9 @@ def main() -> None:
     """The producer process: `python -m commitlog.ingest.sampling FD`."""
     link = Link.inherited()
     settings = link.receive_first()
-    serve(link, lambda: Sender(link, settings), lambda: MachineSource(settings["producer"], settings["producers"]))
+    run_producer(
+        link, lambda: Sender(link, settings), lambda: MachineSource(settings["producer"], settings["producers"])
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""The loop of a producer process: at a pace, or as fast as it goes, each message with run, producer
-and sequence.
+"""The loop of a producer process: each message has its run, producer and sequence number.
 
-The job counts a message as sent when `send` has returned. How many that are it hears five times a
-second; at the end it hears the last number, so that a process that dies is judged by what it had
-noted.
+It sends at a given pace, or as fast as it goes. A message counts as sent when `send` has returned.
+The job hears the count five times a second, and the last number at the end. So a process that dies
+is judged by what it had noted.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from commitlog.ingest.link import Link, Message
 WARM_UP = "warm-up"
 NOTE_SECONDS = 0.2
 TURN_SECONDS = 0.002
-"""How long a paced producer sleeps at most: also the resolution of its latencies."""
+"""The longest sleep of a paced producer; also the resolution of its latencies."""
 IDLE_SECONDS = 0.02
 TURN_MESSAGES = 256
 PROBE_EVERY = 100
@@ -42,11 +41,11 @@ _BEHIND_SECONDS_MAX = 0.5
 
 
 class Item(NamedTuple):
-    """What a source hands over: one message without its place in the run."""
+    """One message of a source, without its place in the run."""
 
     key: str | None
-    body: bytes
-    properties: dict[str, str]
+    value: bytes
+    headers: dict[str, str]
 
 
 class Source(Protocol):
@@ -54,21 +53,21 @@ class Source(Protocol):
 
     done: bool
 
-    def tend(self) -> None:
+    def tick(self) -> None:
         """Called every few milliseconds, whether or not messages are wanted."""
 
     def take(self, limit: int) -> list[Item]:
         """Up to `limit` messages; none when there are none at the moment."""
 
     def sent(self, count: int) -> None:
-        """How many of those that `take` gave last have been sent."""
+        """Says how many of the messages that `take` gave last have been sent."""
 
     def close(self) -> None:
-        """Gives back what is held open."""
+        """Gives back what the source holds open."""
 
 
 class Sender:
-    """Sends what a source gives, and keeps the numbers."""
+    """Sends the messages of a source, and counts them."""
 
     def __init__(self, link: Link, settings: Message) -> None:
         from commitlog.producer import Producer
@@ -90,108 +89,105 @@ class Sender:
         self._stop = False
 
     def run(self, source: Source) -> None:
-        """Sends until the source is done or the job says stop; then everything is flushed."""
+        """Sends until the source is done or the job says stop; then flushes everything."""
         began, before = time.monotonic(), 0
         while not self._stop and not source.done:
-            source.tend()
+            source.tick()
             now = time.monotonic()
             due = TURN_MESSAGES
             if self.rate:
                 late = (now - began) * self.rate - (self.sequence - before)
-                if late > self.rate * _BEHIND_SECONDS_MAX + 1:  # a stall is not made up for by a burst
+                if late > self.rate * _BEHIND_SECONDS_MAX + 1:  # after a stall no burst follows
                     began, before, late = now, self.sequence, 1
                 due = min(int(late), TURN_MESSAGES)
             items = source.take(due) if due > 0 else []
             if items:
                 source.sent(self._send(items))
-            self._look_at_probes()
-            self._note(now)
+            self._check_probes()
+            self._report(now)
             if not items or (self.rate and due < TURN_MESSAGES):
-                self._rest(bool(items))
+                self._pause(bool(items))
 
     def warm_up(self) -> None:
-        """One message to a topic of its own, for the query to try itself on before the clock
-        starts.
-        """
+        """Sends one message to a topic of its own: the query reads it before the clock starts."""
         own = {**self.identity, "run": WARM_UP, "sequence": "0", "source": WARM_UP}
-        self.producer.send(f"{self.topic}.{WARM_UP}", b"{}", properties=own)
+        self.producer.send(f"{self.topic}.{WARM_UP}", b"{}", headers=own)
 
     def finish(self, source: Source) -> None:
-        """Waits until all of it is flushed and gives the lane back."""
+        """Waits until everything is flushed, and gives the lane back."""
         source.close()
         deadline = time.monotonic() + _FLUSH_SECONDS
         while self._probes and time.monotonic() < deadline:
-            self._look_at_probes()
-            self._note(time.monotonic())
+            self._check_probes()
+            self._report(time.monotonic())
             time.sleep(TURN_SECONDS / 2)
         try:
             self.producer.flush(timeout=max(deadline - time.monotonic(), 0.1))
         finally:
-            self._note(time.monotonic(), last=True)
+            self._report(time.monotonic(), last=True)
             with contextlib.suppress(StoreStopped):
                 self.producer.close()
 
-    def _rest(self, busy: bool) -> None:
+    def _pause(self, busy: bool) -> None:
         """Sleeps a turn, or longer where a source has nothing to give."""
         idle = not busy and self.rate == 0 and not self._probes
         time.sleep(IDLE_SECONDS if idle else TURN_SECONDS)
 
     def _send(self, items: list[Item]) -> int:
-        """Sends the items in order and returns how many were accepted: fewer when the job says stop
-        in between.
+        """Sends the items in order.
+
+        Returns how many were accepted: fewer when the job says stop.
         """
         send, topic, identity = self.producer.send, self.topic, self.identity
-        for count, (key, body, properties) in enumerate(items):
-            own = {**properties, **identity, "sequence": str(self.sequence)}
+        for count, (key, value, headers) in enumerate(items):
+            own = {**headers, **identity, "sequence": str(self.sequence)}
             try:
-                receipt = send(topic, body, key=key, properties=own)
+                receipt = send(topic, value, key=key, headers=own)
             except (NoBufferAvailable, DiskError, WaitTimeout) as error:
                 if error.receipt is None:
                     self._wait_for_room(error)
                     return count
-                receipt = error.receipt  # it is in the log: what a flush did not do in time, the next one may do
+                receipt = error.receipt  # it is in the log: a flush came too late, the next one may be in time
             except RecordError as error:
-                where = properties.get("source", "this machine")
+                where = headers.get("source", "this machine")
                 raise IngestError(f"message {self.sequence + 1} of {where}: {error}") from error
             self.sequence += 1
-            self.body_bytes += len(body)
+            self.body_bytes += len(value)
             self.next_offset = receipt.offset + 1
             if self.sequence >= self._next_probe:
-                self._probe(receipt)
+                self._add_probe(receipt)
         return len(items)
 
     def _wait_for_room(self, error: CommitLogError) -> None:
-        """Not accepted, and it may heal: the same message goes out again unless the job says stop."""
+        """Waits before the same message is sent again: it was not accepted, and may be soon."""
         self.waits += 1
         self.link.send({"event": "waiting", "text": f"{type(error).__name__}: {error}"})
-        if not self._told_to_stop():
+        if not self._stop_was_asked():
             time.sleep(0.1)
 
-    def _probe(self, receipt: Any) -> None:
-        """Remembers a receipt, to see when it is flushed; not too many at once, so that sending
-        stays quick.
-        """
+    def _add_probe(self, receipt: Any) -> None:
+        """Remembers a receipt, to see when it is flushed; only some, so that sending stays fast."""
         now = time.monotonic_ns()
         self._next_probe = self.sequence + (PROBE_EVERY if self.rate == 0 or self.rate > 500 else 1)
         if len(self._probes) < _PROBES_MAX and now - self._probed_ns > _PROBE_SECONDS * 1e9:
             self._probes.append((now, receipt))
             self._probed_ns = now
 
-    def _look_at_probes(self) -> None:
+    def _check_probes(self) -> None:
         probes = self._probes
         while probes and probes[0][1].done("flushed"):
             self._flushed_us.append((time.monotonic_ns() - probes.popleft()[0]) // 1000)
 
-    def _told_to_stop(self) -> bool:
+    def _stop_was_asked(self) -> bool:
         self._stop = self._stop or any(m["do"] == "stop" for m in self.link.receive(0)) or self.link.closed
         return self._stop
 
-    def _note(self, now: float, *, last: bool = False) -> None:
-        """Tells the job the numbers, now and then, and listens for its word."""
+    def _report(self, now: float, *, last: bool = False) -> None:
+        """Tells the job the numbers now and then, and reads its messages."""
         if not last:
             if now - self._noted_at < NOTE_SECONDS:
                 return
-            self._told_to_stop()
+            self._stop_was_asked()
         self._noted_at = now
         self.link.send(
             {
@@ -206,8 +202,8 @@ class Sender:
         self._flushed_us = []
 
 
-def _told_to_go(link: Link, sender: Sender) -> bool:
-    """Waits for the job's word; False when it is over before it began."""
+def _wait_for_start(link: Link, sender: Sender) -> bool:
+    """Waits for the job's start; False when the job ends the run before it."""
     while not link.closed:
         for message in link.receive(None):
             if message["do"] == "warm up":
@@ -217,11 +213,11 @@ def _told_to_go(link: Link, sender: Sender) -> bool:
     return False
 
 
-def serve(link: Link, make_sender: Callable[[], Sender], make_source: Callable[[], Source]) -> None:
+def run_producer(link: Link, make_sender: Callable[[], Sender], make_source: Callable[[], Source]) -> None:
     """The life of a producer process: lease a lane, say so, wait for the start, send, drain.
 
-    Signals that a terminal sends are ignored: the job decides when it is over. An error goes to the
-    job by name.
+    It ignores the signals of a terminal: the job decides when the run is over. An error goes to the
+    job with its name.
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -229,7 +225,7 @@ def serve(link: Link, make_sender: Callable[[], Sender], make_source: Callable[[
         sender = make_sender()
         source = make_source()
         link.send({"event": "ready", "lane": sender.producer.lane})
-        if _told_to_go(link, sender):
+        if _wait_for_start(link, sender):
             try:
                 sender.run(source)
             finally:

@@ -1,5 +1,6 @@
-"""What one run of the main job is asked to do, and the directories it makes. All refusals come
-before any start.
+"""What one run of the main job is asked to do, and the directories it makes.
+
+Everything is checked before anything is started.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ _MARKS_OF_A_RUN = ("batch=*", CHECKPOINT, SPARK_LOG)
 
 @dataclass(frozen=True)
 class Settings:
-    """A run. `seconds` None means until the input is done or Ctrl-C; `rate` 0 as fast as it goes."""
+    """The options of a run, checked and complete.
+
+    `seconds` is None for a run until the input is done or Ctrl-C; `rate` 0 is as fast as it goes.
+    """
 
     run: str
     topic: str
@@ -66,7 +70,10 @@ def choose(
     report: Path | None = None,
     config: Path | None = None,
 ) -> Settings:
-    """Fills in the defaults. Raises IngestError for what can't work, having touched nothing."""
+    """Checks the options and fills in the defaults.
+
+    Raises IngestError; then nothing was touched.
+    """
     if not 1 <= producers <= PRODUCERS_MAX:
         raise IngestError(f"--producers {producers}: give 1 to {PRODUCERS_MAX}")
     if rate is not None and not 0 <= rate <= 100_000_000:
@@ -112,10 +119,9 @@ def check_input(name: str) -> None:
 
 
 def check_packages() -> None:
-    """Raises IngestError where an extra is not installed: better now than after everything has been
-    started.
-    """
-    missing = [name for name in ("pyspark", "pyarrow", "rich", "matplotlib") if not importlib.util.find_spec(name)]
+    """Raises IngestError where a package of an extra is missing, before anything is started."""
+    needed = ("pyspark", "pyarrow", "psutil", "rich", "matplotlib")
+    missing = [name for name in needed if not importlib.util.find_spec(name)]
     if missing:
         raise IngestError(f"{', '.join(missing)} not installed; type: pip install 'pyspark-commitlog[ingest]'")
 
@@ -128,12 +134,13 @@ def _free_directory() -> Path:
 
 
 class Places:
-    """The directories of a run. `undo` removes those that this run made, as long as they are empty.
+    """The directories of a run.
 
-    `discard` removes what is in them too: for a run that ended before its first message, whose
-    store and output hold nothing but its own beginnings; `discard_store` does that to the store
-    alone, where the output explains what went wrong. A directory that was there before is never
-    touched.
+    - `undo` removes those that this run made and that are empty.
+    - `discard` removes them with their content: for a run that ended before its first message.
+    - `discard_store` removes the store alone, where the output explains what went wrong.
+
+    A directory that was there before the run is never touched.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -142,7 +149,10 @@ class Places:
         self.store_existed = settings.store.exists()
 
     def make(self) -> None:
-        """Raises IngestError: another run's output, no permission, a file in the way."""
+        """Makes the directories.
+
+        Raises IngestError for another run's output, a missing permission, or a file in the way.
+        """
         out, report = self.settings.out, self.settings.report
         if out.exists() and not out.is_dir():
             raise IngestError(f"--out {out}: is a file; name a directory")

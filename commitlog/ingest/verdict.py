@@ -1,8 +1,8 @@
-"""The verdict: every message that was sent stands in the Parquet files exactly once. Counted from
-the files alone.
+"""The verdict: is every message that was sent in the Parquet files exactly once?
 
-For each producer one byte a message counts how often its sequence number was met; the files are
-read in batches of rows, so that memory does not grow with them.
+It is counted from the files alone. For each producer one byte a message counts how often its
+sequence number was met. The files are read in batches of rows, so that memory does not grow with
+them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ the next note.
 
 @dataclass
 class ProducerCount:
-    """What was found of one producer. `sent` is what it had noted; `ended` says that this is its
-    last word.
+    """What was found of one producer.
+
+    `sent` is what it had noted; `ended` says whether this is its final number.
     """
 
     producer: int
@@ -53,18 +54,19 @@ class ProducerCount:
 
     @property
     def missing(self) -> int:
-        """Messages that were sent and are not there."""
+        """Messages that were sent and are not in the files."""
         return self.sent - int(np.count_nonzero(self.counts[: self.sent]))
 
     @property
     def doubled(self) -> int:
-        """Messages that are there more than once."""
+        """Messages that are in the files more than once."""
         return int(np.count_nonzero(self.counts > 1))
 
     @property
     def unnoted(self) -> int:
-        """Messages that a producer sent and did not live to note. They are there, and counted in no
-        `sent`.
+        """Messages that a producer sent and did not live to note.
+
+        They are in the files, and no `sent` counts them.
         """
         return int(np.count_nonzero(self.counts[self.sent :]))
 
@@ -99,8 +101,8 @@ class Verdict:
 def judge(out: Path, run: str, sent: Mapping[int, int], ended: Mapping[int, bool] | None = None) -> Verdict:
     """Reads `out/batch=*/` and compares it with what each producer had noted.
 
-    `ended` says of a producer whether its number is its last word; one that was killed may have
-    sent more.
+    `ended` says for each producer whether its number is final. One that was killed may have sent
+    more.
     """
     counts = {number: ProducerCount(number, amount, (ended or {}).get(number, True)) for number, amount in sent.items()}
     rows = foreign = 0
@@ -143,13 +145,14 @@ def parquet_files(out: Path) -> list[Path]:
 
 
 def parquet_files_of(batch: Path) -> list[Path]:
-    """The data files of one batch; what Spark marks as its own (`_`, `.`) is no data."""
+    """The data files of one batch, without the files that Spark marks as its own (`_`, `.`)."""
     return sorted(path for path in batch.glob("*.parquet") if path.name[0] not in "._")
 
 
 def _batches(path: Path) -> Iterator[tuple[Any, Any, npt.NDArray[np.int64]]]:
-    """(run, producer, sequence) of the rows of one file, some at a time. A null becomes no run, or
-    -1.
+    """(run, producer, sequence) of the rows of one file, some rows at a time.
+
+    A null run becomes no run, another null −1.
     """
     import pyarrow.parquet as pq
 

@@ -1,6 +1,4 @@
-"""Every record of a log as a plain dictionary, with the names that RocketMQ's own classes have for
-its fields.
-"""
+"""Every record of a log as a plain dictionary, with the field names of RocketMQ's own classes."""
 
 from __future__ import annotations
 
@@ -14,19 +12,19 @@ from typing import Any
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.errors import CorruptRecord, MissingCodec
 from commitlog.inspecting.log_root import LogRoot, find_roots
-from commitlog.record.body import plain_body
+from commitlog.record.body_compression import plain_body
 from commitlog.record.host import Host
-from commitlog.record.record import Record, SysFlag, decode
+from commitlog.record.layout import SysFlag
+from commitlog.record.record import Record, decode
 from commitlog.record.table import RecordTable
 
 
 def dump_records(path: str | os.PathLike[str], channel: FileChannel = DISK) -> Iterator[dict[str, Any]]:
-    """The records of a store of ours, one of its lanes, or a RocketMQ store root, log after log, in
-    log order.
+    """The records of a store of ours, one of its lanes, or a RocketMQ root, log after log.
 
-    `body` is base64 of the stored bytes (None for no body), `plainBody` of the unpacked ones where
-    they were compressed. Damaged ranges are passed over: `verify` names them. Of a running store
-    what is flushed is shown. Raises StoreNotFound.
+    `body` is base64 of the stored bytes (None for no body). `plainBody` is base64 of the unpacked
+    ones, where they were compressed. Damaged ranges are passed over: `verify` names them. Of a
+    running store it shows what is flushed. Raises StoreNotFound.
     """
     for root in find_roots(path, channel)[0]:
         yield from _dump(root, channel)
@@ -46,7 +44,7 @@ def _dump(root: LogRoot, channel: FileChannel) -> Iterator[dict[str, Any]]:
 
 
 def record_to_dict(record: Record) -> dict[str, Any]:
-    """One record; values are JSON's."""
+    """One record as values of JSON."""
     values: dict[str, Any] = {
         "physicOffset": record.physical_offset,
         "size": record.total_size,
@@ -78,7 +76,7 @@ def record_to_dict(record: Record) -> dict[str, Any]:
 
 
 def _host_text(host: Host) -> str:
-    """As Java writes addresses: all eight groups of an IPv6 one."""
+    """The address as Java writes it: an IPv6 one with all eight groups."""
     if len(host.address) == 4:
         return socket.inet_ntoa(host.address)
     return ":".join(f"{group:x}" for group in struct.unpack(">8H", host.address))

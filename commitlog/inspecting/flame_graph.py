@@ -1,8 +1,7 @@
-"""A flame graph as one SVG file: sampled stacks, the outermost call at the bottom, as wide as its
-share of the samples.
+"""A flame graph as one SVG file, drawn from sampled stacks.
 
-A frame shows its text and its share when the pointer rests on it. Brendan Gregg's picture, drawn
-without his script.
+The outermost call is at the bottom. A frame is as wide as its share of the samples, and shows its
+text and its share under the pointer. The picture is Brendan Gregg's; his script is not used.
 """
 
 from __future__ import annotations
@@ -30,8 +29,10 @@ class _Node:
 
 
 def flame_graph(title: str, subtitle: str, stacks: Iterable[tuple[Stack, int]], asleep: Iterable[Stack] = ()) -> str:
-    """The SVG. `stacks` with their numbers of samples, outermost frame first; those in `asleep` are
-    drawn in grey.
+    """The SVG.
+
+    `stacks` have the outermost frame first, and their numbers of samples. Those in `asleep` are
+    grey.
     """
     root, cold = _Node(), set(asleep)
     warm_frames: set[Stack] = set()

@@ -1,6 +1,4 @@
-"""What there is to inspect at a path: a store of ours, one of its lanes, or any RocketMQ store
-root.
-"""
+"""What can be inspected at a path: a store of ours, one of its lanes, or a RocketMQ store root."""
 
 from __future__ import annotations
 
@@ -23,22 +21,16 @@ class LogRoot:
 
     path: Path
     lane: int | None
-    """Its number, which all its records have for queue id; None for a RocketMQ's, whose records
-    have any.
-    """
+    """The lane's number, the queue id of all its records; None for a log of RocketMQ's."""
     segment_bytes: int
     limit: int | None = None
-    """Log offset up to which it may be read while somebody appends; None where nobody does."""
+    """Log offset up to which it may be read while somebody appends; None where nobody appends."""
     dispatched: int = 0
     """Log offset up to which the consume queues are complete; 0 where that is not known."""
     flushed: int | None = None
-    """Log offset up to which the log was synced: its end, as far as it was recorded; None where
-    that is not known.
-    """
+    """Log offset up to which the log was synced: its recorded end; None where it is not known."""
     first: int = 0
-    """Log offset at which the log began, as far as it was recorded: retention says so before it
-    removes anything.
-    """
+    """The recorded begin of the log: retention records it before it removes anything."""
 
     def scan(self, channel: FileChannel = DISK, *, check_crc: bool = True) -> LogScan:
         """A scan of its log."""
@@ -46,10 +38,9 @@ class LogRoot:
 
 
 def find_roots(path: str | os.PathLike[str], channel: FileChannel = DISK) -> tuple[list[LogRoot], list[str]]:
-    """The logs at a path in the order of their numbers, and what is wrong with the store around
-    them.
+    """The logs at a path in the order of their numbers, and what is wrong with the store itself.
 
-    Raises StoreNotFound where there is none, StoreTooNew, StoreRefused.
+    Raises StoreNotFound where there is no log, StoreTooNew, StoreRefused.
     """
     path = checked_path(path)
     directory = StoreDirectory(path, channel)
@@ -61,7 +52,7 @@ def find_roots(path: str | os.PathLike[str], channel: FileChannel = DISK) -> tup
         return _roots_of_store(directory)
     if not (path / "commitlog").is_dir():
         raise StoreNotFound(
-            f"{path}: neither a store nor a RocketMQ store root: there is no {STORE_FILE}, no commitlog/"
+            f"{path}: neither a store nor a RocketMQ store root: it has no {STORE_FILE} and no commitlog/"
         )
     number = _number_of(path)
     if number is not None:
@@ -70,7 +61,7 @@ def find_roots(path: str | os.PathLike[str], channel: FileChannel = DISK) -> tup
 
 
 def _number_of(path: Path) -> int | None:
-    """The number of a lane of ours; None for another root."""
+    """The number of a lane of ours; None for any other root."""
     ours = (path / "positions").exists() or (path.parent.name == "lanes" and (path.parents[1] / STORE_FILE).exists())
     return int(path.name) if ours and path.name.isdecimal() else None
 

@@ -1,8 +1,7 @@
-"""Where a stage's time goes: its stacks (py-spy), its system calls (strace, where there is one),
-its CPU clocks (/proc).
+"""Where a stage's time goes: stacks (py-spy), system calls (strace, if there), CPU clocks (/proc).
 
-`profile_running` looks at a stage of a running store; `profile_alone` starts `stages.alone`, which
-has one stage work on prepared input with no other process beside it, and looks at that.
+`profile_running` looks at a stage of a running store. `profile_alone` starts `stages.alone` and
+looks at that: one stage works on prepared input, with no other process beside it.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ import orjson
 
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.locks import is_running
+from commitlog.disk.processes import stat_fields
 from commitlog.errors import CommitLogError, StoreNotRunning
 from commitlog.inspecting.flame_graph import Stack
 from commitlog.reading.view import StoreView
@@ -36,7 +36,7 @@ _STRACE_SECONDS = 2.0
 _START_SECONDS = 120.0
 _RAW_BYTES_MAX = 1 << 30
 _PASS_FRAME = "_rounds (stages/alone.py"
-_WAITS = ("_poll (stages/service_thread.py", "wait_for_running (", "_worker (concurrent/futures/thread.py")
+_WAITS = ("_poll (stages/base_stage.py", "wait_for_running (", "_worker (concurrent/futures/thread.py")
 _LANE_COUNTERS = {
     "bytes committed": Lane.COMMITTED,
     "bytes flushed": Lane.FLUSHED,
@@ -54,7 +54,7 @@ class ProfileRefused(CommitLogError):
 
 @dataclass
 class Clocks:
-    """Seconds since a process began, by /proc, and how often it was switched away."""
+    """Seconds since a process began (from /proc), and how often it was switched away."""
 
     wall: float
     user: float
@@ -63,10 +63,10 @@ class Clocks:
 
     @classmethod
     def of(cls, pid: int) -> Clocks:
-        """Raises ProfileRefused for a process that has ended."""
+        """The clocks of a process now. Raises ProfileRefused for one that has ended."""
         tick = os.sysconf("SC_CLK_TCK")
         try:
-            fields = DISK.read_file(f"/proc/{pid}/stat", 4096).rpartition(b")")[2].split()
+            fields = stat_fields(pid)
             lines = DISK.read_file(f"/proc/{pid}/status", 16384).decode().splitlines()
         except OSError as error:
             raise ProfileRefused(f"process {pid} has ended") from error
@@ -84,8 +84,10 @@ class Clocks:
 
 @dataclass
 class Profile:
-    """What was seen. `clocks` is what passed; `stacks` with their numbers of samples, outermost
-    frame first.
+    """What was seen of a stage.
+
+    `clocks` is the time that passed. `stacks` have the outermost frame first, and their numbers of
+    samples.
     """
 
     stage: str
@@ -98,10 +100,10 @@ class Profile:
     @property
     def asleep(self) -> list[Stack]:
         """Stacks that wait for something to do."""
-        return [stack for stack, _ in self.stacks if _has(stack, _WAITS)]
+        return [stack for stack, _ in self.stacks if _has_any(stack, _WAITS)]
 
     def functions(self, most: int = 12) -> list[tuple[str, float]]:
-        """Functions by the share of the busy samples in which they were innermost."""
+        """Functions, and the share of the busy samples in which each was innermost."""
         asleep, own = set(self.asleep), Counter[str]()
         for stack, samples in self.stacks:
             if stack not in asleep:
@@ -110,7 +112,7 @@ class Profile:
         return [(name, samples / total) for name, samples in own.most_common(most)]
 
 
-def _has(stack: Stack, names: tuple[str, ...]) -> bool:
+def _has_any(stack: Stack, names: tuple[str, ...]) -> bool:
     return any(name in frame for frame in stack for name in names)  # newer py-spys put the class before the function
 
 
@@ -124,12 +126,12 @@ def _function_of(frame: str) -> str:
 
 
 def _tool(name: str) -> str | None:
-    """A program of this environment, or of PATH."""
+    """The path of a program of this environment, or of PATH."""
     return shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
 
 
 def check_profiler() -> str:
-    """Where py-spy is. Raises ProfileRefused."""
+    """The path of py-spy. Raises ProfileRefused where it is not installed."""
     found = _tool("py-spy")
     if found is None:
         raise ProfileRefused("py-spy is not installed: pip install 'pyspark-commitlog[profile]'")
@@ -138,7 +140,8 @@ def check_profiler() -> str:
 
 @contextlib.contextmanager
 def sampling(pid: int, seconds: float, draft: Path) -> Iterator[list[tuple[Stack, int]]]:
-    """Samples a process while the with-block runs, `seconds` long; the list is filled when it ends.
+    """Samples a process while the with-block runs, for `seconds`; fills the list when it ends.
+
     Raises ProfileRefused.
     """
     command = [check_profiler(), "record", "--pid", str(pid), "--duration", str(max(round(seconds), 1))]
@@ -160,7 +163,7 @@ def sampling(pid: int, seconds: float, draft: Path) -> Iterator[list[tuple[Stack
 
 
 def parse_stacks(text: str) -> list[tuple[Stack, int]]:
-    """py-spy's raw format: a line a stack, frames joined by `;`, then the number of samples."""
+    """Reads py-spy's raw format: a line a stack, frames joined by `;`, then its samples."""
     found = []
     for line in text.splitlines():
         frames, _, samples = line.rpartition(" ")
@@ -170,7 +173,7 @@ def parse_stacks(text: str) -> list[tuple[Stack, int]]:
 
 
 def _refusal(pid: int, said: str) -> str:
-    """One line for what py-spy says in many."""
+    """What py-spy says in many lines, as one."""
     if "ermission" in said or "not permitted" in said:
         try:
             scope = DISK.read_file("/proc/sys/kernel/yama/ptrace_scope", 16).decode().strip()
@@ -186,8 +189,11 @@ def _refusal(pid: int, said: str) -> str:
 
 @contextlib.contextmanager
 def tracing(pid: int) -> Iterator[list[str]]:
-    """Counts the system calls of a process while the with-block runs; the list has strace's table
-    when it ends, or nothing where there is no strace or it may not."""
+    """Counts the system calls of a process while the with-block runs.
+
+    When the block ends, the list has strace's table. It stays empty where there is no strace, or it
+    is not allowed.
+    """
     strace, table = _tool("strace"), list[str]()
     if strace is None:
         yield table
@@ -214,20 +220,24 @@ def tracing(pid: int) -> Iterator[list[str]]:
 
 
 def profile_running(store: Path, stage: str, seconds: float, draft: Path) -> Profile:
-    """A stage of a running store. Raises StoreNotFound, StoreNotRunning, ProfileRefused."""
+    """Profiles a stage of a running store.
+
+    Raises StoreNotFound, StoreNotRunning, ProfileRefused.
+    """
     check_profiler()
     view = StoreView(store)
     try:
         control = view.control
         if control is None or not is_running(view.directory, control.region.path.parent):
             raise StoreNotRunning(f"{store}: its stages are not running; without --store the {stage} is run alone")
-        pid = control.words[control.stage_base(stage) + Stage.PID]
+        row = control.stage_row(stage)
+        pid = row[Stage.PID]
         before, then = _counters(control, stage), Clocks.of(pid)
-        durations = Histogram.load(control.words, control.stage_base(stage) + Stage.HISTOGRAM)
+        durations = Histogram.load(row, Stage.HISTOGRAM)
         with sampling(pid, seconds, draft) as stacks:
             pass  # it takes its time
         clocks = Clocks.of(pid) - then
-        durations = Histogram.load(control.words, control.stage_base(stage) + Stage.HISTOGRAM) - durations
+        durations = Histogram.load(row, Stage.HISTOGRAM) - durations
         counters = {name: value - before[name] for name, value in _counters(control, stage).items()}
         with tracing(pid) as calls:
             time.sleep(min(seconds, _STRACE_SECONDS))
@@ -237,8 +247,8 @@ def profile_running(store: Path, stage: str, seconds: float, draft: Path) -> Pro
 
 
 def _counters(control: ControlRegion, stage: str) -> dict[str, float]:
-    words, base = control.words, control.stage_base(stage)
-    found = {name.lower(): words[base + getattr(Stage, name)] for name in ("ROUNDS", "WAKEUPS", "ACTIONS")}
+    row = control.stage_row(stage)
+    found = {name.lower(): row[getattr(Stage, name)] for name in ("ROUNDS", "WAKEUPS", "ACTIONS")}
     table = control.lane_table()
     return found | {name: int(table[:, word].sum()) for name, word in _LANE_COUNTERS.items()}
 
@@ -254,8 +264,9 @@ def _took(durations: Histogram) -> dict[str, float]:
 def profile_alone(
     stage: str, seconds: float, directory: Path, draft: Path, segment_bytes: int, body_bytes: int
 ) -> Profile:
-    """A stage on prepared input, pass after pass. `directory` is made for its store and removed.
-    Raises ProfileRefused.
+    """Profiles a stage on prepared input, pass after pass.
+
+    `directory` is made for its store and removed. Raises ProfileRefused.
     """
     check_profiler()
     assert stage in STAGES
@@ -263,7 +274,7 @@ def profile_alone(
         raise ProfileRefused(f"{directory} is there already: remove it, or choose another --out")
     arguments = [stage, str(directory), str(segment_bytes), str(body_bytes)]
     command = [sys.executable, "-P", "-m", "commitlog.stages.alone", *arguments]
-    process = subprocess.Popen(  # Ctrl-C in a terminal is for this process: the stage cleans up at the end of its input
+    process = subprocess.Popen(  # not for the terminal's Ctrl-C: the stage cleans up at the end of its input
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )
     assert process.stdin
@@ -274,10 +285,10 @@ def profile_alone(
         with sampling(ready["pid"], seconds, draft) as stacks:
             end = time.monotonic() + max(round(seconds), 1)
             while time.monotonic() < end or not passes:
-                passes.append(_pass(process))
-        _tell(process, b"prepare\n")
+                passes.append(_run_pass(process))
+        _command(process, b"prepare\n")
         with tracing(ready["pid"]) as calls:
-            _tell(process, b"go\n")
+            _command(process, b"go\n")
     finally:
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
@@ -287,7 +298,7 @@ def profile_alone(
 
 
 def _profile_of(stage: str, passes: list[dict[str, Any]], stacks: list[tuple[Stack, int]], calls: list[str]) -> Profile:
-    """Only what belongs to the passes counts: between them their input is made anew."""
+    """The profile of the passes alone: between them their input is made anew."""
     inside = []
     for stack, samples in stacks:
         begin = next((n for n, frame in enumerate(stack) if _PASS_FRAME in frame), None)
@@ -309,12 +320,12 @@ def _profile_of(stage: str, passes: list[dict[str, Any]], stacks: list[tuple[Sta
     return Profile(stage, "alone, on prepared input", clocks, inside, counters, calls)
 
 
-def _pass(process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    _tell(process, b"prepare\n")
-    return _tell(process, b"go\n")
+def _run_pass(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    _command(process, b"prepare\n")
+    return _command(process, b"go\n")
 
 
-def _tell(process: subprocess.Popen[bytes], line: bytes) -> dict[str, Any]:
+def _command(process: subprocess.Popen[bytes], line: bytes) -> dict[str, Any]:
     assert process.stdin
     try:
         process.stdin.write(line)

@@ -1,7 +1,7 @@
-"""Checks logs and consume queues byte by byte, and says what is damaged and where. Changes nothing.
+"""Checks logs and consume queues byte by byte, and says what is damaged and where.
 
-What verify calls good is what was written: records whose CRCs hold, at their place, with the
-consume queue entry that belongs to them.
+It changes nothing. Good is what was written as it stands: a record whose CRC holds, at its place,
+with the consume queue entry that belongs to it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from commitlog.disk.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue, queue_directories
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.mapped_file_queue import MappedFileQueue
+from commitlog.disk.open_queues import OpenQueues
 from commitlog.disk.queue_entries import by_topic, entries_of, runs
 from commitlog.disk.store_directory import segment_name
 from commitlog.errors import DamagedFile
@@ -24,15 +25,15 @@ from commitlog.reading.log_scan import Gap
 from commitlog.record.byte_ranges import Ints
 from commitlog.record.table import RecordTable
 
-_OPEN_MOST = 256
 _FINDINGS_MOST = 1000
-"""Of one log; what is more is only counted."""
+"""Findings listed of one log; more are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong: in which file, at which offset (bytes: of the log in segments, of
-    the file elsewhere).
+    """One thing that is wrong, with its file and offset.
+
+    The offset counts bytes: of the log for a segment, of the file for any other.
     """
 
     file: str
@@ -42,11 +43,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class LaneReport:
-    """What one log holds up to its end: where `positions` says it ends, else where the records do.
+    """What one log holds up to its end: its recorded end, else the end of its records.
 
-    `lane` is None for a RocketMQ's; `records_bytes` are those of good records. What lies behind the
-    recorded end was left by a store that was killed, or by a RocketMQ that had the lane open: a
-    start of the store takes it in, or sets it aside.
+    `lane` is None for a log of RocketMQ's; `records_bytes` are those of good records. Bytes behind
+    the recorded end were left by a store that was killed, or by a RocketMQ that had the lane open.
+    The next start of the store takes them in, or sets them aside.
     """
 
     path: str
@@ -58,7 +59,7 @@ class LaneReport:
     entries: int
     findings: tuple[Finding, ...]
     findings_more: int
-    """How many there are beyond those listed."""
+    """How many findings there are beyond those listed."""
     records_behind: int
     """Good records behind the recorded end, which nobody reads yet."""
     bytes_behind: int
@@ -71,7 +72,7 @@ class LaneReport:
 
 @dataclass(frozen=True, slots=True)
 class StoreReport:
-    """All logs at a path; `findings` are about what is around them, such as `store.json`."""
+    """All logs at a path; `findings` are about files around them, such as `store.json`."""
 
     path: str
     lanes: tuple[LaneReport, ...]
@@ -85,10 +86,10 @@ class StoreReport:
 def verify_store(
     path: str | os.PathLike[str], channel: FileChannel = DISK, progress: Callable[[int], None] = lambda where: None
 ) -> StoreReport:
-    """Checks a store of ours, one of its lanes, or a RocketMQ store root. Of a running store what
-    is flushed.
+    """Checks a store of ours, one of its lanes, or a RocketMQ store root.
 
-    `progress` is called with log offsets. Raises StoreNotFound, StoreTooNew, StoreRefused.
+    Of a running store it checks what is flushed. `progress` is called with log offsets. Raises
+    StoreNotFound, StoreTooNew, StoreRefused.
     """
     roots, findings = find_roots(path, channel)
     lanes = tuple(verify_lane(root, channel, progress) for root in roots)
@@ -113,31 +114,34 @@ class _Check:
     records_behind: int = 0
     bytes_behind: int = 0
     entries: int = 0
-    queues: dict[Path, ConsumeQueue] = field(default_factory=dict)
+    queues: OpenQueues = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.queues = OpenQueues(self.channel)
 
     def run(self, progress: Callable[[int], None]) -> LaneReport:
         scan = self.root.scan(self.channel)
         scan.progress = progress
         segments = scan.segments
         for path, reason in segments.findings:
-            self._find(path, 0, reason)
+            self._add_finding(path, 0, reason)
         first = end = segments.first
         if self.root.flushed is not None and self.root.limit is None and self.root.first < first:
-            missing = segments.path(self.root.first - self.root.first % segments.size)
-            self._find(missing, self.root.first, f"the files of [{self.root.first:,}, {first:,}) are missing")
+            missing = segments.segment_path(self.root.first - self.root.first % segments.size)
+            self._add_finding(missing, self.root.first, f"the files of [{self.root.first:,}, {first:,}) are missing")
         try:
             for piece in scan.pieces(segments.first):
                 if isinstance(piece, Gap):
-                    self._look_at_gap(piece, segments)
+                    self._check_gap(piece, segments)
                     end = piece.start if piece.last else piece.end
                 else:
                     end = self._count(piece)
                 if self.root.limit is not None and end >= self.root.limit:
                     end = self.root.limit
                     break
-            self._look_at_ends(end)
+            self._check_ends(end)
         finally:
-            self._close()
+            self.queues.close()
         return LaneReport(
             path=str(self.root.path),
             lane=self.root.lane,
@@ -152,7 +156,7 @@ class _Check:
             bytes_behind=self.bytes_behind,
         )
 
-    def _find(self, file: Path, offset: int, reason: str) -> None:
+    def _add_finding(self, file: Path, offset: int, reason: str) -> None:
         if len(self.findings) < _FINDINGS_MOST:
             self.findings.append(Finding(str(file), offset, reason))
         else:
@@ -160,19 +164,21 @@ class _Check:
 
     # ---- the log --------------------------------------------------------------------------------
 
-    def _look_at_gap(self, gap: Gap, segments: MappedFileQueue) -> None:
+    def _check_gap(self, gap: Gap, segments: MappedFileQueue) -> None:
         limit = self.root.limit
         if limit is not None and gap.start >= limit:
             return
         file, flushed = Path(gap.file), self.root.flushed
         if not gap.last and flushed is not None and gap.start >= flushed:
-            self._find(file, gap.start, f"{gap.reason}; a torn tail: the next start of the store cuts the log here")
+            self._add_finding(
+                file, gap.start, f"{gap.reason}; a torn tail: the next start of the store cuts the log here"
+            )
         elif not gap.last:
-            self._find(file, gap.start, f"{gap.reason}; {gap.end - gap.start:,} bytes hold no record")
+            self._add_finding(file, gap.start, f"{gap.reason}; {gap.end - gap.start:,} bytes hold no record")
         elif gap.start < (flushed or 0):
-            self._find(file, gap.start, f"{gap.reason or 'the file is missing'}; flushed was {flushed:,}")
+            self._add_finding(file, gap.start, f"{gap.reason or 'the file is missing'}; flushed was {flushed:,}")
         elif gap.dirty:
-            self._find(file, gap.start, f"{gap.reason}; a torn tail: the next start of the store sets it aside")
+            self._add_finding(file, gap.start, f"{gap.reason}; a torn tail: the next start of the store sets it aside")
 
     def _count(self, table: RecordTable) -> int:
         """Takes a table in; returns its end as a log offset."""
@@ -186,16 +192,17 @@ class _Check:
             self.bytes_behind += int(table.sizes[count:].sum())
         for topic, rows in by_topic(table, count):
             for queue_id in np.unique(table.queue_ids[rows]).tolist():
-                self._look_up(table, topic, int(queue_id), rows[table.queue_ids[rows] == queue_id])
+                self._check_entries(table, topic, int(queue_id), rows[table.queue_ids[rows] == queue_id])
         return table.base_offset + table.stop_position
 
     # ---- consume queues -------------------------------------------------------------------------
 
-    def _look_up(self, table: RecordTable, topic: str, queue_id: int, rows: Ints) -> None:
-        """Compares the entries of some records of one queue. Entries above `dispatched` need not be
-        there yet.
+    def _check_entries(self, table: RecordTable, topic: str, queue_id: int, rows: Ints) -> None:
+        """Compares the entries of some records of one queue.
+
+        Entries above `dispatched` need not be there yet.
         """
-        queue = self._queue(self.root.path / "consumequeue" / topic / str(queue_id))
+        queue = self.queues.get(self.root.path / "consumequeue" / topic / str(queue_id))
         for begin, end in runs(table.queue_offsets[rows]):
             some = rows[begin:end]
             first = int(table.queue_offsets[some[0]])
@@ -205,7 +212,7 @@ class _Check:
                 actual[: len(found)] = found
             except (DamagedFile, OSError, OverflowError, ValueError) as error:
                 if not self._is_retired(table):
-                    self._find(queue.directory, max(first, 0) * ENTRY_BYTES, f"unreadable: {error}")
+                    self._add_finding(queue.directory, max(first, 0) * ENTRY_BYTES, f"unreadable: {error}")
                 continue
             there = actual["size"] != 0
             self.entries += int(there.sum())
@@ -216,40 +223,28 @@ class _Check:
                 where = int(table.physical_offsets[some[wrong[0]]])
                 kind = "wrong" if there[wrong[0]] else "missing"
                 reason = f"{len(wrong):,} entries are {kind}, the first is {place} of the record at {where}"
-                self._find(queue.directory, place * ENTRY_BYTES, reason)
+                self._add_finding(queue.directory, place * ENTRY_BYTES, reason)
 
     def _is_retired(self, table: RecordTable) -> bool:
-        """Whether retention has removed the segment since, and perhaps its entries with it: both
-        are no damage.
+        """Whether retention has removed the segment since; it may remove entries too.
+
+        That is no damage.
         """
         return not (self.root.path / "commitlog" / segment_name(table.base_offset)).exists()
 
-    def _look_at_ends(self, end: int) -> None:
-        """No queue may name a record past the log's end."""
+    def _check_ends(self, end: int) -> None:
+        """Reports queues that name a record past the log's end."""
         if self.root.limit is not None:
             return
         for directory in queue_directories(self.root.path / "consumequeue", self.channel):
             try:
-                self._look_at_end(self._queue(directory), end)
+                self._check_end(self.queues.get(directory), end)
             except (DamagedFile, OSError) as error:
-                self._find(directory, 0, f"unreadable: {error}")
+                self._add_finding(directory, 0, f"unreadable: {error}")
 
-    def _look_at_end(self, queue: ConsumeQueue, end: int) -> None:
+    def _check_end(self, queue: ConsumeQueue, end: int) -> None:
         count = queue.end()
         last = queue.entries(count - 1, 1) if count else np.empty(0, ENTRY)
         if len(last) and int(last["physical_offset"][0]) >= end:
             place = (count - 1) * ENTRY_BYTES
-            self._find(queue.directory, place, f"entry {count - 1} names a record past the log's end, {end}")
-
-    def _queue(self, directory: Path) -> ConsumeQueue:
-        queue = self.queues.get(directory)
-        if queue is None:
-            if len(self.queues) >= _OPEN_MOST:
-                self._close()
-            queue = self.queues[directory] = ConsumeQueue(directory, channel=self.channel)
-        return queue
-
-    def _close(self) -> None:
-        for queue in self.queues.values():
-            queue.close()
-        self.queues.clear()
+            self._add_finding(queue.directory, place, f"entry {count - 1} names a record past the log's end, {end}")

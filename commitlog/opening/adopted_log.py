@@ -1,10 +1,9 @@
-"""The segment files of a lane whose pool is adopted: below `flushed` they must hold what the pool
-says was flushed.
+"""The segment files of a lane whose pool is adopted: they must hold what the pool says was flushed.
 
-Somebody may have put older files back while nobody ran. What write buffers still hold is compared
-with the files, and written back where it is missing. What is older than the buffers has to be
-there, and to reach to its end; else the pool is newer than the directory, and is refused by name.
-No other byte of the log is looked at, however large it is.
+Somebody may have put older files back while nobody ran. So what write buffers still hold is compared
+with the files, and written back where it is missing. An older segment has to be there and to reach
+to its end; else the pool is newer than the directory, and is refused by name. No other byte of the
+log is looked at, however large it is.
 """
 
 from __future__ import annotations
@@ -22,23 +21,24 @@ from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import is_noted
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord, PoolNotAdopted
-from commitlog.record.scan import Stop, scan
-from commitlog.shm.layout import Lane
+from commitlog.record.layout import RECOGNISABLE_BYTES
+from commitlog.record.scan import scan
+from commitlog.record.table import Stop
+from commitlog.shm.layout import Lane, segment_start
 from commitlog.shm.pool import WriteBuffers, is_direct
 from commitlog.shm.positions import ControlRegion
 
 Report = Callable[[str], None]
 
-_HEAD_BYTES = 36
 _BLOCK_BYTES = 1 << 18
 
 
 @dataclass
 class AdoptedLog:
-    """See the module. `store_id`: whose `positions` count. Raises PoolNotAdopted, OSError."""
+    """See the module. `store_id`: the store whose `positions` count."""
 
     control: ControlRegion
-    lane: LaneDirectory
+    lane_directory: LaneDirectory
     segment_bytes: int
     store_id: str
     channel: FileChannel
@@ -48,41 +48,48 @@ class AdoptedLog:
     _doubtful: set[int] = field(default_factory=set)
     """Segments that may have been half-full when the files were copied."""
 
+    def __post_init__(self) -> None:
+        self._lane = self.lane_directory.number
+        self._row = self.control.row(self._lane)
+
     def check(self) -> None:
-        words, base, size = self.control.words, self.control.lane_base(self.lane.number), self.segment_bytes
-        first, flushed = words[base + Lane.FIRST], words[base + Lane.FLUSHED]
-        if words[base + Lane.BUFFERS] & 1 and words[base + Lane.SLOTS]:
+        """Compares, writes back, and makes what is missing. Raises PoolNotAdopted, OSError."""
+        row, size = self._row, self.segment_bytes
+        first, flushed = row[Lane.FIRST], row[Lane.FLUSHED]
+        if row[Lane.BUFFERS] & 1 and row[Lane.SLOTS]:
             self._compare_buffers(first, flushed)
-        positions = PositionsFile(self.lane, self.store_id, self.channel)
+        positions = PositionsFile(self.lane_directory, self.store_id, self.channel)
         recorded = positions.load()
         for finding in positions.findings:
-            self.report(f"lane {self.lane.number}: {finding}")
+            self.report(f"lane {self._lane}: {finding}")
         if recorded is not None:
-            self._doubtful.update(range(recorded.flushed_where // size * size, flushed, size))
-        segments = MappedFileQueue(self.lane.commitlog, size, self.channel)
-        for start in range(first - first % size, flushed, size):
+            self._doubtful.update(range(segment_start(recorded.flushed_where, size), flushed, size))
+        segments = MappedFileQueue(self.lane_directory.commitlog, size, self.channel)
+        for start in range(segment_start(first, size), flushed, size):
             if start not in self._held:
                 self._check_old(segments, start, min(start + size, flushed))
-        self._make_missing(segments, words, base, flushed)
+        self._make_missing(segments, flushed)
 
     # ---- what buffers hold ----------------------------------------------------------------------
 
     def _compare_buffers(self, first: int, flushed: int) -> None:
-        """Segment S is in slot S mod N, as long as nobody has come to segment S + N."""
-        words, base, size = self.control.words, self.control.lane_base(self.lane.number), self.segment_bytes
-        slots, current = words[base + Lane.SLOTS], words[base + Lane.WROTE] // size
-        buffers = WriteBuffers.attach(self.control.region.path.parent, self.lane.number, size, slots, writable=False)
+        """Compares each slot with its file. Segment S is in slot S mod N until somebody comes to
+        segment S + N.
+        """
+        row, size = self._row, self.segment_bytes
+        slots, current = row[Lane.SLOTS], row[Lane.WROTE] // size
+        buffers = WriteBuffers.attach(self.control.region.path.parent, self._lane, size, slots, writable=False)
         try:
             for segment in range(max(current - slots + 1, first // size), current + 1):
                 start = segment * size
-                if start >= flushed or is_direct(words, base, segment):
+                if start >= flushed or is_direct(row, segment):
                     continue
-                wrote = words[base + Lane.WROTE]
-                end = words[base + Lane.DATA_END + segment % slots] if wrote >= start + size else wrote
+                wrote = row[Lane.WROTE]
+                end = row[Lane.DATA_END + segment % slots] if wrote >= start + size else wrote
                 length = min(max(end - start, 0), size)
                 is_same = self._is_same(start, buffers.slot(segment), min(length, flushed - start))
                 held = b"" if is_same else bytes(buffers.slot(segment)[:length])
-                if words[base + Lane.WROTE] // size >= segment + slots:
+                if row[Lane.WROTE] // size >= segment + slots:
                     continue  # a producer that lives has reused it meanwhile
                 if is_same:
                     self._held.add(start)
@@ -92,10 +99,11 @@ class AdoptedLog:
             buffers.close()
 
     def _is_same(self, start: int, slot: memoryview, count: int) -> bool:
-        """Whether a segment file has its full size and the first `count` bytes of a buffer; a block
-        at a time, which stays in the core's own cache."""
+        """Whether a segment file has its full size and the first `count` bytes of a buffer. Blocks are
+        compared one by one, because a small one stays in the core's own cache.
+        """
         try:
-            with self.channel.opened(self.lane.segment(start)) as fd:
+            with self.channel.opened(self.lane_directory.segment_path(start)) as fd:
                 return self.channel.size(fd) == self.segment_bytes and all(
                     self.channel.pread(fd, min(_BLOCK_BYTES, count - at), at)
                     == bytes(slot[at : min(at + _BLOCK_BYTES, count)])
@@ -105,10 +113,8 @@ class AdoptedLog:
             return False
 
     def _write_back(self, start: int, held: bytes, count: int) -> None:
-        """Writes the first `count` bytes of what a buffer holds to the file, which has others, if
-        they are a log.
-        """
-        file = self.lane.segment(start)
+        """Writes the first `count` bytes of a buffer to the file, which differs, if they are records."""
+        file = self.lane_directory.segment_path(start)
         if not self._is_whole(held, start):
             return  # buffers made since: the segment was never in them
         on_disk = self._read(file).ljust(self.segment_bytes, b"\0")
@@ -122,13 +128,13 @@ class AdoptedLog:
             self.channel.allocate(fd, self.segment_bytes)
             self.channel.pwrite(fd, held[:count], 0)
             self.channel.fdatasync(fd)
-        self.channel.sync_directory(self.lane.commitlog)
+        self.channel.sync_directory(self.lane_directory.commitlog)
         self._held.add(start)
-        if not any(on_disk[:_HEAD_BYTES]):
+        if not any(on_disk[:RECOGNISABLE_BYTES]):
             self._doubtful.add(start - self.segment_bytes)
         different = np.count_nonzero(np.frombuffer(on_disk, np.uint8, count) != np.frombuffer(held, np.uint8, count))
         self.report(
-            f"lane {self.lane.number}: {file}: of what was flushed {different:,} bytes were missing or others: written back "
+            f"lane {self._lane}: {file}: of what was flushed {different:,} bytes were missing or others: written back "
             f"from memory"
         )
 
@@ -141,7 +147,7 @@ class AdoptedLog:
 
     def _is_whole(self, data: bytes, start: int) -> bool:
         try:
-            check_whole(self.lane, data, 0, start)
+            check_whole(self.lane_directory, data, 0, start)
         except CorruptRecord:
             return False
         return bool(data)
@@ -149,34 +155,34 @@ class AdoptedLog:
     # ---- what only files hold -------------------------------------------------------------------
 
     def _check_old(self, segments: MappedFileQueue, start: int, end: int) -> None:
-        """A segment that no buffer holds: there, begun, and full where it may have been copied
-        before it was.
+        """Checks a segment that no buffer holds: it must be there and have a record. Where it may have
+        been copied half-full, it must also reach to its end. Raises PoolNotAdopted.
         """
         what = ""
         if start not in segments or start in segments.wrong_sizes:
             what = f"has {segments.wrong_sizes[start]:,} bytes" if start in segments else "is missing"
         else:
-            with self.channel.opened(segments.path(start)) as fd:
-                if not any(self.channel.pread(fd, min(_HEAD_BYTES, end - start), 0)):
+            with self.channel.opened(segments.segment_path(start)) as fd:
+                if not any(self.channel.pread(fd, min(RECOGNISABLE_BYTES, end - start), 0)):
                     what = "is empty"
             if not what and start in self._doubtful:
                 found = self._end_of(segments, start)
                 if found < end:
                     what = f"ends at offset {found:,}"
-        if what and not is_noted(self.lane, start):
+        if what and not is_noted(self.lane_directory, start):
             raise PoolNotAdopted(
-                f"{segments.path(start)} {what}, and all below {end:,} was flushed: these files are older than the pool "
-                f"{self.control.region.path.parent}; {self._way_out()}"
+                f"{segments.segment_path(start)} {what}, and all below {end:,} was flushed: these files are older than the "
+                f"pool {self.control.region.path.parent}; {self._way_out()}"
             )
 
     def _end_of(self, segments: MappedFileQueue, start: int) -> int:
-        """Where nothing but zeros follows on the records of a segment; its end where it goes on in
-        any other way.
+        """The end of the records of a segment where nothing but zeros follows on them; else the end of
+        the segment.
         """
         size, at = segments.size, 0
         mapped = segments.map(start)
         while True:
-            table = scan(mapped, at, size, start, self.lane.number, check_crc=False, segment_end=size)
+            table = scan(mapped, at, size, start, self._lane, check_crc=False, segment_end=size)
             at = table.stop_position
             if table.stop is not Stop.FULL:
                 break
@@ -191,27 +197,28 @@ class AdoptedLog:
 
     # ---- what was not flushed yet ---------------------------------------------------------------
 
-    def _make_missing(self, segments: MappedFileQueue, words: memoryview, base: int, flushed: int) -> None:
-        """Files for what was committed and not flushed; and the allocator is told which of those
-        made ahead are gone.
+    def _make_missing(self, segments: MappedFileQueue, flushed: int) -> None:
+        """Makes files for what was committed and not flushed. Tells the allocator from where on the
+        files that were made ahead are gone.
         """
-        segments.look()
-        size = self.segment_bytes
-        where = flushed - flushed % size
-        for start in self._missing(segments, where, words[base + Lane.COMMITTED]):
-            with self.channel.opened(segments.path(start), write=True, create=True) as fd:
+        segments.refresh()
+        size, row = self.segment_bytes, self._row
+        begin = segment_start(flushed, size)
+        for start in self._missing(segments, begin, row[Lane.COMMITTED]):
+            with self.channel.opened(segments.segment_path(start), write=True, create=True) as fd:
                 self.channel.allocate(fd, size)
                 self.channel.fdatasync(fd)
-            self.channel.sync_directory(self.lane.commitlog)
-        segments.look()
-        gone = next(self._missing(segments, where, words[base + Lane.ALLOCATED]), None)
+            self.channel.sync_directory(self.lane_directory.commitlog)
+        segments.refresh()
+        gone = next(self._missing(segments, begin, row[Lane.ALLOCATED]), None)
         if gone is not None:
-            words[base + Lane.ALLOCATED] = gone
+            row[Lane.ALLOCATED] = gone
 
-    def _missing(self, segments: MappedFileQueue, start: int, end: int) -> Iterator[int]:
-        for where in range(start, end, segments.size):
-            if where not in segments or where in segments.wrong_sizes:
-                yield where
+    def _missing(self, segments: MappedFileQueue, begin: int, end: int) -> Iterator[int]:
+        """The starts in [begin, end) that have no file of a segment's size."""
+        for start in range(begin, end, segments.size):
+            if start not in segments or start in segments.wrong_sizes:
+                yield start
 
 
 def has_other_bytes(on_disk: bytes, held: bytes) -> bool:

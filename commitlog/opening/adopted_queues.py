@@ -1,10 +1,10 @@
-"""The consume queues of a lane whose pool is adopted: believed where they prove themselves, else
-built anew from the log.
+"""The consume queues of a lane whose pool is adopted: they are believed where they prove themselves,
+else they are built anew from the log.
 
-What a queue ends at is the next queue offset of its topic. So one that was removed, emptied, cut or
-swapped with another's while nobody ran would have offsets given out twice. The dispatcher counts in
-shared memory what all ends add up to; that, and a record for the first and last entry of each
-queue, needs no look at the log.
+The end of a queue is the next queue offset of its topic. So if somebody removed, emptied, cut or
+swapped a queue while nobody ran, offsets would be given out twice. Two things prove the queues, and
+neither needs a walk over the log: the dispatcher has counted in shared memory what all ends add up
+to, and the first and last entry of each queue must name their records.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.mapped_file_queue import MappedFileQueue
-from commitlog.disk.quarantine import Quarantine
+from commitlog.disk.quarantine import Quarantine, rebuild_mark
 from commitlog.disk.store_directory import LaneDirectory
-from commitlog.errors import FAULT_BY_ERRNO, CorruptRecord, DamagedFile, RecoveryError, disk_error
+from commitlog.errors import CorruptRecord, DamagedFile
+from commitlog.opening.disk_faults import named_faults
+from commitlog.opening.queue_files import QueueFiles
 from commitlog.opening.queue_repair import QueueRepair
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.log_walk import RecentSegments
@@ -33,30 +35,30 @@ _BLOCK_ENTRIES = 1 << 11
 
 @dataclass(frozen=True, slots=True)
 class AdoptedQueues:
-    """All consume queues of one lane, up to `synced`: behind it are entries that the dispatcher
-    places again.
+    """All consume queues of one lane, up to log offset `synced`. The dispatcher places the entries
+    behind it again.
     """
 
-    lane: LaneDirectory
+    lane_directory: LaneDirectory
     segment_bytes: int
     file_bytes: int
     first: int
     synced: int
     counted: int
-    """What the ends add up to; −1 where nobody counted, as in a pool of an older version."""
+    """What the ends must add up to; −1 where nobody counted, as in a pool of an older version."""
     channel: FileChannel
 
     def find_damage(self) -> str | None:
-        """What is wrong with them, in a line; None where nothing is. Reads a few entries and
+        """What is wrong with the queues, in a line; None where nothing is. Reads a few entries and
         records of each topic.
         """
-        if QueueRepair(self.lane, self.channel, self.file_bytes).is_unfinished:
+        if rebuild_mark(self.lane_directory).exists():
             return "they were being built when the store was killed"
         if self.counted < 0:
             return "nobody has counted their entries"
         total = 0
-        segments = RecentSegments(self.lane, self.segment_bytes, self.channel, keep=_SEGMENTS_KEPT)
-        for topic in self.channel.list(self.lane.consumequeue):
+        segments = RecentSegments(self.lane_directory, self.segment_bytes, self.channel, keep=_SEGMENTS_KEPT)
+        for topic in self.channel.list(self.lane_directory.consumequeue):
             try:
                 total += self._find_end(topic, segments)
             except (DamagedFile, CorruptRecord, OSError, OverflowError, ValueError) as error:
@@ -64,8 +66,8 @@ class AdoptedQueues:
         return None if total == self.counted else f"{total:,} of {self.counted:,} entries are there"
 
     def _find_end(self, topic: str, segments: RecentSegments) -> int:
-        queue, named = ConsumeQueue(self.lane.queue(topic), channel=self.channel), NamedQueue(topic, self.lane.number)
-        try:
+        named = NamedQueue(topic, self.lane_directory.number)
+        with ConsumeQueue(self.lane_directory.queue_path(topic), channel=self.channel) as queue:
             bounds = QueueBounds(queue, self.first, self.synced)
             first, end = bounds.find()
             for offset in {first, end - 1} if first < end else ():
@@ -73,12 +75,11 @@ class AdoptedQueues:
             if bounds.goes_on(end):
                 self._check_unsynced(queue, named, end, segments)
             return end
-        finally:
-            queue.close()
 
     def _check_unsynced(self, queue: ConsumeQueue, named: NamedQueue, end: int, segments: RecentSegments) -> None:
-        """What comes behind `synced` are this topic's own entries too: the last one, or the last
-        but one where a kill cut a write short, names its record."""
+        """Checks that the entries behind `synced` are this topic's own too: the last one must name its
+        record. Where a kill cut a write short, the last but one must. Raises CorruptRecord, DamagedFile.
+        """
         last = end
         while len(entries := queue.entries(last, _BLOCK_ENTRIES)) and entries["size"].all():
             last += len(entries)
@@ -94,14 +95,16 @@ class AdoptedQueues:
                 raise
 
     def rebuild(self, report: Report) -> int:
-        """Places the entries of [first, synced) and empties everything else; what the ends add up
-        to then.
+        """Places the entries of [first, synced) and empties everything else. Returns what the ends add
+        up to then; −1 where they can't be read.
         """
-        repair = QueueRepair(self.lane, self.channel, self.file_bytes)
-        quarantine = Quarantine(self.lane, self.segment_bytes, self.channel)
+        files = QueueFiles(self.lane_directory, self.channel, self.file_bytes)
+        repair = QueueRepair(files)
+        quarantine = Quarantine(self.lane_directory, self.segment_bytes, self.channel)
         try:
             repair.begin_rebuild(self.first)
-            log = LogScan(MappedFileQueue(self.lane.commitlog, self.segment_bytes, self.channel), self.lane.number)
+            segments = MappedFileQueue(self.lane_directory.commitlog, self.segment_bytes, self.channel)
+            log = LogScan(segments, self.lane_directory.number)
             for piece in log.pieces(self.first) if self.first < self.synced else ():
                 if isinstance(piece, Gap):
                     if piece.start >= self.synced:
@@ -117,49 +120,44 @@ class AdoptedQueues:
             repair.trim()
             repair.finish()
         finally:
-            repair.close()
-        return total_of_ends(self.lane, self.first, self.synced, self.channel)
+            files.close()
+        return total_of_ends(self.lane_directory, self.first, self.synced, self.channel)
 
 
 def check_queues(
     control: ControlRegion,
-    lane: LaneDirectory,
+    lane_directory: LaneDirectory,
     segment_bytes: int,
     file_bytes: int,
     channel: FileChannel,
     report: Report,
 ) -> None:
-    """Builds the lane's consume queues anew where they do not prove themselves; then all positions
+    """Builds the lane's consume queues anew where they do not prove themselves. Then all positions
     and counts are right.
 
     Called while there is no dispatcher. A producer that holds the lane goes on meanwhile: it keeps
     its own queue offsets. Raises RecoveryError, DiskError.
     """
-    words, base = control.words, control.lane_base(lane.number)
-    synced = words[base + Lane.DISPATCH_SYNCED]
-    counted = counted_entries(words, base, synced)
-    queues = AdoptedQueues(lane, segment_bytes, file_bytes, words[base + Lane.FIRST], synced, counted, channel)
+    row = control.row(lane_directory.number)
+    synced = row[Lane.DISPATCH_SYNCED]
+    counted = counted_entries(row, synced)
+    queues = AdoptedQueues(lane_directory, segment_bytes, file_bytes, row[Lane.FIRST], synced, counted, channel)
     damage = queues.find_damage()
     if damage is None:
         return
 
     def say(line: str) -> None:
-        report(f"lane {lane.number}: {line}")
+        report(f"lane {lane_directory.number}: {line}")
 
     say(f"consume queues: {damage}; they are built anew from the log")
-    words[base + Lane.DISPATCHED] = synced
-    try:
+    row[Lane.DISPATCHED] = synced
+    with named_faults(f"building the consume queues of {lane_directory.path}", "move it away, then start again"):
         total = queues.rebuild(say)
-    except OSError as error:
-        doing = f"building the consume queues of {lane.path}"
-        if error.errno in FAULT_BY_ERRNO and not isinstance(error, FileNotFoundError):
-            raise disk_error(error.errno, doing) from error
-        raise RecoveryError(f"{doing}: {error}; move it away, then start again") from error
     if total < counted:
         say(
             f"{counted - total:,} queue offsets are told by nothing any more: topics of which all messages were deleted, and "
             f"whose consume queues are gone, begin at 0 again"
         )
-    forget_entries(words, base)
+    forget_entries(row)
     if total >= 0:
-        count_entries(words, base, synced, total)
+        count_entries(row, synced, total)

@@ -1,314 +1,218 @@
-"""The pool of a start: the last one's, if it is this store's own, else a new one with the positions
-recovery found.
+"""Adopts the pool of the last start: its positions go on, whatever the size of the log.
 
-Called by the supervisor only, which holds the store's lock and all stage locks meanwhile. A pool
-that does not belong to the store is left alone and named; no old buffer is ever written over newer
-data.
+The files must fit what the pool says, because somebody may have changed them while nobody ran. Where
+they do not, the pool is refused by name. No old buffer is ever written over newer data.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from commitlog.config import Config
-from commitlog.disk.consume_queue import ENTRY_BYTES
 from commitlog.disk.direct_segment import check_whole
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import is_leased
-from commitlog.disk.store_directory import LaneDirectory, PoolPlace, StoreDirectory, StoreFacts, boot_id
-from commitlog.errors import CorruptRecord, NotEnoughSharedMemory, PoolNotAdopted, UnsafePath, disk_error
+from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts
+from commitlog.errors import CorruptRecord, PoolNotAdopted, disk_error
 from commitlog.opening.adopted_log import AdoptedLog, has_other_bytes
 from commitlog.opening.adopted_queues import check_queues
-from commitlog.opening.parallel_recovery import recover_lanes
-from commitlog.opening.recovery import LaneEnd, recover_lane
-from commitlog.opening.stray_pools import name_store, remove_pool
-from commitlog.reading.view import attach_control
-from commitlog.record.record import BLANK_BYTES
-from commitlog.shm.layout import LANE_ROWS, Header, Lane
-from commitlog.shm.pool import WriteBuffers, free_bytes, is_direct
-from commitlog.shm.positions import ControlRegion, count_entries, forget_entries
-from commitlog.shm.region import RegionError, RegionFull, base_directory, private_directory
+from commitlog.opening.new_pool import queue_file_bytes, recover_into
+from commitlog.record.layout import BLANK_BYTES
+from commitlog.shm.layout import LANE_ROWS, Lane, segment_start
+from commitlog.shm.pool import WriteBuffers, is_direct
+from commitlog.shm.positions import ControlRegion
 
 Report = Callable[[str], None]
 
-_SHARE_OF_FREE = 0.75
-_LANES_AT_LEAST = 4
 _COMPARED_BYTES = 1 << 18
 _ZEROS = bytes(_COMPARED_BYTES)
+_OF_THE_LAST_RUN = (
+    Lane.COMMITTER_FAULT,
+    Lane.FLUSHER_FAULT,
+    Lane.ALLOCATOR_FAULT,
+    Lane.DISPATCHER_FAULT,
+    Lane.BLOCKED,
+    Lane.FLUSH_REQUESTED,
+    Lane.FIRST_RECORDED,
+)
+"""Words that begin at 0 in every run."""
 
 
-def choose_segment_bytes(buffers_per_lane: int, largest: int, smallest: int) -> int:
-    """The largest power of two with which four lanes' buffers fit into three quarters of the free
-    shared memory.
+@dataclass(frozen=True)
+class Adoption:
+    """See the module. `control` is the region of a pool that belongs to the store."""
 
-    Raises NotEnoughSharedMemory where not even one lane of the smallest segments fits.
-    """
-    free = free_bytes(base_directory())
-    size = largest
-    while size > smallest and size * buffers_per_lane * _LANES_AT_LEAST > free * _SHARE_OF_FREE:
-        size //= 2
-    if size * buffers_per_lane > free:
-        raise NotEnoughSharedMemory(
-            f"{base_directory()} has {free:,} bytes free, a lane takes at least {size * buffers_per_lane:,}: free some, or "
-            f"enlarge it (mount -o remount,size=1g /dev/shm, docker run --shm-size=1g)"
-        )
-    return size
+    control: ControlRegion
+    directory: StoreDirectory
+    facts: StoreFacts
+    channel: FileChannel
+    report: Report
 
+    @property
+    def _pool(self) -> Path:
+        return self.control.region.path.parent
 
-def check_lane_fits(segment_bytes: int, buffers_per_lane: int) -> None:
-    """Refuses a store of which not one lane fits into this machine's shared memory. Raises
-    NotEnoughSharedMemory.
-    """
-    facts = os.statvfs(base_directory())
-    size = facts.f_blocks * facts.f_frsize
-    if segment_bytes * buffers_per_lane > size:
-        raise NotEnoughSharedMemory(
-            f"{base_directory()} has {size:,} bytes, a lane of this store takes {segment_bytes * buffers_per_lane:,}: "
-            f"enlarge it (mount -o remount,size=1g /dev/shm, docker run --shm-size=1g)"
-        )
-
-
-def open_pool(
-    directory: StoreDirectory, facts: StoreFacts, channel: FileChannel, report: Report
-) -> tuple[ControlRegion, StoreFacts]:
-    """The control region of this start, its positions set, and the facts to be saved with it.
-
-    The generation is raised here; the caller saves the facts before the first append. Raises
-    PoolNotAdopted, NotEnoughSharedMemory, RecoveryError, UnsafePath.
-    """
-    _refuse_unsafe_pool(facts)
-    control = attach_control(directory, facts, writable=True)
-    if control is not None:
-        _adopt(control, directory, facts, channel, report)
-        name_store(control.region.path.parent, directory.path, channel)
-    else:
-        _explain_missing_pool(directory, facts, report)
-        control, place = _new_pool(directory, facts)
-        facts = replace(facts, pool=place)
-        try:
-            _recover_all(control, directory, facts, channel, report)
-        except BaseException:  # nobody would know of it: each start that fails would take more shared memory
-            control.close()
-            remove_pool(Path(place.directory))
-            raise
-    words = control.words
-    generation = facts.generation + 1  # also where a start has raised the pool's and could not save its own
-    words[Header.CLOSING] = 0
-    words[Header.GENERATION] = generation
-    return control, replace(facts, generation=generation)
-
-
-def _refuse_unsafe_pool(facts: StoreFacts) -> None:
-    """The last pool's directory must be this user's own: what lies under its name is neither used
-    nor passed over.
-    """
-    pool = facts.pool
-    if pool is None or pool.boot_id != boot_id():
-        return
-    try:
-        private_directory(Path(pool.directory), create=False)
-        ControlRegion.check_file(Path(pool.directory))
-    except FileNotFoundError:
-        return
-    except RegionError as error:
-        raise UnsafePath(f"the pool of this store is not safe: {error}") from error
-
-
-def _new_pool(directory: StoreDirectory, facts: StoreFacts) -> tuple[ControlRegion, PoolPlace]:
-    pool = base_directory() / f"commitlog-{os.geteuid()}-{os.urandom(6).hex()}"
-    try:
-        private_directory(pool, create=True)
-        control = ControlRegion.create(pool, facts.id, directory.path)
-        name_store(pool, directory.path)
-    except RegionFull as error:
-        with contextlib.suppress(OSError):
-            os.rmdir(pool)
-        raise NotEnoughSharedMemory(f"{error}; free or enlarge shared memory") from error
-    except (RegionError, OSError) as error:
-        raise UnsafePath(f"{pool}: the pool can't be made: {error}") from error
-    return control, PoolPlace(str(pool), os.stat(pool).st_dev, boot_id(), os.geteuid())
-
-
-def _explain_missing_pool(directory: StoreDirectory, facts: StoreFacts, report: Report) -> None:
-    """Says why the last pool is not adopted, where there was one."""
-    pool = facts.pool
-    if pool is None:
-        return
-    if pool.boot_id != boot_id():
-        report("the machine was started again: what was accepted and not committed before is gone with its memory")
-    elif not os.path.isdir(pool.directory):
-        report(
-            f"the pool {pool.directory} is gone (a cleaner, systemd's RemoveIPC at logout, or the container's end): what "
-            f"was accepted and not committed is gone with it"
-        )
-    else:
-        report(f"the pool {pool.directory} does not belong to this copy of the store: it is left alone")
-
-
-def _adopt(
-    control: ControlRegion, directory: StoreDirectory, facts: StoreFacts, channel: FileChannel, report: Report
-) -> None:
-    """Takes the last run's positions over: the committer and flusher do the rest, whatever the
-    log's size.
-    """
-    words = control.words
-    on_disk = set(directory.lane_numbers())
-    for number in range(LANE_ROWS):
-        base = control.lane_base(number)
-        for word in (
-            Lane.COMMITTER_FAULT,
-            Lane.FLUSHER_FAULT,
-            Lane.ALLOCATOR_FAULT,
-            Lane.DISPATCHER_FAULT,
-            Lane.BLOCKED,
-            Lane.FLUSH_REQUESTED,
-            Lane.FIRST_RECORDED,
-        ):
-            words[base + word] = 0
-        if not words[base + Lane.BUFFERS] & 1:
-            if number in on_disk:
-                _check_end(control, directory.lane(number), facts.segment_bytes, channel)
-                _check_files(control, directory.lane(number), facts, channel, report)
-            elif words[base + Lane.FLUSHED] > words[base + Lane.FIRST]:
-                raise _no_directory(control, number, directory)
-            continue
-        if number not in on_disk:
-            raise _no_directory(control, number, directory)
-        pool = Path(facts.pool.directory if facts.pool else "")
-        try:
-            _check_buffers(control, directory.lane(number), pool, channel)
-        except FileNotFoundError:
-            if is_leased(directory.lane(number), pool, channel):
+    def run(self) -> None:
+        """Checks every lane against its files. A lane that the pool can't speak for is recovered from
+        them. Raises PoolNotAdopted, RecoveryError, DiskError.
+        """
+        on_disk = set(self.directory.lane_numbers())
+        for lane in range(LANE_ROWS):
+            row = self.control.row(lane)
+            for word in _OF_THE_LAST_RUN:
+                row[word] = 0
+            has_buffers = row[Lane.BUFFERS] & 1
+            if lane in on_disk:
+                self._adopt_lane(self.directory.lane(lane), has_buffers=bool(has_buffers))
+            elif has_buffers or row[Lane.FLUSHED] > row[Lane.FIRST]:
                 raise PoolNotAdopted(
-                    f"lane {number}: its buffers are gone from {pool}, and producer {words[base + Lane.LESSEE_PID]} still "
+                    f"lane {lane} is in {self._pool} and has no directory under {self.directory.path}: put the directory "
+                    f"back, or remove the pool to give its messages up"
+                )
+
+    def _adopt_lane(self, lane_directory: LaneDirectory, *, has_buffers: bool) -> None:
+        lane, row = lane_directory.number, self.control.row(lane_directory.number)
+        if not has_buffers:
+            _check_end(self.control, lane_directory, self.facts.segment_bytes, self.channel)
+            self._check_files(lane_directory)
+            return
+        try:
+            _check_buffers(self.control, lane_directory, self.channel)
+        except FileNotFoundError:
+            if is_leased(lane_directory, self._pool, self.channel):
+                raise PoolNotAdopted(
+                    f"lane {lane}: its buffers are gone from {self._pool}, and producer {row[Lane.LESSEE_PID]} still "
                     f"writes to them: close it, then start again"
                 ) from None
-            lost = words[base + Lane.WROTE] - words[base + Lane.COMMITTED]
-            report(f"lane {number}: its buffers are gone; {lost} bytes that were accepted and not committed are lost")
-            words[base + Lane.BUFFERS] += 1
-            _recover(control, number, directory, facts, channel, report)
-            continue
+            lost = row[Lane.WROTE] - row[Lane.COMMITTED]
+            self.report(
+                f"lane {lane}: its buffers are gone; {lost} bytes that were accepted and not committed are lost"
+            )
+            row[Lane.BUFFERS] += 1
+            self._recover(lane)
+            return
         try:
-            _check_direct(control, directory.lane(number), channel)
+            _check_direct(row, lane_directory, self.channel)
         except CorruptRecord as error:
-            if is_leased(directory.lane(number), pool, channel):
-                report(
-                    f"{error}; producer {words[base + Lane.LESSEE_PID]} holds lane {number}: close it, then start again"
-                )
-                continue
-            report(f"lane {number}: messages that were accepted are lost: {error}; what is whole is kept")
-            _write_out(control, directory.lane(number), pool, channel)
-            _recover(control, number, directory, facts, channel, report, known_end=words[base + Lane.WROTE])
-            continue
-        _check_files(control, directory.lane(number), facts, channel, report)
+            if is_leased(lane_directory, self._pool, self.channel):
+                self.report(f"{error}; producer {row[Lane.LESSEE_PID]} holds lane {lane}: close it, then start again")
+                return
+            self.report(f"lane {lane}: messages that were accepted are lost: {error}; what is whole is kept")
+            _write_out(self.control, lane_directory, self.channel)
+            self._recover(lane, known_end=row[Lane.WROTE])
+            return
+        self._check_files(lane_directory)
+
+    def _recover(self, lane: int, *, known_end: int = 0) -> None:
+        recover_into(
+            self.control, lane, self.directory, self.facts, self.channel, self.report, known_end=known_end
+        )  # fmt: skip
+
+    def _check_files(self, lane_directory: LaneDirectory) -> None:
+        """What was flushed and indexed must be there. What memory or the log still knows of it is put
+        right. Raises PoolNotAdopted, RecoveryError, DiskError.
+        """
+        size = self.control.row(lane_directory.number)[Lane.SEGMENT_SIZE] or self.facts.segment_bytes
+        try:
+            AdoptedLog(self.control, lane_directory, size, self.facts.id, self.channel, self.report).check()
+        except OSError as error:
+            raise disk_error(error.errno or errno.EIO, f"checking the files of {lane_directory.path}") from error
+        file_bytes = queue_file_bytes(self.facts)
+        check_queues(self.control, lane_directory, size, file_bytes, self.channel, self.report)
 
 
-def _no_directory(control: ControlRegion, number: int, directory: StoreDirectory) -> PoolNotAdopted:
-    return PoolNotAdopted(
-        f"lane {number} is in {control.region.path.parent} and has no directory under {directory.path}: put the directory "
-        f"back, or remove the pool to give its messages up"
-    )
+# ---- segments that a producer wrote itself -----------------------------------------------------
 
 
-def _check_files(
-    control: ControlRegion, lane: LaneDirectory, facts: StoreFacts, channel: FileChannel, report: Report
-) -> None:
-    """What was flushed and indexed must be there; what memory or the log still knows of it is put
-    right. Raises PoolNotAdopted, RecoveryError, DiskError."""
-    size = control.words[control.lane_base(lane.number) + Lane.SEGMENT_SIZE] or facts.segment_bytes
-    try:
-        AdoptedLog(control, lane, size, facts.id, channel, report).check()
-    except OSError as error:
-        raise disk_error(error.errno or errno.EIO, f"checking the files of {lane.path}") from error
-    check_queues(control, lane, size, _queue_file_bytes(facts), channel, report)
-
-
-def _check_direct(control: ControlRegion, lane: LaneDirectory, channel: FileChannel) -> None:
-    """Above flushed, what its producer wrote to the files itself must be whole records. Raises
+def _check_direct(row: memoryview, lane_directory: LaneDirectory, channel: FileChannel) -> None:
+    """Above `flushed`, what the producer wrote to the files itself must be whole records. Raises
     CorruptRecord.
     """
-    words, base = control.words, control.lane_base(lane.number)
-    size, flushed, wrote = words[base + Lane.SEGMENT_SIZE], words[base + Lane.FLUSHED], words[base + Lane.WROTE]
-    for start in range(flushed - flushed % size, wrote, size) if flushed < wrote else ():
-        if is_direct(words, base, start // size):
+    size, flushed, wrote = row[Lane.SEGMENT_SIZE], row[Lane.FLUSHED], row[Lane.WROTE]
+    for start in range(segment_start(flushed, size), wrote, size) if flushed < wrote else ():
+        if is_direct(row, start // size):
+            file = lane_directory.segment_path(start)
             try:
-                data = _read(lane.segment(start), min(wrote - start, size), channel)
+                with channel.opened(file) as fd:
+                    data = channel.pread(fd, min(wrote - start, size), 0)
             except FileNotFoundError as error:
-                raise CorruptRecord("the segment file is missing", start, str(lane.segment(start))) from error
-            check_whole(lane, data, max(words[base + Lane.DISPATCHED], start) - start, start)
+                raise CorruptRecord("the segment file is missing", start, str(file)) from error
+            check_whole(lane_directory, data, max(row[Lane.DISPATCHED], start) - start, start)
 
 
-def _read(file: Path, count: int, channel: FileChannel) -> bytes:
-    with channel.opened(file) as fd:
-        return channel.pread(fd, count, 0)
-
-
-def _write_out(control: ControlRegion, lane: LaneDirectory, pool: Path, channel: FileChannel) -> None:
-    """Copies what only buffers hold to the segment files, for a recovery that goes by these. The
-    committer's bytes, in its place: its lock is held."""
-    words, base = control.words, control.lane_base(lane.number)
-    size, flushed, wrote = words[base + Lane.SEGMENT_SIZE], words[base + Lane.FLUSHED], words[base + Lane.WROTE]
-    slots = words[base + Lane.SLOTS]
+def _write_out(control: ControlRegion, lane_directory: LaneDirectory, channel: FileChannel) -> None:
+    """Copies what only buffers hold to the segment files, for a recovery that goes by these. It
+    stores the committer's bytes in its place: its lock is held.
+    """
+    row = control.row(lane_directory.number)
+    size, flushed, wrote = row[Lane.SEGMENT_SIZE], row[Lane.FLUSHED], row[Lane.WROTE]
+    slots = row[Lane.SLOTS]
     if not slots:
         return
-    buffers = WriteBuffers.attach(pool, lane.number, size, slots, writable=False)
+    pool = control.region.path.parent
+    buffers = WriteBuffers.attach(pool, lane_directory.number, size, slots, writable=False)
     try:
-        for start in range(flushed - flushed % size, wrote, size):
-            if not is_direct(words, base, start // size):
-                end = words[base + Lane.DATA_END + start // size % slots] if wrote >= start + size else wrote
-                with channel.opened(lane.segment(start), write=True, create=True) as fd:
+        for start in range(segment_start(flushed, size), wrote, size):
+            if not is_direct(row, start // size):
+                end = row[Lane.DATA_END + start // size % slots] if wrote >= start + size else wrote
+                with channel.opened(lane_directory.segment_path(start), write=True, create=True) as fd:
                     channel.allocate(fd, size)
                     channel.pwrite(fd, buffers.slot(start // size)[: end - start], 0)
     finally:
         buffers.close()
 
 
-def _check_buffers(control: ControlRegion, lane: LaneDirectory, pool: Path, channel: FileChannel) -> None:
-    """Above flushed every byte of the segment files must equal the buffer or be zero, and behind
-    `wrote` be zero. Raises PoolNotAdopted."""
-    words, base = control.words, control.lane_base(lane.number)
-    size, slots = words[base + Lane.SEGMENT_SIZE], words[base + Lane.SLOTS]
+# ---- what was not flushed ----------------------------------------------------------------------
+
+
+def _check_buffers(control: ControlRegion, lane_directory: LaneDirectory, channel: FileChannel) -> None:
+    """Above `flushed` every byte of the segment files must be that of the buffer or zero, and zero
+    behind `wrote`. Raises PoolNotAdopted; FileNotFoundError where the buffers are gone.
+    """
+    row = control.row(lane_directory.number)
+    size, slots = row[Lane.SEGMENT_SIZE], row[Lane.SLOTS]
     if not slots:
         return
-    buffers = WriteBuffers.attach(pool, lane.number, size, slots, writable=False)
+    pool = control.region.path.parent
+    buffers = WriteBuffers.attach(pool, lane_directory.number, size, slots, writable=False)
     try:
-        where, wrote = words[base + Lane.FLUSHED], words[base + Lane.WROTE]
+        where, wrote = row[Lane.FLUSHED], row[Lane.WROTE]
         while where < wrote:
-            start = where - where % size
-            if is_direct(words, base, start // size):
+            start = segment_start(where, size)
+            if is_direct(row, start // size):
                 where = start + size
                 continue
             end = min(start + size, wrote)
             if end == start + size:
-                end = words[base + Lane.DATA_END + start // size % slots]
-            if not _agrees(lane, buffers.slot(start // size), start, where, end, channel):
-                raise _not_ours(lane.segment(start), where, control)
+                end = row[Lane.DATA_END + start // size % slots]
+            if not _agrees(lane_directory, buffers.slot(start // size), start, where, end, channel):
+                raise _not_ours(lane_directory.segment_path(start), where, control)
             where = start + size
     finally:
         buffers.close()
-    _check_end(control, lane, size, channel)
+    _check_end(control, lane_directory, size, channel)
 
 
-def _check_end(control: ControlRegion, lane: LaneDirectory, size: int, channel: FileChannel) -> None:
+def _check_end(control: ControlRegion, lane_directory: LaneDirectory, size: int, channel: FileChannel) -> None:
     """Behind `wrote` there must be zeros: a RocketMQ that had the lane open would have appended
-    from there on. Raises PoolNotAdopted.
+    there. Raises PoolNotAdopted.
 
-    Where the lessee writes the file itself, what it had not published may be there: that is not
-    told from another's.
+    Where the lessee writes the file itself, there may be bytes that it had not published. They can't
+    be told from another's, so nothing is checked.
     """
-    words, base = control.words, control.lane_base(lane.number)
-    wrote = words[base + Lane.WROTE]
-    start = wrote - wrote % size
-    if words[base + Lane.SEGMENT_SIZE] and is_direct(words, base, start // size):  # 0: never leased in this pool
+    row = control.row(lane_directory.number)
+    wrote = row[Lane.WROTE]
+    start = segment_start(wrote, size)
+    has_been_leased = row[Lane.SEGMENT_SIZE] > 0  # in this pool
+    if has_been_leased and is_direct(row, start // size):
         return
-    with contextlib.suppress(FileNotFoundError), channel.opened(lane.segment(start)) as fd:
+    file = lane_directory.segment_path(start)
+    with contextlib.suppress(FileNotFoundError), channel.opened(file) as fd:
         if any(channel.pread(fd, min(BLANK_BYTES, start + size - wrote), wrote - start)):
-            raise _not_ours(lane.segment(start), wrote, control)
+            raise _not_ours(file, wrote, control)
 
 
 def _not_ours(file: Path, where: int, control: ControlRegion) -> PoolNotAdopted:
@@ -319,9 +223,12 @@ def _not_ours(file: Path, where: int, control: ControlRegion) -> PoolNotAdopted:
     )
 
 
-def _agrees(lane: LaneDirectory, buffer: memoryview, start: int, where: int, end: int, channel: FileChannel) -> bool:
+def _agrees(
+    lane_directory: LaneDirectory, buffer: memoryview, start: int, where: int, end: int, channel: FileChannel
+) -> bool:
+    """Whether a segment file has nothing in [where, end) that contradicts the buffer."""
     try:
-        with channel.opened(lane.segment(start)) as fd:
+        with channel.opened(lane_directory.segment_path(start)) as fd:
             blocks = (
                 _contradicts(channel.pread(fd, min(_COMPARED_BYTES, end - at), at - start), buffer[at - start :])
                 for at in range(where, end, _COMPARED_BYTES)
@@ -332,61 +239,8 @@ def _agrees(lane: LaneDirectory, buffer: memoryview, start: int, where: int, end
 
 
 def _contradicts(on_disk: bytes, buffer: memoryview) -> bool:
-    """Whether a byte is neither zero nor that of the buffer, whose views all end here: else it
-    could not be unmapped.
-    """
-    held = bytes(buffer[: len(on_disk)])
+    """Whether a byte on the disk is neither zero nor that of the buffer."""
+    held = bytes(buffer[: len(on_disk)])  # a view that lived on would keep the buffer mapped
     if on_disk == _ZEROS[: len(on_disk)] or on_disk == held:
         return False  # nearly always, and told quickly
     return has_other_bytes(on_disk, held)
-
-
-def _recover_all(
-    control: ControlRegion, directory: StoreDirectory, facts: StoreFacts, channel: FileChannel, report: Report
-) -> None:
-    """Takes all lanes' positions from their files."""
-    lanes = [directory.lane(number) for number in directory.lane_numbers()]
-    ends = recover_lanes(
-        lanes, facts.segment_bytes, channel, report, queue_file_bytes=_queue_file_bytes(facts), store_id=facts.id
-    )
-    for number, end in ends.items():
-        _set_lane(control, number, end)
-
-
-def _queue_file_bytes(facts: StoreFacts) -> int:
-    return Config.from_json(facts.config).dispatcher.queue_file_entries * ENTRY_BYTES
-
-
-def _recover(
-    control: ControlRegion,
-    number: int,
-    directory: StoreDirectory,
-    facts: StoreFacts,
-    channel: FileChannel,
-    report: Report,
-    *,
-    known_end: int = 0,
-) -> None:
-    """Takes a lane's positions from its files. `known_end`: see `recover_lane`."""
-    end = recover_lane(
-        directory.lane(number), facts.segment_bytes, channel, report,
-        queue_file_bytes=_queue_file_bytes(facts), known_end=known_end, store_id=facts.id,
-    )  # fmt: skip
-    _set_lane(control, number, end)
-
-
-def _set_lane(control: ControlRegion, number: int, end: LaneEnd) -> None:
-    """Everything that recovery kept is durable, so all positions are the end; dispatch goes on
-    where it has to.
-    """
-    words, base = control.words, control.lane_base(number)
-    for word in (Lane.WROTE, Lane.COMMITTED, Lane.FLUSHED):
-        words[base + word] = end.end
-    words[base + Lane.DISPATCHED] = words[base + Lane.DISPATCH_SYNCED] = end.dispatched
-    forget_entries(words, base)
-    if end.entries >= 0:
-        count_entries(words, base, end.dispatched, end.entries)
-    words[base + Lane.DISPATCHED_TIMESTAMP] = end.last_store_timestamp
-    words[base + Lane.FIRST] = end.first
-    words[base + Lane.ALLOCATED] = end.allocated
-    words[base + Lane.REWRITTEN] = words[base + Lane.REWRITE_WANTED]

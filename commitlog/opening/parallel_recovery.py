@@ -1,9 +1,9 @@
-"""Recovers the lanes of a store side by side, a process each: the scan of small records is Python's
-work, not the disk's.
+"""Recovers the lanes of a store side by side, each in a process of its own: the scan of small records
+is Python's work, not the disk's, so threads would wait for each other.
 
-A child is forked, so that it starts at once and shares what is loaded, and it inherits the store's
-locks: nobody starts the store while one is at work. It says its lines and its result through a
-pipe, as JSON, and ends by itself when nobody reads them.
+A child is forked: so it starts at once and shares what is loaded. It inherits the store's locks:
+nobody starts the store while a child is at work. It writes its lines and its result to a pipe, as
+JSON, and ends by itself when nobody reads them.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ def recover_lanes(
     queue_file_bytes: int,
     store_id: str = "",
 ) -> dict[int, LaneEnd]:
-    """`recover_lane` for several: number → what it made sure of. Raises what that raises, for the
-    first lane that failed; none is begun after it, and those at work are waited for."""
+    """Recovers several lanes: number → what recovery made sure of. Raises what `recover_lane` raises,
+    for the first lane that failed. No lane is begun after it, and those at work are waited for.
+    """
     large: list[LaneDirectory] = []
     small: list[LaneDirectory] = []
     for lane in lanes:
@@ -79,8 +80,8 @@ class _Children:
             while self._running or (waiting and not self._errors):
                 while waiting and not self._errors and len(self._running) < most:
                     self._start(waiting.pop(0))
-                for pipe in wait(list(self._running)):
-                    assert isinstance(pipe, Connection)
+                ready = wait(list(self._running))
+                for pipe in [pipe for pipe in self._running if pipe in ready]:
                     self._listen(pipe)
         finally:
             for pipe in list(self._running):  # `report` raised
@@ -98,8 +99,8 @@ class _Children:
         self._running[mine] = lane, process
 
     def _work(self, lane: LaneDirectory, mine: Connection, theirs: Connection) -> None:
-        """In the child: says lines, then its end or its error. Keeps no reading end, so that it
-        notices a dead parent.
+        """The child's work: says lines, then the lane's end or an error. It keeps no reading end of a
+        pipe, so that it notices a dead parent.
         """
 
         def say(**what: Any) -> None:

@@ -1,5 +1,5 @@
-"""Opens a lane that no pool is left of: finds the end of its log, cuts a torn tail off, says what
-is damaged.
+"""Recovers a lane from its files where no pool is left: finds the end of its log, cuts a torn tail
+off, and says what is damaged.
 
     first           recorded `flushed`            end of the log           end of the last file
       ├──────────────────────┼───────────────────────────┼───────────────────────────┤
@@ -7,13 +7,13 @@ is damaged.
       │ corruption: reported │ and synced, it may have   │ quarantine/, then zeroed; │
       │ and left in place    │ been in memory only       │ later files set aside     │
 
-What was flushed is never cut, so a record that readers have seen keeps its place, and its offset
-names no other record later. In a lane without `abort` that is all of it: it was stopped properly,
-by us or by a RocketMQ. The log is walked from the recorded `dispatched` on; without a record of
-positions, from its first segment on.
+What was flushed is never cut. So a record that readers have seen keeps its place, and its offset
+names no other record later. In a lane without `abort` all of the log was flushed: it was stopped
+properly, by us or by a RocketMQ. The log is walked from the recorded `dispatched` on; without a
+record of positions, from its first segment on.
 
-Everything here may be done again: recovery that is killed anywhere and repeated ends the same, and
-repeated on a sound lane it changes no byte.
+Every step may be repeated. A recovery that was killed anywhere and is started again ends the same,
+and on a sound lane it changes no byte.
 """
 
 from __future__ import annotations
@@ -29,22 +29,24 @@ from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.checkpoint import Positions, PositionsFile
 from commitlog.disk.consume_queue import FILE_BYTES
 from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.locks import try_file
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import Cut, Quarantine, write_again
 from commitlog.disk.store_directory import LaneDirectory
-from commitlog.errors import FAULT_BY_ERRNO, DamagedFile, RecoveryError, disk_error
+from commitlog.errors import DamagedFile, RecoveryError
+from commitlog.opening.disk_faults import named_faults
+from commitlog.opening.queue_check import QueueCheck
+from commitlog.opening.queue_files import QueueFiles
 from commitlog.opening.queue_repair import QueueRepair
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.queue_bounds import total_of_ends
-from commitlog.record.record import BLANK_BYTES
+from commitlog.record.layout import BLANK_BYTES, RECOGNISABLE_BYTES
 from commitlog.record.table import RecordTable
-from commitlog.shm.layout import MAX_SLOTS
+from commitlog.shm.layout import MAX_SLOTS, segment_start
 
 Report = Callable[[str], None]
 
 _PAGE_BYTES = 4096
-_HEAD_BYTES = 36
-"""Up to and with PHYSICALOFFSET: with so much of a record flushed, it can be told from none."""
 _PROGRESS_NS = 1_000_000_000
 
 
@@ -55,24 +57,22 @@ class LaneEnd:
     first: int
     """Start of the first segment file."""
     end: int
-    """End of the valid log; all that is kept below it is durable. A record's end, or a segment's
-    start.
-    """
+    """End of the valid log: a record's end, or a segment's start. All that is kept below is durable."""
     dispatched: int
-    """A record's start up to which the consume queues are right and durable; ≤ end."""
+    """The consume queues are right and durable up to here: a record's start, not behind `end`."""
     allocated: int
     """Segment files exist in full size up to here; a multiple of the segment size."""
     last_store_timestamp: int
     """ms, of the last record below `end`; 0 without records."""
     findings: tuple[str, ...]
     entries: int = -1
-    """What the consume queues end at, added up, each behind its last entry below `dispatched`; −1
-    if they can't be read.
+    """The sum of the ends of all consume queues, each behind its last entry below `dispatched`; −1
+    where they can't be read.
     """
 
 
 def recover_lane(
-    lane: LaneDirectory,
+    lane_directory: LaneDirectory,
     segment_bytes: int,
     channel: FileChannel,
     report: Report,
@@ -81,50 +81,48 @@ def recover_lane(
     known_end: int = 0,
     store_id: str = "",
 ) -> LaneEnd:
-    """Makes the lane ready to be appended to. `report` gets progress and each finding, one line
-    each.
+    """Makes the lane ready to be appended to, before anybody appends or reads.
 
-    `queue_file_bytes` is the configured size of a consume queue's files; where other files are
-    there, theirs counts. `known_end`: the log is known to reach so far (a log offset), so what is
-    bad below is damage and no torn tail. `store_id`: whose `positions` count; see PositionsFile.
+    `report` gets a line for each finding, and now and then one of progress. `queue_file_bytes` is
+    the configured size of a consume queue's files; where the lane has files of another size, theirs
+    counts. `known_end`: the log is known to reach so far (a log offset), so what is bad below is
+    damage and no torn tail. `store_id`: whose `positions` count; see PositionsFile.
 
-    Called before anybody appends or reads as live. Raises RecoveryError where the lane is in use or
-    can't be opened without losing data, DiskError where the disk refuses.
+    Raises RecoveryError where the lane is in use or can't be opened without losing data, DiskError
+    where the disk refuses.
     """
-    try:
-        _prepare_directories(lane, channel)
-        with _locked(lane, channel):
-            recovery = _Recovery(lane, segment_bytes, channel, report, queue_file_bytes, store_id)
+    with named_faults(f"recovery of {lane_directory.path}", "it was left as it is"):
+        _prepare_directories(lane_directory, channel)
+        with _locked(lane_directory, channel):
+            recovery = _Recovery(lane_directory, segment_bytes, channel, report, queue_file_bytes, store_id)
             try:
                 return recovery.run(known_end)
             finally:
-                recovery.queues.close()
-    except OSError as error:
-        doing = f"recovery of {lane.path}"
-        if error.errno in FAULT_BY_ERRNO and not isinstance(error, FileNotFoundError):
-            raise disk_error(error.errno, doing) from error
-        raise RecoveryError(f"{doing}: {error}; it was left as it is") from error
+                recovery.queue_files.close()
 
 
-def _prepare_directories(lane: LaneDirectory, channel: FileChannel) -> None:
-    for path in (lane.commitlog, lane.consumequeue, lane.tmp):
+def _prepare_directories(lane_directory: LaneDirectory, channel: FileChannel) -> None:
+    for path in (lane_directory.commitlog, lane_directory.consumequeue, lane_directory.tmp):
         if os.path.lexists(path) and not path.is_dir():
             raise RecoveryError(f"{path} is no directory; move it away, then start again")
-        channel.create_directory(path, below=lane.path)
+        channel.create_directory(path, below=lane_directory.path)
     # whoever made what is there may have been killed before he had synced its name
-    for directory in (lane.path, lane.path.parent):
+    for directory in (lane_directory.path, lane_directory.path.parent):
         channel.sync_directory(directory)
 
 
 @contextmanager
-def _locked(lane: LaneDirectory, channel: FileChannel) -> Iterator[None]:
-    with channel.opened(lane.lock_file, write=True, create=True) as fd:
-        if not (channel.try_lock(fd) and channel.is_at(fd, lane.lock_file)):
-            raise RecoveryError(
-                f"lane {lane.number}: {lane.lock_file} is held, by a producer of the last run or a RocketMQ that has the "
-                f"lane open; end it, then start again"
-            )
+def _locked(lane_directory: LaneDirectory, channel: FileChannel) -> Iterator[None]:
+    fd = try_file(lane_directory.lock_file, channel)
+    if fd is None:
+        raise RecoveryError(
+            f"lane {lane_directory.number}: {lane_directory.lock_file} is held, by a producer of the last run or a "
+            f"RocketMQ that has the lane open; end it, then start again"
+        )
+    try:
         yield
+    finally:
+        channel.close(fd)
 
 
 @dataclass
@@ -133,7 +131,7 @@ class _Walked:
 
     end: int = 0
     torn: Gap | None = None
-    """The gap that ends the log, where there is something to take away."""
+    """The gap that ends the log; None where nothing has to be taken away."""
     records_after: int = 0
     corrupt: list[Gap] = field(default_factory=list)
     last_store_timestamp: int = 0
@@ -144,43 +142,47 @@ class _Walked:
 class _Recovery:
     def __init__(
         self,
-        lane: LaneDirectory,
+        lane_directory: LaneDirectory,
         segment_bytes: int,
         channel: FileChannel,
         report: Report,
         queue_file_bytes: int,
         store_id: str,
     ) -> None:
-        self.lane, self.size, self.channel, self.report = lane, segment_bytes, channel, report
-        self.quarantine = Quarantine(lane, segment_bytes, channel)
-        self.queues = QueueRepair(lane, channel, queue_file_bytes)
-        self.positions = PositionsFile(lane, store_id, channel)
+        self.lane_directory, self.size, self.channel, self.report = lane_directory, segment_bytes, channel, report
+        self.lane = lane_directory.number
+        self.quarantine = Quarantine(lane_directory, segment_bytes, channel)
+        self.queue_files = QueueFiles(lane_directory, channel, queue_file_bytes)
+        self.queue_check, self.queue_repair = QueueCheck(self.queue_files), QueueRepair(self.queue_files)
+        self.positions = PositionsFile(lane_directory, store_id, channel)
         self.findings: list[str] = []
-        self.stopped_properly = not lane.abort_file.exists()
+        self.stopped_properly = not lane_directory.abort_file.exists()
         self.last_report_ns = SYSTEM_CLOCK.monotonic_ns()
 
     def run(self, known_end: int) -> LaneEnd:
         self._clean_up()
         self._finish_cut()
         self._fit_sizes()
-        segments = MappedFileQueue(self.lane.commitlog, self.size, self.channel)
+        segments = MappedFileQueue(self.lane_directory.commitlog, self.size, self.channel)
         for path, reason in segments.findings:
             self._find(f"{path}: {reason}")
-        log = LogScan(segments, self.lane.number, progress=self._progress)
+        log = LogScan(segments, self.lane, progress=self._progress)
         positions = self._load_positions(segments)
         self._finish_deletion(segments, positions)
-        flushed = max(positions.flushed_where, self._too_old(log), self._stopped_at(segments, positions.flushed_where))
+        flushed = max(
+            positions.flushed_where, self._flushed_by_age(log), self._stopped_at(segments, positions.flushed_where)
+        )
         walked, dispatched = self._walk(log, positions, max(flushed, known_end))
         for gap in walked.corrupt:
             self._note_corruption(gap)
         self._cut(log, walked)
         if walked.end > flushed:
             kept_from = flushed - flushed % _PAGE_BYTES
-            write_again(self.lane, self.size, kept_from, walked.end, self.channel, self._progress)
-        self.channel.sync_directory(self.lane.commitlog)
-        for finding in (*self.queues.cut(walked.end), *self.queues.trim()):
+            write_again(self.lane_directory, self.size, kept_from, walked.end, self.channel, self._progress)
+        self.channel.sync_directory(self.lane_directory.commitlog)
+        for finding in (*self.queue_repair.cut(walked.end), *self.queue_repair.trim()):
             self._find(finding)
-        self.queues.finish()
+        self.queue_repair.finish()
         first = segments.first if segments.starts else walked.end
         return LaneEnd(
             first=first,
@@ -189,11 +191,11 @@ class _Recovery:
             allocated=self._allocated(walked.end),
             last_store_timestamp=walked.last_store_timestamp,
             findings=tuple(self.findings),
-            entries=total_of_ends(self.lane, first, dispatched, self.channel),
+            entries=total_of_ends(self.lane_directory, first, dispatched, self.channel),
         )
 
     def _find(self, finding: str) -> None:
-        finding = f"lane {self.lane.number}: {finding}"
+        finding = f"lane {self.lane}: {finding}"
         if finding not in self.findings:
             self.findings.append(finding)
             self.report(finding)
@@ -202,57 +204,56 @@ class _Recovery:
         now = SYSTEM_CLOCK.monotonic_ns()
         if now - self.last_report_ns >= _PROGRESS_NS:
             self.last_report_ns = now
-            self.report(f"lane {self.lane.number}: recovery is at {where / 1e6:,.0f} MB")
+            self.report(f"lane {self.lane}: recovery is at {where / 1e6:,.0f} MB")
 
     # ---- before the walk ------------------------------------------------------------------------
 
     def _clean_up(self) -> None:
-        """Segments that were being made, and copies, never had anything of the log in them."""
+        """Removes segments and copies that were being made: they never had a part of the log."""
         self.quarantine.clean()
-        for name in self.channel.list(self.lane.tmp):
-            path = self.lane.tmp / name
+        for name in self.channel.list(self.lane_directory.tmp):
+            path = self.lane_directory.tmp / name
             if path.is_dir() and not path.is_symlink():
                 self._find(f"{path}: a directory that nobody here made; passed over")
             else:
                 self.channel.unlink(path)
 
     def _finish_cut(self) -> None:
-        """Goes on with a cut that a killed recovery had begun, unless somebody appended there
-        since.
-        """
+        """Finishes a cut that a killed recovery had begun, unless somebody appended there since."""
         cut = self.quarantine.pending()
         if cut is None:
             return
-        log = LogScan(MappedFileQueue(self.lane.commitlog, self.size, self.channel), self.lane.number)
+        log = LogScan(MappedFileQueue(self.lane_directory.commitlog, self.size, self.channel), self.lane)
         if log.holds_record(cut.end):
             self.quarantine.drop_plan(cut.note)
         else:
             self._carry_out(cut)
 
     def _fit_sizes(self) -> None:
-        """A segment file that is too short gets zeros for what is missing; what is too much of one
-        is set aside.
+        """Gives every segment file the size that readers count on.
 
-        So that all readers find the size that they count on; what the zeros stand for is found by
-        the walk.
+        One that is too short gets zeros, and the walk finds what they stand for. What one has too
+        much is set aside.
         """
-        segments = MappedFileQueue(self.lane.commitlog, self.size, self.channel)
+        segments = MappedFileQueue(self.lane_directory.commitlog, self.size, self.channel)
         sizes = set(segments.wrong_sizes.values())
         all_wrong = len(segments.wrong_sizes) == len(segments.starts)
         if len(sizes) == 1 and all_wrong and (len(segments.starts) > 1 or _is_power_of_two(*sizes)):
             raise RecoveryError(
-                f"{self.lane.commitlog}: segments of {sizes.pop():,} bytes, store.json says {self.size:,}; correct "
+                f"{self.lane_directory.commitlog}: segments of {sizes.pop():,} bytes, store.json says {self.size:,}; correct "
                 f"segment_bytes there"
             )
         for start, length in segments.wrong_sizes.items():
-            with self.channel.opened(segments.path(start), write=True) as fd:
+            with self.channel.opened(segments.segment_path(start), write=True) as fd:
                 if length > self.size:
                     self.quarantine.keep_surplus(start, length)
                     self.channel.truncate(fd, self.size)
                 else:
                     self.channel.allocate(fd, self.size)
                 self.channel.fdatasync(fd)
-            self._find(f"{segments.path(start)}: was {length:,} bytes, a segment has {self.size:,}; made to fit")
+            self._find(
+                f"{segments.segment_path(start)}: was {length:,} bytes, a segment has {self.size:,}; made to fit"
+            )
 
     def _load_positions(self, segments: MappedFileQueue) -> Positions:
         """The recorded positions; zeros where there are none, which only means a longer walk."""
@@ -269,15 +270,16 @@ class _Recovery:
     def _finish_deletion(self, segments: MappedFileQueue, positions: Positions) -> None:
         """Retention had retired what lies below the recorded first; of the names that it removed
         then, a power cut may have brought any back. Where these leave a hole, they all go: nobody
-        is told that there is damage."""
+        is told that there is damage.
+        """
         first = positions.first_where
         retired = [start for start in segments.starts if start + self.size <= first]
         expected = range(retired[0] if retired else first, first, self.size)
         if first in segments and retired != list(expected):
             for start in retired:
-                self.channel.unlink(segments.path(start))
-            self.channel.sync_directory(self.lane.commitlog)
-            segments.look()
+                self.channel.unlink(segments.segment_path(start))
+            self.channel.sync_directory(self.lane_directory.commitlog)
+            segments.refresh()
 
     def _recorded(self) -> Positions | None:
         try:
@@ -290,11 +292,11 @@ class _Recovery:
 
     def _note_long_walk(self, segments: MappedFileQueue) -> None:
         if segments.end - segments.first > self.size:
-            self.report(f"lane {self.lane.number}: no record of positions; its whole log is checked")
+            self.report(f"lane {self.lane}: no record of positions; its whole log is checked")
 
-    def _too_old(self, log: LogScan) -> int:
-        """What lies so many segments before the end can't have been unflushed: the pool has no more
-        buffers.
+    def _flushed_by_age(self, log: LogScan) -> int:
+        """A log offset below which all was flushed: a buffer is reused only when its segment is
+        flushed, and a lane has at most MAX_SLOTS buffers.
         """
         for start in reversed(log.segments.starts):
             if log.holds_record(start):
@@ -302,7 +304,7 @@ class _Recovery:
         return 0
 
     def _stopped_at(self, segments: MappedFileQueue, recorded: int) -> int:
-        """How far a lane that was stopped properly has anything but zeros; 0 for one that was
+        """How far a lane that was stopped properly has anything but zeros; 0 for a lane that was
         killed.
         """
         if self.stopped_properly:
@@ -316,14 +318,13 @@ class _Recovery:
     # ---- the walk -------------------------------------------------------------------------------
 
     def _walk(self, log: LogScan, positions: Positions, flushed: int) -> tuple[_Walked, int]:
-        """Walks from the recorded `dispatched`; from the first segment where that or the consume
-        queues are doubtful.
+        """Walks the log, and returns what it found and how far the consume queues are right.
 
-        Also gives the place up to which the queues are right: the recorded one, or the end where
-        they were built here.
+        The walk begins at the recorded `dispatched`. Where that or the queues are doubtful it begins
+        at the first segment, and builds the queues.
         """
         first, dispatched = log.segments.first, positions.dispatched_where
-        known = first <= dispatched and self.queues.look_right(log, dispatched, positions.entries)
+        known = first <= dispatched and self.queue_check.have_all_below(log, dispatched, positions.entries)
         if known and (dispatched > 0 or not log.segments.starts):
             walked = self._walk_from(log, dispatched, flushed, build=False)
             if walked.met_dispatched and walked.queues_right:
@@ -331,19 +332,19 @@ class _Recovery:
                     walked = self._walk_from(log, dispatched, flushed, build=True)
                     dispatched = walked.end
                 return walked, min(dispatched, walked.end)
-        for finding in self.queues.findings:
+        for finding in self.queue_check.findings:
             self._find(finding)
-        self.queues.begin_rebuild(first)
+        self.queue_repair.begin_rebuild(first)
         walked = self._walk_from(log, first, flushed, build=True)
         return walked, walked.end
 
     def _walk_from(self, log: LogScan, dispatched: int, flushed: int, *, build: bool) -> _Walked:
         """`build`: places the consume queue entries of all that is kept."""
-        # from the start of its segment, which proves the place; of the one before, for the last
-        # record's time
-        start = max((dispatched - 1) // self.size * self.size, log.segments.first)
+        # The walk begins with a segment, which proves the place. Where `dispatched` begins a segment it
+        # is the one before, for the time of the last record.
+        start = max(segment_start(dispatched - 1, self.size), log.segments.first)
         walked = _Walked(end=start, met_dispatched=dispatched == start)
-        self.queues.gaps = walked.corrupt  # what lost queue offsets are in
+        self.queue_repair.gaps = walked.corrupt  # what lost queue offsets are in
         for piece in log.pieces(start):
             if isinstance(piece, Gap):
                 if walked.torn is None:
@@ -352,25 +353,27 @@ class _Recovery:
             elif walked.torn is not None:
                 walked.records_after += len(piece)
             else:
-                self._count(walked, piece, dispatched, None if build else self.queues)
+                self._count(walked, piece, dispatched, None if build else self.queue_check)
                 if build:
-                    self.queues.place(piece)
+                    self.queue_repair.place(piece)
         walked.met_dispatched |= dispatched == walked.end
         return walked
 
-    def _count(self, walked: _Walked, table: RecordTable, dispatched: int, check: QueueRepair | None) -> None:
+    def _count(self, walked: _Walked, table: RecordTable, dispatched: int, check: QueueCheck | None) -> None:
         where = table.physical_offsets
         walked.last_store_timestamp = int(table.store_timestamps[-1])
         walked.met_dispatched |= bool((where == dispatched).any())
         if check is not None and walked.queues_right:
             old = int(np.searchsorted(where, dispatched))
-            walked.queues_right = check.has_entries(table, old) and check.reach(table, old)
+            walked.queues_right = check.have_entries(table, old) and check.reach(table, old)
 
     def _judge(self, walked: _Walked, gap: Gap, flushed: int, segments: MappedFileQueue) -> None:
-        """Is this gap the log's end, or damage within it?"""
+        """Decides whether a gap is the log's end, or damage within it."""
         walked.end = gap.start
         below = gap.start < flushed
-        unfinished = not self.stopped_properly and (gap.claimed_end > flushed or gap.start + _HEAD_BYTES > flushed)
+        unfinished = not self.stopped_properly and (
+            gap.claimed_end > flushed or gap.start + RECOGNISABLE_BYTES > flushed
+        )
         if below and ((gap.end <= flushed and not gap.last) or not unfinished):
             if gap.last:
                 walked.torn = gap
@@ -381,12 +384,12 @@ class _Recovery:
             walked.torn = gap
 
     def _resume_at(self, flushed: int, segments: MappedFileQueue) -> int:
-        """Where a log goes on that is damaged up to what was flushed: behind it, so that no offset
-        is used twice.
+        """Where a log goes on that is damaged up to `flushed`: behind it, so that no offset is used
+        twice.
         """
-        base = flushed - flushed % self.size
-        has_room = segments.find(flushed) is not None and base + self.size - flushed >= BLANK_BYTES
-        return flushed if has_room or flushed == base else base + self.size
+        start = segment_start(flushed, self.size)
+        has_room = segments.find(flushed) is not None and start + self.size - flushed >= BLANK_BYTES
+        return flushed if has_room or flushed == start else start + self.size
 
     # ---- repairs --------------------------------------------------------------------------------
 
@@ -395,9 +398,10 @@ class _Recovery:
         self._find(self.quarantine.note_corruption(gap.file, gap.start, gap.end, reason))
 
     def _carry_out(self, cut: Cut) -> None:
-        """Where it takes away what was recorded as flushed (a last record that seems to reach
-        beyond), that is recorded first: else the next recovery would take the zeros there for
-        damage, and go on behind them."""
+        """Carries a cut out. Where it takes away what was recorded as flushed (a last record that seems
+        to reach beyond), the new end is recorded first: else the next recovery would take the zeros
+        there for damage, and go on behind them.
+        """
         positions = self._recorded()
         if positions is not None and positions.flushed_where > cut.end:
             dispatched, first = (min(old, cut.end) for old in (positions.dispatched_where, positions.first_where))
@@ -407,13 +411,13 @@ class _Recovery:
         self.quarantine.carry_out(cut)
 
     def _cut(self, log: LogScan, walked: _Walked) -> None:
-        """Takes what is behind the end out of the log. Files made ahead, all zero, stay."""
+        """Takes what is behind the end out of the log. Files that were made ahead, all zero, stay."""
         if walked.torn is None:
             return
         end, segments = walked.end, log.segments
-        base = end - end % self.size
+        start = segment_start(end, self.size)
         # a file that begins at the end stays too: a log without any file would begin at 0 again
-        dirty_end = base + segments.last_nonzero(base, end - base) if base in segments else end
+        dirty_end = start + segments.last_nonzero(start, end - start) if start in segments else end
         later = self._not_made_ahead(segments, end)
         if dirty_end == end and not later:
             return
@@ -422,28 +426,28 @@ class _Recovery:
         lost = f", {walked.records_after:,} good records among them: possible loss" if walked.records_after else ""
         files = f" and {len(later)} segment files" if later else ""
         self._find(
-            f"torn tail: {segments.path(base)} at offset {end}: {reason}; {dirty_end - end:,} bytes{files} behind the "
-            f"end of the log are in {self.quarantine.path}{lost}"
+            f"torn tail: {segments.segment_path(start)} at offset {end}: {reason}; {dirty_end - end:,} bytes{files} behind "
+            f"the end of the log are in {self.quarantine.path}{lost}"
         )
 
     def _not_made_ahead(self, segments: MappedFileQueue, end: int) -> list[int]:
-        """Files behind the log's end, but for those that may stay: all zero, and following on it
-        without a hole.
+        """The starts of the files behind the log's end that may not stay. A file may stay if it is all
+        zero, and no file is missing before it.
         """
-        base = end - end % self.size
-        behind = [start for start in segments.starts if start > base]
-        expected = base + self.size if base in segments else base
+        last = segment_start(end, self.size)
+        behind = [start for start in segments.starts if start > last]
+        expected = last + self.size if last in segments else last
         while behind and behind[0] == expected and not segments.last_nonzero(expected):
             expected += self.size
             del behind[0]
         return behind
 
     def _allocated(self, end: int) -> int:
-        segments = MappedFileQueue(self.lane.commitlog, self.size, self.channel)
-        where = end - end % self.size
-        while where in segments:
-            where += self.size
-        return where
+        segments = MappedFileQueue(self.lane_directory.commitlog, self.size, self.channel)
+        start = segment_start(end, self.size)
+        while start in segments:
+            start += self.size
+        return start
 
 
 def _is_power_of_two(number: int) -> bool:

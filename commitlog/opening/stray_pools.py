@@ -1,8 +1,8 @@
-"""Pools that stay in shared memory though their store is gone: somebody removed it with `rm -rf`,
+"""Stray pools: they are still in shared memory although somebody removed their store with `rm -rf`,
 or moved it away.
 
-A pool holds the path of its store in the file `store`. It is a stray where no store at that path
-names it any more, and no process of it lives.
+A pool holds the path of its store in the file `store`. It is a stray where the store at that path
+does not name it any more, and no process of it lives.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.processes import stat_fields
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError
 from commitlog.shm.layout import LANE_ROWS, STAGES, Header, Lane, Stage
@@ -28,8 +29,9 @@ _SILENT_NS = 5_000_000_000
 
 @dataclass(frozen=True)
 class StrayPool:
-    """A pool directory, the path of its store, its size in bytes, and how many of them never came
-    to disk. `is_replaced`: there is a store at that path, but with another pool."""
+    """A pool directory, the path of its store, its size in bytes, and how many bytes in it never came
+    to disk. `is_replaced`: there is a store at that path, but with another pool.
+    """
 
     directory: Path
     store: Path
@@ -55,7 +57,7 @@ class StrayPool:
 
 
 def name_store(pool: Path, store: Path, channel: FileChannel = DISK) -> None:
-    """Notes in a pool whose it is; also where the store has been moved. Raises OSError."""
+    """Notes in a pool which store it belongs to, also after the store was moved. Raises OSError."""
     data = os.fsencode(store)
     with channel.opened(pool / STORE_NAME, write=True, create=True) as fd:
         if channel.pread(fd, _PATH_BYTES_MAX, 0) != data:
@@ -64,7 +66,7 @@ def name_store(pool: Path, store: Path, channel: FileChannel = DISK) -> None:
 
 
 def remove_pool(directory: Path) -> None:
-    """Removes a pool's files and the pool. For who knows that nobody uses it."""
+    """Removes a pool's files and the pool. The caller knows that nobody uses it."""
     with contextlib.suppress(FileNotFoundError):
         for name in os.listdir(directory):
             os.unlink(directory / name)
@@ -72,23 +74,23 @@ def remove_pool(directory: Path) -> None:
 
 
 def stray_pools(clock: Clock = SYSTEM_CLOCK) -> list[StrayPool]:
-    """All of this user's. What can't be read, or is no pool of this version, is passed over."""
+    """All stray pools of this user. What can't be read, or is no pool of this version, is passed over."""
     found = []
     for directory, store in _pools():
         with contextlib.suppress(OSError, RegionError):
-            stray = _look_at(directory, store, clock)
+            stray = _stray_at(directory, store, clock)
             if stray:
                 found.append(stray)
     return found
 
 
 def is_in_use(store: Path, clock: Clock = SYSTEM_CLOCK) -> bool:
-    """Whether a pool of a store that is gone may still have a process, so that it is no stray yet."""
+    """Whether a pool of a store that is gone may still have a process. Then it is no stray yet."""
     for directory, owner in _pools():
         with contextlib.suppress(OSError, RegionError):
             if owner == store and not _names(store, directory):
                 with contextlib.closing(ControlRegion.attach(directory)) as control:
-                    if _lives(control.words, clock):
+                    if _lives(control, clock):
                         return True
     return False
 
@@ -101,15 +103,14 @@ def _pools() -> Iterator[tuple[Path, Path]]:
             yield directory, Path(os.fsdecode(DISK.read_file(directory / STORE_NAME, _PATH_BYTES_MAX)))
 
 
-def _look_at(directory: Path, store: Path, clock: Clock) -> StrayPool | None:
+def _stray_at(directory: Path, store: Path, clock: Clock) -> StrayPool | None:
     if _names(store, directory):
         return None
     control = ControlRegion.attach(directory)
     try:
-        if _lives(control.words, clock):
+        if _lives(control, clock):
             return None
-        bases = map(control.lane_base, range(LANE_ROWS))
-        unflushed = sum(control.words[base + Lane.WROTE] - control.words[base + Lane.FLUSHED] for base in bases)
+        unflushed = sum(row[Lane.WROTE] - row[Lane.FLUSHED] for row in map(control.row, range(LANE_ROWS)))
     finally:
         control.close()
     size = sum(os.lstat(directory / name).st_size for name in os.listdir(directory))
@@ -117,7 +118,7 @@ def _look_at(directory: Path, store: Path, clock: Clock) -> StrayPool | None:
 
 
 def _names(store: Path, pool: Path) -> bool:
-    """Whether there is a store that calls the pool its own; one that can't be read may."""
+    """Whether the store calls the pool its own. A store that can't be read may."""
     if not os.path.lexists(store / "store.json"):
         return False
     try:
@@ -127,23 +128,23 @@ def _names(store: Path, pool: Path) -> bool:
     return facts.pool is not None and Path(facts.pool.directory) == pool
 
 
-def _lives(words: memoryview, clock: Clock) -> bool:
+def _lives(control: ControlRegion, clock: Clock) -> bool:
     """Whether a supervisor, a stage or a producer of the pool may still be there."""
-    pids = [words[Header.SUPERVISOR_PID]]
-    pids += [words[ControlRegion.stage_base(stage) + Stage.PID] for stage in STAGES]
-    pids += [words[ControlRegion.lane_base(lane) + Lane.LESSEE_PID] for lane in range(LANE_ROWS)]
-    beat = clock.monotonic_ns() - words[Header.SUPERVISOR_HEARTBEAT]
-    return beat < _SILENT_NS or any(pid and _is_alive(pid) for pid in pids)
+    pids = [control.words[Header.SUPERVISOR_PID]]
+    pids += [control.stage_row(stage)[Stage.PID] for stage in STAGES]
+    pids += [control.row(lane)[Lane.LESSEE_PID] for lane in range(LANE_ROWS)]
+    silent_ns = clock.monotonic_ns() - control.words[Header.SUPERVISOR_HEARTBEAT]
+    return silent_ns < _SILENT_NS or any(pid and _is_alive(pid) for pid in pids)
 
 
 def _is_alive(pid: int) -> bool:
-    """False of a zombie too: in a container it stays for ever where the first process waits for
-    nobody.
+    """Whether a process lives. A zombie does not: in a container it stays for ever where the first
+    process waits for nobody.
     """
     try:
-        stat = DISK.read_file(f"/proc/{pid}/stat", 4096)
+        state = stat_fields(pid)[0]
     except (FileNotFoundError, ProcessLookupError):
         return False
     except OSError:  # nobody can say: its memory stays
         return True
-    return stat.rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    return state not in (b"Z", b"X")

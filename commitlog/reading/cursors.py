@@ -1,6 +1,4 @@
-"""Where a reader is in one lane of a store, or in one queue of a RocketMQ's, and how it gets past
-damage there.
-"""
+"""Where a reader is in one lane, or in one queue of a RocketMQ root, and how it passes damage."""
 
 from __future__ import annotations
 
@@ -12,38 +10,37 @@ import numpy as np
 
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss
 from commitlog.message import Message
-from commitlog.reading.left_out import LeftOut, LogError
 from commitlog.reading.log_walk import RecentSegments, Step
 from commitlog.reading.queue_bounds import record_of_entry
+from commitlog.reading.skipped_damage import LeftOut, LogError
 from commitlog.reading.starting_point import QueueStarts, resolve
 from commitlog.reading.topic_index import LaneIndex
+from commitlog.record.layout import Buffer
 from commitlog.record.record import decode
-from commitlog.record.scan import Source
 
 _ENTRIES_AT_ONCE = 1_000
-NOTHING_YET = Message("", -1, -1, None, b"", None, {}, -1, -1, -1, "")
-"""Given out inside instead of a message where there is none at the moment. It sorts before every
-message.
-"""
+NOTHING_YET = Message("", -1, -1, None, b"", {}, None, -1, -1, -1, "", {})
+"""Stands for "no message at the moment" among messages; it sorts before every message."""
 
 
 class LaneCursor:
-    """Where a reader is in one lane: an offset of the log, and from which queue offset on each
-    topic counts.
+    """Where a reader is in one lane: `where` is an offset of the log.
+
+    Of each topic it gives out the messages from a queue offset on.
     """
 
     def __init__(self, index: LaneIndex, topics: set[str] | None, starts: QueueStarts, ignore_corrupt: bool) -> None:
         self._index, self._topics, self._ignore_corrupt = index, topics, ignore_corrupt
         self.damage: LogError | None = None
-        """What the last `read` has stopped at before the limit."""
+        """The damage at which the last `read` stopped before the limit."""
         self._left_out = LeftOut(f"lane {index.lane}")
-        self._first: dict[str, int] = {}  # topic → the first queue offset that there is to give out
+        self._first: dict[str, int] = {}  # topic → the first queue offset to give out
         self._given: dict[str, int] = {}
         self._segments = RecentSegments(index.directory, index.view.segment_bytes, index.view.channel)
         self._from: dict[str, int] = {}
         self.where = index.limit
         if starts.is_everything and topics is None:
-            self.where = max(index.first, 0)  # all there is: no consume queue is asked
+            self.where = max(index.first, 0)  # everything is read: no need to ask the consume queues
             return
         for topic, known in index.queues.items():
             if topics is not None and topic not in topics:
@@ -57,8 +54,9 @@ class LaneCursor:
                 self.where = min(self.where, self._place(topic, offset))
 
     def _place(self, topic: str, offset: int) -> int:
-        """Where a walk may begin that is to meet this record; where its entry can't be believed, at
-        the log's first.
+        """Where a walk may begin that has to meet this record.
+
+        It is the log's first offset where the record's entry can't be believed.
         """
         known = self._index.queues[topic]
         if offset >= known.indexed:
@@ -69,11 +67,13 @@ class LaneCursor:
             return max(self._index.first, 0)
 
     def end(self) -> int:
-        """How far the lane may be read now, bytes of its log."""
+        """How far the lane may be read now (offset of its log)."""
         return self._index.limit_now()
 
-    def _open(self, base: int) -> Source:
-        """The bytes of a segment. Raises DataLoss where retention was quicker than this reader,
+    def _open(self, base: int) -> Buffer:
+        """The bytes of a segment.
+
+        Raises DataLoss where retention has deleted what this reader has not read yet, and
         DamagedFile.
         """
         try:
@@ -81,16 +81,17 @@ class LaneCursor:
         except FileNotFoundError as error:
             first = self._index.view.limits(self._index.lane).first
             if first <= base:
-                path = self._index.directory.segment(base)
+                path = self._index.directory.segment_path(base)
                 raise DamagedFile(f"{path}: missing, `commitlog verify` says more") from error
             raise DataLoss(
-                f"lane {self._index.lane}: the log below {first:,} was deleted for its age or size, and this reader had come "
-                f"to {self.where:,} only: start it again, or raise retention.reserved_hours or retention.max_bytes"
+                f"lane {self._index.lane}: the log below {first:,} was deleted for its age or size before this reader, "
+                f"at {self.where:,}, had read it: start it again, or raise retention.reserved_hours or retention.max_bytes"
             ) from error
 
     def read(self) -> Iterator[Message]:
-        """The wanted messages from here to the lane's limit, in the log's order; or to damage,
-        which is in `damage` then.
+        """The wanted messages from here to the lane's limit, in the log's order.
+
+        It stops at damage, which is in `damage` then.
         """
         self.damage = None
         if self._ignore_corrupt:
@@ -111,7 +112,7 @@ class LaneCursor:
             self._left_out.tell(self._missing())
 
     def _messages(self, step: Step) -> Generator[Message, None, bool]:
-        """The wanted ones of a step; False where it stopped at damage."""
+        """The wanted messages of a step; returns False where it stopped at damage."""
         table = step.table
         wanted = table.in_queue.copy()
         for number, topic in enumerate(table.topics):
@@ -130,7 +131,7 @@ class LaneCursor:
             try:
                 record = decode(buffer, position, physical_offset=where)
             except CorruptRecord as error:
-                named = CorruptRecord(error.reason, where, str(self._index.directory.segment(table.base_offset)))
+                named = CorruptRecord(error.reason, where, str(self._index.directory.segment_path(table.base_offset)))
                 if not self._ignore_corrupt:
                     self.where, self.damage = where, named
                     return False
@@ -142,8 +143,9 @@ class LaneCursor:
         return True
 
     def _begin_counting(self) -> None:
-        """Queue offsets have no gaps, so what lies between the first one and the end and is not
-        given out is missing.
+        """Notes the first queue offset of each topic, to count what is missing from it on.
+
+        Queue offsets have no gaps, so an offset that is not given out is missing.
         """
         for topic, known in self._index.queues.items():
             if topic not in self._first and (self._topics is None or topic in self._topics):
@@ -155,8 +157,9 @@ class LaneCursor:
 
 
 class QueueCursor:
-    """Where a reader is in one queue of a RocketMQ store root: `where` is the place of its next
-    record in the log.
+    """Where a reader is in one queue of a RocketMQ store root.
+
+    `where` is the place of its next record in the log.
     """
 
     def __init__(
@@ -165,7 +168,7 @@ class QueueCursor:
         self._index, self._topic, self._segments, self._ignore_corrupt = index, topic, segments, ignore_corrupt
         self._queue = index.named(topic)
         self.damage: LogError | None = None
-        """What the last `read` has stopped at before the end."""
+        """The damage at which the last `read` stopped before the end."""
         known = index.queues[topic]
         self._name = f"{topic}, queue {index.lane}"
         self._left_out = LeftOut(self._name)
@@ -183,7 +186,7 @@ class QueueCursor:
         return self._end
 
     def read(self) -> Iterator[Message]:
-        """The messages from here to the queue's end; or to damage, which is in `damage` then."""
+        """The messages from here to the queue's end; stops at damage, which is in `damage` then."""
         self.damage = None
         while self._next < self._stop:
             entries = self._entries(self._next, min(_ENTRIES_AT_ONCE, self._stop - self._next))
@@ -207,8 +210,8 @@ class QueueCursor:
         self._left_out.tell(self._lost)
 
     def _pass(self, error: LogError, upto: int) -> bool:
-        """Leaves out the entries before `upto`; or False, and `error` is what was met."""
-        error = error.with_traceback(None)  # which would hold the segments
+        """Leaves out the entries before `upto`, or returns False with the error in `damage`."""
+        error = error.with_traceback(None)  # its frames would keep the segments mapped
         if not self._ignore_corrupt:
             self.damage = error
             return False
@@ -218,9 +221,6 @@ class QueueCursor:
         return True
 
     def _entries(self, offset: int, count: int) -> list[tuple[int, int, int]]:
-        queue = self._index.queue(self._topic)
-        try:
+        with self._index.queue(self._topic) as queue:
             entries: list[tuple[int, int, int]] = queue.entries(offset, count).tolist()
             return entries
-        finally:
-            queue.close()

@@ -1,9 +1,9 @@
-"""The next queue offsets of a lane's topics, for a new lessee: from the consume queues where they
-prove themselves, else from the log.
+"""The next queue offsets of a lane's topics, for a new lessee of the lane.
 
-A queue ends where its last entry names a record of its topic, lane and offset; and none is missing
-where all ends add up to what the dispatcher has counted. Else the log is walked, so that no queue
-offset is ever given out twice.
+They come from the consume queues where those are proven, else from the log. A queue's end is proven
+where its last entry names a record of its topic, lane and offset. No queue is missing where all
+ends add up to what the dispatcher has counted. Otherwise the log is walked, so that no queue offset
+is ever given out twice.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ from commitlog.reading.queue_bounds import NamedQueue, QueueBounds, check_entry,
 
 @dataclass
 class IndexedOffsets:
-    """Those of records below log offset `synced`, up to which the consume queues are durable and
-    end at `counted` in all (−1 where nobody counted)."""
+    """Next queue offsets of the records below log offset `synced`.
+
+    Up to `synced` the consume queues are durable, and end at `counted` in all (−1 where it is not
+    known).
+    """
 
     lane: LaneDirectory
     segment_bytes: int
@@ -34,8 +37,10 @@ class IndexedOffsets:
     _walked: dict[str, int] | None = field(default=None, repr=False)
 
     def next_offset(self, topic: str, first: int) -> int:
-        """One past the last offset of a topic in a log that begins at `first` now; 0 for one that
-        has no message. Raises OSError."""
+        """One past the last offset of a topic in a log that begins at `first`; 0 without a message.
+
+        Raises OSError.
+        """
         end = self._proven_end(topic, first)
         if end is not None and self._all_are_there(first):
             return end
@@ -45,20 +50,19 @@ class IndexedOffsets:
         return max(end or 0, found.get(topic, 0))
 
     def _proven_end(self, topic: str, first: int) -> int | None:
-        """Where the topic's queue ends, 0 without one; None where its last entry does not name its
-        record.
+        """Where the topic's queue ends, 0 without a queue.
+
+        None where its last entry does not name its record.
         """
-        queue = ConsumeQueue(self.lane.queue(topic), channel=self.channel)
-        try:
-            begin, end = QueueBounds(queue, first, self.synced).find()
-            if begin < end:
-                segments = RecentSegments(self.lane, self.segment_bytes, self.channel)
-                check_entry(queue, NamedQueue(topic, self.lane.number), end - 1, segments)
-            return end
-        except (DamagedFile, CorruptRecord, OSError, OverflowError, ValueError):
-            return None
-        finally:
-            queue.close()
+        with ConsumeQueue(self.lane.queue_path(topic), channel=self.channel) as queue:
+            try:
+                begin, end = QueueBounds(queue, first, self.synced).find()
+                if begin < end:
+                    segments = RecentSegments(self.lane, self.segment_bytes, self.channel)
+                    check_entry(queue, NamedQueue(topic, self.lane.number), end - 1, segments)
+                return end
+            except (DamagedFile, CorruptRecord, OSError, OverflowError, ValueError):
+                return None
 
     def _all_are_there(self, first: int) -> bool:
         if self._are_complete is None:
@@ -86,13 +90,9 @@ class IndexedOffsets:
         return self._walked
 
     def _last_resort(self, topic: str) -> int:
-        """Of a topic that the log has no record of, its consume queue alone can tell, be it
-        damaged.
-        """
-        queue = ConsumeQueue(self.lane.queue(topic), channel=self.channel)
-        try:
-            return queue.end()
-        except (DamagedFile, OSError):
-            return 0
-        finally:
-            queue.close()
+        """The end of the consume queue, damaged or not: the log has no record of the topic."""
+        with ConsumeQueue(self.lane.queue_path(topic), channel=self.channel) as queue:
+            try:
+                return queue.end()
+            except (DamagedFile, OSError):
+                return 0

@@ -1,8 +1,7 @@
-"""Which lanes of a store a reader reads: all of them, some by their numbers, or a member's share of
-them.
+"""Which lanes of a store a reader reads: all, some by their numbers, or a member's share.
 
-Members split lanes by number, so that each lane has exactly one of them, also one that does not
-exist yet: member (1, 3) reads lanes 1, 4, 7, ….
+Members split lanes by number. So each lane has exactly one member, also a lane that does not exist
+yet: member (1, 3) reads lanes 1, 4, 7, ….
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from commitlog.shm.layout import LANE_ROWS
 
 @dataclass(frozen=True)
 class LaneChoice:
-    """`lane in choice` tells. At most one of the two is given."""
+    """The lanes that are read: `lane in choice`. At most one of `lanes` and `member` is given."""
 
     numbers: frozenset[int] | None = None
     member: tuple[int, int] | None = None
@@ -29,8 +28,9 @@ class LaneChoice:
 
     @classmethod
     def of(cls, lanes: Collection[int] | None, members: Sequence[int] | None) -> LaneChoice:
-        """As a user says it. Raises OptionError for both at once, no lanes, and numbers that can't
-        be.
+        """The choice from a user's arguments.
+
+        Raises OptionError for both arguments at once, for no lanes, and for impossible numbers.
         """
         if lanes is not None and members is not None:
             raise OptionError("lanes and members: give one of them, both say which lanes are read")

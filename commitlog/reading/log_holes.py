@@ -1,10 +1,9 @@
-"""Goes on behind damage: a hole is where a log holds no record below its limit, and ends where it
-proves itself again.
+"""Finds the holes of a log, and walks a log past them.
 
-The index passes over holes, so that one does not hide what is around it; a reader that comes to one
-raises its error, or goes on behind it where it was told to. Recovery's judgement (log_scan.py) says
-where the log goes on: at a record of its place whose CRCs hold, at a BLANK that ends with its
-segment, or with a later segment file.
+A hole is a range below the log's limit that holds no record. It ends where a good record or BLANK
+proves that the log continues. log_scan.py decides this, as it does for recovery. The index passes
+over holes, so that a hole does not hide the records around it. A reader that comes to a hole raises
+its error, or continues behind it where it was told to.
 """
 
 from __future__ import annotations
@@ -16,31 +15,31 @@ from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord, DamagedFile
-from commitlog.reading.left_out import LogError
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.log_walk import Step, walk
-from commitlog.record.scan import Source
+from commitlog.reading.skipped_damage import LogError
+from commitlog.record.layout import Buffer
+from commitlog.shm.layout import segment_start
 
 _LOOKS = 3
-"""Retention may remove a file while it is looked at: then the files are listed anew."""
+"""Retention may remove a file during a search. Then the files are listed again, so many times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """Bytes [start, end) of a log that hold no record, and the error that tells why."""
+    """The bytes [start, end) of a log hold no record. `error` says why."""
 
     start: int
     end: int
     error: LogError
     is_open: bool
-    """Whether nothing below the limit proves itself behind it: then `end` is the limit, and no
-    record's start.
-    """
+    """Whether no record follows below the limit. Then `end` is the limit, not a record's start."""
 
 
 class LogHoles:
-    """Finds the holes of one lane's log and remembers them: a search may take as long as reading a
-    segment does.
+    """Finds the holes of one lane's log, and remembers them.
+
+    It remembers them because a search may take as long as reading a segment.
     """
 
     def __init__(self, directory: LaneDirectory, segment_bytes: int, channel: FileChannel = DISK) -> None:
@@ -54,7 +53,7 @@ class LogHoles:
         end = self._end(where, limit, error)
         text = f"{end - where:,} bytes hold no record"
         if isinstance(error, CorruptRecord):
-            file = self._directory.segment(where - where % self._segment_bytes)
+            file = self._directory.segment_path(segment_start(where, self._segment_bytes))
             named: LogError = CorruptRecord(f"{error.reason}; {text}", where, str(file))
         else:
             named = DamagedFile(f"{error}; at offset {where}, {text}")
@@ -72,7 +71,7 @@ class LogHoles:
     def _search(self, where: int, passes_file: bool) -> Gap | None:
         for _ in range(_LOOKS):
             try:
-                self._opened().segments.look()
+                self._opened().segments.refresh()
                 return self._opened().gap(where, "", passes_file=passes_file)
             except FileNotFoundError:
                 continue
@@ -86,12 +85,13 @@ class LogHoles:
             self._scan = LogScan(segments, self._directory.number)
         return self._scan
 
-    def hides(self, where: int, limit: int) -> bool:
-        """Whether a record that seems to reach beyond the limit is none, because good ones follow
-        before the limit.
+    def is_damaged_size(self, where: int, limit: int) -> bool:
+        """Whether the size of a record that seems to reach beyond the limit is damaged.
+
+        It is damaged if a good record follows before the limit.
         """
         try:
-            return where in self._found or self._opened().goes_on(where, limit)
+            return where in self._found or self._opened().holds_record_between(where, limit)
         except FileNotFoundError:  # retention has just removed the segment
             return False
         finally:
@@ -103,7 +103,7 @@ class LogHoles:
 
 
 def walk_past(
-    open_segment: Callable[[int], Source],
+    open_segment: Callable[[int], Buffer],
     lane: int,
     segment_bytes: int,
     start: int,
@@ -112,11 +112,11 @@ def walk_past(
     *,
     ends_whole: bool = False,
 ) -> Iterator[Step | Hole]:
-    """Like `walk`, and where that raises CorruptRecord or DamagedFile a hole comes instead, then
-    what is behind it.
+    """Walks like `walk`, but yields a hole where `walk` raises CorruptRecord or DamagedFile.
 
-    An open hole is the last thing that comes. `ends_whole`: no record reaches beyond the limit, so
-    what seems to is damaged. Raises what else `open_segment` raises.
+    After a hole the records behind it follow. An open hole is the last item. `ends_whole` says that
+    no record reaches beyond the limit, so one that seems to is damaged. Raises what `open_segment`
+    raises besides.
     """
     where = start
     while where < limit:
@@ -124,7 +124,7 @@ def walk_past(
             for step in walk(open_segment, lane, segment_bytes, where, limit):
                 where = step.next_where
                 yield step
-            if where >= limit or not (ends_whole or holes.hides(where, limit)):
+            if where >= limit or not (ends_whole or holes.is_damaged_size(where, limit)):
                 return
             hole = holes.hole(where, limit, CorruptRecord(f"lane {lane}: a record's size is damaged"))
         except CorruptRecord as error:

@@ -1,9 +1,9 @@
-"""Reads a log whatever state it is in: records as tables, and between them the gaps that hold none.
+"""Reads a log in any state: records as tables, and between them the gaps that hold no record.
 
-Recovery decides by it what to keep, `verify` and `dump` show what it says. It writes nothing. After
-a gap the log goes on at the next place that proves itself: a record whose physical offset is that
-of its place and whose CRCs hold, a BLANK that reaches exactly to its segment's end, or the start of
-a later segment file.
+Recovery uses it to decide what to keep; `verify` and `dump` show what it finds. It writes nothing.
+A gap ends at the next place that is certainly part of the log. That is a record whose physical
+offset is its place and whose CRCs hold, a BLANK that reaches exactly to its segment's end, or the
+start of a later segment file.
 """
 
 from __future__ import annotations
@@ -20,35 +20,44 @@ import numpy as np
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.errors import CorruptRecord
 from commitlog.record.byte_ranges import ByteArray, gather
-from commitlog.record.record import (
+from commitlog.record.layout import (
     BLANK_BYTES,
+    BODY_LENGTH_BYTES,
     CRC_PROPERTY_BYTES,
+    CRC_PROPERTY_END,
+    CRC_PROPERTY_NAME,
     CRC_PROPERTY_START,
+    HEAD_BYTES,
+    HOSTS_V6,
+    I32,
+    I64,
+    MAGIC_AT,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
+    PHYSICAL_OFFSET_AT,
+    PROPERTIES_LENGTH_BYTES,
     RECORD_BYTES_MIN,
-    SysFlag,
-    decode,
+    SYS_FLAG_AT,
+    V1_TOPIC_LENGTH_BYTES,
+    V2_TOPIC_LENGTH_BYTES,
+    size_and_magic,
 )
+from commitlog.record.record import decode
 from commitlog.record.scan import scan
-from commitlog.record.table import RecordTable, Stop, size_and_magic
+from commitlog.record.table import RecordTable, Stop
+from commitlog.shm.layout import segment_start
 
 _BLOCK_BYTES = 1 << 20
 _SAMPLE_RECORDS = 64
 _DOUBLE_CHECKS = 4
-"""Places that look like records and are none may cost so many times their segment's bytes in CRCs,
-then it is given up.
-"""
-_CRC_TAIL = CRC_PROPERTY_START + b"0" * 10 + b"\x02"
+"""A search ends when its CRCs of wrong places covered the segment's bytes so many times."""
 _PROPERTIES = re.compile(rb"(?:[^\x01\x02]+\x01[^\x01\x02]*\x02)*(?:[^\x01\x02]+\x01[^\x01\x02]*)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Bytes [start, end) of the log that hold no record. The last gap of a log is where it ends, be
-    it empty or not.
-    """
+    """The bytes [start, end) of a log hold no record. The last gap ends the log, and may be empty."""
 
     start: int
     end: int
@@ -64,8 +73,9 @@ class Gap:
 
 @dataclass
 class LogScan:
-    """Walks a log from a record's start to its end. `queue_id`: what all records must have; None
-    takes any.
+    """Walks a log from a record's start to its end.
+
+    `queue_id` is the one that all records must have; None allows any.
     """
 
     segments: MappedFileQueue
@@ -78,11 +88,10 @@ class LogScan:
         self._expects_crc = self._samples_have_crc()
 
     def pieces(self, where: int) -> Iterator[RecordTable | Gap]:
-        """Tables and gaps in log order; a table's `base_offset` is its segment's start. Ends after
-        the last gap.
+        """Tables and gaps in log order, up to the last gap.
 
-        Segments that retention removes meanwhile are passed over, like those that it removed
-        before.
+        A table's `base_offset` is its segment's start. Segments that retention removes meanwhile
+        are passed over.
         """
         while True:
             try:
@@ -91,13 +100,13 @@ class LogScan:
                     yield piece
                 return
             except FileNotFoundError:
-                self.segments.look()
+                self.segments.refresh()
                 where = max(where, self.segments.first)
 
     def _pieces(self, where: int) -> Iterator[RecordTable | Gap]:
         segments = self.segments
         while True:
-            base = where - where % segments.size
+            base = segment_start(where, segments.size)
             if base not in segments:
                 missing = "the segment file is missing" if segments.after(base) else ""
                 table = None
@@ -126,13 +135,14 @@ class LogScan:
         base = self.segments.find(where)
         return base is not None and len(self._scan(base, where - base, 1)) > 0
 
-    def goes_on(self, where: int, end: int) -> bool:
-        """Whether a good record, or a BLANK, begins behind `where` and before `end`, both in one
-        segment.
+    def holds_record_between(self, where: int, end: int) -> bool:
+        """Whether a good record or a BLANK begins behind `where` and before `end`.
+
+        Both are in one segment.
         """
-        base = where - where % self.segments.size
+        base = segment_start(where, self.segments.size)
         if base not in self.segments:
-            self.segments.look()
+            self.segments.refresh()
         return base in self.segments and self._find(base, where - base, 0, end - base) is not None
 
     # ---- records --------------------------------------------------------------------------------
@@ -146,13 +156,12 @@ class LogScan:
         return self._trusted(table, mapped)
 
     def _trusted(self, table: RecordTable, mapped: mmap.mmap) -> RecordTable:
-        """The table up to the first record whose whole-record CRC seems to have been there and to
-        be damaged.
+        """The table up to the first record that seems to have lost its whole-record CRC to damage.
 
-        A record without that CRC is fine: it is an option. But where its bytes were lost, nothing
-        else covers the properties. So one that ends in a zero byte is taken for torn, and in a log
-        whose records have CRCs one without (RocketMQ may have added it) has to have properties in
-        good order.
+        A record may have no such CRC, because it is an option. But where the bytes of the CRC are
+        damaged, nothing else covers the properties. So a record without CRC that ends in a zero
+        byte is taken for torn. And in a log whose records have CRCs, the properties of a record
+        without one (which RocketMQ may have added) must be in good order.
         """
         if not self.check_crc or not len(table):
             return table
@@ -170,7 +179,7 @@ class LogScan:
         return _shortened(table, int(doubtful.min())) if len(doubtful) else table
 
     def _samples_have_crc(self) -> bool:
-        """Whether records of this log end with the whole-record CRC, by the looks of a few."""
+        """Whether records of this log end with the whole-record CRC, judged by a few of them."""
         starts = self.segments.starts
         for base in dict.fromkeys([*starts[:2], *starts[-4:]]):
             with contextlib.suppress(FileNotFoundError):  # its store runs, and retention has just removed it
@@ -190,13 +199,12 @@ class LogScan:
     # ---- gaps -----------------------------------------------------------------------------------
 
     def gap(self, where: int, reason: str, *, passes_file: bool = False) -> Gap:
-        """The gap that begins at `where`: it ends where the log proves itself again, or with its
-        last file.
+        """The gap from `where` to the next good record or BLANK, or to the end of the last file.
 
-        `passes_file`: not before the next file, because what is in this one can't be had.
+        `passes_file`: it ends in a later file, because this file can't be read.
         """
         segments, size = self.segments, self.segments.size
-        base = where - where % size
+        base = segment_start(where, size)
         claimed, dirty = where, False
         if base in segments and not passes_file:
             claimed = self._claimed_end(base, where - base)
@@ -213,27 +221,28 @@ class LogScan:
                 return self._closed(where, start + found, reason, claimed)
             dirty = dirty or used > 0
         end = max(segments.end, where)
-        return Gap(where, end, str(segments.path(base)), reason, dirty, last=True, claimed_end=claimed)
+        return Gap(where, end, str(segments.segment_path(base)), reason, dirty, last=True, claimed_end=claimed)
 
     def _closed(self, where: int, end: int, reason: str, claimed: int) -> Gap:
-        path = self.segments.path(where - where % self.segments.size)
+        path = self.segments.segment_path(segment_start(where, self.segments.size))
         return Gap(where, end, str(path), reason, dirty=True, last=False, claimed_end=claimed)
 
     def _claimed_end(self, base: int, position: int) -> int:
-        """Where the record at `position` ends if its head can be believed; else its start."""
+        """Where the record at `position` ends if its head is plausible; else where it starts."""
         size, mapped = self.segments.size, self.segments.map(base)
         if size - position < RECORD_BYTES_MIN:
             return base + position
         total, magic = size_and_magic(mapped, position)
-        offset = int.from_bytes(mapped[position + 28 : position + 36], "big")
+        (offset,) = I64.unpack_from(mapped, position + PHYSICAL_OFFSET_AT)
         if magic not in (MAGIC_V1, MAGIC_V2) or offset != base + position:
             return base + position
         total = min(total, _size_by_lengths(mapped, position, magic) or total)
         return base + position + total if RECORD_BYTES_MIN <= total <= size - position else base + position
 
     def _find(self, base: int, after: int, likely: int, end: int) -> int | None:
-        """The first position behind `after`, before `end`, at which a good record or a BLANK is;
-        `likely` comes first.
+        """The first position in (after, end) at which a good record or a BLANK is, or None.
+
+        `likely` is tried first.
         """
         mapped, size = self.segments.map(base), self.segments.size
         budget = _DOUBLE_CHECKS * size
@@ -260,41 +269,41 @@ class LogScan:
 
 
 def _size_by_lengths(mapped: mmap.mmap, position: int, magic: int) -> int:
-    """What the lengths within a record come to, if it is a good one with that size: its TOTALSIZE
-    alone may be damaged, and name the end of a later record. 0 where it is none."""
+    """The size of a record by the lengths within it; 0 if it is no good record with that size.
+
+    Only its TOTALSIZE may be damaged, and then name the end of a later record.
+    """
 
     def number(at: int, width: int) -> int:
         return int.from_bytes(mapped[at : at + width], "big")
 
-    flags = number(position + 36, 4)
-    body = position + 88 + 12 * bool(flags & SysFlag.BORN_HOST_V6) + 12 * bool(flags & SysFlag.STORE_HOST_V6)
-    topic = body + number(body - 4, 4)
-    width = 1 if magic == MAGIC_V1 else 2
-    properties = topic + width + number(topic, width) + 2
-    end = properties + number(properties - 2, 2)
+    (sys_flag,) = I32.unpack_from(mapped, position + SYS_FLAG_AT)
+    body = position + HEAD_BYTES[sys_flag & HOSTS_V6]
+    topic = body + number(body - BODY_LENGTH_BYTES, BODY_LENGTH_BYTES)
+    width = V1_TOPIC_LENGTH_BYTES if magic == MAGIC_V1 else V2_TOPIC_LENGTH_BYTES
+    properties = topic + width + number(topic, width) + PROPERTIES_LENGTH_BYTES
+    end = properties + number(properties - PROPERTIES_LENGTH_BYTES, PROPERTIES_LENGTH_BYTES)
     size = end - position
     if end > len(mapped):
         return 0
     try:
-        decode(size.to_bytes(4, "big") + mapped[position + 4 : end])
+        decode(I32.pack(size) + mapped[position + MAGIC_AT : end])
     except CorruptRecord:
         return 0
     return size
 
 
 def _candidates(view: ByteArray, base: int, start: int, end: int) -> list[tuple[int, int]]:
-    """Positions in [start, end) that look like a record or a BLANK of their place, with the bytes
-    they claim.
-    """
+    """Positions in [start, end) that look like a record or BLANK of their place, with sizes."""
     size = len(view)
-    magics = view[start + 4 : min(end + 7, size)]
+    magics = view[start + MAGIC_AT : min(end + BLANK_BYTES - 1, size)]
     first = np.flatnonzero((magics == MAGIC_V1 >> 24) | (magics == MAGIC_BLANK >> 24)) + start
     first = first[first + BLANK_BYTES <= size]
-    magic, length = gather(view, ">u4", first + 4), gather(view, ">i4", first)
+    magic, length = gather(view, ">u4", first + MAGIC_AT), gather(view, ">i4", first)
     blank = (magic == MAGIC_BLANK) & (length == size - first)
     record = ((magic == MAGIC_V1) | (magic == MAGIC_V2)) & (length >= RECORD_BYTES_MIN) & (length <= size - first)
     places = first[record]
-    fits = gather(view, ">i8", places + 28) == places + base
+    fits = gather(view, ">i8", places + PHYSICAL_OFFSET_AT) == places + base
     record[record] = fits
     keep = np.flatnonzero(blank | record)
     return list(zip(first[keep].tolist(), length[keep].tolist(), strict=True))
@@ -307,8 +316,9 @@ def _in_good_order(properties: bytes) -> bool:
     tail = properties[-CRC_PROPERTY_BYTES:].rjust(CRC_PROPERTY_BYTES, b" ")
     if b"\0" in tail:  # lost bytes read as zeros
         return False
-    same = sum(a == b for a, b in zip(tail[:9] + tail[-1:], _CRC_TAIL[:9] + _CRC_TAIL[-1:], strict=True))
-    if same >= 5:  # of ten bytes that never change: a few of them were damaged
+    start, end = len(CRC_PROPERTY_START), CRC_PROPERTY_BYTES - len(CRC_PROPERTY_END)  # the digits are between them
+    unchanging = zip(tail[:start] + tail[end:], CRC_PROPERTY_START + CRC_PROPERTY_END, strict=True)
+    if sum(a == b for a, b in unchanging) >= 5:  # of ten bytes: a few of them were damaged
         return False
     name = properties.rstrip(b"\x02").rpartition(b"\x02")[2].partition(b"\x01")[0]
     if min(name, default=32) < 32 or _looks_like_crc(name):
@@ -321,15 +331,15 @@ def _in_good_order(properties: bytes) -> bool:
 
 
 def _looks_like_crc(name: bytes) -> bool:
-    """Whether a property's name is that of the CRC, give or take some bytes lost or slipped in."""
-    wanted = CRC_PROPERTY_START[:-1]
+    """Whether a property's name is the CRC's, but for a few bytes that were lost or added."""
+    wanted = CRC_PROPERTY_NAME
     if not 5 <= len(name) <= 11 or len(set(name) & set(wanted)) < 4:  # quick: most names
         return False
     return SequenceMatcher(None, name, wanted).ratio() > 0.6
 
 
 def _shortened(table: RecordTable, count: int) -> RecordTable:
-    """The first `count` records; the next one is why it stops."""
+    """The first `count` records of a table. The record after them is the reason why it stops."""
     columns = {
         name: getattr(table, name)[:count]
         for name in RecordTable.__slots__

@@ -10,7 +10,10 @@ from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.mapped_file import MappedFile
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord
-from commitlog.record.scan import RecordTable, Source, Stop, scan
+from commitlog.record.layout import Buffer
+from commitlog.record.scan import scan
+from commitlog.record.table import RecordTable, Stop
+from commitlog.shm.layout import segment_start
 
 WALK_BYTES = 4 << 20
 """About as much as one table covers."""
@@ -25,18 +28,17 @@ class Step:
 
 
 def walk(
-    open_segment: Callable[[int], Source], lane: int | None, segment_bytes: int, start: int, limit: int
+    open_segment: Callable[[int], Buffer], lane: int | None, segment_bytes: int, start: int, limit: int
 ) -> Iterator[Step]:
-    """The records in [start, limit) of a log, CRCs unchecked; `table.base_offset` is their
-    segment's start.
+    """The records in [start, limit) of a log, without a look at their CRCs.
 
     `start` is a record's start. `open_segment(base)` gives the bytes of the segment that begins at
-    a log offset. Ends at `limit`, or before a record that reaches beyond it. Raises CorruptRecord,
-    and what `open_segment` raises.
+    a log offset, which is the table's `base_offset`. The walk ends at `limit`, or before a record
+    that reaches beyond it. Raises CorruptRecord, and what `open_segment` raises.
     """
     where = start
     while where < limit:
-        base = where - where % segment_bytes
+        base = segment_start(where, segment_bytes)
         end = min(limit - base, segment_bytes)
         table = scan(
             open_segment(base), where - base, end, base, lane,
@@ -54,21 +56,19 @@ def walk(
 
 
 class RecentSegments:
-    """Opens segments of one log and keeps those mapped that were asked for last: one is enough for
-    a walk.
-    """
+    """Opens segments of one log, and keeps the last used ones mapped. One is enough for a walk."""
 
     def __init__(
         self, directory: LaneDirectory, segment_bytes: int, channel: FileChannel = DISK, *, keep: int = 1
     ) -> None:
         self.directory, self.segment_bytes, self.channel, self.keep = directory, segment_bytes, channel, keep
-        self._mapped: OrderedDict[int, Source] = OrderedDict()
+        self._mapped: OrderedDict[int, Buffer] = OrderedDict()
 
-    def open(self, base: int) -> Source:
+    def open(self, base: int) -> Buffer:
         """The bytes of the segment that begins at `base`. Raises FileNotFoundError, DamagedFile."""
         mapped = self._mapped.get(base)
         if mapped is None:
-            file = MappedFile(self.directory.segment(base), base, self.segment_bytes, self.channel)
+            file = MappedFile(self.directory.segment_path(base), base, self.segment_bytes, self.channel)
             if not file.is_whole:
                 return file.view  # a copy, and the file may be healed
             mapped = self._mapped[base] = file.view  # unmapped as soon as the last user of the bytes is done

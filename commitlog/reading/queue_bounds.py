@@ -1,15 +1,15 @@
-"""What a reader may believe of a consume queue: where it begins and ends, and which record an entry
-names.
+"""What a reader may believe of a consume queue: its begin, its end, and the record of an entry.
 
-A bisection over damaged entries ends anywhere, and then messages are missing without a word. So
-each probe looks at the entries beside it too: entries that count come first, their physical offsets
-never go back, and no place among them is empty. Whether the records are really there,
+A bisection over damaged entries may end anywhere, and then messages are missing silently. So each
+probe also looks at the entries beside it: entries that count come first, their physical offsets
+never go back, and there is no empty place among them. Whether the records really exist,
 `record_of_entry` tells: readers ask it about both ends.
 """
 
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,10 +21,12 @@ from commitlog.disk.quarantine import is_noted
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord, DamagedFile
 from commitlog.reading.log_walk import RecentSegments
-from commitlog.record.record import RECORD_BYTES_MIN, Record, decode
+from commitlog.record.layout import RECORD_BYTES_MIN
+from commitlog.record.record import Record, decode
+from commitlog.shm.layout import segment_start
 
 _BESIDE = 2
-"""Entries looked at on either side of a probe."""
+"""Entries that a probe looks at on either side of it."""
 _LOOKS_MOST = 100
 _SMALL_ENTRIES = 512
 
@@ -47,13 +49,13 @@ def record_of_entry(
 ) -> Record:
     """The record that entry `offset` of a queue names: `size` bytes at log offset `where`.
 
-    Raises CorruptRecord where none is, or one of another place; DamagedFile where its segment is
-    not there.
+    Raises CorruptRecord where there is none, or one of another place, and DamagedFile where its
+    segment is missing.
     """
-    base = where - where % segments.segment_bytes
-    at, file = where - base, str(segments.directory.segment(base))
+    start = segment_start(where, segments.segment_bytes)
+    at, file = where - start, str(segments.directory.segment_path(start))
     try:
-        found = decode(segments.open(base), at, limit=at + size, physical_offset=where, check_crc=check_crc)
+        found = decode(segments.open(start), at, limit=at + size, physical_offset=where, check_crc=check_crc)
     except CorruptRecord as error:
         raise CorruptRecord(error.reason, where, file) from None
     except FileNotFoundError:
@@ -72,8 +74,9 @@ def record_of_entry(
 
 
 def check_entry(queue: ConsumeQueue, named: NamedQueue, offset: int, segments: RecentSegments) -> None:
-    """Checks that an entry names its record, or a place that recovery noted as damaged. Raises
-    CorruptRecord, DamagedFile.
+    """Checks that an entry names its record, or a place that recovery noted as damaged.
+
+    Raises CorruptRecord, DamagedFile.
     """
     entry = queue.entries(offset, 1)
     if not len(entry) or not entry["size"][0]:
@@ -87,9 +90,7 @@ def check_entry(queue: ConsumeQueue, named: NamedQueue, offset: int, segments: R
 
 
 class QueueBounds:
-    """Bounds of one queue: its entries of records that begin at or after `first_where` and end at
-    or before `end_where`.
-    """
+    """Bounds of one queue: the entries whose records lie in [first_where, end_where)."""
 
     def __init__(self, queue: ConsumeQueue, first_where: int, end_where: int) -> None:
         self.queue, self.first_where, self.end_where = queue, first_where, end_where
@@ -98,8 +99,9 @@ class QueueBounds:
         """Whether all entries of [begin, top) have to count."""
 
     def find(self) -> tuple[int, int]:
-        """First queue offset, and one past the last; both 0 where there is no file. Raises
-        DamagedFile, OSError.
+        """First queue offset, and one past the last; both 0 where there is no file.
+
+        Raises DamagedFile, OSError.
         """
         starts = self.queue.starts()
         for _ in range(_LOOKS_MOST):
@@ -110,7 +112,7 @@ class QueueBounds:
                 damage = error
             before, starts = starts, self.queue.starts()
             if before == starts:
-                break  # else retention, or the dispatcher, changed the files meanwhile
+                break  # otherwise retention or the dispatcher changed the files meanwhile
         if damage is not None:
             raise damage
         return found
@@ -133,18 +135,10 @@ class QueueBounds:
         return self._bisect(self._begin, self._top, self._is_old), self._top
 
     def _bisect(self, low: int, high: int, holds: Callable[[Place], bool]) -> int:
-        """The first queue offset in [low, high) for which a condition does not hold that holds for
-        all before.
-        """
+        """The first queue offset in [low, high) where `holds` is false, being true before it."""
         if low < high and not self._probe(low, holds):
             return low
-        while low < high:
-            middle = (low + high) // 2
-            if self._probe(middle, holds):
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return low + bisect_left(range(low, high), True, key=lambda offset: not self._probe(offset, holds))
 
     def _probe(self, offset: int, holds: Callable[[Place], bool]) -> bool:
         start, stop = max(offset - _BESIDE, self._begin), min(offset + _BESIDE + 1, self._top)
@@ -175,24 +169,25 @@ class QueueBounds:
 
 
 def total_of_ends(lane: LaneDirectory, first_where: int, end_where: int, channel: FileChannel) -> int:
-    """What the ends of all topics' queues of a lane add up to, each behind its last entry below
-    `end_where`; −1 where one of them can't be read."""
+    """The sum of the ends of all queues of a lane; −1 where one of them can't be read.
+
+    A queue ends behind its last entry below `end_where`.
+    """
     total = 0
     for topic in channel.list(lane.consumequeue):
-        queue = ConsumeQueue(lane.queue(topic), channel=channel)
-        try:
-            end = _end_of_small(queue, end_where)
-            total += QueueBounds(queue, first_where, end_where).find()[1] if end is None else end
-        except (DamagedFile, OSError):
-            return -1
-        finally:
-            queue.close()
+        with ConsumeQueue(lane.queue_path(topic), channel=channel) as queue:
+            try:
+                end = _end_of_small(queue, end_where)
+                total += QueueBounds(queue, first_where, end_where).find()[1] if end is None else end
+            except (DamagedFile, OSError):
+                return -1
     return total
 
 
 def _end_of_small(queue: ConsumeQueue, end_where: int) -> int | None:
-    """Where a queue of few entries ends, by one read: lanes with thousands of topics have such
-    ones. None for another.
+    """Where a queue of few entries ends, with one read; None for a larger queue.
+
+    Lanes with thousands of topics have small queues.
     """
     starts = queue.starts()
     if len(starts) != 1:

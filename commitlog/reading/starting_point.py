@@ -1,12 +1,12 @@
-"""Where to begin to read: one small language for `Reader(start=)`, `commitlog cat --from` and
-Spark's startingOffsets.
+"""Where to begin to read: one small language for Python, the command line and Spark.
 
     earliest | latest | last 100 | 10 minutes ago | 2026-03-01T12:00:00+01:00 | 42
 
-`last N` counts in each topic and lane; a plain number is a queue offset for every lane (not for
-Spark). A time means the first message stored at or after it; where there is none, the end. Offsets
-for single queues are Kafka's JSON, `{"orders": {"0": 42, "1": -2}}`, or the same as a mapping: −1
-is the latest, −2 the earliest.
+It is the language of `Reader(start=)`, `commitlog cat --from` and Spark's startingOffsets. `last N`
+counts in each topic and lane. A plain number is a queue offset for every lane (not for Spark). A
+time means the first message stored at or after it; where there is none, the end. Offsets for single
+queues are Kafka's JSON, `{"orders": {"0": 42, "1": -2}}`, or the same as a mapping: −1 is the
+latest, −2 the earliest.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _AGO = re.compile(r"(\d{1,12}(?:\.\d{1,3})?)\s*([a-z]+)\s+ago", re.IGNORECASE)
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}.*")
 
 LATEST_OFFSET, EARLIEST_OFFSET = -1, -2
-"""In offsets by queue, as Kafka has them."""
+"""Kafka's numbers for the ends of a queue."""
 _NUMBER_END = 1 << 62
 
 Offsets = dict[str, dict[int, int]]
@@ -49,15 +49,17 @@ Offsets = dict[str, dict[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One start. `value`: messages for `last`, ms before now for `ago`, ms since the epoch for
-    `time`, else an offset.
+    """One start.
+
+    `value` depends on the kind: messages for `last`, ms before now for `ago`, ms since the epoch
+    for `time`, else an offset.
     """
 
     kind: Literal["earliest", "latest", "last", "ago", "time", "offset"]
     value: int = 0
 
     def at(self, clock: Clock = SYSTEM_CLOCK) -> Start:
-        """The same start with `ago` turned into the time it means now; the others as they are."""
+        """The same start, with `ago` turned into the time that it means now."""
         return Start("time", max(clock.wall_ms() - self.value, 0)) if self.kind == "ago" else self
 
 
@@ -66,9 +68,7 @@ EARLIEST, LATEST = Start("earliest"), Start("latest")
 
 @dataclass(frozen=True)
 class QueueStarts:
-    """Where to begin in each queue: at its number in `offsets` where it has one, else as `other`
-    says.
-    """
+    """Where to begin in each queue: at its number in `offsets`, or as `other` says."""
 
     other: Start = EARLIEST
     offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
@@ -87,16 +87,15 @@ class QueueStarts:
 
 
 def parse_starts(start: str | int | Mapping[str, Mapping[int, int]], clock: Clock = SYSTEM_CLOCK) -> QueueStarts:
-    """Reads a start for all queues, or offsets for single ones (a mapping, or JSON): the other
-    queues begin at the earliest.
+    """Reads a start for all queues, or offsets for single ones (a mapping, or JSON).
 
-    `ago` is taken from now. Raises BadStart.
+    With offsets the other queues begin at the earliest. `ago` counts from now. Raises BadStart.
     """
     if isinstance(start, str) and start.lstrip().startswith("{"):
         try:
             start = json.loads(start)
         except (ValueError, RecursionError) as error:
-            raise BadStart(f"{str(start)[:200]!r} is no JSON ({error}); {_SHAPE}") from None
+            raise BadStart(f"{str(start)[:200]!r} is not JSON ({error}); {_SHAPE}") from None
     if isinstance(start, Mapping):
         offsets = offsets_by_queue(start)
         if not any(offsets.values()):
@@ -109,29 +108,33 @@ _SHAPE = 'give offsets such as {"orders": {"0": 42, "1": -2}} (−1 latest, −2
 
 
 def offsets_by_queue(value: Mapping[str, object], smallest: int = EARLIEST_OFFSET) -> Offsets:
-    """Numbers for single queues, checked: topic → lane (a number, or its digits) → a number from
-    `smallest` on.
+    """Checks offsets of single queues: topic → lane (a number, or its digits) → offset.
 
-    Raises BadStart, IllegalTopic.
+    An offset is at least `smallest`. Raises BadStart, IllegalTopic.
     """
     found: Offsets = {}
     for topic, lanes in value.items():
         check_topic(topic)
         if not isinstance(lanes, Mapping):
-            raise BadStart(f"start of topic {topic}: {str(lanes)[:80]} is no mapping; {_SHAPE}")
+            raise BadStart(f"start of topic {topic}: {str(lanes)[:80]} is not a mapping; {_SHAPE}")
         queue = found[topic] = {}
         for lane, number in lanes.items():
             is_lane = re.fullmatch(r"[0-9]{1,9}", str(lane)) and not isinstance(lane, bool)
             if not is_lane or type(number) is not int or not smallest <= number < _NUMBER_END:
-                raise BadStart(f"start of topic {topic}: {str(lane)[:40]}: {str(number)[:40]} is no offset; {_SHAPE}")
+                raise BadStart(
+                    f"start of topic {topic}: {str(lane)[:40]}: {str(number)[:40]} is not an offset; {_SHAPE}"
+                )
             queue[int(lane)] = number
     return found
 
 
 def parse_start(text: str | int, *, offsets: bool = True) -> Start:
-    """Reads a start; a time without a zone is local time. `offsets`: whether a plain number is one.
+    """Reads a start.
 
-    Raises BadStart, which lists what is allowed.
+    A time without a zone is local time.
+
+    `offsets` says whether a plain number is allowed as an offset. Raises BadStart, which lists what
+    is allowed.
     """
     text = str(text).strip()
     lower = text.lower()
@@ -155,10 +158,9 @@ def parse_start(text: str | int, *, offsets: bool = True) -> Start:
 def resolve(start: Start, first: int, end: int, find_by_time: Callable[[int], int | None], *, where: str = "") -> int:
     """The queue offset that a start means in a queue which holds [first, end).
 
-    `find_by_time(ms)` gives the offset of the first message stored at or after a time, None where
-    there is none. `ago` has to be turned into a time before (`Start.at`), so that all queues agree
-    on it. `where` names the queue in errors. Raises OffsetOutOfRange for a plain offset outside
-    [first, end].
+    `find_by_time(ms)` gives the offset of the first message stored at or after a time, or None.
+    `ago` has to be turned into a time before (`Start.at`), so that all queues agree on it. `where`
+    names the queue in errors. Raises OffsetOutOfRange for a plain offset outside [first, end].
     """
     if start.kind == "earliest":
         return first
@@ -171,7 +173,7 @@ def resolve(start: Start, first: int, end: int, find_by_time: Callable[[int], in
         if not first <= start.value <= end:
             place = f"{where}: " if where else ""
             raise OffsetOutOfRange(
-                f"{place}offset {start.value:,} is outside [{first:,}, {end:,}], which is all there is"
+                f"{place}offset {start.value:,} is outside [{first:,}, {end:,}]: give an offset in this range"
             )
         return start.value
     return end

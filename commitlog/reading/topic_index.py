@@ -1,22 +1,25 @@
 """Which topics and lanes a store has, and which queue offsets of each may be read now.
 
-What is dispatched, the consume queues know; what is flushed (or committed) and not dispatched yet
-is found by walking the log, so that a slow or dead dispatcher costs readers nothing but time. The
-order matters: first `dispatched` is read, then the ends of the consume queues, then the limit, then
-[dispatched, limit) is walked. Everything below the dispatched position that was read is in the
-queues; everything above it is walked.
+The consume queues know what is dispatched. What is flushed (or committed) and not dispatched yet is
+found by walking the log, so a slow or dead dispatcher costs readers only time. The order of the
+steps matters: first read `dispatched`, then the ends of the consume queues, then the limit; then
+walk [dispatched, limit). So everything below this `dispatched` is in the queues, and everything
+above it is walked.
 
-Consume queues are an index, and an index may be damaged. So no entry is believed: the ends that a
-bisection finds must name records of that topic, lane and queue offset, the ends of all topics must
-add up to what was counted when the store was stopped, and the walk must go on where they end. If
-anything is wrong the lane is walked from its first record, with a ReadingWarning. A damaged entry
-between the ends meets those who read the record it names: each checks what it gets.
+Consume queues are an index, and an index may be damaged. So no entry is believed:
 
-The log may be damaged too. A hole in it (log_holes.py) hides nothing but what was in it: the walk
-goes on behind it, and who reads the records meets it.
+- The ends that a bisection finds must name records of that topic, lane and queue offset.
+- The ends of all topics must add up to what was counted when the store was stopped.
+- The walk must go on where the ends are.
 
-An object lives as long as its reader and remembers how far it has walked, so that asking again
-costs next to nothing while nothing has moved. It is not for threads.
+If anything is wrong, the lane is walked from its first record, with a ReadingWarning. A damaged
+entry between the ends is found by whoever reads its record: each reader checks what it gets.
+
+The log may be damaged too. A hole in it (log_holes.py) hides only what was in it: the walk goes on
+behind the hole, and whoever reads the records meets it.
+
+An object lives as long as its reader and remembers how far it has walked. So asking again costs
+next to nothing while nothing has moved. It is not for use by several threads.
 """
 
 from __future__ import annotations
@@ -35,34 +38,34 @@ from commitlog.disk.consume_queue import ENTRY_BYTES, ConsumeQueue, is_light
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import is_noted
 from commitlog.errors import CorruptRecord, DamagedFile, ReadingWarning
-from commitlog.reading.foreign_bounds import foreign_bounds
 from commitlog.reading.log_holes import Hole, LogHoles, walk_past
 from commitlog.reading.log_walk import RecentSegments, Step
 from commitlog.reading.queue_bounds import NamedQueue, QueueBounds, record_of_entry
+from commitlog.reading.rocketmq_bounds import foreign_bounds
 from commitlog.reading.view import LaneLimits, LogView
-from commitlog.record.record import RECORD_BYTES_MIN, Record
-from commitlog.record.scan import Source
+from commitlog.record.layout import RECORD_BYTES_MIN, Buffer
+from commitlog.record.record import Record
+from commitlog.shm.layout import segment_start
 
 WALK_RATHER_BYTES = 8192
-"""Per queue of a lane: so much more is walked before the ends of all its consume queues are read
-again.
+"""Bytes for each queue of a lane: when the lane has moved further than this, the ends of all its
+consume queues are read again; a shorter part is walked.
 """
 MARK_BYTES = 1 << 20
-"""A topic's records above `dispatched` are marked about this often, so that readers of a part walk
-little.
-"""
+"""Bytes between two marks of a topic above `dispatched`: a reader of a part walks little more."""
 _SEGMENTS_KEPT = 4
-"""Mapped at a time: queues begin and end in different segments."""
+"""Segments mapped at a time: queues begin and end in different ones."""
 _REST_BYTES = 1 << 16
-"""Behind the end so much is looked at for a byte that is not zero."""
+"""Bytes behind the end that are searched for one that is not zero."""
 STOPPED_REREAD_NS = 100_000_000
-"""Without a pool the limits are in files; they are looked at no more often than this."""
+"""Shortest time between two looks at the limits where they are in files, without a pool."""
 
 
 @dataclass(slots=True)
 class QueueRange:
-    """The queue offsets [first, end) of one topic in one lane; those below `indexed` have a consume
-    queue entry.
+    """The queue offsets [first, end) of one topic in one lane.
+
+    Offsets below `indexed` have a consume queue entry.
     """
 
     first: int
@@ -72,8 +75,9 @@ class QueueRange:
     """(queue offset, log offset) of some records that may have no entry yet, ascending."""
 
     def walk_from(self, offset: int) -> int:
-        """A log offset from which a walk finds this queue offset and all after it; −1 if there is
-        nothing to walk.
+        """A log offset from which a walk finds this queue offset and all later ones.
+
+        It is −1 if there is nothing to walk.
         """
         at = bisect_right(self.marks, (offset, 1 << 63)) - 1
         return self.marks[max(at, 0)][1] if self.marks else -1
@@ -87,14 +91,14 @@ class LaneIndex:
         self.directory = view.lane(lane)
         self.queues: dict[str, QueueRange] = {}
         self.limit = 0
-        """Bytes of the log that were looked through."""
+        """Bytes of the log that were walked."""
         self.first = -1
-        """Where the log begins: its first record, as far as nothing was deleted."""
+        """Where the log begins: at its first record that was not deleted."""
         self._walked_to = -1
         self._indexed_to = 0
         self._trusts_queues = True
-        self._hole_end = 0  # of the last hole that was walked past
-        self._met: set[str] = set()  # topics of which the walk has shown that their consume queues reach up to it
+        self._hole_end = 0  # end of the last hole that was walked past
+        self._met: set[str] = set()  # topics whose consume queues reach up to the walk, as it has shown
         self.holes = LogHoles(self.directory, view.segment_bytes, view.channel)
         self._segments = RecentSegments(self.directory, view.segment_bytes, view.channel, keep=_SEGMENTS_KEPT)
 
@@ -102,13 +106,14 @@ class LaneIndex:
         return limits.committed if self.isolation == "committed" else limits.flushed
 
     def refresh(self) -> bool:
-        """Looks how far the lane is now; whether anything moved. Raises DamagedFile, OSError.
+        """Looks how far the lane is now; returns whether anything moved.
 
-        Where retention deletes what is being looked at, it looks again at what is left.
+        If retention deletes what is being looked at, it looks again at what is left. Raises
+        DamagedFile, OSError.
         """
         limits = self.view.limits(self.lane)
         if self.view.live and limits.dispatched < self._indexed_to:
-            self._forget()  # a sync of the consume queues failed: what they lost is placed again, and walked until then
+            self._forget()  # a sync of the consume queues failed: until lost entries are placed again, records are walked
         elif self._limit_of(limits) <= self.limit and limits.first <= self.first:
             return False
         while True:
@@ -133,7 +138,7 @@ class LaneIndex:
         self.limit, self.first, self._walked_to, self._indexed_to = 0, -1, -1, 0
 
     def _distrust(self, reason: str) -> None:
-        """From now on all is found by walking the log, which needs no consume queue."""
+        """From now on walks the log for everything: that needs no consume queue."""
         warnings.warn(
             f"lane {self.lane}: {reason}: the consume queues are passed over and the whole log is walked, which is slow; "
             f"`commitlog run` on {self.view.path} builds them anew",
@@ -168,49 +173,49 @@ class LaneIndex:
         self.limit = limit
 
     def _proving_from(self, limits: LaneLimits) -> int:
-        """From where a walk also proves the consume queues. A store that nobody stopped may be a
-        copy that was made while it ran, with queues older than its `positions`: there the last
-        segment below `dispatched` is walked as well."""
+        """The log offset from which a walk also checks the consume queues.
+
+        A store that was not stopped properly may be a copy made while it ran, with consume queues
+        older than its `positions`. There the last segment below `dispatched` is walked as well.
+        """
         if self.view.live or self.view.one_log or limits.stopped_properly:
             return limits.dispatched
-        return max(limits.dispatched - 1, 0) // self.view.segment_bytes * self.view.segment_bytes
+        return segment_start(max(limits.dispatched - 1, 0), self.view.segment_bytes)
 
     def _walk(self, start: int, limit: int) -> Iterator[Step | Hole]:
         return self.walk(self._open, start, limit)
 
-    def walk(self, open_segment: Callable[[int], Source], start: int, limit: int) -> Iterator[Step | Hole]:
+    def walk(self, open_segment: Callable[[int], Buffer], start: int, limit: int) -> Iterator[Step | Hole]:
         """The lane's records in [start, limit), and the holes between them."""
         ends_whole = not self.view.live and self.view.limits(self.lane).stopped_properly and limit == self.limit_now()
         size = self.view.segment_bytes
         return walk_past(open_segment, self.lane, size, start, limit, self.holes, ends_whole=ends_whole)
 
     def limit_now(self) -> int:
-        """How far the lane may be read now, bytes of its log."""
+        """How far the lane may be read now (offset of its log)."""
         return self._limit_of(self.view.limits(self.lane))
 
-    def _open(self, base: int) -> Source:
+    def _open(self, start: int) -> Buffer:
         try:
-            return self._segments.open(base)
+            return self._segments.open(start)
         except FileNotFoundError as error:
-            if self.view.limits(self.lane).first > base:
+            if self.view.limits(self.lane).first > start:
                 raise _RetentionWasQuicker from error
-            raise DamagedFile(f"{self.directory.segment(base)}: missing, `commitlog verify` says more") from error
+            raise DamagedFile(f"{self.directory.segment_path(start)}: missing, `commitlog verify` says more") from error
 
     # ---- consume queues -------------------------------------------------------------------------
 
     def queue(self, topic: str) -> ConsumeQueue:
         """Opens the topic's consume queue; the caller closes it."""
-        return ConsumeQueue(self.directory.queue(topic), channel=self.view.channel)
+        return ConsumeQueue(self.directory.queue_path(topic), channel=self.view.channel)
 
     def next_file(self, topic: str, offset: int, end: int) -> int:
-        """The first queue offset behind `offset`, before `end`, that a file of the consume queue
-        begins with; else `end`.
+        """The first queue offset in (offset, end) with which a file of the consume queue begins.
+
+        It is `end` where there is none.
         """
-        queue = self.queue(topic)
-        try:
+        with self.queue(topic) as queue:
             return min((at for start in queue.starts() if offset < (at := start // ENTRY_BYTES) < end), default=end)
-        finally:
-            queue.close()
 
     def named(self, topic: str) -> NamedQueue:
         """What the records of the topic's consume queue have in common."""
@@ -237,9 +242,7 @@ class LaneIndex:
         self._forget_marks(limits.first)
 
     def _read_firsts(self, limits: LaneLimits) -> None:
-        """Old segments were deleted: their entries may be the only ones that were not walked but
-        looked up.
-        """
+        """Reads where the queues begin now, after retention has deleted old segments."""
         for topic, known in self.queues.items():
             first, end = self._bounds(topic, limits)
             end = min(end, known.end)
@@ -249,31 +252,26 @@ class LaneIndex:
         self._forget_marks(limits.first)
 
     def _forget_marks(self, first_where: int) -> None:
-        """Marks below what is indexed now are not needed; none may lead below the log's first
-        offset.
-        """
+        """Drops the marks that the index makes needless; none may point below `first_where`."""
         for known in self.queues.values():
             at = bisect_right(known.marks, (known.indexed, 1 << 63)) - 1
             del known.marks[: max(at, 0)]
             known.marks = [(offset, max(where, first_where)) for offset, where in known.marks]
 
     def _bounds(self, topic: str, limits: LaneLimits) -> tuple[int, int]:
-        """First and end of the queue offsets whose records are below `dispatched` and in segments
-        that are still there.
+        """First and end of the queue offsets whose records are below `dispatched` and not deleted.
 
-        Entries beyond it may name what was lost with a pool. Raises _DoubtfulQueue.
+        Entries beyond that may name what was lost with a pool. Raises _DoubtfulQueue.
         """
-        queue = self.queue(topic)
-        try:
-            if self.view.one_log:
-                return foreign_bounds(queue, limits, partial(self._record_of, topic, queue))
-            first, end = QueueBounds(queue, limits.first, limits.dispatched).find()
-            for offset in {first, end - 1} if first < end else ():
-                self._check_entry(topic, queue, offset)
-        except (DamagedFile, CorruptRecord, OSError, OverflowError, ValueError) as error:
-            raise _DoubtfulQueue(f"topic {topic}: {error}") from error
-        finally:
-            queue.close()
+        with self.queue(topic) as queue:
+            try:
+                if self.view.one_log:
+                    return foreign_bounds(queue, limits, partial(self._record_of, topic, queue))
+                first, end = QueueBounds(queue, limits.first, limits.dispatched).find()
+                for offset in {first, end - 1} if first < end else ():
+                    self._check_entry(topic, queue, offset)
+            except (DamagedFile, CorruptRecord, OSError, OverflowError, ValueError) as error:
+                raise _DoubtfulQueue(f"topic {topic}: {error}") from error
         return first, end
 
     def _check_entry(self, topic: str, queue: ConsumeQueue, offset: int) -> None:
@@ -289,13 +287,10 @@ class LaneIndex:
                 raise
 
     def _is_in_hole(self, where: int, size: int) -> bool:
-        """Whether the log is damaged where an entry leads, so that nothing speaks against the
-        entry.
-        """
+        """Whether the log is damaged where an entry points: then the entry itself may be right."""
         if self.view.one_log or where < 0 or size < RECORD_BYTES_MIN:
             return False
-        base = where - where % self.view.segment_bytes
-        for piece in self._walk(base, self.limit_now()):
+        for piece in self._walk(segment_start(where, self.view.segment_bytes), self.limit_now()):
             if isinstance(piece, Hole) and piece.start <= where and where + size <= piece.end:
                 return True
             if (piece.end if isinstance(piece, Hole) else piece.next_where) > where:
@@ -303,14 +298,12 @@ class LaneIndex:
         return False
 
     def record(self, topic: str, offset: int) -> Record:
-        """The record of a queue offset below `indexed`. Raises CorruptRecord for an entry of
-        another record, DamagedFile.
+        """The record of a queue offset below `indexed`.
+
+        Raises CorruptRecord for an entry that names another record, DamagedFile.
         """
-        queue = self.queue(topic)
-        try:
+        with self.queue(topic) as queue:
             return self._record_of(topic, queue, offset)
-        finally:
-            queue.close()
 
     def _record_of(self, topic: str, queue: ConsumeQueue, offset: int, *, check_crc: bool = False) -> Record:
         entry = queue.entries(offset, 1)
@@ -325,8 +318,8 @@ class LaneIndex:
             return False
         segments = MappedFileQueue(self.directory.commitlog, self.view.segment_bytes, self.view.channel)
         where = max(self.limit, segments.first)
-        base = where - where % segments.size
-        looks = [(base, where - base), (base + segments.size, 0)]
+        begin = segment_start(where, segments.size)
+        looks = [(begin, where - begin), (begin + segments.size, 0)]
         try:
             return any(any(segments.map(start)[at : at + _REST_BYTES]) for start, at in looks if start in segments)
         except FileNotFoundError:
@@ -364,32 +357,29 @@ class LaneIndex:
         self._walked_to = step.next_where
 
     def find_by_time(self, topic: str, timestamp_ms: int) -> int | None:
-        """The queue offset of the first message stored at or after a time (ms); None if there is
-        none.
-        """
+        """The queue offset of the first message stored at or after a time (ms), or None."""
         known = self.queues.get(topic)
         if known is None or known.first >= known.end:
             return None
         indexed = min(known.indexed, known.end)
-        queue = self.queue(topic)
-        try:
-            found = queue.find_by_timestamp(
-                timestamp_ms, known.first, indexed, lambda offset: self._record_of(topic, queue, offset).store_timestamp
-            )
-        except (DamagedFile, CorruptRecord):
-            if self.view.one_log:
-                return self._find_by_looking(topic, queue, known, timestamp_ms)
-            return self._find_by_walking(topic, self.first, timestamp_ms)
-        finally:
-            queue.close()
+        with self.queue(topic) as queue:
+            try:
+                found = queue.find_by_timestamp(
+                    timestamp_ms,
+                    known.first,
+                    indexed,
+                    lambda offset: self._record_of(topic, queue, offset).store_timestamp,
+                )
+            except (DamagedFile, CorruptRecord):
+                if self.view.one_log:
+                    return self._find_one_by_one(topic, queue, known, timestamp_ms)
+                return self._find_by_walking(topic, self.first, timestamp_ms)
         if found < indexed:
             return found
         return self._find_by_walking(topic, known.walk_from(indexed), timestamp_ms)
 
-    def _find_by_looking(self, topic: str, queue: ConsumeQueue, known: QueueRange, timestamp_ms: int) -> int | None:
-        """The same by a look at each record of a queue, where a damaged one is in the way of a
-        search.
-        """
+    def _find_one_by_one(self, topic: str, queue: ConsumeQueue, known: QueueRange, timestamp_ms: int) -> int | None:
+        """The same, but looks at each record of a queue: a damaged one may prevent a search."""
         for offset in range(known.first, known.end):
             with contextlib.suppress(CorruptRecord, DamagedFile):
                 if self._record_of(topic, queue, offset).store_timestamp >= timestamp_ms:
@@ -419,7 +409,7 @@ class LaneIndex:
 
 
 class _DoubtfulQueue(Exception):
-    """Something in a consume queue that can't be right; the text says what."""
+    """Something in a consume queue can't be right; the text says what."""
 
 
 class _RetentionWasQuicker(Exception):
@@ -427,24 +417,28 @@ class _RetentionWasQuicker(Exception):
 
 
 class TopicIndex:
-    """All lanes of a store, or all queue ids of a RocketMQ store root. `isolation` is "flushed" or
-    "committed".
+    """All lanes of a store, or all queue ids of a RocketMQ store root.
+
+    `isolation` is "flushed" or "committed".
     """
 
     def __init__(self, view: LogView, isolation: str = "flushed") -> None:
         self.view, self.isolation = view, isolation
         self.lanes: dict[int, LaneIndex] = {}
-        self._looked_at_ns = LONG_AGO_NS
+        self._refreshed_ns = LONG_AGO_NS
         self._warned = False
 
     def refresh(self) -> bool:
-        """Looks at the store again; whether anything moved. Raises DamagedFile, CommitLogError."""
+        """Looks at the store again; returns whether anything moved.
+
+        Raises DamagedFile, CommitLogError.
+        """
         self.view.refresh()
         if not self.view.live:
             now = SYSTEM_CLOCK.monotonic_ns()
-            if now - self._looked_at_ns < STOPPED_REREAD_NS:
+            if now - self._refreshed_ns < STOPPED_REREAD_NS:
                 return False
-            self._looked_at_ns = now
+            self._refreshed_ns = now
         moved = False
         for lane in self.view.lanes():
             index = self.lanes.get(lane)
@@ -455,7 +449,7 @@ class TopicIndex:
         return moved
 
     def _warn_of_rest(self) -> None:
-        """Says once what a reader of a store that was killed can't know: that there may be more."""
+        """Warns once that a store which was killed may have more messages than can be read."""
         if self._warned or self.view.live or self.view.one_log:
             return
         lanes = [str(lane) for lane, index in self.lanes.items() if index.goes_on()]
@@ -477,7 +471,5 @@ class TopicIndex:
         return {lane: index.queues[topic] for lane, index in self.lanes.items() if topic in index.queues}
 
     def find_by_time(self, topic: str, lane: int, timestamp_ms: int) -> int | None:
-        """The queue offset of the first message stored at or after a time (ms); None if there is
-        none.
-        """
+        """The queue offset of the first message stored at or after a time (ms), or None."""
         return self.lanes[lane].find_by_time(topic, timestamp_ms)

@@ -1,8 +1,8 @@
 """How far a store may be read, without asking its stages: the limits of every lane.
 
-While a pool is there the words in shared memory say it, whoever runs or has died; without one each
-lane's `positions` file does. Reading never repairs and never writes. Readers, Spark and the command
-line all look through this door.
+While there is a pool, the words in its shared memory say it, whether stages run or have died.
+Without a pool each lane's `positions` file does. Reading never repairs and never writes. Readers,
+Spark and the command line all look through this door.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from commitlog.shm.region import RegionError, private_directory
 
 @dataclass(frozen=True, slots=True)
 class LaneLimits:
-    """Positions of one lane, bytes of its log: first ≤ dispatched ≤ flushed ≤ committed.
+    """Positions of one lane (offsets of its log): first ≤ dispatched ≤ flushed ≤ committed.
 
-    Records in [first, dispatched) are in the consume queues; those in [dispatched, flushed) may or
-    may not be yet, and are found by walking from `dispatched`, which is a record's start.
+    Records in [first, dispatched) are in the consume queues. Records in [dispatched, flushed) may
+    not be there yet, and are found by walking from `dispatched`, where a record begins.
     """
 
     lane: int
@@ -45,13 +45,11 @@ class LaneLimits:
     flushed: int
     committed: int
     entries: int = -1
-    """What the ends of the consume queues add up to, each behind its last entry below `dispatched`;
-    −1 if not known.
+    """The sum of the consume queues' ends, each behind its last entry below `dispatched`; −1 if not
+    known.
     """
     stopped_properly: bool = True
-    """False where no pool is left and the store was not stopped: the log may go on behind
-    `flushed`.
-    """
+    """False where the store was killed and its pool is gone: the log may go on behind `flushed`."""
 
 
 class LogView(Protocol):
@@ -62,8 +60,9 @@ class LogView(Protocol):
 
     @property
     def store_id(self) -> str:
-        """What tells this store from another one at the same path; "" for a RocketMQ store root,
-        which has no name.
+        """The id of this store, which another store at the same path does not have.
+
+        It is "" for a RocketMQ store root, which has no id.
         """
 
     @property
@@ -75,7 +74,7 @@ class LogView(Protocol):
 
     @property
     def one_log(self) -> bool:
-        """Whether all lanes are queue ids of one log, which is RocketMQ's own: see RocketMQView."""
+        """Whether all lanes are queue ids of one log of RocketMQ's own: see RocketMQView."""
 
     def refresh(self) -> None:
         """Looks whether the store was stopped or started since."""
@@ -93,8 +92,9 @@ class LogView(Protocol):
 
 
 def open_view(path: str | os.PathLike[str], channel: FileChannel = DISK) -> LogView:
-    """The store, or the RocketMQ store root, at a path. Raises StoreNotFound, StoreDamaged,
-    StoreTooNew, StoreRefused.
+    """The store, or the RocketMQ store root, at a path.
+
+    Raises StoreNotFound, StoreDamaged, StoreTooNew, StoreRefused.
     """
     if is_rocketmq_root(path):
         return RocketMQView(path, channel)
@@ -111,8 +111,9 @@ def is_rocketmq_root(path: str | os.PathLike[str]) -> bool:
 
 
 def attach_control(directory: StoreDirectory, facts: StoreFacts, *, writable: bool = False) -> ControlRegion | None:
-    """The control region of the store's pool; None where there is none that belongs to it and may
-    be opened.
+    """The control region of the store's pool; None without a pool that may be opened.
+
+    A pool of another store at this path does not count.
     """
     pool = facts.pool
     if pool is None or not _same_place(pool):
@@ -176,7 +177,10 @@ class StoreView:
         return False
 
     def refresh(self) -> None:
-        """Looks whether the store was stopped or started since. A few microseconds when it was not."""
+        """Looks whether the store was stopped or started since.
+
+        It takes a few microseconds when it was not.
+        """
         if self._file_stamp() != self._stamp or (self.control and self.control.region.is_unlinked()):
             self.close()
             self._load()
@@ -188,16 +192,17 @@ class StoreView:
         return self.directory.lane(number)
 
     def limits(self, lane: int) -> LaneLimits:
-        """The lane's positions now. `dispatched` is loaded before `flushed`, `flushed` before
-        `committed`.
+        """The lane's positions now.
+
+        `dispatched` is loaded before `flushed`, `flushed` before `committed`.
         """
         if self.control is not None and lane < LANE_ROWS:
-            words, base = self.control.words, self.control.lane_base(lane)
-            dispatched = words[base + Lane.DISPATCHED]
-            flushed = words[base + Lane.FLUSHED]
-            committed = words[base + Lane.COMMITTED]
-            entries = counted_entries(words, base, dispatched)
-            return LaneLimits(lane, words[base + Lane.FIRST], dispatched, flushed, committed, entries)
+            row = self.control.row(lane)
+            dispatched = row[Lane.DISPATCHED]
+            flushed = row[Lane.FLUSHED]
+            committed = row[Lane.COMMITTED]
+            entries = counted_entries(row, dispatched)
+            return LaneLimits(lane, row[Lane.FIRST], dispatched, flushed, committed, entries)
         found = PositionsFile(self.directory.lane(lane), self.facts.id, self.channel).load()
         if found is None:
             return LaneLimits(lane, 0, 0, 0, 0, stopped_properly=False)
@@ -216,8 +221,8 @@ class RocketMQView:
     """A read-only look at a RocketMQ store root, as far as its consume queues go.
 
     Its one log holds the records of all queue ids. Each id is a lane here: `partition` is what
-    RocketMQ calls queueId. The limits of all lanes are those of the log's files, so that entries
-    bound what is read and nothing is walked. Raises StoreNotFound.
+    RocketMQ calls queueId. All lanes have the limits of the log's files, so entries bound what is
+    read, and nothing is walked. Raises StoreNotFound.
     """
 
     live, one_log, store_id = False, True, ""
@@ -225,7 +230,7 @@ class RocketMQView:
     def __init__(self, path: str | os.PathLike[str], channel: FileChannel = DISK) -> None:
         self.path, self.channel = checked_path(path), channel
         if not is_rocketmq_root(self.path):
-            raise StoreNotFound(f"{self.path}: no RocketMQ store root: there is no commitlog/, or a {STORE_FILE}")
+            raise StoreNotFound(f"{self.path}: not a RocketMQ store root: that has commitlog/ and no {STORE_FILE}")
         self.segment_bytes = guess_segment_bytes(self.path / "commitlog", channel) or 1 << 30
         self.refresh()
 
@@ -241,7 +246,7 @@ class RocketMQView:
         return sorted({int(path.name) for path in directories if str(int(path.name)) == path.name})
 
     def lane(self, number: int) -> LaneDirectory:
-        """The root, with the queue id for a number."""
+        """The root as a lane, with the queue id as its number."""
         return LaneDirectory(self.path, number)
 
     def limits(self, lane: int) -> LaneLimits:

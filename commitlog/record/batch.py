@@ -1,10 +1,9 @@
-"""Many records at once: encoded by numpy into the write buffer, and (from scan.py) decoded into
-columns.
+"""Encodes many records at once into the write buffer.
 
-A batch is RocketMQ's batch put: whole records one after the other, consecutive queue offsets, one
-store timestamp, never across segments. Where all bodies are of one size and all properties the
-same, every record is a copy of the first with five fields replaced, column by column; else heads
-are made by numpy and joined with bodies and tails.
+A batch is RocketMQ's batch put: whole records one after the other in one segment, with consecutive
+queue offsets and one store timestamp. Where all bodies have one size and all records the same
+properties, every record is a copy of the first one, and numpy replaces five fields column by
+column. Otherwise numpy makes the heads, and they are joined with bodies and tails.
 """
 
 from __future__ import annotations
@@ -15,25 +14,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from commitlog.record.bodies import Bodies
-from commitlog.record.byte_ranges import Ints, crcs_of_rows, five_digits
-from commitlog.record.record import CRC_MASK, CRC_PROPERTY_BYTES, CRC_PROPERTY_START, RecordEncoder, crc32
-from commitlog.record.scan import scan, tabulate
-from commitlog.record.table import RecordTable, Stop
-
-__all__ = ["Bodies", "RecordTable", "Stop", "batch_size", "encode_batch", "scan", "tabulate"]
+from commitlog.record.byte_ranges import Ints, crcs_of_rows
+from commitlog.record.crc import CRC_MASK, crc32, five_digits
+from commitlog.record.layout import CRC_PROPERTY, CRC_PROPERTY_BYTES, CRC_PROPERTY_END, CRC_PROPERTY_START, head_dtype
+from commitlog.record.record import RecordEncoder
+from commitlog.record.values import Bodies
 
 _BLOCK_BYTES = 256 * 1024
 """Records are made in blocks of about this size, which stay in the processor's second-level cache."""
-_CRC_COLUMNS = [("crc_name", "S9"), ("crc_low", "S5"), ("crc_high", "S5"), ("crc_end", "u1")]
-assert np.dtype(_CRC_COLUMNS).itemsize == CRC_PROPERTY_BYTES
 
 
 def batch_size(
     encoder: RecordEncoder, topic: bytes, bodies: Bodies | Sequence[bytes], properties: bytes | Sequence[bytes]
 ) -> int:
-    """Bytes that `encode_batch` will write for the same arguments. Raises what Bodies.of and the
-    encoder do.
+    """The bytes that `encode_batch` will write for the same arguments.
+
+    Raises what Bodies.of and the encoder raise.
     """
     made = Bodies.of(bodies)
     if isinstance(properties, bytes):
@@ -42,8 +38,9 @@ def batch_size(
 
 
 def largest_record(encoder: RecordEncoder, topic: bytes, bodies: Bodies, properties: bytes | Sequence[bytes]) -> int:
-    """Bytes of the largest record that `encode_batch` will write, or of one with an empty body
-    where it writes none.
+    """The bytes of the largest record that `encode_batch` will write.
+
+    For an empty batch these are the bytes of a record with an empty body.
     """
     if isinstance(properties, bytes):
         return encoder.size(topic, b"", properties) + bodies.largest
@@ -65,14 +62,13 @@ def encode_batch(
     store_timestamp: int,
     out: memoryview,
 ) -> Ints:
-    """Writes one record for each body to the start of `out`; returns their physical offsets, int64.
+    """Writes one record for each body to the start of `out`, and returns their physical offsets.
 
-    `bodies` is what Bodies.of takes. `out` is writable and holds `batch_size` bytes at least
-    (ValueError if not); nothing beyond them is touched. Every record has the same topic, the same
-    properties or, where they are a sequence as long as the bodies, those of its own; consecutive
-    queue offsets, and the physical offset of its place, of which the first is `physical_offset`.
-    Timestamps are ms. Raises what Bodies.of and RecordEncoder.encode do; then what is in `out` is
-    of no use.
+    `bodies` is what Bodies.of takes. `properties` are those of every record, or a sequence with
+    those of each. Queue offsets count from `first_queue_offset`, physical offsets begin with
+    `physical_offset`, timestamps are ms. `out` is writable and holds at least `batch_size` bytes;
+    nothing beyond them is touched. Raises ValueError where `out` is smaller, and what Bodies.of and
+    RecordEncoder.encode raise. The bytes in `out` are of no use then.
     """
     made = Bodies.of(bodies)
     total = batch_size(encoder, topic, made, properties)
@@ -80,8 +76,7 @@ def encode_batch(
         raise ValueError(f"a batch of {total:,} bytes does not fit into {len(out):,}")
     if made.count == 0:
         return np.empty(0, np.int64)
-    # the first record as the encoder makes it: what is in all of them need not be written here a
-    # second time
+    # the encoder makes the first record; the others are made from its bytes
     same, tails = (
         (properties, None) if isinstance(properties, bytes) else (properties[0], encoder.tails(topic, properties))
     )
@@ -107,7 +102,7 @@ def encode_batch(
 
 
 class _Writer:
-    """Copies a first record and replaces what differs in the others."""
+    """Makes the records of a batch from its first one, and replaces the fields that differ."""
 
     def __init__(
         self, encoder: RecordEncoder, first: bytes, body_bytes: int, queue_offset: int, physical_offset: int
@@ -120,22 +115,15 @@ class _Writer:
         self.head = np.frombuffer(first, f"V{head_bytes}", 1)
         self.tail = first[head_bytes + body_bytes : len(first) - crc_bytes]
         self.size = len(first)
-        self.head_type = np.dtype(
-            {
-                "names": ["total_size", "body_crc", "queue_offset", "physical_offset", "body_bytes"],
-                "formats": [">i4", ">u4", ">i8", ">i8", ">i4"],
-                "offsets": [0, 8, 20, 28, head_bytes - 4],
-                "itemsize": head_bytes,
-            }
-        )
+        self.head_type = head_dtype(encoder.host_flags)
         columns: list[tuple[str, Any]] = [("head", self.head_type), ("body", f"V{body_bytes}")]
-        columns += [("tail", f"V{tail_bytes}"), *(_CRC_COLUMNS if self.append_crc else [])]
+        columns += [("tail", f"V{tail_bytes}"), *([("crc", CRC_PROPERTY)] if self.append_crc else [])]
         self.record = np.frombuffer(first, f"V{self.size}", 1)
         self.record_type = np.dtype(columns)
         assert self.record_type.itemsize == self.size
 
     def write_equal(self, bodies: Bodies, start: int, stop: int, out: memoryview) -> None:
-        """Records [start, stop) of a batch of equal bodies."""
+        """Writes the records [start, stop) of a batch whose bodies have one size."""
         count, at = stop - start, start * self.size
         np.ndarray((count,), self.record.dtype, out, at)[:] = self.record
         rows = np.ndarray((count,), self.record_type, out, at)
@@ -149,13 +137,13 @@ class _Writer:
         if self.append_crc:
             crcs = crcs_of_rows(out, at, self.size, self.size - CRC_PROPERTY_BYTES, count)
             digits = five_digits()
-            rows["crc_low"] = digits[crcs % 100_000]
-            rows["crc_high"] = digits[crcs // 100_000]
+            rows["crc"]["low"] = digits[crcs % 100_000]
+            rows["crc"]["high"] = digits[crcs // 100_000]
 
     def write_mixed(
         self, bodies: Bodies, start: int, stop: int, sizes: Ints, offsets: Ints, tails: list[bytes], out: memoryview
     ) -> None:
-        """Records [start, stop) of a batch of bodies of different sizes, or of different tails."""
+        """Writes the records [start, stop) of a batch whose bodies or tails differ in size."""
         count = stop - start
         heads = np.empty(count, self.head.dtype)
         heads[:] = self.head
@@ -181,8 +169,8 @@ class _Writer:
 
 def _crc_properties(crcs: npt.NDArray[np.uint32]) -> list[bytes]:
     digits = five_digits()
-    rows = np.empty(len(crcs), _CRC_COLUMNS)
-    rows["crc_name"], rows["crc_end"] = CRC_PROPERTY_START, 2
-    rows["crc_low"], rows["crc_high"] = digits[crcs % 100_000], digits[crcs // 100_000]
+    rows = np.empty(len(crcs), CRC_PROPERTY)
+    rows["start"], rows["end"] = CRC_PROPERTY_START, ord(CRC_PROPERTY_END)
+    rows["low"], rows["high"] = digits[crcs % 100_000], digits[crcs // 100_000]
     items: list[bytes] = rows.view(f"V{CRC_PROPERTY_BYTES}").tolist()
     return items

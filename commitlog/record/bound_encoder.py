@@ -1,35 +1,41 @@
-"""The encoder of one topic's messages: what `Producer.send` calls.
+"""The encoder of one topic's messages, which `Producer.send` calls.
 
-The same bytes as `RecordEncoder.encode`, with everything that stays the same bound in a closure: a
-part of that class that has a module to itself. What follows from the time is packed once a
-millisecond.
+It makes the same bytes as `RecordEncoder.encode`. It is faster because a closure binds everything
+that stays the same, and because the fields that depend on the time are packed once a millisecond.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 
-from commitlog.record.record import CRC_MASK, RecordEncoder, crc32, crc_digits
+from commitlog.record.crc import CRC_MASK, crc32, crc_property_parts
+from commitlog.record.layout import I16, head_struct
+from commitlog.record.record import RecordEncoder
+
+_ZERO = ("reconsume_times", "prepared_transaction_offset")
+_FROM_SYS_FLAG = ("sys_flag", "born_timestamp", "born_host", "store_timestamp", "store_host", *_ZERO)
+"""The fields around the two timestamps: packed once a millisecond, then one item of bytes."""
 
 BoundEncoder = Callable[[bytes, bytes, int, int, int], bytes]
 """(body, property string, queue offset, physical offset, born and store timestamp in ms) → record."""
 
 
 def bind(encoder: RecordEncoder, topic: bytes) -> tuple[BoundEncoder, int]:
-    """A BoundEncoder, and TOTALSIZE less the lengths of body and property string (bytes).
+    """A BoundEncoder for a topic, and TOTALSIZE without body and property string (bytes).
 
-    The encoder checks nothing: body and numbers must be such as `RecordEncoder.encode` takes, the
-    property string such as `encode_properties` makes. Raises IllegalTopic.
+    The encoder checks nothing. Body and numbers must be such as `RecordEncoder.encode` takes, and
+    the property string such as `encode_properties` makes. Raises IllegalTopic.
     """
     overhead = encoder.size(topic, b"", b"")  # makes it learn the topic, which is then taken from it
     plain, topic_part, magic, queue = encoder._tail, encoder._topic_part, encoder._magic, encoder._queue
     sys_flag, born_host, store_host = encoder._sys_flag, encoder._born, encoder._store
-    layout = struct.Struct(f">4sq{len(born_host)}sq{len(store_host)}s12x")  # SYSFLAG to PREPARED_TX_OFFSET
-    pack_times, pack = layout.pack, struct.Struct(f">i4si8sqq{layout.size}si").pack
-    pack_length, crc_bytes = struct.Struct(">h").pack, encoder._crc_bytes
+    pack_times = head_struct(
+        encoder.host_flags, start="sys_flag", stop="body_bytes", raw=("sys_flag",), zero=_ZERO
+    ).pack
+    pack = head_struct(encoder.host_flags, raw=("magic", "queue_id", "flag", *_FROM_SYS_FLAG)).pack
+    pack_length, crc_bytes = I16.pack, encoder._crc_bytes
     mask, crc_of, join = CRC_MASK, crc32, b"".join
-    low, middle, high = crc_digits() if encoder.append_crc else ([], [], [])
+    low, middle, high = crc_property_parts() if encoder.append_crc else ([], [], [])
     at, times = -1, b""
 
     def encode(body: bytes, properties: bytes, queue_offset: int, physical_offset: int, now: int) -> bytes:

@@ -1,26 +1,28 @@
-"""Items and CRCs at many positions of a buffer at once."""
+"""Reads items and computes CRCs at many positions of a buffer at once."""
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from commitlog.record.record import CRC_MASK, crc32
+from commitlog.record.crc import CRC_MASK, crc32
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 ByteArray = npt.NDArray[np.uint8]
 
 _COPY_BYTES_MAX = 479
-"""The largest bytes object that Python's own allocator serves (512 less the header). Up to it,
-numpy makes objects of void items much faster than Python slices a memoryview; beyond it, copying
-costs more than a view of each."""
+"""The largest bytes object that Python's own allocator serves (512 less the header).
+
+Up to this size numpy makes bytes objects of void items much faster than Python slices a
+memoryview. Larger ranges cost more to copy than a view of each.
+"""
 _STRIDED_LEAST = 32
-"""So many items are worth a look at whether they are evenly spaced, which numpy copies several
-times as fast.
+"""From so many items on it is checked whether they are evenly spaced.
+
+numpy copies evenly spaced items several times as fast.
 """
 _BLOCK_BYTES = 1 << 20
 """Ranges are copied in blocks of this size, which stay in the processor's cache."""
@@ -32,8 +34,9 @@ def first_false(mask: Mask) -> int:
 
 
 def gather(view: ByteArray, dtype: str, positions: Ints) -> npt.NDArray[Any]:
-    """Items at any positions, aligned or not. Every item must be within the view; the result owns
-    its memory.
+    """The items at any positions, aligned or not.
+
+    Every item must be within the view. The result owns its memory.
     """
     width = np.dtype(dtype).itemsize
     if not len(positions) or not width:
@@ -44,15 +47,17 @@ def gather(view: ByteArray, dtype: str, positions: Ints) -> npt.NDArray[Any]:
 
 
 def evenly(view: ByteArray, dtype: npt.DTypeLike, start: int, stride: int, count: int) -> npt.NDArray[Any]:
-    """`count` items, the first at `start` and each `stride` bytes after the last: no copy, they
-    stay the view's memory.
+    """`count` items, the first at `start` and each `stride` bytes after the one before.
+
+    Nothing is copied: the result is a view of the same memory.
     """
     return np.ndarray((count,), dtype, view.data, start, (stride,))
 
 
 def stride_of(positions: Ints) -> int:
-    """The step from each position to the next, as in a run of records of one size. 0 where they
-    differ or are few.
+    """The step from each position to the next, where all steps are the same.
+
+    This is so in a run of records of one size. Returns 0 where steps differ or items are few.
     """
     if len(positions) < _STRIDED_LEAST:
         return 0
@@ -63,8 +68,9 @@ def stride_of(positions: Ints) -> int:
 
 
 def crcs_of_rows(buffer: memoryview, start: int, stride: int, size: int, count: int) -> npt.NDArray[np.uint32]:
-    """Masked CRC-32 of `count` ranges of `size` bytes, the first at `start` and each `stride` after
-    the last.
+    """The masked CRC-32 of `count` ranges of `size` bytes.
+
+    The first range begins at `start`, and each `stride` bytes after the one before.
     """
     rows: Any
     if not size:
@@ -77,7 +83,7 @@ def crcs_of_rows(buffer: memoryview, start: int, stride: int, size: int, count: 
 
 
 def crcs_of(view: ByteArray, positions: Ints, sizes: Ints) -> Ints:
-    """Masked CRC-32 of byte ranges within the view."""
+    """The masked CRC-32 of byte ranges within the view."""
     count = len(positions)
     crcs = np.empty(count, np.int64)
     if not count:
@@ -104,11 +110,3 @@ def _crcs_of_block(view: ByteArray, positions: Ints, sizes: Ints, mean: int) -> 
         positions, ends = positions - first, ends - first
     bounds = zip(positions.tolist(), ends.tolist(), strict=True)
     return [crc32(source[start:end]) for start, end in bounds]
-
-
-@lru_cache(maxsize=1)
-def five_digits() -> npt.NDArray[np.bytes_]:
-    """0 to 99,999 as five digits, the least significant first: halves of the CRC property's digits."""
-    numbers = np.arange(100_000)
-    powers = 10 ** np.arange(5)
-    return (48 + numbers[:, None] // powers % 10).astype(np.uint8).view("S5").ravel()

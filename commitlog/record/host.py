@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import socket
-import struct
 from typing import NamedTuple
 
 from commitlog.errors import RecordError
-
-_i32 = struct.Struct(">i")
-_i64 = struct.Struct(">q")
+from commitlog.record.layout import I32, I64, IPV4_BYTES, IPV6_BYTES, PORT_BYTES
 
 
 class Host(NamedTuple):
@@ -26,22 +23,29 @@ class Host(NamedTuple):
         except OSError:
             raise RecordError(f"{text!r} is no IPv4 or IPv6 address") from None
 
+    @classmethod
+    def decode(cls, data: bytes) -> Host:
+        """From the 8 or 20 bytes that `encode` makes."""
+        return cls(data[:-PORT_BYTES], I32.unpack(data[-PORT_BYTES:])[0])
+
     @property
     def text(self) -> str:
         """The address as text, e.g. `127.0.0.1` or `2001:db8::1`."""
-        return socket.inet_ntop(socket.AF_INET if len(self.address) == 4 else socket.AF_INET6, self.address)
+        return socket.inet_ntop(socket.AF_INET if len(self.address) == IPV4_BYTES else socket.AF_INET6, self.address)
 
     def encode(self) -> bytes:
-        """Address and i32 port: 8 or 20 bytes. Raises RecordError for other lengths and for larger
-        ports.
+        """The host as it is stored: the address and an i32 port, 8 or 20 bytes.
+
+        Raises RecordError for an address of another length, and for a port beyond 32 bits.
         """
-        if len(self.address) not in (4, 16) or not -0x80000000 <= self.port <= 0x7FFFFFFF:
+        if len(self.address) not in (IPV4_BYTES, IPV6_BYTES) or not -0x80000000 <= self.port <= 0x7FFFFFFF:
             raise RecordError(f"a host is an address of 4 or 16 bytes and a port of 32 bits, not {self!r}")
-        return self.address + _i32.pack(self.port)
+        return self.address + I32.pack(self.port)
 
 
 def message_id(store_host: Host, physical_offset: int) -> str:
-    """RocketMQ's offset message id: upper-case hex of address, port, offset; 32 characters, 56 for
-    IPv6.
+    """RocketMQ's offset message id: address, port and offset as upper-case hex.
+
+    It has 32 characters, with an IPv6 host 56.
     """
-    return (store_host.encode() + _i64.pack(physical_offset)).hex().upper()
+    return (store_host.encode() + I64.pack(physical_offset)).hex().upper()

@@ -14,14 +14,11 @@ from types import NoneType
 import numpy as np
 
 from commitlog.errors import IllegalProperty, IllegalTopic, PropertiesTooLarge
+from commitlog.record.layout import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX, Buffer
 
 NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR = "\x01", "\x02"
 TOPIC_BYTES_MAX = 255
 """A topic is a directory's name in the consume queue, and file systems end names there."""
-PROPERTIES_BYTES_MAX = 32767
-"""PROPSLEN is a signed 16-bit number."""
-CRC_PROPERTY_BYTES = 20
-"""`__CRC32#` 0x01, ten digits, 0x02: the whole-record CRC, always the last property."""
 
 RESERVED_NAMES = frozenset(
     # MessageConst.STRING_HASH_SET, and what else RocketMQ reads or writes
@@ -65,6 +62,15 @@ def check_topic(topic: str) -> bytes:
     return topic.encode("ascii")
 
 
+def own_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """The user's own properties, without those that have one of RocketMQ's names."""
+    return {
+        name: value
+        for name, value in properties.items()
+        if name not in RESERVED_NAMES and not name.startswith(RESERVED_PREFIX)
+    }
+
+
 def _check_pair(name: object, value: object, what: str) -> None:
     if not isinstance(name, str) or not isinstance(value, str):
         kinds = f"{type(name).__name__} and {type(value).__name__}"
@@ -72,7 +78,7 @@ def _check_pair(name: object, value: object, what: str) -> None:
     if not name or not value:
         raise IllegalProperty(f"{what}: readers drop an empty name or value; leave it out")
     if "\x01" in name or "\x02" in name or "\x01" in value or "\x02" in value:
-        raise IllegalProperty(f"{what}: 0x01 and 0x02 separate properties and can't be part of one")
+        raise IllegalProperty(f"{what}: 0x01 and 0x02 end names and values in a record and can't be part of one")
 
 
 def encode_properties(
@@ -83,9 +89,9 @@ def encode_properties(
     *,
     append_crc: bool = True,
 ) -> bytes:
-    """The property string: KEYS, TAGS, WAIT=false unless `wait`, then the user's; each ends with
-    0x02.
+    """The property string: KEYS, TAGS, WAIT=false unless `wait`, then the user's properties.
 
+    Each property ends with 0x02.
     An empty `keys` or `tags` is the same as none. Raises IllegalProperty for what can't be stored
     or has one of RocketMQ's own names, PropertiesTooLarge above 32,767 bytes (with the CRC, where
     `append_crc`).
@@ -104,10 +110,10 @@ def encode_properties(
             pairs = properties.items()
         except AttributeError:
             raise IllegalProperty(
-                f"properties are a mapping of str to str, not {type(properties).__name__}; make one with dict()"
+                f"headers are a mapping of str to str, not {type(properties).__name__}; make one with dict()"
             ) from None
         for name, value in pairs:
-            what = f"property {name!r}"
+            what = f"header {name!r}"
             _check_pair(name, value, what)
             if name in RESERVED_NAMES or name.startswith(RESERVED_PREFIX):
                 raise IllegalProperty(f"{what} is a name of RocketMQ's own; choose another, as my-{name}")
@@ -115,10 +121,13 @@ def encode_properties(
     try:
         encoded = text.encode()
     except UnicodeEncodeError as error:
-        raise IllegalProperty(f"a key, tag or property can't be written as UTF-8: {error}") from None
+        raise IllegalProperty(f"a key, tags or a header can't be written as UTF-8: {error}") from None
     most = PROPERTIES_BYTES_MAX - (CRC_PROPERTY_BYTES if append_crc else 0)
     if len(encoded) > most:
-        raise PropertiesTooLarge(f"properties of {len(encoded):,} bytes; at most {most:,} fit into a record")
+        raise PropertiesTooLarge(
+            f"PROPERTIES_SIZE_EXCEEDED: key, tags and headers of {len(encoded):,} bytes; at most {most:,} fit into "
+            f"a record"
+        )
     return encoded
 
 
@@ -130,8 +139,10 @@ def encode_keyed_properties(
     *,
     append_crc: bool = True,
 ) -> list[bytes]:
-    """The property string of each of many messages, which differ in their keys only. Raises what
-    `encode_properties` does, for the first key that can't be stored."""
+    """The property strings of many messages that differ in their keys only.
+
+    Raises what `encode_properties` raises, for the first key that can't be stored.
+    """
     same = encode_properties(None, tags, properties, wait, append_crc=append_crc)
     most = PROPERTIES_BYTES_MAX - (CRC_PROPERTY_BYTES if append_crc else 0)
     try:
@@ -151,7 +162,7 @@ def encode_keyed_properties(
     return made
 
 
-def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:
+def decode_properties(data: Buffer) -> dict[str, str]:
     """Names and values as RocketMQ's parser sees them, in their order.
 
     It accepts a missing last separator, drops pairs with an empty name or value (or none at all),

@@ -1,38 +1,34 @@
-"""Walks the records of a segment: what recovery, dispatch and bulk readers do all day.
+"""Scans the records of a segment into tables, for recovery, the dispatcher and readers.
 
-The walk itself reads the sizes only, and finds a run of records of one size by one comparison of
-numpy's. The records found are then gathered and checked column by column (record_table.py).
+The walk reads sizes only. It finds a run of records of one size by one comparison of numpy's.
+table.py then gathers the records that it found, and checks them column by column.
 """
 
 from __future__ import annotations
 
-import struct
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from commitlog.record.byte_ranges import Ints, first_false
-from commitlog.record.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
-from commitlog.record.record import Buffer as Source
-from commitlog.record.table import RecordGatherer, RecordTable, Stop, size_and_magic
-
-__all__ = ["MAX_BYTES", "MAX_RECORDS", "RecordTable", "Source", "Stop", "scan", "tabulate"]
+from commitlog.record.layout import I32, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, Buffer, size_and_magic
+from commitlog.record.table import RecordGatherer, RecordTable, Stop
 
 MAX_RECORDS = 8192
 MAX_BYTES = 8 * 1024 * 1024
-"""A table ends after so many records, or with the record that passes so many bytes. That bounds
-memory, and keeps what is looked at several times in the processor's cache: larger tables are
-slower."""
+"""A table ends after MAX_RECORDS records, or with the record that passes MAX_BYTES.
+
+This bounds memory. Larger tables are slower too, because they do not stay in the processor's cache.
+"""
 
 _RUN_LEAST = 16
-"""Records of one size in a row that are worth a comparison by numpy; shorter runs are walked."""
+"""numpy compares runs of at least so many records of one size; shorter runs are walked."""
 _WALK_MOST = 2048
-_size = struct.Struct(">i").unpack_from
+_size = I32.unpack_from
 
 
 def scan(
-    buffer: Source,
+    buffer: Buffer,
     start: int,
     end: int,
     base_offset: int,
@@ -44,14 +40,14 @@ def scan(
     max_records: int = MAX_RECORDS,
     max_bytes: int = MAX_BYTES,
 ) -> RecordTable:
-    """The records in [start, end) of a buffer whose first byte has the physical offset
-    `base_offset`.
+    """The records in [start, end) of a buffer as a table.
 
-    Call again from `stop_position` while `stop` is FULL. A record counts only if its size, magic,
-    physical offset and (where given) queue id are those of its place and its CRCs hold; `check_crc`
-    and `require_crc` are those of `record.decode`. `segment_end`, where known, is the position at
-    which the segment ends: a BLANK must reach it exactly. Nothing beyond `end` is read. Damage is
-    no exception here: see `stop` and `reason`.
+    `base_offset` is the physical offset of the buffer's first byte. A record counts only if its
+    size, magic, physical offset and (where given) queue id are those of its place, and if its CRCs
+    hold. `check_crc` and `require_crc` mean what they mean for `record.decode`. `segment_end`,
+    where known, is the position at which the segment ends: a BLANK must reach it exactly. Nothing
+    beyond `end` is read. Call again from `stop_position` while `stop` is FULL. Damage raises
+    nothing: `stop` and `reason` tell of it.
     """
     gatherer = RecordGatherer(buffer, base_offset, queue_id, check_crc, require_crc)
     end = min(end, len(gatherer.view))
@@ -67,36 +63,8 @@ def scan(
     return replace(table, stop=stop, stop_position=where, reason=reason)
 
 
-def tabulate(
-    buffer: Source,
-    positions: npt.ArrayLike,
-    sizes: npt.ArrayLike,
-    base_offset: int,
-    queue_id: int | None,
-    *,
-    check_crc: bool,
-    require_crc: bool = False,
-) -> RecordTable:
-    """The records at known places, such as a consume queue's entries: any order, gaps allowed,
-    sizes in bytes.
-
-    Like `scan`, without the walk. Stops with CORRUPT at the first that is no record of its place
-    (also one that is not within the buffer): `len(table)` is its index and `stop_position` its
-    position. Else END.
-    """
-    gatherer = RecordGatherer(buffer, base_offset, queue_id, check_crc, require_crc)
-    at, lengths = np.asarray(positions, np.int64), np.asarray(sizes, np.int64)
-    room = len(gatherer.view)
-    count = first_false((at >= 0) & (lengths >= RECORD_BYTES_MIN) & (lengths <= room - at))
-    table = gatherer.tabulate(at[:count], lengths[:count])
-    if table.stop is Stop.END and count < len(at):
-        reason = f"a record of {lengths[count]} bytes is not within the {room} there are"
-        return replace(table, stop=Stop.CORRUPT, stop_position=int(at[count]), reason=reason)
-    return table
-
-
-def _walk(buffer: Source, start: int, end: int, max_records: int, max_bytes: int) -> tuple[Ints, int]:
-    """Positions of what may be records by their sizes, one after the other; and where they end."""
+def _walk(buffer: Buffer, start: int, end: int, max_records: int, max_bytes: int) -> tuple[Ints, int]:
+    """The positions of what may be records by their sizes, and where the last of them ends."""
     found: list[Ints] = []
     room, last = max_records, min(end, start + max_bytes)
     position, walk_next = start, _RUN_LEAST
@@ -118,9 +86,10 @@ def _walk(buffer: Source, start: int, end: int, max_records: int, max_bytes: int
     return (np.concatenate(found) if found else np.empty(0, np.int64)), position
 
 
-def _walk_some(buffer: Source, position: int, before: int, end: int) -> tuple[list[int], int, bool]:
-    """Records that begin before a position, one by one: theirs, their end, and whether no record
-    follows there.
+def _walk_some(buffer: Buffer, position: int, before: int, end: int) -> tuple[list[int], int, bool]:
+    """Walks one by one over the records that begin before a position.
+
+    Returns their positions, their end, and whether no record follows at that end.
     """
     positions: list[int] = []
     append, unpack, stop = positions.append, _size, min(before - 1, end - RECORD_BYTES_MIN)
@@ -135,10 +104,8 @@ def _walk_some(buffer: Source, position: int, before: int, end: int) -> tuple[li
     return positions, position, position > end - RECORD_BYTES_MIN
 
 
-def _run(buffer: Source, position: int, end: int, most: int) -> tuple[int, int]:
-    """How many records in a row begin with the size and magic of the one at `position`; and that
-    size.
-    """
+def _run(buffer: Buffer, position: int, end: int, most: int) -> tuple[int, int]:
+    """How many records in a row have the size and magic of the one at `position`, and that size."""
     if end - position < RECORD_BYTES_MIN:
         return 0, 0
     size, magic = size_and_magic(buffer, position)

@@ -1,12 +1,11 @@
-"""Records as columns: gathered from a segment's bytes by numpy, and checked column by column.
+"""Records as columns: numpy gathers them from a segment's bytes and checks them column by column.
 
-Which records are good is exactly what `record.decode` says of each: one that fails here is given to
-it for the reason.
+A record is good here exactly if `record.decode` takes it. Where one fails here, `decode` is asked
+for the reason.
 """
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -15,50 +14,40 @@ import numpy as np
 import numpy.typing as npt
 
 from commitlog.errors import CorruptRecord
-from commitlog.record.byte_ranges import Ints as Ints
-from commitlog.record.byte_ranges import Mask, crcs_of, first_false, five_digits, gather
-from commitlog.record.record import (
+from commitlog.record.byte_ranges import Ints, Mask, crcs_of, first_false, gather
+from commitlog.record.crc import five_digits
+from commitlog.record.layout import (
     BLANK_BYTES,
+    BODY_LENGTH_BYTES,
+    CRC_PROPERTY,
     CRC_PROPERTY_BYTES,
+    CRC_PROPERTY_END,
     CRC_PROPERTY_START,
-    FIXED_BYTES,
+    HEAD_V4_BYTES,
+    HOST_V6_MORE,
+    LEAD,
+    LEAD_BYTES,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
+    PROPERTIES_LENGTH_BYTES,
     RECORD_BYTES_MIN,
+    STORE_TIMESTAMP_AT,
+    TAIL_BYTES_MIN,
+    V1_TOPIC_LENGTH_BYTES,
     Buffer,
     SysFlag,
     Transaction,
-    decode,
-    topic_fault,
+    size_and_magic,
 )
+from commitlog.record.record import decode, topic_fault
 from commitlog.record.tags_column import tags_codes_of
 
 Columns = dict[str, npt.NDArray[Any]]
 
-_HEAD = np.dtype(
-    [
-        ("total_size", ">i4"),
-        ("magic", ">u4"),
-        ("body_crc", ">u4"),
-        ("queue_id", ">i4"),
-        ("flag", ">i4"),
-        ("queue_offset", ">i8"),
-        ("physical_offset", ">i8"),
-        ("sys_flag", ">i4"),
-        ("born_timestamp", ">i8"),
-    ]
-)
-_HEAD_BYTES = 48
-assert _HEAD.itemsize == _HEAD_BYTES
-_TAIL = np.dtype([("start", "S9"), ("low", "S5"), ("high", "S5"), ("end", "u1")])
-"""The CRC property, its digits in halves: the least significant come first."""
-assert _TAIL.itemsize == CRC_PROPERTY_BYTES
-assert _TAIL["start"].itemsize == len(CRC_PROPERTY_START)
-size_and_magic = struct.Struct(">iI").unpack_from
-
+_BORN_V6_BIT, _STORE_V6_BIT = (flag.bit_length() - 1 for flag in (SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6))
 _TOPIC_ROUNDS = 64
-"""Topics of a table that are found by numpy, one round each; beyond that one record at a time."""
+"""numpy finds so many topics of a table, one round each; later ones are taken record by record."""
 
 
 class Stop(Enum):
@@ -73,21 +62,21 @@ class Stop(Enum):
     ZERO = "zero"
     """Nothing was written from here on."""
     PARTIAL = "partial"
-    """A record that begins well and reaches beyond `end`: it may not be read yet, or its size is
+    """A record that begins well and reaches beyond `end`: it is not all there yet, or its size is
     damaged.
     """
     CORRUPT = "corrupt"
-    """No record of its place; `reason` says why."""
+    """Bytes that are no record of this place; `reason` says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordTable:
-    """Good records in log order, as columns of int64 that own their memory; where it stopped, and
-    why.
+    """The good records of a scan as columns, where the scan stopped, and why.
 
-    `positions` are bytes in the buffer that was scanned, `base_offset` is the physical offset of
-    its first byte. `topics[topic_index[i]]` is the topic of record i. Timestamps are ms.
-    `tags_codes` are the consume queue's.
+    The records are in log order; the columns are int64 and own their memory. `positions` are bytes
+    in the buffer that was scanned, and `base_offset` is the physical offset of its first byte.
+    `topics[topic_index[i]]` is the topic of record i. Timestamps are ms. `tags_codes` are those of
+    the consume queue.
     """
 
     base_offset: int
@@ -127,7 +116,7 @@ class RecordTable:
 
 
 class RecordGatherer:
-    """A buffer and what its place demands of the records in it."""
+    """Makes a table of a buffer's records; its fields are what the place demands of each record."""
 
     def __init__(
         self, buffer: Buffer, base_offset: int, queue_id: int | None, check_crc: bool, require_crc: bool
@@ -145,8 +134,9 @@ class RecordGatherer:
         return self.gather(dtype, positions).astype(np.int64)
 
     def tabulate(self, positions: Ints, sizes: Ints) -> RecordTable:
-        """The table up to the first bad record (CORRUPT), or of all (END). All places are within
-        the buffer.
+        """The table of the records at these positions, all of them within the buffer.
+
+        It ends before the first bad record (CORRUPT), or has all of them (END).
         """
         columns: Columns = {"positions": positions, "sizes": sizes}
         for check in (self._heads, self._bodies, self._topic_sizes, self._properties):
@@ -192,7 +182,7 @@ class RecordGatherer:
         return "its size is not the one that was expected"
 
     def why_stopped(self, position: int, end: int, segment_end: int | None) -> tuple[Stop, str]:
-        """What is at a position where the walk ended. END where a record is, or nothing is left."""
+        """What is at the position where the walk ended: END for a record, or where nothing is left."""
         left = end - position
         if left == 0:
             return Stop.END, ""
@@ -208,18 +198,18 @@ class RecordGatherer:
         if magic in (MAGIC_V1, MAGIC_V2) and size >= RECORD_BYTES_MIN:
             if size <= left:
                 return Stop.END, ""
-            if left < _HEAD_BYTES or self._begins_well(position):
+            if left < LEAD_BYTES or self._begins_well(position):
                 return Stop.PARTIAL, f"size {size:,} with {left:,} bytes left"
         return Stop.CORRUPT, self.fault(position, end)
 
     def _begins_well(self, position: int) -> bool:
-        head = self.view[position : position + _HEAD_BYTES].view(_HEAD)[0]
+        head = self.view[position : position + LEAD_BYTES].view(LEAD)[0]
         offset_fits = int(head["physical_offset"]) == self.base_offset + position
         return offset_fits and (self.queue_id is None or int(head["queue_id"]) == self.queue_id)
 
     def _heads(self, columns: Columns) -> Mask:
         positions, sizes = columns["positions"], columns["sizes"]
-        heads = self.gather(f"V{_HEAD_BYTES}", positions).view(_HEAD)
+        heads = self.gather(f"V{LEAD_BYTES}", positions).view(LEAD)
         columns["magic"] = magic = heads["magic"].astype(np.int64)
         for name, field in (
             ("queue_ids", "queue_id"),
@@ -231,10 +221,11 @@ class RecordGatherer:
         ):
             columns[name] = heads[field].astype(np.int64)
         sys_flags = columns["sys_flags"]
-        # 0x10 and 0x20 are 12 bytes more each, for the longer address
-        columns["born_bytes"] = 8 + ((sys_flags & SysFlag.BORN_HOST_V6) >> 4) * 12
-        columns["hosts_bytes"] = columns["born_bytes"] + 8 + ((sys_flags & SysFlag.STORE_HOST_V6) >> 5) * 12
-        columns["fixed"] = FIXED_BYTES + columns["hosts_bytes"] + (magic == MAGIC_V2)
+        columns["born_more"] = ((sys_flags & SysFlag.BORN_HOST_V6) >> _BORN_V6_BIT) * HOST_V6_MORE
+        columns["hosts_more"] = (
+            columns["born_more"] + ((sys_flags & SysFlag.STORE_HOST_V6) >> _STORE_V6_BIT) * HOST_V6_MORE
+        )
+        columns["fixed"] = HEAD_V4_BYTES + TAIL_BYTES_MIN + columns["hosts_more"] + (magic == MAGIC_V2)
         good: Mask = (magic == MAGIC_V1) | (magic == MAGIC_V2)
         good &= heads["total_size"] == sizes
         good &= heads["physical_offset"] == positions + self.base_offset
@@ -245,9 +236,9 @@ class RecordGatherer:
 
     def _bodies(self, columns: Columns) -> Mask:
         positions = columns["positions"]
-        columns["store_timestamps"] = self.ints(">i8", positions + 48 + columns["born_bytes"])
-        columns["body_positions"] = at = positions + 72 + columns["hosts_bytes"]
-        columns["body_sizes"] = sizes = self.ints(">i4", at - 4)
+        columns["store_timestamps"] = self.ints(">i8", positions + STORE_TIMESTAMP_AT + columns["born_more"])
+        columns["body_positions"] = at = positions + HEAD_V4_BYTES + columns["hosts_more"]
+        columns["body_sizes"] = sizes = self.ints(">i4", at - BODY_LENGTH_BYTES)
         return (sizes >= 0) & (sizes <= columns["sizes"] - columns["fixed"])
 
     def _topic_sizes(self, columns: Columns) -> Mask:
@@ -256,20 +247,21 @@ class RecordGatherer:
         sizes = self.ints("i1", at)
         if second.any():
             sizes[second] = self.ints(">i2", at[second])
-        columns["topic_positions"], columns["topic_sizes"] = at + 1 + second, sizes
+        columns["topic_positions"], columns["topic_sizes"] = at + V1_TOPIC_LENGTH_BYTES + second, sizes
         room = columns["sizes"] - columns["fixed"] - columns["body_sizes"]
         return (sizes > 0) & (sizes <= room)
 
     def _properties(self, columns: Columns) -> Mask:
         at = columns["topic_positions"] + columns["topic_sizes"]
-        columns["properties_positions"] = at + 2
+        columns["properties_positions"] = at + PROPERTIES_LENGTH_BYTES
         columns["properties_sizes"] = sizes = self.ints(">i2", at)
-        good: Mask = sizes == columns["positions"] + columns["sizes"] - at - 2
+        good: Mask = sizes == columns["positions"] + columns["sizes"] - at - PROPERTIES_LENGTH_BYTES
         return good
 
     def _topics(self, columns: Columns) -> tuple[list[str], Mask]:
-        """Numbers the topics in order of appearance; one that can't be a topic makes its records
-        bad.
+        """Numbers the topics in the order in which they appear.
+
+        Bytes that can't be a topic make their records bad.
         """
         positions, sizes = columns["topic_positions"], columns["topic_sizes"]
         columns["topic_index"] = index = np.full(len(positions), -1, np.int64)
@@ -292,10 +284,10 @@ class RecordGatherer:
         return topics, good
 
     def _crcs(self, columns: Columns) -> Mask:
-        """Which records are as they were written.
+        """Which records have CRCs that hold.
 
-        The whole-record CRC covers the body and BODYCRC: where it holds, the body's is not computed
-        a second time.
+        The whole-record CRC covers the body and BODYCRC. Where it holds, the CRC of the body is not
+        computed as well.
         """
         good: Mask = columns["has_crc"].copy()
         index = slice(None) if good.all() else np.flatnonzero(good)
@@ -315,9 +307,9 @@ class RecordGatherer:
         # a record without properties is at least as long as the CRC property: no place is outside
         # the buffer
         places = columns["positions"] + columns["sizes"] - CRC_PROPERTY_BYTES
-        columns["tails"] = tails = self.gather(f"V{CRC_PROPERTY_BYTES}", places).view(_TAIL)
+        columns["tails"] = tails = self.gather(f"V{CRC_PROPERTY_BYTES}", places).view(CRC_PROPERTY)
         has: Mask = columns["properties_sizes"] >= CRC_PROPERTY_BYTES
-        has &= (tails["start"] == CRC_PROPERTY_START) & (tails["end"] == 2)
+        has &= (tails["start"] == CRC_PROPERTY_START) & (tails["end"] == ord(CRC_PROPERTY_END))
         return has
 
 

@@ -1,8 +1,8 @@
 """The tags codes of many property strings at once.
 
-Says of each string what `tags_code(decode_properties(...).get("TAGS"))` says, without making its
-pairs: 0x02 ends a pair wherever it is, so `TAGS` 0x01 at a string's start or after 0x02 is that
-pair and nothing else is.
+The code of each string is `tags_code(decode_properties(...).get("TAGS"))`, but the pairs are not
+made. 0x02 always ends a pair. So a pair named TAGS is where `TAGS` 0x01 stands at the start of a
+string or after 0x02, and nowhere else.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ from commitlog.record.properties import tags_code
 
 _NAME = b"TAGS\x01"
 _SAME_BYTES_MAX = 8 << 20
-"""Strings of one length are gathered up to so many bytes in all."""
+"""Strings of one length are gathered if they have at most so many bytes in all."""
 
 
 def tags_codes_of(view: ByteArray, positions: Ints, sizes: Ints) -> Ints:
-    """The tags code of each property string [position, position + size) within the view; 0 without
-    TAGS.
-    """
+    """The tags code of each property string [position, position + size), 0 for one without TAGS."""
     codes = np.zeros(len(positions), np.int64)
     index = np.flatnonzero(sizes)
     if not len(index):
@@ -46,7 +44,7 @@ def _codes_of_joined(flat: ByteArray, sizes: Ints) -> Ints:
     codes = np.zeros(len(sizes), np.int64)
     if len(flat) < len(_NAME):
         return codes
-    # three of the five bytes find nearly no wrong place, the rest is compared there
+    # three of the five bytes leave nearly no wrong places, and there all five are compared
     hits = np.flatnonzero((flat[4:] == _NAME[4]) & (flat[3:-1] == _NAME[3]) & (flat[2:-2] == _NAME[2]))
     hits = hits[gather(flat, "S5", hits) == _NAME]
     ends = np.cumsum(sizes)

@@ -1,9 +1,8 @@
-"""PySpark and the commit log: a session that suits it, the lag of a query, and the format
-`commitlog` itself.
+"""PySpark and the commit log: a session with good settings, the lag of a query, and the format.
 
-    spark = commitlog.spark.session("my app") rows =
-    spark.readStream.format("commitlog").option("path", "data/events").option("subscribe",
-    "orders").load()
+    spark = commitlog.spark.session("my app")
+    source = spark.readStream.format("commitlog").option("path", "data/events")
+    rows = source.option("subscribe", "orders").load()
 
 Nothing here imports pyspark before it is needed. The format works in anybody's own session as well.
 """
@@ -13,12 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from commitlog.spark.progress import lag
-    from commitlog.spark.session.sessions import session
+    from commitlog.spark.launching.sessions import session
+    from commitlog.spark.query_lag import lag
 
 __all__ = ["lag", "session"]
 
-_HOMES = {"lag": "commitlog.spark.progress", "session": "commitlog.spark.session.sessions"}
+_HOMES = {"lag": "commitlog.spark.query_lag", "session": "commitlog.spark.launching.sessions"}
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from commitlog.errors import BadStart, IllegalTopic, OptionError, ReaderError
-from commitlog.reading.registered_readers import PATTERN_LENGTH_MAX, check_name
+from commitlog.reading.named_readers import PATTERN_LENGTH_MAX, check_name
 from commitlog.reading.starting_point import (
     EARLIEST,
     EARLIEST_OFFSET,
@@ -27,7 +27,7 @@ from commitlog.reading.starting_point import (
     parse_start,
 )
 from commitlog.record.properties import check_topic
-from commitlog.spark.rows.columns import ALL_COLUMNS, KAFKA_COLUMNS
+from commitlog.spark.rows.schema import ALL_COLUMNS, KAFKA_COLUMNS
 
 _READ_OPTIONS = """
     path subscribe subscribePattern assign startingOffsets endingOffsets startingTimestamp endingTimestamp
@@ -139,7 +139,8 @@ def check_names(options: Iterable[str], known: Mapping[str, str]) -> None:
 def check_direction(options: Iterable[str]) -> None:
     """Raises OptionError for options of a source and of a sink together, before it is known which
     of them is to be made: a source names its topics, so one that was given an option of a sink is
-    always found."""
+    always found.
+    """
     given = {name.lower() for name in options}
     reading, writing = (
         sorted(given & (SPELLING.keys() - SINK_SPELLING)),

@@ -60,7 +60,8 @@ def plan(
 ) -> list[tuple[Slice, ...]]:
     """Shares the slices out among tasks, in their order. `max_rows` caps the rows of a task; at
     least `min_tasks` come out if there are as many rows. More tasks than `cores` are made in whole
-    waves, where nobody asks for a size."""
+    waves, where nobody asks for a size.
+    """
     work = [item for item in work if item.slice.rows > 0]
     rows = sum(item.slice.rows for item in work)
     if not rows:

@@ -13,7 +13,7 @@ from commitlog.reading.starting_point import EARLIEST_OFFSET, LATEST_OFFSET, Sta
 from commitlog.reading.topic_index import QueueRange, TopicIndex
 from commitlog.spark.options import Bound, SourceOptions
 from commitlog.spark.planning import Slice, Work, plan
-from commitlog.spark.reading import Task
+from commitlog.spark.task_reading import Task
 
 log = logging.getLogger(__name__)
 
@@ -148,12 +148,9 @@ class Resolver:
         return found
 
     def _record_bytes(self, topic: str, lane: int, begin: int, end: int) -> float:
-        queue = self.index.lanes[lane].queue(topic)
-        try:
+        with self.index.lanes[lane].queue(topic) as queue:
             picked = np.unique(np.linspace(begin, end - 1, min(SAMPLES, end - begin)).astype(np.int64))
             sizes = [int(entry["size"][0]) for at in picked.tolist() if len(entry := queue.entries(at, 1))]
-        finally:
-            queue.close()
         return sum(sizes) / len(sizes) if sizes else UNKNOWN_RECORD_BYTES
 
 

@@ -36,6 +36,7 @@ from commitlog.errors import (
 )
 from commitlog.record.byte_ranges import Ints
 from commitlog.record.properties import check_topic, encode_properties
+from commitlog.spark.launching.daemon import improve_this_worker
 from commitlog.spark.options import (
     QUERY_OPTIONS,
     SINK_SPELLING,
@@ -46,8 +47,7 @@ from commitlog.spark.options import (
     topic_name,
 )
 from commitlog.spark.rows.arrays import fixed
-from commitlog.spark.rows.columns import HEADERS_TYPE
-from commitlog.spark.session.daemon import improve_this_worker
+from commitlog.spark.rows.schema import HEADERS_TYPE
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -64,7 +64,7 @@ _TYPES = {
     "headers": (HEADERS_TYPE.simpleString(),),
     "partition": ("int",),
 }
-_RECORD_BYTES_MAX = 512  # a record with the longest topic and no properties takes less besides its body
+_RECORD_BYTES_MAX = 512  # a record with the longest topic and no key and headers takes less besides its value
 _UTF8_BYTES_MAX = 4  # of one character
 _SHOWN_CHARACTERS = 80
 _LEASE_PAUSE_SECONDS = 0.05
@@ -263,7 +263,7 @@ class _Rows:
         send = self._producer.send
         for topic, value, key, pairs in rows:
             try:
-                send(topic, value, key, properties=pairs)
+                send(topic, value, key=key, headers=pairs)
             except (IllegalProperty, PropertiesTooLarge) as error:
                 raise type(error)(f"{_culprit(key, pairs)}: {error}") from None
 

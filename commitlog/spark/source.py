@@ -27,6 +27,7 @@ from commitlog.errors import CommitLogError, OffsetOutOfRange, OptionError
 from commitlog.reading.starting_point import EARLIEST, LATEST, Offsets
 from commitlog.reading.topic_index import QueueRange, TopicIndex
 from commitlog.reading.view import StoreView, is_rocketmq_root, open_view
+from commitlog.spark.launching.daemon import improve_this_worker
 from commitlog.spark.offsets import StreamOffset
 from commitlog.spark.options import (
     QUERY_OPTIONS,
@@ -43,12 +44,11 @@ from commitlog.spark.options import (
     parse_options,
 )
 from commitlog.spark.planning import share_out
-from commitlog.spark.reading import Task, read_task
-from commitlog.spark.registration import Registration
+from commitlog.spark.reader_name import Registration
 from commitlog.spark.resolving import QueueKey, Resolver, beyond_end, data_loss, gone
-from commitlog.spark.rows.columns import check_schema, schema_of
-from commitlog.spark.session.daemon import improve_this_worker
+from commitlog.spark.rows.schema import check_schema, schema_of
 from commitlog.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
+from commitlog.spark.task_reading import Task, read_task
 
 improve_this_worker()
 
@@ -237,7 +237,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _done(self, offset: StreamOffset, key: QueueKey, queue: QueueRange) -> int:
         """How far the query is in a queue. In one that has appeared since the last batch nothing is
         done: what retention took of it is lost; a topic that is newly subscribed to begins with
-        what is kept."""
+        what is kept.
+        """
         topic, lane = key
         is_new = topic not in offset.ends and self.options.subscription.pattern is None
         return offset.ends.get(topic, {}).get(lane, queue.first if is_new else 0)

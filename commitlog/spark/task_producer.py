@@ -9,7 +9,8 @@ from commitlog.producer import Producer
 
 class TaskProducer(Producer):
     """Waits for no flush by itself, also in a store with SYNC_FLUSH: a task flushes once, at its
-    end. `wait=False` would do as much and leave a property of its own in every record."""
+    end. `wait=False` would do as much and leave a property of its own in every record.
+    """
 
     __slots__ = ()
 

@@ -32,7 +32,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("part", nargs="*", help=f"{', '.join(PARTS)}, or all (default)", default=[])
     parser.add_argument(
-        "--quick", action="store_true", help="a minute's look whether all works; its numbers mean nothing"
+        "--quick", action="store_true", help="check in a minute that everything works; its numbers mean nothing"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample there")
     parser.add_argument("--plot", type=Path, metavar="DIR", help="draw a PNG a part there")
@@ -66,7 +66,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
 
 
 def parts_of(given: argparse.Namespace) -> list[str]:
-    """In the order of PARTS, whatever the order they were named in."""
+    """The parts to run, in the order of PARTS."""
     return [part for part in PARTS if not given.part or part in given.part or "all" in given.part]
 
 
@@ -81,9 +81,7 @@ def settings_of(given: argparse.Namespace) -> Settings:
 
 
 def install() -> None:
-    """The contestants that are Python packages, into this environment; the jars of Kafka's, into
-    Maven's own store.
-    """
+    """Installs the contestants: Python packages here, Kafka's jars into Maven's own store."""
     say("installing the packages of the dependency group bench")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     subprocess.run([*pip, "--group", f"{ROOT / 'pyproject.toml'}:bench"], check=True)
@@ -122,7 +120,7 @@ def main(words: list[str]) -> int:
 
 
 def check_places(given: argparse.Namespace) -> None:
-    """Ends with a line where what was asked for can't be written: before the work, not after it."""
+    """Ends with a message where an output can't be written: before the work, not after it."""
     for option, file in (("--json", given.json), ("--markdown", given.markdown)):
         if file is not None:
             if file.is_dir():
@@ -143,7 +141,7 @@ def _check_directory(asked: str, directory: Path, make: bool = False) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """An earlier run."""
+    """An earlier run, from its JSON file."""
     try:
         found = orjson.loads(path.read_bytes())
     except (OSError, orjson.JSONDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Stages alone (stages/alone.py), and the floors that do the same work with nothing around it."""
+"""Stages alone (stages/alone.py), and floors: the same work with nothing around it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from scripts.benchmarks.harness import Bench, Sample, Stopwatch
 
 
 class StageAlone:
-    """The process of a stage that works only when it is told. `bytes` and `messages`: of its input."""
+    """The process of a stage that works only when it is told to.
+
+    `bytes` and `messages` are those of its input.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -35,16 +38,16 @@ class StageAlone:
         answer: dict[str, Any] = orjson.loads(line)
         return answer
 
-    def _tell(self, line: bytes) -> dict[str, Any]:
+    def _command(self, line: bytes) -> dict[str, Any]:
         assert self._process.stdin
         self._process.stdin.write(line)
         self._process.stdin.flush()
         return self._read()
 
     def turn(self) -> Sample:
-        """One pass over input that is untouched."""
-        self._tell(b"prepare\n")
-        found = self._tell(b"go\n")
+        """One pass over input that has not been worked on."""
+        self._command(b"prepare\n")
+        found = self._command(b"go\n")
         cpu = found["user_seconds"] + found["system_seconds"]
         return {
             "rate": found["units"] / found["seconds"],
@@ -60,7 +63,7 @@ def stage_alone(bench: Bench, name: str, body_bytes: int) -> Iterator[StageAlone
     with bench.room() as room:
         command = [sys.executable, "-P", "-m", "commitlog.stages.alone", name, str(room / "store")]
         command += [str(bench.settings.segment_bytes), str(body_bytes)]
-        process = subprocess.Popen(  # Ctrl-C is for the bench: the stage cleans up at the end of its input
+        process = subprocess.Popen(  # not for the terminal's Ctrl-C: the stage cleans up at the end of its input
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )
         assert process.stdin
@@ -79,8 +82,9 @@ def _sample(watch: Stopwatch, units: int, size: int) -> Sample:
 
 
 class WriteFloor:
-    """pwrite of as many bytes from memory into files made before, and fdatasync of them:
-    committer's and flusher's floor.
+    """The floor of committer and flusher: pwrite from memory into prepared files, and fdatasync.
+
+    It writes as many bytes as they do.
     """
 
     def __init__(self, directory: Path, total: int, segment_bytes: int, messages: int) -> None:
@@ -114,7 +118,7 @@ class WriteFloor:
 
 
 def make_segments(directory: Path, count: int, segment_bytes: int) -> Sample:
-    """As many segment files, made as the allocator makes them."""
+    """The allocator's floor: as many segment files, made as the allocator makes them."""
     with Stopwatch() as watch:
         paths = [floors.make_segment(directory, number * segment_bytes, segment_bytes) for number in range(count)]
     for path in paths:
@@ -137,7 +141,7 @@ def read_and_index(log: Path, entries: Path, messages: int) -> Sample:
 
 @contextlib.contextmanager
 def log_file(room: Path, total: int) -> Iterator[Path]:
-    """A file of so many bytes, in the page cache."""
+    """A file of `total` bytes, in the page cache."""
     path = room / "log"
     block = os.urandom(1 << 20)
     with open(path, "wb") as file:

@@ -1,5 +1,6 @@
-"""append: what it costs to hand one message over, from one producer. Nothing is waited for but the
-acceptance.
+"""append: the cost of handing over one message, from one producer.
+
+A turn waits only until the message is accepted.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ def run(bench: Bench) -> None:
         plain = stack.enter_context(warm_producer(plain_store))
         for size in SIZES:
             contestants = _single(bench, size, room / "file", with_crc, plain)
-            contestants |= _rivals(bench, stack, size, broker)
+            contestants |= _rivals(bench, size, broker)
             bench.compare(
                 f"send, {size} B",
                 EACH,
                 "os.write, the record",
                 contestants,
-                messages=f"{_count(bench, size)} (Queue: {_fewer(bench, size, 5)}, faster-fifo: {_fewer(bench, size, 3)})",
+                messages=f"{_count(bench, size)} (Queue: {_few(bench, size, 5)}, faster-fifo: {_few(bench, size, 3)})",
                 Queue="until its thread has passed all on",
                 Kafka="produce() with librdkafka's defaults",
                 **_settings(size),
@@ -43,8 +44,8 @@ def run(bench: Bench) -> None:
                 EACH,
                 "file.write, the bodies",
                 _batches(bench, stack, size, room / "file", with_crc, plain),
-                messages=f"{_most(bench, size)} (of 100, LMDB: {_count(bench, size)}; "
-                f"SQLite, Redis: {_fewer(bench, size, 10)})",
+                messages=f"{_many(bench, size)} (of 100, LMDB: {_count(bench, size)}; "
+                f"SQLite, Redis: {_few(bench, size, 10)})",
                 SQLite="WAL, FULL: durable, unlike the others; LMDB and Redis too",
                 **_settings(size),
             )
@@ -54,13 +55,13 @@ def _count(bench: Bench, size: int, full: int = 600_000) -> int:
     return bench.settings.count(full * 100 // (size + 150), least=1000, multiple=1000)
 
 
-def _fewer(bench: Bench, size: int, part: int) -> int:
-    """A part of the work, for who is slow."""
+def _few(bench: Bench, size: int, part: int) -> int:
+    """A part of the work, for slow contestants."""
     return max(_count(bench, size) // part, 1000)
 
 
-def _most(bench: Bench, size: int) -> int:
-    """Batches are quick: more of them, as many as fit into free buffers."""
+def _many(bench: Bench, size: int) -> int:
+    """More messages, because batches are quick: as many as fit into free buffers."""
     room = 2 * bench.settings.segment_bytes // len(floors.record_of(size))
     return min(_count(bench, size) * 4, room // 1000 * 1000)
 
@@ -80,13 +81,14 @@ def _single(
         "send": lambda: send(with_crc, body, count),
         "send, body CRC only": lambda: send(plain, body, count),
         "file.write, the body": lambda: floors.file_write(file, [body] * 1000, count),
-        "multiprocessing.Queue": lambda: rivals.queue_put(body, _fewer(bench, size, 5)),
+        "multiprocessing.Queue": lambda: rivals.queue_put(body, _few(bench, size, 5)),
     }
 
 
 def send(producer: commitlog.Producer, body: bytes, count: int) -> Sample:
-    """The loop that a user would write; the stages work beside it, and what they have left is
-    flushed outside the clock.
+    """The loop that a user would write, while the stages work.
+
+    What is not flushed at its end is flushed outside the clock.
     """
     append = producer.send
     with Stopwatch() as watch:
@@ -97,7 +99,7 @@ def send(producer: commitlog.Producer, body: bytes, count: int) -> Sample:
 
 
 def send_batches(producer: commitlog.Producer, bodies: Any, count: int) -> Sample:
-    """The same with batches; `bodies` is one of them."""
+    """The same with batches; `bodies` is one batch."""
     append, each = producer.send_batch, len(bodies)
     with Stopwatch() as watch:
         for _ in range(count // each):
@@ -106,7 +108,7 @@ def send_batches(producer: commitlog.Producer, bodies: Any, count: int) -> Sampl
     return watch.each(count // each * each)
 
 
-def _rivals(bench: Bench, stack: contextlib.ExitStack, size: int, broker: Any) -> dict[str, Turn]:
+def _rivals(bench: Bench, size: int, broker: Any) -> dict[str, Turn]:
     body, count = floors.body_of(size), _count(bench, size)
     found: dict[str, Turn] = {}
     if broker is not None:
@@ -114,7 +116,7 @@ def _rivals(bench: Bench, stack: contextlib.ExitStack, size: int, broker: Any) -
     if bench.wants("faster-fifo"):
         package = rivals.module_or_skip(bench, "faster-fifo", "faster_fifo")
         if package is not None:
-            found["faster-fifo"] = lambda: rivals.fifo_put(package, body, _fewer(bench, size, 3))
+            found["faster-fifo"] = lambda: rivals.fifo_put(package, body, _few(bench, size, 3))
     return found
 
 
@@ -132,7 +134,7 @@ def _batches(
     bodies = [floors.body_of(size) for _ in range(1000)]
     rows = np.frombuffer(b"".join(bodies), np.uint8).reshape(1000, size)
     arrow = pa.array(bodies, pa.binary())
-    count, most, few = _count(bench, size), _most(bench, size), _fewer(bench, size, 10)
+    count, most, few = _count(bench, size), _many(bench, size), _few(bench, size, 10)
     found: dict[str, Turn] = {"file.write, the bodies": lambda: floors.file_write(file, bodies, most)}
     for kind, given in (("", bodies), ("numpy, ", rows), ("Arrow, ", arrow)):
         found |= {

@@ -1,5 +1,6 @@
-"""dispatch: how many records a second get their places in the consume queues. The dispatcher alone,
-over a finished log.
+"""dispatch: how many records a second get their entries in the consume queues.
+
+The dispatcher works alone, over a finished log.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""durable: a message is sent, and its sender waits until it would survive a power cut. Once one at
-a time, then 16 and 1,000 messages outstanding, which one sync may serve together."""
+"""durable: a message is sent, and its sender waits until it would survive a power cut.
+
+First one message at a time, then 16 and 1,000 outstanding, so that one sync may serve many.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +60,9 @@ def _floor(file: Any, count: int, waiting: int) -> Turn:
 
 
 def _ours(producer: commitlog.Producer, count: int, waiting: int) -> Turn:
-    """One producer with so many receipts outstanding: it waits for the oldest, and takes all that
-    came with it.
+    """One producer with `waiting` receipts outstanding.
+
+    It waits for the oldest, and takes all others that became durable with it.
     """
     body, clock = floors.body_of(SIZE), time.perf_counter_ns
 
@@ -114,7 +117,7 @@ def _sqlite(bench: Bench, count: int, waiting: int) -> Sample:
 
 def _lmdb(bench: Bench, package: Any, count: int, waiting: int) -> Sample:
     with bench.room() as room, rivals.lmdb(package, room, sync=True) as put:
-        lock = threading.Lock()  # LMDB's own writer lock lets one in at a time; keys stay in order
+        lock = threading.Lock()  # LMDB lets one writer in at a time anyway; keys stay in order
 
         @contextlib.contextmanager
         def writer() -> Any:
@@ -128,7 +131,7 @@ def _lmdb(bench: Bench, package: Any, count: int, waiting: int) -> Sample:
 
 
 def _redis(bench: Bench, count: int, waiting: int) -> Sample:
-    """One client; with many outstanding, pipelines of as many."""
+    """One client; with many messages outstanding, pipelines of as many."""
     body, clock, took = floors.body_of(SIZE), time.perf_counter_ns, []
     with bench.room() as room, rivals.redis_stream(bench, room) as add:
         assert add is not None

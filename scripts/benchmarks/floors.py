@@ -1,5 +1,6 @@
-"""What the machine can do: the same bytes, written with nothing around them. Everything is compared
-with these.
+"""What the machine can do: the same bytes, written with nothing around them.
+
+All contestants are compared with these floors.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from scripts.benchmarks.harness import Sample, Stopwatch
 
 TOPIC = "bench"
 SLICE_BYTES = 1 << 22
-"""One pwrite of the floors, as the committer's."""
+"""Bytes of one pwrite of the floors, as the committer's."""
 
 
 def body_of(size: int) -> bytes:
@@ -27,14 +28,14 @@ def body_of(size: int) -> bytes:
 
 
 def record_of(size: int, record_crc: bool = True) -> bytes:
-    """The record that `send` makes of such a body, byte for byte as long."""
+    """The record that `send` makes of a body of this size, with the same length."""
     encoder = RecordEncoder(0, Host.of("127.0.0.1", 0), Host.of("127.0.0.1", 10911), record_crc)
     now = time.time_ns() // 1_000_000
     return encoder.encode(TOPIC.encode(), body_of(size), b"", 1, 1, now, now)
 
 
 def os_write(path: Path, data: bytes, count: int) -> Sample:
-    """One write a message, into the page cache; synced and removed outside the clock."""
+    """One write for each message, into the page cache; synced and removed outside the clock."""
     with new_file(path) as fd:
         write = os.write
         with Stopwatch() as watch:
@@ -44,8 +45,9 @@ def os_write(path: Path, data: bytes, count: int) -> Sample:
 
 
 def file_write(path: Path, bodies: Sequence[bytes], count: int) -> Sample:
-    """Python's own buffered file, 1 MiB buffer; the last buffer is written within the clock,
-    nothing is synced.
+    """Python's own buffered file, with a buffer of 1 MiB; nothing is synced.
+
+    The last buffer is written within the clock.
     """
     rounds, size = count // len(bodies), 1 << 20
     file = open(path, "wb", buffering=size)  # noqa: SIM115  # closed outside the clock
@@ -79,8 +81,9 @@ def new_file(path: Path, allocate: int = 0) -> Iterator[int]:
 
 
 def make_segment(directory: Path, start: int, size: int) -> Path:
-    """As the allocator does it: allocated in full and synced under another name, renamed, its
-    directory synced.
+    """Makes a segment file as the allocator does.
+
+    It is allocated in full and synced under another name, then renamed, and its directory synced.
     """
     temporary, path = directory / f"{start}.tmp", directory / f"{start:020d}"
     fd = os.open(temporary, os.O_RDWR | os.O_CREAT, 0o600)
@@ -95,11 +98,10 @@ def make_segment(directory: Path, start: int, size: int) -> Path:
 
 
 class Overlapped:
-    """The pipeline's floor: pwrite from shared memory in one thread, fdatasync back to back in
-    another.
+    """The pipeline's floor: one thread does pwrite from shared memory, another one fdatasync.
 
-    With `made_before` the segment files are there when the clock starts; else the writing thread
-    makes them on its way.
+    The second thread syncs again and again without a pause. With `made_before` the segment files
+    exist when the clock starts; otherwise the writing thread makes them on its way.
     """
 
     def __init__(self, directory: Path, total_bytes: int, segment_bytes: int, made_before: bool = False) -> None:
@@ -115,7 +117,7 @@ class Overlapped:
         return range(0, self.total, self.size)
 
     def run(self) -> None:
-        """Returns when all is on the disk."""
+        """Returns when everything is on the disk."""
         syncing = threading.Thread(target=self._sync)
         syncing.start()
         view = memoryview(self.memory)
@@ -125,15 +127,15 @@ class Overlapped:
             end = min(self.total - start, self.size)
             for at in range(0, end, SLICE_BYTES):
                 os.pwrite(fd, view[at : min(at + SLICE_BYTES, end)], at)
-                self._tell(fd)
-            self._tell(-fd)  # complete: synced once more, then closed
+                self._hand_over(fd)
+            self._hand_over(-fd)  # complete: synced once more, then closed
         with self.changed:
             self.written = True
             self.changed.notify()
         syncing.join()
         view.release()
 
-    def _tell(self, fd: int) -> None:
+    def _hand_over(self, fd: int) -> None:
         with self.changed:
             self.dirty.append(fd)
             self.changed.notify()
@@ -170,9 +172,7 @@ def overlapped(directory: Path, total_bytes: int, segment_bytes: int, made_befor
 
 
 def durable_writes(path: Path, data: bytes, count: int, at_once: int = 1) -> list[int]:
-    """`at_once` pwrites, then one fdatasync, again and again into an allocated file: nanoseconds of
-    each such step.
-    """
+    """Nanoseconds of each step: `at_once` pwrites into an allocated file, then one fdatasync."""
     took = []
     with new_file(path, len(data) * count * at_once) as fd:
         clock, where = time.perf_counter_ns, 0
@@ -188,9 +188,7 @@ def durable_writes(path: Path, data: bytes, count: int, at_once: int = 1) -> lis
 
 @contextlib.contextmanager
 def shared_word(path: Path) -> Iterator[memoryview]:
-    """The first words of a file, shared with every process that has them; each is stored by one of
-    them only.
-    """
+    """The first words of a file, shared between processes. Only one process stores to each word."""
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE) as page:
         words = memoryview(page).cast("Q")
         try:

@@ -1,9 +1,8 @@
-"""Turns, repeats, ratios: contestants take turns (A B C A B C …), so that a busy minute of the
-machine hits all of them.
+"""Turns, repeats, ratios: contestants take turns (A B C A B C …).
 
-A contestant is a name and a function that does its work once and returns a sample, {metric: value}.
-The first round warms up and is not counted. The floor is the contestant that the others are
-compared with, in the same round of the same run.
+So a busy minute of the machine hits all of them. A contestant is a name and a function that does
+its work once and returns a sample, {metric: value}. The first round warms up and does not count.
+The floor is the contestant that the others are compared with, in the same round of the same run.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Turn = Callable[[], Sample]
 
 @dataclass(frozen=True)
 class Metric:
-    """What is measured: its name in samples, its unit, and whether less or more of it is better."""
+    """What is measured: its name in samples, its unit, and whether less or more is better."""
 
     name: str
     unit: str
@@ -38,8 +37,9 @@ class Metric:
 
 @dataclass
 class Group:
-    """One comparison: who did the same work, and what each turn gave. `samples`: contestant → a
-    sample a round.
+    """One comparison of contestants that did the same work.
+
+    `samples`: contestant → a sample for each round.
     """
 
     name: str
@@ -56,8 +56,9 @@ class Group:
         return statistics.median(values) if values else None
 
     def summary(self, contestant: str, metric: str) -> dict[str, float] | None:
-        """Min, median, max; and against the floor: the ratio of medians, and the least and greatest
-        of a round.
+        """Min, median and max; against the floor the ratio of medians.
+
+        With that come the least and the greatest ratio of a round.
         """
         values, floor = self.values(contestant, metric), self.values(self.floor, metric)
         if not values:
@@ -86,7 +87,7 @@ class Group:
 
 @dataclass
 class Part:
-    """One part of a run and what came of it."""
+    """One part of a run, and its results."""
 
     name: str
     groups: list[Group] = field(default_factory=list)
@@ -106,7 +107,7 @@ class Part:
 
 
 class Bench:
-    """Runs turns of one part. `show` prints a group that is complete."""
+    """Runs the turns of one part. `show` prints a group that is complete."""
 
     def __init__(self, part: str, settings: Settings, show: Callable[[str, Group], None]) -> None:
         self.settings, self.part, self._show = settings, Part(part), show
@@ -115,7 +116,7 @@ class Bench:
 
     @contextlib.contextmanager
     def clock(self) -> Iterator[Part]:
-        """The part from its begin to its end; whatever it left on the disk is removed."""
+        """The part, from begin to end; removes afterwards what it has left on the disk."""
         began = time.monotonic()
         self.part.load.append(os.getloadavg()[0])
         try:
@@ -137,13 +138,13 @@ class Bench:
             shutil.rmtree(path, ignore_errors=True)
 
     def skip(self, name: str, reason: str) -> None:
-        """Says aloud that a contestant is not there."""
+        """Notes and prints that a contestant is not there."""
         if name not in self.part.skipped:
             self.part.skipped[name] = reason
             say(f"{self.part.name}: skipped: {name}: {reason}")
 
     def wants(self, name: str) -> bool:
-        """Whether `--against` names a contestant that is not in every run."""
+        """Whether `--against` names a contestant that does not take part in every run."""
         if name not in self.settings.against:
             self.skip(name, f"only with --against {name}")
             return False
@@ -158,11 +159,11 @@ class Bench:
         repeats: int = 0,
         **settings: Any,
     ) -> Group:
-        """One warm-up round, then the repeats. A contestant that raises is out, named with its
-        error; the others go on.
+        """One round to warm up, then the repeats.
 
-        `repeats` in place of the run's, with no round to warm up: for turns that take long, and
-        warm up by themselves.
+        A contestant that raises is out and is named with its error; the others go on. `repeats`
+        replaces the run's number, and then there is no round to warm up: for turns that take long
+        and warm up by themselves.
         """
         warm_ups, repeats = (0, repeats) if repeats else (self.settings.warm_ups, self.settings.repeats)
         group = Group(name, metrics, floor, {**settings, "repeats": repeats})
@@ -187,8 +188,9 @@ class Bench:
 
 
 def say(text: str, passing: bool = False) -> None:
-    """A line for who watches; a passing one is overwritten by the next, and left out where nobody
-    watches.
+    """Prints a line on standard error.
+
+    A passing line is overwritten by the next one, and left out where there is no terminal.
     """
     if not sys.stderr.isatty():
         if not passing:
@@ -198,7 +200,7 @@ def say(text: str, passing: bool = False) -> None:
 
 
 class Stopwatch:
-    """Wall and CPU time of a with-block; CPU of all threads of this process."""
+    """Wall and CPU time of a with-block; the CPU time is that of all threads of this process."""
 
     def __enter__(self) -> Stopwatch:
         self._wall, self._cpu = time.perf_counter_ns(), time.process_time_ns()
@@ -209,7 +211,7 @@ class Stopwatch:
         self.cpu_seconds = (time.process_time_ns() - self._cpu) / 1e9
 
     def each(self, count: int) -> Sample:
-        """Microseconds a message: of the clock, and of this process's CPU; and messages a second."""
+        """Microseconds a message, of the clock and of this process's CPU; messages a second."""
         return {
             "wall": self.seconds / count * 1e6,
             "cpu": self.cpu_seconds / count * 1e6,

@@ -1,6 +1,4 @@
-"""What worker processes do: each job is a context manager that makes ready and gives the function
-to be timed.
-"""
+"""Jobs of worker processes: context managers that prepare, and give the function to time."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ Turn = Callable[[], dict[str, Any]]
 
 
 def _answer(watch: Stopwatch, messages: int) -> dict[str, Any]:
-    """`ended` is on the monotonic clock, which all processes share."""
+    """What a job answers. `ended` is on the monotonic clock, which all processes share."""
     ended = time.monotonic()
     return {"messages": messages, "seconds": watch.seconds, "cpu_seconds": watch.cpu_seconds, "ended": ended}
 
@@ -36,8 +34,9 @@ def _answer(watch: Stopwatch, messages: int) -> dict[str, Any]:
 def send(
     path: Path, size: int, count: int = 0, seconds: float = 0.0, batch: int = 1, flush: bool = True
 ) -> Iterator[Turn]:
-    """Sends `count` messages, or for `seconds`; in batches if `batch` > 1; until all is flushed if
-    `flush`.
+    """Sends `count` messages, or for `seconds`; in batches if `batch` > 1.
+
+    With `flush` it returns when all are flushed.
     """
     with commitlog.Producer(path) as producer:
         producer.send(TOPIC, b"warm")
@@ -66,7 +65,7 @@ def send(
 
 @contextlib.contextmanager
 def os_write(path: Path, size: int, seconds: float) -> Iterator[Turn]:
-    """The same bytes by os.write, a file of its own, for `seconds`."""
+    """Writes the same bytes by os.write into a file of its own, for `seconds`."""
     record = floors.record_of(size)
     with floors.new_file(path) as fd:
 
@@ -102,7 +101,7 @@ def overlapped(path: Path, total_bytes: int, segment_bytes: int, made_before: bo
 
 @contextlib.contextmanager
 def recover(path: Path) -> Iterator[Turn]:
-    """Recovers every lane of a stopped store, as the supervisor does where no pool is left."""
+    """Recovers every lane of a stopped store, as the supervisor does without a pool."""
     directory = StoreDirectory(path)
     lanes, facts = [directory.lane(number) for number in directory.lane_numbers()], directory.load()
 
@@ -116,7 +115,7 @@ def recover(path: Path) -> Iterator[Turn]:
 
 @contextlib.contextmanager
 def answer_frames(path: Path, address: str) -> Iterator[Turn]:
-    """Sleeps until a ZeroMQ frame comes, and counts it in a shared word; an empty one is the last."""
+    """Sleeps until a ZeroMQ frame comes, and counts it in a shared word; an empty one is last."""
     with zmq.Context() as context, context.socket(zmq.PULL) as bell, floors.shared_word(path) as word:
         bell.linger = 0
         bell.bind(address)

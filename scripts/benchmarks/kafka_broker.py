@@ -1,5 +1,6 @@
-"""A real Kafka: one broker (KRaft) on this machine, its jars fetched with Maven, paused while
-others have their turn.
+"""A real Kafka: one broker (KRaft) on this machine, paused while others have their turn.
+
+Maven fetches its jars.
 """
 
 from __future__ import annotations
@@ -44,13 +45,14 @@ broker.session.timeout.ms=3600000
 
 
 def jars(project: str, fetch: bool = False) -> str | None:
-    """The class path that a POM in kafka/ stands for; None where it was not fetched and is not to
-    be.
+    """The class path of a POM in kafka/; None where its jars are not here.
+
+    With `fetch` they are fetched first.
     """
     pom = HERE / f"{project}.xml"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "commitlog-benchmarks"
     known = cache / f"{project}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
-    if known.exists() and all(os.path.exists(jar) for jar in known.read_text().split(":")):
+    if known.exists() and all(Path(jar).exists() for jar in known.read_text().split(":")):
         return known.read_text()
     if not fetch:
         return None
@@ -63,7 +65,7 @@ def jars(project: str, fetch: bool = False) -> str | None:
 
 
 def why_not(project: str) -> str:
-    """Why the jars of a POM are not there, and what to do."""
+    """Why the jars of a POM are not here, and what to do about it."""
     if not shutil.which("java"):
         return "no java on PATH; on Debian or Ubuntu: apt install default-jre-headless"
     if jars(project) is None:
@@ -73,7 +75,7 @@ def why_not(project: str) -> str:
 
 
 def version() -> str:
-    """The broker's; empty where its jars are not here."""
+    """The broker's version; empty where its jars are not here."""
     names = [Path(jar).stem for jar in (jars("broker") or "").split(":")]
     return next((name.rpartition("-")[2] for name in names if name.startswith("kafka_2.13-")), "")
 
@@ -99,8 +101,9 @@ class Broker:
 
     @contextlib.contextmanager
     def topic(self, partitions: int = 1, config: dict[str, str] | None = None) -> Iterator[str]:
-        """A new topic, deleted afterwards; the broker runs meanwhile and is paused before and
-        after.
+        """A new topic, deleted afterwards.
+
+        Meanwhile the broker runs; before and after it is paused.
         """
         self._topics += 1
         name = f"bench-{self._topics}"
@@ -116,7 +119,7 @@ class Broker:
 
     @contextlib.contextmanager
     def awake(self) -> Iterator[None]:
-        """It answers meanwhile."""
+        """Lets the broker run during the with-block."""
         self._wake()
         try:
             yield
@@ -128,14 +131,14 @@ class Broker:
         self.admin().list_topics(timeout=60)
 
     def cpu_seconds(self) -> float:
-        """That it has taken so far."""
+        """CPU time of the broker so far."""
         return sum(psutil.Process(self._process.pid).cpu_times()[:2])
 
     def pause(self) -> None:
         os.kill(self._process.pid, signal.SIGSTOP)
 
     def producer(self, topic: str, **settings: Any) -> Any:
-        """A producer that knows the topic's leader already."""
+        """A producer that already knows the topic's leader."""
         producer = self.client.Producer({**self.settings, **settings})
         producer.produce(topic, b"warm")
         producer.flush(60)
@@ -143,14 +146,15 @@ class Broker:
 
 
 def _admin_module() -> Any:
-    """confluent_kafka's, which may not be there and says little of its types."""
+    """The admin module of confluent_kafka, which may be missing and has few types."""
     return importlib.import_module("confluent_kafka.admin")
 
 
 @contextlib.contextmanager
 def broker(bench: Bench) -> Iterator[Broker | None]:
-    """A broker with an empty log in the bench's directory, paused; None, said aloud, where there
-    can't be one.
+    """A broker with an empty log in the bench's directory, paused.
+
+    Where there can't be one it gives None and says why.
     """
     client = module_or_skip(bench, NAME, "confluent_kafka")
     reason = why_not("broker")
@@ -207,8 +211,9 @@ def _listens(port: int) -> bool:
 
 
 def produce(broker: Broker, body: bytes, count: int, delivered: bool = False, **settings: Any) -> Sample:
-    """produce() of each message; with `delivered` the clock runs until the broker has answered for
-    all of them.
+    """produce() of each message.
+
+    With `delivered` the clock runs until the broker has confirmed all of them.
     """
     with broker.topic() as topic:
         producer = broker.producer(topic, **settings)
@@ -221,8 +226,9 @@ def produce(broker: Broker, body: bytes, count: int, delivered: bool = False, **
 
 
 def send_all(producer: Any, topic: str, body: bytes, count: int) -> None:
-    """As librdkafka's manual says: serve callbacks now and then, and wait a little where its queue
-    is full.
+    """Sends as librdkafka's manual says.
+
+    It serves callbacks now and then, and waits a little where the queue is full.
     """
     send, poll = producer.produce, producer.poll
     for number in range(count):
@@ -237,8 +243,11 @@ def send_all(producer: Any, topic: str, body: bytes, count: int) -> None:
 
 
 def durable(broker: Broker, body: bytes, count: int, waiting: int) -> tuple[float, list[int]]:
-    """Each message synced by the broker (flush.messages=1, acks=all, linger 0), `waiting` of them
-    outstanding: seconds in all, and nanoseconds from produce() to the answer of each."""
+    """Sends messages that the broker syncs one by one, with `waiting` of them outstanding.
+
+    The settings are flush.messages=1, acks=all, linger 0. Returns the seconds in all, and for each
+    message the nanoseconds from produce() to its answer.
+    """
     took: list[int] = []
     with broker.topic(config={"flush.messages": "1"}) as topic:
         producer = broker.producer(topic, **{"linger.ms": 0, "acks": "all"})

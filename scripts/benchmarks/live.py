@@ -1,8 +1,7 @@
-"""Streams that wait for rows: how soon a message is in foreachBatch, and what a query takes that
-has nothing to do.
+"""Streams that wait for rows: how soon a message is in foreachBatch, and the cost of an idle query.
 
-Belongs to part `spark`. Spark's own socket source is the floor: it stores nothing, and no Python is
-in it.
+It belongs to part `spark`. The floor is Spark's own socket source: it stores nothing and needs no
+Python.
 """
 
 from __future__ import annotations
@@ -25,13 +24,11 @@ from scripts.benchmarks.ours import running_store, stage_meter, warm_producer
 
 BODY_BYTES, RATE = 100, 50
 FIRST_WARM_UP_SECONDS, WARM_UP_SECONDS = 60, 5
-"""Java compiles what it has run often: a JVM's first query of a source gets quicker for a minute,
-later ones start so.
+"""Java compiles what it has run often: the first query of a source gets faster for a minute, later
+ones are fast from their start.
 """
 REPEATS, DEFAULT_REPEATS = 3, 4
-"""A turn starts a query and warms it up, which takes seconds: so there are fewer of them than
-elsewhere.
-"""
+"""Fewer rounds than elsewhere: a turn starts a query and warms it up, which takes seconds."""
 LATENCY = (Metric("p50", "ms from send to foreachBatch, p50"), Metric("p99", "ms from send to foreachBatch, p99"))
 IDLE = (Metric("query", "of a core, an idle query"), Metric("source", "of a core, what it reads from, idle"))
 _PATIENCE_SECONDS = 60.0
@@ -39,8 +36,9 @@ _PATIENCE_SECONDS = 60.0
 
 @dataclass
 class Live:
-    """A stream, and who sends what it reads: column `value` has it as bytes or text. `cpu_seconds`
-    of what is between.
+    """A stream, and the function that sends what it reads.
+
+    Column `value` has it as bytes or text. `cpu_seconds` are those of whatever is between the two.
     """
 
     frame: Any
@@ -52,7 +50,7 @@ LiveSource = Callable[[], contextlib.AbstractContextManager[Live]]
 
 
 def run(bench: Bench, session: Any, broker: kafka_broker.Broker | None) -> None:
-    """In the session that `commitlog.spark.session` gave."""
+    """Runs in the session that `commitlog.spark.session` gave."""
     sources: dict[str, LiveSource] = {
         "Spark's socket source": partial(_socket, session),
         "commitlog": partial(_ours, bench, session),
@@ -63,7 +61,7 @@ def run(bench: Bench, session: Any, broker: kafka_broker.Broker | None) -> None:
 
 
 def run_with_defaults(bench: Bench, session: Any, broker: kafka_broker.Broker) -> None:
-    """In a session with Spark's own settings."""
+    """Runs in a session with Spark's own settings."""
     sources: dict[str, LiveSource] = {
         "Kafka": partial(_kafka, session, broker),
         "commitlog": partial(_ours, bench, session),
@@ -110,15 +108,16 @@ def _turn(
             took = [now - stamp for stamp, now in arrivals.found if stamp >= began]
             sample = {name: value / 1000 for name, value in percentiles(took).items()}
             sample |= _idle(session, live, idle_seconds) if idle_seconds else {}
-            query.processAllAvailable()  # Spark complains of a batch that is interrupted
+            query.processAllAvailable()  # Spark logs an error for a batch that is interrupted
             return sample
         finally:
             query.stop()
 
 
 class Arrivals:
-    """The function of a foreachBatch: notes when each message was sent and when it was there,
-    monotonic ns.
+    """The function of a foreachBatch: notes for each message when it was sent and when it arrived.
+
+    Times are monotonic ns.
     """
 
     def __init__(self) -> None:
@@ -133,18 +132,17 @@ class Arrivals:
 
 
 def _send(live: Live) -> int:
-    """A message that says when it was sent, as text."""
+    """Sends a message whose text is the time when it was sent."""
     stamp = time.monotonic_ns()
     live.send(b"%-*d" % (BODY_BYTES, stamp))
     return stamp
 
 
 def _send_and_await(query: Any, live: Live, arrivals: Arrivals, count: int) -> None:
-    """Sends steadily, and returns when the last one has arrived. Raises RuntimeError where not all
-    came once.
+    """Sends steadily, and returns when the last message has arrived.
 
     Rows of one batch may come in any order (Spark's socket source deals them out to its tasks);
-    batches keep theirs.
+    batches keep theirs. Raises RuntimeError where a message did not come exactly once.
     """
     stamps, next_at = [], time.monotonic()
     for _ in range(count):
@@ -167,7 +165,7 @@ def _await(query: Any, condition: Callable[[], bool]) -> None:
 
 
 def _idle(session: Any, live: Live, seconds: float) -> Sample:
-    """CPU of Spark's JVM and its Python workers, and of what the rows come from."""
+    """CPU of Spark's JVM with its Python workers, and of the source of the rows."""
     spark = psutil.Process(session.sparkContext._gateway.proc.pid)
     time.sleep(min(seconds, 0.3))  # the last batch is over
     before, source_before, began = _cpu_seconds(spark), live.cpu_seconds(), time.monotonic()
@@ -181,7 +179,7 @@ def _idle(session: Any, live: Live, seconds: float) -> Sample:
 
 
 def _cpu_seconds(process: psutil.Process) -> dict[psutil.Process, float]:
-    """Of a process and each of its descendants that are there now."""
+    """CPU of a process and of each of its present descendants."""
     found = {}
     for one in [process, *process.children(recursive=True)]:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -218,7 +216,7 @@ def _kafka(session: Any, broker: kafka_broker.Broker) -> Iterator[Live]:
 
 @contextlib.contextmanager
 def _socket(session: Any) -> Iterator[Live]:
-    """Lines to whoever connects; nothing is sent while nobody has."""
+    """Sends lines to whoever connects; without a connection it sends nothing."""
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         server.setblocking(False)

@@ -1,4 +1,4 @@
-"""On which machine, with which versions, and on which file system a run was made."""
+"""The machine, the versions and the file system of a run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 
 import psutil
 
+import commitlog
 from scripts.benchmarks import kafka_broker
 
 _PACKAGES = (
-    "commitlog",
     "numpy",
     "pyzmq",
     "zlib-ng",
@@ -33,7 +33,7 @@ _PROGRAMS = (("redis-server", "--version"), ("java", "-version"))
 
 
 def describe(directory: Path) -> dict[str, Any]:
-    """Everything of the machine that numbers depend on; nothing that names it."""
+    """All facts of the machine that numbers depend on; nothing that identifies it."""
     memory = os.statvfs("/dev/shm")
     return {
         "cores": len(os.sched_getaffinity(0)),
@@ -49,8 +49,8 @@ def describe(directory: Path) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that are installed, of SQLite, and of the servers that packages talk to."""
-    found = {"sqlite": sqlite3.sqlite_version}
+    """Versions of the packages that are installed, of SQLite, and of the servers."""
+    found = {"commitlog": commitlog.__version__, "sqlite": sqlite3.sqlite_version}
     for name, version in (("Kafka's broker", kafka_broker.version()), *map(_program, _PROGRAMS)):
         if version:
             found[name] = version
@@ -63,7 +63,7 @@ def versions() -> dict[str, str]:
 
 
 def file_system(directory: Path) -> str:
-    """Kind and options of the file system that the files of the benchmarks lie on."""
+    """Kind and options of the file system that holds the files of the benchmarks."""
     here = os.stat(directory).st_dev
     for partition in reversed(psutil.disk_partitions(all=True)):
         try:
@@ -82,9 +82,11 @@ def _processor() -> str:
 
 
 def _program(command: tuple[str, str]) -> tuple[str, str]:
-    """A program's name, and the first number it says of itself; empty where it is not there."""
+    """A program's name, and the first number that it prints of itself; empty without it."""
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False
+        )
     except OSError:
         return command[0], ""
     number = re.search(r"\d+(\.\d+)+", done.stdout)

@@ -1,10 +1,8 @@
-"""Fills BENCHMARKS.md: what stands between markers is made of a run, the prose around them is
-written by hand.
+"""Fills BENCHMARKS.md: a run fills the places between markers; the prose is written by hand.
 
-<!-- bench: run -->       when, with which words, on which machine
-<!-- bench: targets -->   every target and what was found
-<!-- bench: parts -->     a heading, a picture and the tables of each part
-<!-- end -->              ends each of them
+<!-- bench: run --> when, with which words, on which machine <!-- bench: targets --> every target
+and what was found <!-- bench: parts --> a heading, a picture and the tables of each part <!-- end
+--> ends each of them
 """
 
 from __future__ import annotations
@@ -17,15 +15,14 @@ from typing import Any
 from scripts.benchmarks.report import number_text
 
 COLUMNS = 4
-"""Metrics a table has room for; the others are in tables of their own below it."""
+"""Metrics that a table has room for; each other one has a table of its own below."""
 _MARKED = re.compile(r"(<!-- bench: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def write(report: dict[str, Any], path: Path, pictures: Path) -> None:
-    """Fills the file's marked places; makes it where it is not there. `pictures`: where
-    `<part>.png` is looked for.
+    """Fills the file's marked places; makes the file where it does not exist.
 
-    Raises ValueError where a marker is missing.
+    `pictures` is the directory of `<part>.png`. Raises ValueError where a marker is missing.
     """
     names = ("run", "targets", "parts")
     text = path.read_text() if path.exists() else "\n".join(f"<!-- bench: {name} -->\n<!-- end -->\n" for name in names)
@@ -93,7 +90,7 @@ def _measured(group: dict[str, Any]) -> str:
 
 
 def _metrics(metrics: list[dict[str, Any]], group: dict[str, Any]) -> str:
-    """Of those who have one of the metrics; the ratios are the first metric's."""
+    """A table of the contestants with one of the metrics; its ratios are the first metric's."""
     first, rows = metrics[0]["name"], []
     for one in group["contestants"]:
         found = [one["measured"].get(metric["name"]) for metric in metrics]

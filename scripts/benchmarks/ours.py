@@ -20,7 +20,7 @@ from scripts.benchmarks.harness import Bench, Sample
 
 
 def config_of(bench: Bench, **sections: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The bench's configuration with some keys more: config_of(bench, store={"record_crc": False})."""
+    """The bench's configuration with more keys: config_of(bench, store={"record_crc": False})."""
     base = bench.settings.store_config
     return {name: {**base.get(name, {}), **sections.get(name, {})} for name in {*base, *sections}}
 
@@ -34,7 +34,7 @@ def running_store(bench: Bench, **sections: Mapping[str, Any]) -> Iterator[commi
 
 @contextlib.contextmanager
 def warm_producer(store: commitlog.Store) -> Iterator[commitlog.Producer]:
-    """A producer that has sent something: its topic is known, its segment open, its sockets made."""
+    """A producer that has sent something: it knows its topic and has its segment and sockets."""
     producer = commitlog.Producer(store.path)
     try:
         producer.send(TOPIC, b"warm").wait("flushed", 30)
@@ -51,18 +51,18 @@ class StageMeter:
     def __init__(self, path: Path) -> None:
         self._view = StoreView(path)
         assert self._view.control
-        self._words, self._control = self._view.control.words, self._view.control
+        self._control = self._view.control
         self._processes = {name: psutil.Process(self.pid(name)) for name in STAGES}
         self._before = self._cpu()
 
     def pid(self, stage: str) -> int:
-        return self._words[self._control.stage_base(stage) + Stage.PID]
+        return self._control.stage_row(stage)[Stage.PID]
 
     def _cpu(self) -> dict[str, float]:
         return {name: sum(process.cpu_times()[:2]) for name, process in self._processes.items()}
 
     def restart(self) -> None:
-        """CPU counts from here."""
+        """Counts CPU from here on."""
         self._before = self._cpu()
 
     def cpu_seconds(self) -> dict[str, float]:
@@ -85,7 +85,7 @@ class StageMeter:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """The stages stand still meanwhile: what a producer does with nobody beside it."""
+        """Stops the stages during the with-block: a producer works with nobody beside it."""
         try:
             for process in self._processes.values():
                 os.kill(process.pid, signal.SIGSTOP)
@@ -107,7 +107,7 @@ def private_bytes(pid: int) -> int:
 
 
 class PeakMemory:
-    """The most private memory that a process and its children had together, looked at every 10 ms."""
+    """The largest private memory of a process with its children, with a look every 10 ms."""
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
@@ -117,7 +117,7 @@ class PeakMemory:
 
     def _look(self) -> None:
         while not self._ended.wait(0.01):
-            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError, FileNotFoundError):  # a child is gone
+            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError, FileNotFoundError):  # a child has ended
                 pids = [self._process.pid, *(child.pid for child in self._process.children())]
                 self.peak_bytes = max(self.peak_bytes, sum(map(private_bytes, pids)))
 

@@ -1,6 +1,4 @@
-"""pipeline: from the first message until all of them are on the disk, synced; and what the stages
-cost meanwhile.
-"""
+"""pipeline: from the first message until all are synced to the disk, and the cost of the stages."""
 
 from __future__ import annotations
 
@@ -123,9 +121,9 @@ def _inserted(insert: Any, bodies: list[bytes], count: int) -> Sample:
 
 
 def _single_messages(bench: Bench) -> None:
-    """100 B, one `send` a message: do the stages hold the producer back?"""
+    """100 B, one `send` for each message: do the stages hold the producer back?"""
     size = 100
-    most = 2 * bench.settings.segment_bytes // len(floors.record_of(size))  # what the buffers hold with nobody beside
+    most = 2 * bench.settings.segment_bytes // len(floors.record_of(size))  # what the buffers hold without stages
     count = min(bench.settings.count(500_000, least=1000), most)
     appends = Metric("append rate", "messages/s, until send has returned", "higher")
     bench.compare(
@@ -151,7 +149,7 @@ def _append_alone(bench: Bench, count: int, size: int) -> Sample:
 
 
 def _at_rest(bench: Bench) -> None:
-    """What the stages take while there is nothing, or little, to do."""
+    """What the stages cost while there is nothing, or little, to do."""
     seconds = bench.settings.seconds(5, least=0.3)
     cores = Metric("cores", "of a core, all stages together")
     bench.compare(
@@ -176,7 +174,10 @@ def _idle(bench: Bench, seconds: float) -> Sample:
 
 
 def _trickle(bench: Bench, seconds: float) -> Sample:
-    """A message a millisecond; nobody asks for a flush, a look every half millisecond sees it."""
+    """Sends a message each millisecond, and looks each half millisecond whether it is flushed.
+
+    Nobody asks for a flush.
+    """
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(running_store(bench))
         meter = stack.enter_context(stage_meter(store.path))

@@ -1,9 +1,8 @@
-"""planning: what a Spark query costs before the first row is read, and while there is none: no
-Spark, no JVM.
+"""planning: what a Spark query costs before its first row, and without rows: no Spark, no JVM.
 
-A batch is planned over a store that was stopped, of many lanes and many segments; a stream that is
-up to date asks a store that runs for more. Spark does the first once a batch and the second about
-ninety times a second.
+A batch is planned over a stopped store with many lanes and many segments. A stream that has read
+everything asks a running store for more. Spark does the first once for each batch, and the second
+about ninety times a second.
 """
 
 from __future__ import annotations
@@ -20,7 +19,9 @@ from commitlog.disk.checkpoint import Positions, PositionsFile
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts, new_store_id
-from commitlog.record.record import BLANK_BYTES, Host, RecordEncoder, encode_blank
+from commitlog.record.host import Host
+from commitlog.record.layout import BLANK_BYTES
+from commitlog.record.record import RecordEncoder, encode_blank
 from scripts.benchmarks.floors import TOPIC
 from scripts.benchmarks.harness import Bench, Metric, Sample, Stopwatch
 
@@ -60,8 +61,9 @@ def run(bench: Bench) -> None:
 
 
 def stopped_store(path: Path, segments: int) -> Path:
-    """64 lanes with so many small segments each, written without stages; the bodies are alike, the
-    places are not.
+    """64 lanes with `segments` small segments each, written without stages.
+
+    Their bodies are the same, their places are not.
     """
     path.mkdir()
     directory = StoreDirectory(path)
@@ -72,19 +74,18 @@ def stopped_store(path: Path, segments: int) -> Path:
         entries = []
         for segment in range(segments):
             data, places = segment_bytes(number, segment * SEGMENT_BYTES, segment * RECORDS_A_SEGMENT)
-            lane.segment(segment * SEGMENT_BYTES).write_bytes(data)
+            lane.segment_path(segment * SEGMENT_BYTES).write_bytes(data)
             entries += places
-        queue = ConsumeQueue(lane.queue(TOPIC))
-        offsets, sizes = zip(*entries, strict=True)
-        queue.place(range(len(entries)), offsets, sizes, [0] * len(entries))
-        queue.close()
+        with ConsumeQueue(lane.queue_path(TOPIC)) as queue:
+            offsets, sizes = zip(*entries, strict=True)
+            queue.place(range(len(entries)), offsets, sizes, [0] * len(entries))
         end = segments * SEGMENT_BYTES
         PositionsFile(lane, "", DISK).store(Positions(1, end, end, 0, 0, True, len(entries)))
     return path
 
 
 def segment_bytes(lane: int, where: int, queue_offset: int) -> tuple[bytes, list[tuple[int, int]]]:
-    """A full segment, and place and size of each of its records."""
+    """A full segment, and the place and size of each of its records."""
     host = Host(b"\x7f\0\0\x01", 10911 + lane)
     encoder, data, places = RecordEncoder(lane, host, host, True), bytearray(), []
     for number in range(RECORDS_A_SEGMENT):
@@ -96,7 +97,7 @@ def segment_bytes(lane: int, where: int, queue_offset: int) -> tuple[bytes, list
 
 
 def plan(path: Path) -> Sample:
-    """As Spark does it, from the options to the tasks."""
+    """Plans a batch as Spark does, from the options to the tasks."""
     from commitlog.spark.source import CommitLogDataSource
 
     with Stopwatch() as watch:

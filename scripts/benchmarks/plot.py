@@ -1,5 +1,6 @@
-"""A picture of each part: a panel a comparison, a bar a contestant, a line from the least to the
-greatest round.
+"""A picture of each part: a panel for each comparison, a bar for each contestant.
+
+A line in the bar goes from the least to the greatest round.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def draw(report: dict[str, Any], directory: Path) -> list[Path]:
 
 
 def _panels(group: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """The group's first metric; and its second percentile, where it has some."""
+    """The group's first metric, and its second percentile if it has some."""
     wanted = [metric for metric in group["metrics"] if metric["name"] == "p99"]
     first = group["metrics"][0]
     chosen = [first, *wanted] if first["name"] == "p50" else [first]

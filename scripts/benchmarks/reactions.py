@@ -1,7 +1,6 @@
-"""How soon the stages answer: a committer that is rung out of its sleep, and a stage that was
-killed.
+"""How soon the stages answer: a sleeping committer that is rung, and a stage that was killed.
 
-Belongs to part `stages`, but all of them run meanwhile.
+It belongs to part `stages`, but here all stages run.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from scripts.benchmarks.workers import workers
 
 SEGMENT_BYTES, ROLLS = 1 << 20, 6  # more segments than there are buffers, and files ahead
 REST_SECONDS = 0.013
-_ASLEEP_SECONDS = 0.003  # who goes to sleep looks once more after a millisecond
-_ROUNDS_OF_A_LIFE = 5  # the supervisor takes its time with stages that die in their first rounds
+_ASLEEP_SECONDS = 0.003  # a stage that goes to sleep looks once more after a millisecond
+_ROUNDS_OF_A_LIFE = 5  # the supervisor is slow to restart a stage that died in its first rounds
 _PATIENCE_SECONDS = 120.0
 _FLOOR, _IMPORT = "a frame to a process, a word back", "Python starts, imports a stage"
 _WORDS = {
@@ -40,7 +39,7 @@ _WORDS = {
     "allocator": Lane.FLUSHED,
     "dispatcher": Lane.DISPATCHED,
 }
-"""Positions that stand still without the stage."""
+"""The position that stands still without the stage."""
 
 
 def run(bench: Bench) -> None:
@@ -66,28 +65,28 @@ def run(bench: Bench) -> None:
             (Metric("milliseconds", "ms"),),
             _IMPORT,
             {_IMPORT: _import, **{name: partial(_restarted, pipeline, name) for name in STAGES}},
-            repeats=bench.settings.repeats,  # nothing that a round to warm up would warm
+            repeats=bench.settings.repeats,  # no round to warm up: it would warm nothing
             body="1 KB",
             allocator=f"until {ROLLS} segments of {SEGMENT_BYTES >> 20} MiB are flushed; the others: a message",
         )
 
 
 class Pipeline:
-    """A running store, a producer, and what the stages say of themselves in shared memory."""
+    """A running store, a producer, and the stages' words in shared memory."""
 
     def __init__(self, producer: commitlog.Producer, view: StoreView) -> None:
         assert view.control
-        self.producer, self._control, self._words = producer, view.control, view.control.words
+        self.producer, self._control = producer, view.control
 
     def word(self, stage: str, word: int) -> int:
-        return self._words[self._control.stage_base(stage) + word]
+        return self._control.stage_row(stage)[word]
 
     def passed(self, stage: str, where: int) -> bool:
-        """Whether the position that the stage moves has come so far."""
-        return self._words[self._control.lane_base(self.producer.lane) + _WORDS[stage]] >= where
+        """Whether the position that the stage moves has reached `where`."""
+        return self._control.row(self.producer.lane)[_WORDS[stage]] >= where
 
     def await_sleep(self, _: float = 0.0, stage: str = "committer") -> None:
-        """Until the stage sleeps and does not look up any more."""
+        """Waits until the stage sleeps for good, without a last look."""
         seen, since = 0, 0.0
 
         def asleep() -> bool:
@@ -99,21 +98,21 @@ class Pipeline:
         _wait_for(asleep)
 
     def await_rest(self, share: float) -> None:
-        """Gives the committer a step to do, and waits until it has had that share of its rest."""
+        """Gives the committer a step to do, and waits until that share of its rest has passed."""
         while True:
             self.await_sleep()
             asleep_again = self.word("committer", Stage.SLEEP) + 2
             self.producer.send(TOPIC, b"a small step")
-            _wait_for(partial(self._rests_or_rested, asleep_again), poll=0.0001)
+            _wait_for(partial(self._is_resting_or_missed, asleep_again), poll=0.0001)
             time.sleep(share * REST_SECONDS)
-            if self._rests():  # else this process came too late to see it, and tries again
+            if self._is_resting():  # else this process came too late, and tries again
                 return
 
-    def _rests(self) -> bool:
+    def _is_resting(self) -> bool:
         return self.word("committer", Stage.LINGERING) == 1
 
-    def _rests_or_rested(self, asleep_again: int) -> bool:
-        return self._rests() or self.word("committer", Stage.SLEEP) >= asleep_again
+    def _is_resting_or_missed(self, asleep_again: int) -> bool:
+        return self._is_resting() or self.word("committer", Stage.SLEEP) >= asleep_again
 
 
 @contextlib.contextmanager
@@ -129,16 +128,14 @@ def _wait_for(condition: Callable[[], bool], poll: float = 0.0005) -> None:
     end = time.monotonic() + _PATIENCE_SECONDS
     while not condition():
         if time.monotonic() > end:
-            raise RuntimeError(f"what was waited for did not come in {_PATIENCE_SECONDS:.0f} s")
+            raise RuntimeError(f"the condition did not hold within {_PATIENCE_SECONDS:.0f} s")
         time.sleep(poll)
 
 
 def _committed(pipeline: Pipeline, ready: Callable[[float], None], count: int) -> Sample:
-    """From the end of `send` to the committed message, which the sender looks out for without a
-    pause.
-    """
+    """From the end of `send` to the committed message; the sender looks for it without a pause."""
     took, body, clock = [], floors.body_of(100), time.perf_counter_ns
-    with _apart(pipeline.word("committer", Stage.PID)):
+    with _on_own_core(pipeline.word("committer", Stage.PID)):
         for number in range(count):
             ready((number + 0.5) / count)
             receipt = pipeline.producer.send(TOPIC, body)
@@ -150,9 +147,11 @@ def _committed(pipeline: Pipeline, ready: Callable[[float], None], count: int) -
 
 
 @contextlib.contextmanager
-def _apart(pid: int) -> Iterator[None]:
-    """This thread on one core, the threads of another process on the others: who is woken on the
-    core of somebody who spins waits for the end of his slice, 3 ms."""
+def _on_own_core(pid: int) -> Iterator[None]:
+    """Puts this thread on one core, and the threads of another process on the other cores.
+
+    A thread that is woken on the core of a spinning one waits for the end of its time slice, 3 ms.
+    """
     cores = os.sched_getaffinity(0)
     mine = {min(cores)}
     others = cores - mine or mine
@@ -168,9 +167,7 @@ def _apart(pid: int) -> Iterator[None]:
 
 
 def _frames(bench: Bench, count: int) -> Sample:
-    """What the way there and back takes by itself: ZeroMQ to a process that sleeps, and shared
-    memory.
-    """
+    """The time there and back alone: by ZeroMQ to a process that sleeps, back by shared memory."""
     took, clock = [], time.perf_counter_ns
     with bench.room() as room, contextlib.ExitStack() as stack:
         address, path = f"ipc://@commitlog-bench-{os.getpid()}", room / "word"
@@ -181,8 +178,8 @@ def _frames(bench: Bench, count: int) -> Sample:
         bell.linger = 0
         bell.connect(address)
         running.let_go()
-        with _apart(running.processes[0].pid):
-            for number in range(1, count + 2):  # the first one finds out whether somebody is there
+        with _on_own_core(running.processes[0].pid):
+            for number in range(1, count + 2):  # the first one finds out whether the other process is there
                 time.sleep(_ASLEEP_SECONDS)
                 began = clock()
                 bell.send(b"ring")
@@ -225,7 +222,7 @@ def _restarted(pipeline: Pipeline, stage: str) -> Sample:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """The store says that a stage died, as it should; here everybody knows."""
+    """Silences the store's warning that a stage died: here that is intended."""
     log = logging.getLogger("commitlog.store")
     log.disabled = True
     try:

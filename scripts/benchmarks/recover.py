@@ -1,5 +1,7 @@
-"""recover: how long until a store that was killed may go on. In the same boot its pool is
-adopted; else the log is scanned."""
+"""recover: how long until a store that was killed can be used again.
+
+In the same boot its pool is adopted; otherwise the log is scanned.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from commitlog.disk.checkpoint import PositionsFile
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
 from commitlog.errors import CommitLogError
-from commitlog.opening.adoption import open_pool
+from commitlog.opening.pool import open_pool
 from commitlog.opening.recovery import recover_lane
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import STAGES, Header, Stage
@@ -47,7 +49,7 @@ def run(bench: Bench) -> None:
 
 
 def _fill(path: Path, total: int, sizes: Sequence[int] = (SIZE,), lanes: int = 1) -> None:
-    """Messages of these sizes in turn until the log of each lane has so many bytes, all flushed."""
+    """Sends messages of these sizes in turn until each lane's log has `total` bytes, flushed."""
     bodies = [floors.body_of(size) for _ in range(100 // len(sizes)) for size in sizes]
     with contextlib.ExitStack() as stack:
         for producer in [stack.enter_context(commitlog.Producer(path)) for _ in range(lanes)]:
@@ -58,14 +60,12 @@ def _fill(path: Path, total: int, sizes: Sequence[int] = (SIZE,), lanes: int = 1
 
 @dataclass
 class Killed:
-    """A store of which every process was killed; its pool is there."""
+    """A store whose processes were all killed; its pool is there."""
 
     path: Path
 
     def adopt(self) -> Sample:
-        """What a start does before it starts its stages: checks the pool, raises the generation,
-        saves both.
-        """
+        """Does what a start does before its stages: checks the pool and takes it over."""
         with Stopwatch() as watch:
             directory = StoreDirectory(self.path)
             control, facts = open_pool(directory, directory.load(), DISK, lambda _: None)
@@ -76,8 +76,9 @@ class Killed:
 
 @contextlib.contextmanager
 def _killed(bench: Bench, total: int, unflushed: int) -> Iterator[Killed]:
-    """Fills a store, has its last bytes accepted and no more, and kills it. Afterwards it is
-    drained and removed.
+    """Fills a store, has its last bytes accepted but not committed, and kills it.
+
+    Afterwards it is drained and removed.
     """
     with bench.room() as room:
         store = commitlog.Store.open(room / "store", bench.settings.store_config)
@@ -100,12 +101,12 @@ def _killed(bench: Bench, total: int, unflushed: int) -> Iterator[Killed]:
 
 
 def _pids(path: Path) -> dict[str, int]:
-    """The supervisor first, so that it starts nobody again."""
+    """The processes of a store, its supervisor first, so that it does not restart the others."""
     view = StoreView(path)
     assert view.control
     words, control = view.control.words, view.control
     found = {"supervisor": words[Header.SUPERVISOR_PID]}
-    found |= {name: words[control.stage_base(name) + Stage.PID] for name in STAGES}
+    found |= {name: control.stage_row(name)[Stage.PID] for name in STAGES}
     view.close()
     return found
 
@@ -125,8 +126,9 @@ def _same_boot(bench: Bench, small: int, large: int) -> None:
 
 
 class StoppedLane:
-    """A lane of a stopped store. Each recovery finds what it should: all flushed, nothing
-    dispatched.
+    """A lane of a stopped store.
+
+    Each recovery finds the same state: all flushed, nothing dispatched.
     """
 
     def __init__(self, lane: LaneDirectory, segment_bytes: int) -> None:
@@ -134,10 +136,10 @@ class StoppedLane:
         last = PositionsFile(lane, "", DISK).load()
         assert last
         self._last, self.bytes = last, last.flushed_where
-        self.files = [lane.segment(int(name)) for name in DISK.list(lane.commitlog)]
+        self.files = [lane.segment_path(int(name)) for name in DISK.list(lane.commitlog)]
 
     def forget(self, lost: bool = False) -> None:
-        """Makes its record of positions say that nothing was dispatched; or removes it."""
+        """Sets its recorded positions back to "nothing dispatched"; with `lost` removes them."""
         self._lane.positions_file.unlink(missing_ok=True)
         if not lost:
             unclean = replace(self._last, dispatched_where=0, drained=False, entries=-1)
@@ -163,7 +165,7 @@ class StoppedStore:
         self.bytes = sum(lane.bytes for lane in self.lanes)
 
     def recover(self) -> Sample:
-        """All lanes, in a process of its own, as a start does it."""
+        """Recovers all lanes in a process of its own, as a start does."""
         for lane in self.lanes:
             lane.forget()
         job = {"kind": "recover", "path": str(self.path)}
@@ -183,8 +185,9 @@ def _stopped(bench: Bench, total: int, sizes: Sequence[int], lanes: int = 1) -> 
 
 
 def _full_scan(bench: Bench, name: str, sizes: Sequence[int], total: int, lost: bool = False) -> None:
-    """`lost`: also with the lane's positions gone, which makes recovery write and sync the log
-    again.
+    """Times the full scan of a log.
+
+    With `lost` also without the lane's positions: then recovery writes and syncs the log again.
     """
     with _stopped(bench, total, sizes) as store:
         (lane,) = store.lanes
@@ -204,7 +207,7 @@ def _full_scan(bench: Bench, name: str, sizes: Sequence[int], total: int, lost: 
 
 
 def _side_by_side(bench: Bench, small: int, large: int) -> None:
-    """What a start takes that has to scan more than one lane: memory must not grow with the logs."""
+    """A start that scans more than one lane: its memory must not grow with the logs."""
     with _stopped(bench, small, [100], lanes=2) as few, _stopped(bench, large, [100], lanes=2) as many:
         bench.compare(
             "two lanes side by side",

@@ -3,12 +3,16 @@
 The JSON file, format 1:
 
     format, finished, quick, scale, repeats, against
-    machine        cores, processor, memory_bytes, kernel, python, file_system, load, versions {name: version}, …
-    parts {name}   groups, skipped [{name, reason}], failed [{name, reason}], load [at the begin, at the end], seconds
+    machine        cores, processor, memory_bytes, kernel, python, file_system, load,
+                   versions {name: version}, …
+    parts {name}   groups, skipped [{name, reason}], failed [{name, reason}], seconds,
+                   load [at the begin, at the end]
       group        name, floor, settings {…}, metrics [{name, unit, better}], contestants
         contestant name, samples [{metric: value}, a round each], measured {metric: summary}
-          summary  min, median, max, ratio (of the medians, to the floor's), ratio_min, ratio_max (of one round)
-    targets        [{part, what, wanted, found, met}]; `found` and `met` are null where it was not measured
+          summary  min, median, max, ratio (of the medians, to the floor's), ratio_min,
+                   ratio_max (of one round)
+    targets        [{part, what, wanted, found, met}]; `found` and `met` are null where the
+                   target was not measured
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ QUIET_LOAD = 1.5
 
 
 def to_json(settings: Settings, machine: dict[str, Any], parts: list[Part]) -> dict[str, Any]:
-    """The whole run. Targets of a quick run are shown, and mean nothing."""
+    """The whole run. The targets of a quick run are shown, and mean nothing."""
     return {
         "format": FORMAT,
         "finished": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -61,7 +65,7 @@ def show_machine(machine: dict[str, Any], settings: Settings) -> None:
 
 
 def show_group(part: str, group: Group) -> None:
-    """A table for each metric that the floor has too; then, in one, what only one contestant has."""
+    """A table for each metric that the floor has, and one for the metrics of single contestants."""
     named = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in group.settings.items())
     print(f"\n{part}: {group.name}\n  {named}")
     alone: list[tuple[str, str, dict[str, float]]] = []
@@ -95,12 +99,12 @@ def _ratio(summary: dict[str, float], is_floor: bool) -> str:
 
 
 def number_text(value: float) -> str:
-    """Three digits that count; from a hundred on no decimals."""
+    """A number with three significant digits; from a hundred on without decimals."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def show_end(report: dict[str, Any]) -> None:
-    """What was skipped, what failed, and how the targets stand."""
+    """What was skipped, what failed, and which targets were met."""
     print()
     for name, part in report["parts"].items():
         for kind in ("skipped", "failed"):

@@ -1,5 +1,6 @@
-"""Other ways to hand messages over on one machine, each used as its manual says for the same
-promise.
+"""Other ways to hand over messages on one machine.
+
+Each is used as its manual says for the same promise.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ INSTALL = "run scripts/bench --install"
 
 
 def module_or_skip(bench: Bench, contestant: str, module: str) -> Any:
-    """The package of a contestant; None, said aloud, where it is not installed."""
+    """The package of a contestant; None, with a line that says so, where it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError:
@@ -35,8 +36,9 @@ def module_or_skip(bench: Bench, contestant: str, module: str) -> Any:
 
 @contextlib.contextmanager
 def sqlite(path: Path) -> Iterator[Callable[[Sequence[bytes]], None]]:
-    """A table in WAL mode with synchronous=FULL: each call is one transaction, durable when it
-    returns.
+    """A table in WAL mode with synchronous=FULL.
+
+    Each call is one transaction, durable when it returns.
     """
     with contextlib.closing(sqlite_connection(path)) as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS log (id INTEGER PRIMARY KEY, body BLOB)")
@@ -65,15 +67,16 @@ def _drain_queue(queue: Any, count: int) -> None:
 
 
 def queue_put(body: bytes, count: int) -> Sample:
-    """multiprocessing.Queue with a process that reads: from the first put until the feeder thread
-    has passed all on.
+    """multiprocessing.Queue with a process that reads.
+
+    The clock runs from the first put until the feeder thread has passed everything on.
     """
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     reader = context.Process(target=_drain_queue, args=(queue, count + 1))
     reader.start()
     queue.put(body)
-    time.sleep(0.3)  # the reader is up
+    time.sleep(0.3)  # the reader has started
     with Stopwatch() as watch:
         for _ in range(count):
             queue.put(body)
@@ -91,7 +94,7 @@ def _drain_fifo(queue: Any, count: int) -> None:
 
 
 def fifo_put(faster_fifo: Any, body: bytes, count: int) -> Sample:
-    """faster-fifo with a process that reads; 64 MiB of memory, put() of each message."""
+    """faster-fifo with a process that reads; 64 MiB of memory, one put() for each message."""
     queue = faster_fifo.Queue(max_size_bytes=1 << 26)
     reader = multiprocessing.get_context("fork").Process(target=_drain_fifo, args=(queue, count))
     reader.start()
@@ -108,7 +111,7 @@ def fifo_put(faster_fifo: Any, body: bytes, count: int) -> Sample:
 
 @contextlib.contextmanager
 def lmdb(package: Any, path: Path, sync: bool) -> Iterator[Callable[[Sequence[bytes]], None]]:
-    """Keys in order, appended; each call is one transaction, durable when it returns if `sync`."""
+    """Appends with ascending keys. Each call is one transaction, durable at its end if `sync`."""
     environment = package.open(str(path), map_size=1 << 36, sync=sync)
     last = [0]
 
@@ -129,8 +132,9 @@ def lmdb(package: Any, path: Path, sync: bool) -> Iterator[Callable[[Sequence[by
 
 @contextlib.contextmanager
 def redis_stream(bench: Bench, room: Path) -> Iterator[Callable[[Sequence[bytes]], None] | None]:
-    """A Redis of its own, AOF with appendfsync always, on a Unix socket: XADD, in one pipeline a
-    call.
+    """A Redis server of its own on a Unix socket, AOF with appendfsync always.
+
+    Each call is one pipeline of XADD.
     """
     package = module_or_skip(bench, "Redis", "redis")
     server = shutil.which("redis-server") or shutil.which("valkey-server")

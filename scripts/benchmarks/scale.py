@@ -1,6 +1,4 @@
-"""scale: 1, 2, 4, 8, 16 producers at the same time, each a process: messages a second in all, and
-how evenly.
-"""
+"""scale: 1 to 16 producers at the same time, each a process: messages a second, and fairness."""
 
 from __future__ import annotations
 

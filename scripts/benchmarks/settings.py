@@ -1,4 +1,4 @@
-"""What a run was asked for, and how much work that makes."""
+"""What a run was asked for, and the amount of work that follows from it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ AGAINST = ("lmdb", "redis", "faster-fifo")
 
 @dataclass(frozen=True)
 class Settings:
-    """`scale` multiplies the work of a turn: 1 is a full run, of which a turn takes about half a
-    second.
+    """The settings of a run.
+
+    `scale` multiplies the work of a turn. With 1, a full run, a turn takes about half a second.
     """
 
     directory: Path
@@ -24,7 +25,7 @@ class Settings:
     against: frozenset[str] = frozenset()
 
     def count(self, full: int, least: int = 1, multiple: int = 1) -> int:
-        """Work of a turn: `full` times the scale, at least `least`, a multiple of `multiple`."""
+        """The work of a turn: `full` times the scale, `least` or more, a multiple of `multiple`."""
         wanted = max(int(full * self.scale), least)
         return max(wanted // multiple, 1) * multiple
 
@@ -33,15 +34,15 @@ class Settings:
 
     @property
     def warm_ups(self) -> int:
-        """Rounds that are not counted; none where the numbers mean nothing anyway."""
+        """Rounds that do not count; none where the numbers mean nothing anyway."""
         return 0 if self.quick else 1
 
     @property
     def segment_bytes(self) -> int:
-        """64 MiB, what a store takes where there is memory enough; 4 MiB in a small run."""
+        """64 MiB, as a store takes with enough memory; 4 MiB in a small run."""
         return 1 << 26 if self.scale >= 0.5 else 1 << 22
 
     @property
     def store_config(self) -> dict[str, dict[str, object]]:
-        """A store's configuration: every other knob has its default."""
+        """A store's configuration; all other knobs have their defaults."""
         return {"store": {"segment_bytes": self.segment_bytes}}

@@ -1,9 +1,8 @@
-"""spark: the same messages read by PySpark from this log, from Kafka, and from Parquet files: all
-Kafka columns.
+"""spark: PySpark reads the same messages from this log, from Kafka, and from Parquet files.
 
-Batches are read whole into the noop sink and into Parquet; streams in micro-batches of a fixed
-size, of which the first is left out: it pays for the start of the query. Last come streams that
-wait for rows (live.py).
+It reads all Kafka columns. Batches are read whole into the noop sink and into Parquet; streams in
+micro-batches of a fixed size. The first one does not count, because it pays for the start of the
+query. Last come streams that wait for rows (live.py).
 """
 
 from __future__ import annotations
@@ -39,8 +38,9 @@ FOR_SPEED = (
 
 @dataclass
 class Source:
-    """One way to the same rows. `read` and `stream` give DataFrames; `stream` takes the rows a
-    micro-batch may have.
+    """One way to the same rows.
+
+    `read` and `stream` give DataFrames; `stream` takes the number of rows for a micro-batch.
     """
 
     name: str
@@ -96,13 +96,14 @@ def _compare(bench: Bench, session: Any, sources: list[Source], size: int, count
 
 
 def _value_only(bench: Bench, session: Any, store: commitlog.Store, count: int) -> None:
-    """Bodies alone, beside as many that a Python source has ready in memory: what Spark itself
-    makes of a Python source.
+    """Bodies alone, beside as many from a Python source that has them ready in memory.
+
+    So the floor is the cost of any Python source in Spark.
     """
     _register_prebuilt(session, floors.body_of(100), count)
 
     def read(frame: Callable[[], Any]) -> Turn:
-        return partial(_noop, bench, Source("", frame, lambda rows: None), count)
+        return partial(_noop, Source("", frame, lambda rows: None), count)
 
     ours = session.read.format("commitlog").option("subscribe", TOPIC).option("columns", "value")
     bench.compare(
@@ -120,8 +121,10 @@ def _value_only(bench: Bench, session: Any, store: commitlog.Store, count: int) 
 
 
 def _register_prebuilt(session: Any, body: bytes, count: int) -> None:
-    """The format `prebuilt`: `count` equal bodies, in 4 tasks of 25 equal batches each. Local
-    classes, so that Spark sends them to its workers by value."""
+    """The format `prebuilt`: `count` equal bodies, in 4 tasks of 25 equal batches each.
+
+    Its classes are local, so that Spark sends them to its workers by value.
+    """
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     tasks, batches = 4, 25
@@ -157,7 +160,7 @@ def _awake(bench: Bench, source: Source, count: int, work: Callable[[Bench, Sour
         return work(bench, source, count)
 
 
-def _noop(bench: Bench, source: Source, count: int) -> Sample:
+def _noop(source: Source, count: int) -> Sample:
     with Stopwatch() as watch:
         source.read().write.format("noop").mode("overwrite").save()
     return {"rate": count / watch.seconds}
@@ -171,8 +174,9 @@ def _parquet(bench: Bench, source: Source, count: int) -> Sample:
 
 
 def _stream(bench: Bench, source: Source, count: int) -> Sample:
-    """All that is there, in micro-batches; rows of all but the first, by the time Spark says they
-    took.
+    """Reads everything in micro-batches.
+
+    Counts the rows of all but the first, by the time that Spark reports for them.
     """
     with bench.room() as room, Stopwatch() as watch:
         query = (
@@ -213,8 +217,9 @@ def _session(room: Path) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _default_session(room: Path) -> Iterator[Any]:
-    """A session in the same JVM, after the other one, with Spark's defaults for what that one has
-    for speed.
+    """A session in the same JVM, after the other one, with Spark's defaults.
+
+    Only settings that the other session has for speed differ.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -301,7 +306,7 @@ def _our_source(session: Any, store: commitlog.Store) -> Source:
 
 
 def _parquet_source(bench: Bench, stack: contextlib.ExitStack, session: Any, ours: Source) -> Source:
-    """The same rows as files, as many as a stream takes micro-batches."""
+    """The same rows as files, one for each micro-batch of a stream."""
     path = str(stack.enter_context(bench.room()) / "files")
     frame = ours.read()
     frame.repartition(_BATCHES).write.parquet(path)

@@ -1,5 +1,6 @@
-"""stages: each stage alone, on prepared input, with no other process of the log running; then how
-soon all of them answer.
+"""stages: each stage alone, on prepared input; then how soon all of them answer.
+
+While a stage is alone, no other process of the log runs.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ Value = Callable[[str, str, str], float]
 
 @dataclass(frozen=True)
 class Target:
-    """`find` gets a function (group, contestant, metric) → median, and gives what is compared with
-    `limit`.
+    """One target: what `find` gives is compared with `limit`.
+
+    `find` gets a function (group, contestant, metric) → median.
     """
 
     part: str
@@ -142,7 +143,7 @@ TARGETS = (
 
 
 def judge(parts: list[Part]) -> list[dict[str, Any]]:
-    """Every target of the parts that were run."""
+    """Judges every target of the parts that were run."""
     found = []
     for part in parts:
         groups = {group.name: group for group in part.groups}
@@ -163,7 +164,7 @@ def judge(parts: list[Part]) -> list[dict[str, Any]]:
 def _judge(target: Target, value: Value) -> dict[str, Any]:
     try:
         number: float | None = target.find(value)
-    except (KeyError, ZeroDivisionError):  # that contestant was not there
+    except (KeyError, ZeroDivisionError):  # the contestant did not take part
         number = None
     return {
         "part": target.part,

@@ -1,8 +1,7 @@
-"""Producer processes of a benchmark: started, made ready, let go at the same time, their answers
-collected.
+"""Producer processes of a benchmark: they start together, and their answers are collected.
 
-A worker is `python -P -m scripts.benchmarks.workers` with a job as its first line of input (JSON:
-`kind` and what that needs). It says `ready` when it could begin, begins at the next line, and
+A worker is `python -P -m scripts.benchmarks.workers`. The first line of its input is a job (JSON:
+`kind` and what that needs). The worker says `ready` when it can begin, begins at the next line, and
 answers with one JSON object.
 """
 
@@ -57,7 +56,7 @@ def workers(jobs: list[dict[str, Any]]) -> Iterator[Workers]:
                 [sys.executable, "-P", "-m", "scripts.benchmarks.workers"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                start_new_session=True,  # as programs started each by itself; and Ctrl-C is for the bench
+                start_new_session=True,  # like programs of their own; and Ctrl-C is for the bench alone
             )
             processes.append(process)
             assert process.stdin
@@ -66,7 +65,7 @@ def workers(jobs: list[dict[str, Any]]) -> Iterator[Workers]:
         for process in processes:
             Workers._line(process)
         yield Workers(processes)
-    except BaseException:  # nobody waits for what they would say
+    except BaseException:  # nobody waits for their answers
         for process in processes:
             process.kill()
         raise

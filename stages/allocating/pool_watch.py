@@ -1,4 +1,4 @@
-"""Looks after the write buffers of all lanes: locks them into memory, and says when they run short."""
+"""Watches the write buffers of all lanes: locks them into memory, and says when they run short."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ log = logging.getLogger(__name__)
 
 
 class PoolWatch:
-    """`look` and `lock_one` every now and then; the allocator's. `lanes` is the live table of lane
-    rows.
+    """The allocator calls `update` and `lock_one` every now and then.
+
+    `lanes` is the live table of lane rows.
     """
 
     def __init__(self, pool: Path, lanes: npt.NDArray[np.uint64], low_water_ms: int, locks_memory: bool) -> None:
@@ -31,9 +32,11 @@ class PoolWatch:
         self._said_not_locked = False
         lanes[:, Lane.LOCKED_BYTES] = 0  # what an allocator that was killed had locked went with it
 
-    def look(self, now: int) -> None:
-        """At the lanes' free buffers. `now`: monotonic ns. Lets go of what was given back: the
-        memory is free only when the last mapping goes."""
+    def update(self, now: int) -> None:
+        """Warns of lanes that have long had no free buffer, and unmaps buffers that were given back.
+
+        The memory of buffers is free only when the last mapping goes. `now`: monotonic ns.
+        """
         lanes = self._with_buffers()
         for lane in lanes:
             self._watch_level(lane, now)
@@ -67,7 +70,7 @@ class PoolWatch:
     # ---- locked into memory ---------------------------------------------------------------------
 
     def lock_one(self) -> None:
-        """Locks a lane's buffers that are new, which takes some 25 ms."""
+        """Locks the buffers of one lane that are new, which takes some 25 ms."""
         if not self._locks_memory:
             return
         lane = next((lane for lane in self._with_buffers() if lane not in self._locked), None)

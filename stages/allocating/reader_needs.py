@@ -1,8 +1,8 @@
-"""What registered readers still need of each lane, as an offset of its log: retention keeps it.
+"""What named readers still need of each lane, as an offset of its log: retention keeps it.
 
-A reader's file may have been written by anybody. Nothing in it can stop this stage: no pattern is
-matched here, no path is made of what it says, and whatever is wrong with one keeps everything for
-that reader, with a word in the log.
+Anybody may have written a reader's file, and nothing in it can stop this stage. No pattern is
+matched here, and no path is made of what the file says. Where something is wrong with a file,
+everything is kept for its reader, and the log says so.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError
-from commitlog.reading.registered_readers import RegisteredReader, RegisteredReaders
+from commitlog.reading.named_readers import NamedReader, NamedReaders
 
 log = logging.getLogger(__name__)
 
@@ -21,31 +21,29 @@ _UNKNOWN = "?"
 
 
 class ReaderNeeds:
-    """`refresh` reads where the readers are; then `holder` says who keeps a part of a lane."""
+    """`refresh` reads where the readers are; then `holder` says which one needs a part of a lane."""
 
     def __init__(self, directory: StoreDirectory, store_id: str) -> None:
         self.directory, self.store_id = directory, store_id
-        self.readers = RegisteredReaders(directory)
+        self.readers = NamedReaders(directory)
         self._needs: dict[int, list[tuple[int, str]]] = {}
         self._complaints: set[str] = set()
-        self._loaded: dict[str, tuple[tuple[int, int, int], RegisteredReader | str]] = {}
-        """Name → its file's stamp, and what was in it; or what is wrong with it."""
+        self._loaded: dict[str, tuple[tuple[int, int, int], NamedReader | str]] = {}
+        """Name of a reader → its file's stamp, and what is in the file, or what is wrong with it."""
 
     def refresh(self) -> None:
-        """Reads all registered readers and finds the place of each one's next message in the
-        consume queues.
-        """
+        """Reads all named readers, and finds each one's next message in the consume queues."""
         self._needs = {}
         complaints: set[str] = set()
         try:
             names = self.readers.names()
         except OSError as error:
-            complaints.add(f"registered readers can't be listed, so everything is kept: {error}")
+            complaints.add(f"named readers can't be listed, so everything is kept: {error}")
             self._keep_all(_UNKNOWN)
             names = []
         self._loaded = {name: known for name, known in self._loaded.items() if name in names}
         for name in names:
-            complaint = self._look_at(name)
+            complaint = self._note_needs(name)
             if complaint:
                 complaints.add(complaint)
         for complaint in complaints - self._complaints:
@@ -53,39 +51,38 @@ class ReaderNeeds:
         self._complaints = complaints
 
     def holder(self, lane: int, end: int) -> str | None:
-        """The name of a reader that needs something below `end` (bytes of the lane's log)."""
+        """The name of a reader that needs something below `end`, an offset of the lane's log."""
         return next((name for where, name in self._needs.get(lane, ()) if where < end), None)
 
-    def _look_at(self, name: str) -> str:
-        """Notes what a reader needs; what there is to complain of, or nothing."""
+    def _note_needs(self, name: str) -> str:
+        """Notes what a reader needs. Returns what is wrong with its file, or nothing."""
         try:
             reader = self._load(name)
         except FileNotFoundError:
             return ""  # removed meanwhile
         except OSError as error:
             reader = str(error)
-        if isinstance(reader, RegisteredReader):
+        if isinstance(reader, NamedReader):
             if reader.store_id != self.store_id:
                 return f"reader {name} belongs to another store; nothing is kept for it"
             try:
-                self._note(reader)
+                self._note_places(reader)
                 return ""
             except (OSError, CommitLogError) as error:
                 reader = str(error)
         self._keep_all(name)
         return f"reader {name}: where it is can't be read, so everything is kept for it: {reader}"
 
-    def _load(self, name: str) -> RegisteredReader | str:
-        """The reader, or what is wrong with its file. One that has not changed is not read again:
-        it may be large.
+    def _load(self, name: str) -> NamedReader | str:
+        """The reader, or what is wrong with its file. Raises OSError.
 
-        Raises OSError.
+        A file that has not changed is not read again: it may be large.
         """
         stamp = self.readers.stamp(name)
         known = self._loaded.get(name)
         if known is None or known[0] != stamp:
             try:
-                found: RegisteredReader | str = self.readers.load(name)
+                found: NamedReader | str = self.readers.load(name)
             except CommitLogError as error:
                 found = str(error)
             known = self._loaded[name] = stamp, found
@@ -95,26 +92,21 @@ class ReaderNeeds:
         for lane in self.directory.lane_numbers():
             self._needs.setdefault(lane, []).append((0, name))
 
-    def _note(self, reader: RegisteredReader) -> None:
+    def _note_places(self, reader: NamedReader) -> None:
         for lane in self.directory.lane_numbers():
             topics = self.directory.channel.list(self.directory.lane(lane).consumequeue)
-            wheres = [self._place(reader, topic, lane) for topic in topics]
-            needed = [where for where in wheres if where is not None]
+            places = [self._next_where(reader, topic, lane) for topic in topics]
+            needed = [where for where in places if where is not None]
             if needed:
                 self._needs.setdefault(lane, []).append((min(needed), reader.name))
 
-    def _place(self, reader: RegisteredReader, topic: str, lane: int) -> int | None:
-        """Where in the lane's log the reader's next message of a topic is; None where there is none
-        yet.
-        """
+    def _next_where(self, reader: NamedReader, topic: str, lane: int) -> int | None:
+        """The log offset of the reader's next message of a topic in a lane; None: there is none yet."""
         offset = reader.offset(topic, lane)
         if offset is None:
             return None
-        queue = ConsumeQueue(self.directory.lane(lane).queue(topic), channel=self.directory.channel)
-        try:
+        with ConsumeQueue(self.directory.lane(lane).queue_path(topic), channel=self.directory.channel) as queue:
             if offset >= queue.end():
                 return None
             entry = queue.entries(max(offset, queue.first()), 1)
             return int(entry["physical_offset"][0]) if len(entry) and entry["size"][0] else 0
-        finally:
-            queue.close()

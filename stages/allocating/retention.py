@@ -1,14 +1,15 @@
 """Deletes old segments: RocketMQ's CleanCommitLogService and CleanConsumeQueueService.
 
 A segment goes for its age (the store timestamp of its last message), for the store's total size, or
-for the disk's sake. Never the last one with data in it, never one that is not flushed and indexed;
-and what a registered reader still needs only for the disk's sake, which is reported.
+for the disk's sake. The last segment with data in it never goes, nor one that is not flushed and
+indexed. A segment that a named reader still needs goes for the disk's sake only, and the log
+says so.
 
-It goes in two steps. It is *retired*: the lane's `first` is raised, so that readers look elsewhere.
-Once the lane's `positions` file says so too, durably (the flusher stores FIRST_RECORDED then), it
-is *unlinked*, and the consume queue files wholly below with it. So a recovery never misses a file
-that it was told of, also after a power cut, and whoever is killed in between leaves files that the
-next turn unlinks.
+A segment goes in two steps. First it is *retired*: the lane's `first` is raised, so that readers
+look elsewhere. When the lane's `positions` file durably says so too (the flusher stores
+FIRST_RECORDED then), the segment is *unlinked*, and with it the consume queue files that lie wholly
+below. So a recovery never misses a file that it was told of, not even after a power cut. An
+allocator that is killed in between leaves files that the next one unlinks.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from commitlog.disk.consume_queue import unlink_below
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts, is_segment_name
 from commitlog.errors import CommitLogError
-from commitlog.shm.layout import LANE_ROWS, Header, Lane
+from commitlog.shm.layout import LANE_ROWS, Header, Lane, segment_start
 from commitlog.shm.positions import ControlRegion
 from commitlog.shm.statistics import RetentionFlag
 from commitlog.stages.allocating.reader_needs import ReaderNeeds
@@ -41,22 +42,23 @@ Reason = Literal["its age", "the store's size", "the disk's sake"]
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """Bytes in use, bytes that we may still use, and how many of these are enough whatever the
-    percentages say.
-    """
+    """How full the disk is, in bytes."""
 
     used: int
     available: int
+    """Bytes that we may still use."""
     enough: int
+    """Where so many are available, the percentages don't matter; 0: they always do."""
 
     @property
     def total(self) -> int:
-        """Bytes there are for us."""
+        """All bytes that there are for us."""
         return self.used + self.available
 
     def excess(self, percent: int) -> int:
-        """How many bytes would have to go until it is no fuller than that, or has enough free; 0 or
-        less where it is so.
+        """How many bytes would have to go until the disk is no fuller than `percent`.
+
+        0 or less where it is not fuller, or has enough available.
         """
         over = self.used - self.total * percent // 100
         return min(over, self.enough - self.available) if self.enough else over
@@ -64,18 +66,18 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class OldSegment:
-    """The oldest segment of a lane, which may go. `end` is the end of the lane's log; `needed_by` a
-    registered reader.
-    """
+    """The oldest segment of a lane, where it may go."""
 
     lane: int
     start: int
     end: int
+    """Of the lane's log, as far as it is durable."""
     needed_by: str | None
+    """The name of a named reader."""
 
 
 class Retention:
-    """`look` every now and then; `unlink_retired` as often as one likes. Both are the allocator's."""
+    """Retires old segments of a store, and unlinks them. The allocator's."""
 
     def __init__(
         self,
@@ -97,9 +99,7 @@ class Retention:
         self._note_clocks()
 
     def _note_clocks(self) -> None:
-        """Both clocks at the store's start; a later allocator of the same start goes by the first
-        one's.
-        """
+        """Notes both clocks when the first allocator of this start runs; later ones go by its note."""
         words = self._words
         if words[Header.CLOCK_GENERATION] != self.control.generation:
             words[Header.CLOCK_WALL_MS] = self.clock.wall_ms()
@@ -109,7 +109,7 @@ class Retention:
     # ---- what it is up against ------------------------------------------------------------------
 
     def clock_drift_ms(self) -> int:
-        """How far wall time has come apart from the time that passed since the store's start."""
+        """How far wall time has jumped since the store's start; positive: forwards."""
         wall = self.clock.wall_ms() - self._words[Header.CLOCK_WALL_MS]
         return wall - (self.clock.boot_ns() // 1_000_000 - self._words[Header.CLOCK_BOOT_MS])
 
@@ -138,8 +138,11 @@ class Retention:
 
     # ---- choosing -------------------------------------------------------------------------------
 
-    def look(self) -> bool:
-        """Retires what has to go, at most a batch. True when the batch was full: there may be more."""
+    def retire(self) -> bool:
+        """Retires segments that have to go, one batch at most. True: there may be more.
+
+        Raises OSError.
+        """
         disk = self._disk()
         self._words[Header.DISK_USED_PERMILLE] = disk.used * 1000 // max(disk.total, 1)
         self._needs.refresh()
@@ -163,19 +166,19 @@ class Retention:
             chosen = self._choose(by_age, excess - count * self._size, held)
             if chosen is None:
                 break
-            self._retire(*chosen)
+            self._retire_segment(*chosen)
         else:
             return True
         self._say(
             RetentionFlag.HELD_BY_READER,
             bool(held),
-            f"segments that could go are kept for registered readers ({', '.join(sorted(held))})",
+            f"segments that could go are kept for named readers ({', '.join(sorted(held))})",
             logging.WARNING,
         )
         return False
 
     def _goes_by_age(self, disk_is_high: bool) -> bool:
-        """Whether segments may be deleted for their age now."""
+        """Whether segments may go for their age now."""
         drift = self.clock_drift_ms()
         jumped = abs(drift) > _CLOCK_TOLERANCE_MS
         self._say(
@@ -189,8 +192,9 @@ class Retention:
         return self.config.reserved_hours > 0 and not jumped and in_time
 
     def _choose(self, by_age: bool, excess: int, held: set[str]) -> tuple[OldSegment, Reason] | None:
-        """The segment that has to go next and why; None when all may stay. Notes in `held` who
-        keeps one from going.
+        """The segment that has to go next, and why. None when all may stay.
+
+        Adds readers that keep a segment from going to `held`.
         """
         candidates = list(self._candidates())
         if by_age:
@@ -213,34 +217,37 @@ class Retention:
         return self._ages.newest(segment.lane, segment.start, segment.end)
 
     def _is_older(self, segment: OldSegment, horizon: int) -> bool:
-        """Whether all of it was stored before a time. Its first message mostly tells without
-        reading the rest.
+        """Whether all of a segment was stored before a time.
+
+        The first message tells in most cases, and the rest is not read.
         """
         first = self._ages.oldest(segment.lane, segment.start, segment.end)
         return first < horizon and self._newest(segment) < horizon
 
     def _candidates(self) -> Iterator[OldSegment]:
-        """The oldest segment of each lane that has one which may go."""
+        """The oldest segment of each lane, where it may go."""
         for lane in self.directory.lane_numbers():
             if lane >= LANE_ROWS:
                 continue
-            base = self.control.lane_base(lane)
-            start = self._words[base + Lane.FIRST]
-            durable = min(self._words[base + Lane.FLUSHED], self._words[base + Lane.DISPATCH_SYNCED])
-            last = max(durable - 1, 0) // self._size * self._size  # the last segment with data in it stays
+            row = self.control.row(lane)
+            start = row[Lane.FIRST]
+            durable = min(row[Lane.FLUSHED], row[Lane.DISPATCH_SYNCED])
+            last = segment_start(max(durable - 1, 0), self._size)  # the last segment with data in it stays
             if start + self._size <= last:
                 yield OldSegment(lane, start, durable, self._needs.holder(lane, start + self._size))
 
     def _total_bytes(self) -> int:
-        words, lanes = self._words, (self.control.lane_base(lane) for lane in range(LANE_ROWS))
-        return sum(words[base + Lane.ALLOCATED] - words[base + Lane.FIRST] for base in lanes)
+        """Of all segment files, by what shared memory says."""
+        rows = map(self.control.row, range(LANE_ROWS))
+        return sum(row[Lane.ALLOCATED] - row[Lane.FIRST] for row in rows)
 
     # ---- deleting -------------------------------------------------------------------------------
 
-    def _retire(self, segment: OldSegment, reason: Reason) -> None:
+    def _retire_segment(self, segment: OldSegment, reason: Reason) -> None:
+        """Raises the lane's first offset past a segment, counts it, and logs why it goes."""
         words = self._words
-        path = self.directory.lane(segment.lane).segment(segment.start)
-        words[self.control.lane_base(segment.lane) + Lane.FIRST] = segment.start + self._size
+        path = self.directory.lane(segment.lane).segment_path(segment.start)
+        self.control.row(segment.lane)[Lane.FIRST] = segment.start + self._size
         self._retired[segment.lane] = self._retired.get(segment.lane, 0) + self._size
         words[Header.DELETED_SEGMENTS] += 1
         words[Header.DELETED_BYTES] += self._size
@@ -252,13 +259,16 @@ class Retention:
             log.info("%s is deleted for %s", path, reason)
 
     def unlink_retired(self) -> None:
-        """Unlinks what lies below each lane's first offset, as far as `positions` has it durably."""
+        """Unlinks retired segments, as far as each lane's `positions` durably says that they are.
+
+        It costs little where there is nothing to unlink.
+        """
         for lane in self.directory.lane_numbers():
             if lane >= LANE_ROWS:
                 continue
-            base = self.control.lane_base(lane)
-            first = self._words[base + Lane.FIRST]
-            below = min(first, self._words[base + Lane.FIRST_RECORDED])
+            row = self.control.row(lane)
+            first = row[Lane.FIRST]
+            below = min(first, row[Lane.FIRST_RECORDED])
             if below > self._unlinked.get(lane, 0):
                 try:
                     self._unlink_in(lane, below)
@@ -269,16 +279,17 @@ class Retention:
                 self._retired[lane] = first - self._unlinked.get(lane, 0)
 
     def _unlink_in(self, lane: int, below: int) -> None:
-        place = self.directory.lane(lane)
-        names = [name for name in self.channel.list(place.commitlog) if is_segment_name(name)]
+        """Unlinks the files of a lane that lie wholly below a log offset. Raises OSError."""
+        lane_directory = self.directory.lane(lane)
+        names = [name for name in self.channel.list(lane_directory.commitlog) if is_segment_name(name)]
         old = [name for name in names if int(name) + self._size <= below]
         for name in old:
             with contextlib.suppress(FileNotFoundError):  # somebody else was quicker
-                self.channel.unlink(place.commitlog / name)
+                self.channel.unlink(lane_directory.commitlog / name)
         if old:
-            self.channel.sync_directory(place.commitlog)
-        for topic in self.channel.list(place.consumequeue):
+            self.channel.sync_directory(lane_directory.commitlog)
+        for topic in self.channel.list(lane_directory.consumequeue):
             try:
-                unlink_below(place.queue(topic), below, self.channel)
+                unlink_below(lane_directory.queue_path(topic), below, self.channel)
             except (OSError, CommitLogError) as error:  # the other queues' files go all the same
                 log.warning("lane %d, topic %s: old consume queue files can't be deleted: %s", lane, topic, error)

@@ -16,8 +16,9 @@ log = logging.getLogger(__name__)
 
 
 class SegmentAges:
-    """Store timestamps (ms) of full segments. What was asked about one segment of a lane is
-    forgotten with the next.
+    """Store timestamps (ms) of full segments.
+
+    Answers are kept for one segment a lane: the last one that was asked about.
     """
 
     def __init__(self, directory: StoreDirectory, segment_bytes: int) -> None:
@@ -25,14 +26,16 @@ class SegmentAges:
         self._known: dict[int, tuple[int, dict[str, int]]] = {}
 
     def oldest(self, lane: int, start: int, end: int) -> int:
-        """That of the first message in the segment which begins at `start`; `end` is the end of the
-        lane's log.
+        """The timestamp of the first message in the segment that begins at `start`.
+
+        `end` is the end of the lane's log.
         """
         return self._ask("oldest", lane, start, end)
 
     def newest(self, lane: int, start: int, end: int) -> int:
-        """That of the last message. Of a damaged segment: of the first message behind it, which is
-        no older.
+        """The timestamp of the last message in a segment.
+
+        For a damaged segment that of the first message behind it, which is no older.
         """
         return self._ask("newest", lane, start, end)
 

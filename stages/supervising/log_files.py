@@ -1,8 +1,8 @@
-"""The store's log files, `STORE/logs/<name>.log`, which do not grow for ever: a full one becomes
+"""The store's log files, `STORE/logs/<name>.log`. They do not grow for ever: a full one becomes
 `<name>.log.1`, and so on.
 
-RocketMQ leaves this to logback. Here a stage's log is also its standard output and error, so that
-what it says when it crashes is in it: after a rename the new file takes the place of these
+RocketMQ leaves this to logback. Here a stage's log is also its standard output and error, so that it
+has what the stage says when it crashes. After a rename the new file takes the place of these
 descriptors, for whatever writes to them.
 """
 
@@ -20,9 +20,9 @@ from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.lines import LineHandler, log_to
 
 LOG_BYTES = 16 << 20
-"""A file that has so much is full."""
+"""A file of this size is full."""
 LOGS_KEPT = 3
-"""Full ones that are kept of each log: the older ones go."""
+"""So many full files of each log are kept; older ones go."""
 
 
 def open_log(path: Path) -> int:
@@ -37,8 +37,9 @@ def log_to_file(path: Path) -> None:
 
 
 def log_to_own_output(path: Path) -> None:
-    """Sends this process's log to its standard error, which whoever started it has opened at
-    `path`, like its output. What is something else, such as a terminal, is left as it is."""
+    """Sends this process's log to its standard error. Where that is the file at `path`, it is rotated;
+    something else, such as a terminal, is left as it is.
+    """
     with contextlib.suppress(OSError):
         if os.path.samestat(os.fstat(sys.stderr.fileno()), os.stat(path)):
             log_to(RotatingHandler(sys.stderr, path, [sys.stdout.fileno(), sys.stderr.fileno()]))
@@ -47,7 +48,7 @@ def log_to_own_output(path: Path) -> None:
 
 
 def last_lines(path: Path, most: int = 4096, channel: FileChannel = DISK) -> list[str]:
-    """The last lines of a log, of the full one before it where it is empty. Raises OSError."""
+    """The last lines of a log; where it is empty, those of the full one before it. Raises OSError."""
     for file in (path, _full(path, 1)):
         with channel.opened(file) as fd:
             size = channel.size(fd)
@@ -74,15 +75,15 @@ class RotatingHandler(LineHandler):
         self._limit_bytes = limit_bytes or LOG_BYTES
 
     def emit(self, record: logging.LogRecord) -> None:
-        """A file that can't be rotated now goes on growing: its lines matter more."""
+        """Writes a line. A file that can't be rotated now goes on growing: its lines matter more."""
         with contextlib.suppress(OSError):
             if self._channel.size(self._descriptors[0]) >= self._limit_bytes:
                 self._rotate()
         super().emit(record)
 
     def _rotate(self) -> None:
-        """The names move on by one, where nobody else has moved them; then the log's own name is a
-        new file's.
+        """Moves the names on by one, where nobody else has moved them. Then the log's own name is a new
+        file's.
         """
         facts = os.fstat(self._descriptors[0])
         with contextlib.suppress(FileNotFoundError):  # somebody has removed it

@@ -1,9 +1,9 @@
 """How long a process has waited for another: only time in which it ran itself.
 
 When a machine stands still (a paused virtual machine or container, the cgroup freezer, SIGSTOP to a
-whole group) nobody runs, so nobody hangs; and the clock goes on. Whoever waits looks every now and
-then. Between two looks no more than `STEP_NS` is counted, so a standstill of any length is one
-step.
+whole group), nobody runs, so nobody hangs; but the clock goes on. Whoever waits asks every now and
+then whether the time is over. Between two questions no more than `STEP_NS` is counted, so a
+standstill of any length is one step.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ STEP_NS = 400_000_000
 
 
 class Patience:
-    """`is_over` once so much time (ns) was spent waiting."""
+    """A limit of the time (ns) that is spent waiting."""
 
     def __init__(self, clock: Clock, limit_ns: int) -> None:
         self.spent_ns, self.limit_ns = 0, limit_ns
         self._clock, self._looked_ns = clock, clock.monotonic_ns()
 
     def is_over(self) -> bool:
+        """Whether more than the limit was spent. To be asked every now and then."""
         now = self._clock.monotonic_ns()
         self.spent_ns += min(now - self._looked_ns, STEP_NS)
         self._looked_ns = now
@@ -40,8 +41,8 @@ class _Silence:
 
 
 class Heartbeats:
-    """What the supervisor has seen of the stages' hearts: a stage is silent from when it saw the
-    last beat.
+    """What the supervisor has seen of the stages' hearts. A stage is silent from the moment when the
+    supervisor saw its last beat.
     """
 
     def __init__(self, control: ControlRegion, clock: Clock) -> None:
@@ -49,12 +50,14 @@ class Heartbeats:
         self._silences: dict[str, _Silence] = {}
 
     def silent_for(self, name: str, pid: int, limit_ns: int, start_ns: int) -> int:
-        """For how long (ns) a stage has been silent, if that is longer than the limit; else 0. One
-        that has just been launched, and has not said its pid, has `start_ns` for its first beat if
-        that is longer."""
-        words, base = self._control.words, self._control.stage_base(name)
-        has_begun = words[base + Stage.PID] == pid
-        sign = pid, words[base + Stage.HEARTBEAT] if has_begun else 0
+        """For how long a stage has been silent, ns, where that is longer than the limit; else 0.
+
+        A stage that was just launched, and has not said its pid, has `start_ns` for its first beat if
+        that is longer than the limit.
+        """
+        row = self._control.stage_row(name)
+        has_begun = row[Stage.PID] == pid
+        sign = pid, row[Stage.HEARTBEAT] if has_begun else 0
         known = self._silences.get(name)
         if known is None or known.sign != sign:
             limit_ns = limit_ns if has_begun else max(limit_ns, start_ns)

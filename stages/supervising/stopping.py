@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
 
 from commitlog.disk.checkpoint import Positions, PositionsFile, StoreCheckpoint
 from commitlog.disk.direct_segment import clear_unpublished
@@ -14,26 +17,19 @@ from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreF
 from commitlog.errors import CommitLogError
 from commitlog.opening.stray_pools import remove_pool
 from commitlog.reading.queue_bounds import total_of_ends
-from commitlog.shm.layout import Lane
+from commitlog.shm.layout import Lane, segment_start
 from commitlog.shm.pool import remove_buffers
 from commitlog.shm.positions import ControlRegion, counted_entries
-
-
-@dataclass(frozen=True)
-class StopReport:
-    """How a stop ended: `kept` says, a line each, why a lane's pool file stays (nothing in it is
-    lost).
-    """
-
-    drained: bool
-    kept: list[str]
+from commitlog.status import StopReport
 
 
 def close_store(
     directory: StoreDirectory, facts: StoreFacts, control: ControlRegion, channel: FileChannel
 ) -> StopReport:
-    """Closes every lane that nobody holds and that is drained; the pool goes when all of them are."""
-    kept = []
+    """Closes every lane that nobody holds and that is drained. The pool goes when all lanes are
+    closed; else the report says, a line each, why a lane keeps it (nothing in it is lost).
+    """
+    kept: list[str] = []
     for number in directory.lane_numbers():
         try:
             reason = _close_lane(directory.lane(number), facts, control, channel)
@@ -50,12 +46,15 @@ def close_store(
             kept.append(f"store.json can't be written: {error}")
     if not kept:
         remove_pool(control.region.path.parent)
-    return StopReport(drained=not kept, kept=kept)
+    return StopReport(drained=not kept, kept=tuple(kept))
 
 
 def give_up_pool(directory: StoreDirectory, facts: StoreFacts, control: ControlRegion, channel: FileChannel) -> None:
-    """Removes the pool that a failed start has made. As a stop does where `store.json` names it
-    already, because a producer may have found it there; what can't be said of that is kept."""
+    """Removes the pool that a failed start has made. Raises OSError.
+
+    Where `store.json` names the pool already, a producer may have found it there: then this does what
+    a stop does. Where `store.json` can't be read, too.
+    """
     try:
         is_named = directory.load().pool == facts.pool
     except CommitLogError:
@@ -66,33 +65,57 @@ def give_up_pool(directory: StoreDirectory, facts: StoreFacts, control: ControlR
         remove_pool(control.region.path.parent)
 
 
-def _close_lane(lane: LaneDirectory, facts: StoreFacts, control: ControlRegion, channel: FileChannel) -> str | None:
-    """Why the lane's buffers must stay, or None."""
-    words, base = control.words, control.lane_base(lane.number)
-    with lane_locked(lane, control.region.path.parent, channel) as is_ours:
+def is_undrained(control: ControlRegion) -> bool:
+    """Whether a stage can still do something: flush what was accepted, or index what was flushed."""
+    lanes = _sound_lanes(control)
+    left = (lanes[:, Lane.WROTE] != lanes[:, Lane.FLUSHED]) | (lanes[:, Lane.FLUSHED] != lanes[:, Lane.DISPATCHED])
+    return bool(left.any())
+
+
+def rewrites_are_left(control: ControlRegion) -> bool:
+    """Whether a flusher has asked for a rewrite that no committer has carried out."""
+    lanes = _sound_lanes(control)
+    return bool((lanes[:, Lane.REWRITE_WANTED] != lanes[:, Lane.REWRITTEN]).any())
+
+
+def _sound_lanes(control: ControlRegion) -> npt.NDArray[np.uint64]:
+    """A copy of the rows of all lanes but damaged ones (LaneDamaged), for which no stage can do anything."""
+    lanes = control.lane_table()
+    sound: npt.NDArray[np.uint64] = lanes[lanes[:, Lane.COMMITTER_FAULT] != errno.EILSEQ]
+    return sound
+
+
+def _close_lane(
+    lane_directory: LaneDirectory, facts: StoreFacts, control: ControlRegion, channel: FileChannel
+) -> str | None:
+    """Writes a lane's last positions and RocketMQ's files, and removes its buffers. Returns why the
+    buffers must stay, or None.
+    """
+    lane, row = lane_directory.number, control.row(lane_directory.number)
+    with lane_locked(lane_directory, control.region.path.parent, channel) as is_ours:
         if not is_ours:
-            return f"lane {lane.number}: producer {words[base + Lane.LESSEE_PID]} still holds it"
-        wrote, flushed = words[base + Lane.WROTE], words[base + Lane.FLUSHED]
-        if words[base + Lane.FLUSHER_FAULT] == errno.ENOENT:
+            return f"lane {lane}: producer {row[Lane.LESSEE_PID]} still holds it"
+        wrote, flushed = row[Lane.WROTE], row[Lane.FLUSHED]
+        if row[Lane.FLUSHER_FAULT] == errno.ENOENT:
             return (
-                f"lane {lane.number}: segment files were removed under the running store; its buffers stay, with the bytes "
+                f"lane {lane}: segment files were removed under the running store; its buffers stay, with the bytes "
                 f"of the last ones: put the files back if you can, then start again"
             )
-        if wrote != flushed and words[base + Lane.COMMITTER_FAULT] == errno.EILSEQ:
+        if wrote != flushed and row[Lane.COMMITTER_FAULT] == errno.EILSEQ:
             return (
-                f"lane {lane.number}: of {wrote - flushed} bytes that were accepted a failed sync lost some, and the file no "
+                f"lane {lane}: of {wrote - flushed} bytes that were accepted a failed sync lost some, and the file no "
                 f"longer holds them; the next start keeps what is whole and says what is not"
             )
         if wrote != flushed:
-            return f"lane {lane.number}: {wrote - flushed} bytes are in the pool, not flushed yet; the next start drains them"
-        _remove_unused_segments(lane, words, base, channel)
-        if clear_unpublished(lane, words, base, channel):
-            _sync_segment(lane, wrote - wrote % words[base + Lane.SEGMENT_SIZE], channel)
-        timestamp = words[base + Lane.DISPATCHED_TIMESTAMP]
-        first = words[base + Lane.FIRST]
-        dispatched = max(words[base + Lane.DISPATCH_SYNCED], first)  # what lies below needs no entries
-        entries = counted_entries(words, base, dispatched)
-        PositionsFile(lane, facts.id, channel).store(
+            return f"lane {lane}: {wrote - flushed} bytes are in the pool, not flushed yet; the next start drains them"
+        _remove_unused_segments(lane_directory, row, channel)
+        if clear_unpublished(lane_directory, row, channel):
+            _sync_segment(lane_directory, segment_start(wrote, row[Lane.SEGMENT_SIZE]), channel)
+        timestamp = row[Lane.DISPATCHED_TIMESTAMP]
+        first = row[Lane.FIRST]
+        dispatched = max(row[Lane.DISPATCH_SYNCED], first)  # what lies below needs no entries
+        entries = counted_entries(row, dispatched)
+        PositionsFile(lane_directory, facts.id, channel).store(
             Positions(
                 generation=control.generation,
                 flushed_where=flushed,
@@ -100,35 +123,37 @@ def _close_lane(lane: LaneDirectory, facts: StoreFacts, control: ControlRegion, 
                 first_where=first,
                 last_store_timestamp=timestamp,
                 drained=True,
-                entries=total_of_ends(lane, first, dispatched, channel) if entries < 0 else entries,
+                entries=total_of_ends(lane_directory, first, dispatched, channel) if entries < 0 else entries,
             )
         )
-        StoreCheckpoint(timestamp, timestamp, 0).save(lane.checkpoint_file, channel)
+        StoreCheckpoint(timestamp, timestamp, 0).save(lane_directory.checkpoint_file, channel)
         with contextlib.suppress(FileNotFoundError):
-            channel.unlink(lane.abort_file)
-        channel.sync_directory(lane.path)
-        if words[base + Lane.BUFFERS] & 1:
-            words[base + Lane.BUFFERS] += 1
-            remove_buffers(control.region.path.parent, lane.number)
+            channel.unlink(lane_directory.abort_file)
+        channel.sync_directory(lane_directory.path)
+        if row[Lane.BUFFERS] & 1:
+            row[Lane.BUFFERS] += 1
+            remove_buffers(control.region.path.parent, lane)
     return None
 
 
-def _sync_segment(lane: LaneDirectory, start: int, channel: FileChannel) -> None:
-    with channel.opened(lane.segment(start), write=True) as fd:
+def _sync_segment(lane_directory: LaneDirectory, start: int, channel: FileChannel) -> None:
+    with channel.opened(lane_directory.segment_path(start), write=True) as fd:
         channel.fdatasync(fd)
 
 
-def _remove_unused_segments(lane: LaneDirectory, words: memoryview, base: int, channel: FileChannel) -> None:
-    """Segments that were made ahead and never written to: RocketMQ would take them for the log's
-    end.
+def _remove_unused_segments(lane_directory: LaneDirectory, row: memoryview, channel: FileChannel) -> None:
+    """Removes segments that were made ahead and never written to: RocketMQ would take them for the
+    log's end.
 
     The pool may outlive this stop for another lane's sake, so it is told first.
     """
     unused = [
-        name for name in channel.list(lane.commitlog) if is_segment_name(name) and int(name) >= words[base + Lane.WROTE]
+        name
+        for name in channel.list(lane_directory.commitlog)
+        if is_segment_name(name) and int(name) >= row[Lane.WROTE]
     ]
     if unused:
-        words[base + Lane.ALLOCATED] = int(unused[0])
+        row[Lane.ALLOCATED] = int(unused[0])
         for name in unused:
-            channel.unlink(lane.commitlog / name)
-        channel.sync_directory(lane.commitlog)
+            channel.unlink(lane_directory.commitlog / name)
+        channel.sync_directory(lane_directory.commitlog)

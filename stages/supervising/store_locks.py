@@ -4,26 +4,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 
 from commitlog.clock import Clock
 from commitlog.disk.file_channel import FileChannel
-from commitlog.disk.locks import stage_at
+from commitlog.disk.locks import holder_of, poll, stage_at, try_file, write_holder
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import StoreRefused, StoreRunning
 from commitlog.shm.layout import STAGES
 from commitlog.shm.positions import CONTROL_NAME
 
-_POLL_SECONDS = 0.02
 _OWNER_WAIT_NS = 1_000_000_000
 _SUPERVISOR = ""
 
 
 class StoreLocks:
-    """The supervisor's. Children that it forks hold them too: nobody starts a store while one of
-    them recovers a lane.
+    """The supervisor's locks. Children that it forks hold them too: so nobody starts a store while a
+    child recovers a lane.
     """
 
     def __init__(self, directory: StoreDirectory, channel: FileChannel, clock: Clock, start_wait_ms: int) -> None:
@@ -34,8 +31,8 @@ class StoreLocks:
         self._pool: Path | None = None
 
     def take(self) -> None:
-        """The files' locks; waits a little for orphans that still drain. Raises StoreRunning,
-        StoreRefused.
+        """Takes the locks of the files. Waits a little for orphans that still drain. Raises
+        StoreRunning, StoreRefused.
         """
         directory = self._directory
         try:
@@ -50,12 +47,12 @@ class StoreLocks:
         began = self._clock.monotonic_ns()
         for name in (_SUPERVISOR, *STAGES):
             self._files[name] = self._take(name, self._file(name), None, began)
-        self._channel.truncate(self._files[_SUPERVISOR], 0)
-        self._channel.pwrite(self._files[_SUPERVISOR], f"{os.getpid()}\n".encode(), 0)
+        write_holder(self._files[_SUPERVISOR], self._channel)
 
     def take_in(self, pool: Path) -> None:
-        """Those in a pool that is this store's, too: somebody may have removed the files under a
-        running store. Lets go of another pool's. Raises StoreRunning."""
+        """Takes the locks in a pool of this store too, because somebody may have removed the files under
+        a running store. Lets go of those in another pool. Raises StoreRunning.
+        """
         if pool == self._pool:
             return
         self._close(self._bytes)
@@ -65,8 +62,8 @@ class StoreLocks:
         self._pool = pool
 
     def let_stages_go(self) -> None:
-        """Each stage takes its own when it starts; those of the files last, which a late orphan
-        waits for.
+        """Lets go of the stages' locks: each stage takes its own when it starts. The files' locks go
+        last, because a late orphan waits for them.
         """
         for held in (self._bytes, self._files):
             for name in STAGES:
@@ -86,30 +83,21 @@ class StoreLocks:
 
     def _take(self, name: str, path: Path, at: int | None, began: int) -> int:
         limit_ns = self._orphans_ns if name else min(self._orphans_ns, _OWNER_WAIT_NS)
-        while True:
-            fd = self._channel.open(path, write=True, create=at is None)
-            if self._channel.try_lock(fd, at) and self._channel.is_at(fd, path):
-                return fd
-            self._channel.close(fd)
-            if self._clock.monotonic_ns() - began > limit_ns:
-                raise self._is_running(path if at is not None else None)
-            self._clock.sleep(_POLL_SECONDS)
+        fd = poll(lambda: try_file(path, self._channel, at), began + limit_ns, self._clock)
+        if fd is None:
+            raise self._is_running(path if at is not None else None)
+        return fd
 
     def _is_running(self, control: Path | None) -> StoreRunning:
-        """The error, with who holds what."""
+        """The error, which says who holds what."""
         holders = []
         for name in (_SUPERVISOR, *STAGES):
             in_file = name not in self._files and self._channel.is_locked(self._file(name))
             in_pool = control and name not in self._bytes and self._channel.is_locked(control, stage_at(name))
             if in_file or in_pool:
-                holders.append(f"{name or 'supervisor'} {self._pid(name) if in_file else '?'}")
+                pid = holder_of(self._file(name), self._channel) if in_file else "?"
+                holders.append(f"{name or 'supervisor'} {pid}")
         return StoreRunning(
             f"{self._directory.path} is running already (pids: {', '.join(holders)}): use commitlog.Producer(path) or "
             f"commitlog.Reader(path), or stop it first"
         )
-
-    def _pid(self, name: str) -> str:
-        said = b""
-        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-            said = self._channel.read_file(self._file(name), 32)
-        return said.decode(errors="replace").strip() or "?"

@@ -1,4 +1,4 @@
-"""Whether a running store still has its memory and its directory: either may be taken away under
+"""Whether a running store still has its memory and its directory. Somebody may take either away under
 it.
 """
 
@@ -16,7 +16,7 @@ from commitlog.shm.positions import ControlRegion
 
 
 class StoreWatch:
-    """`check` every now and then; the supervisor's."""
+    """The supervisor asks it every now and then."""
 
     def __init__(self, directory: StoreDirectory, control: ControlRegion) -> None:
         self.directory, self.control = directory, control
@@ -33,16 +33,17 @@ class StoreWatch:
             )
 
     def check_place(self) -> None:
-        """Raises StoreMoved where the store's path leads to another directory than at its start:
-        whatever is written there now is not written to the store."""
+        """Raises StoreMoved where the store's path leads to another directory than at its start. What
+        would be written there would not be written to the store.
+        """
         if not self.control.is_at(self.directory.path):
             raise store_moved(self.directory.path, self.pool)
 
     def _unlinked_buffers(self) -> Path | None:
-        """A lane's buffers that have no name any more: another committer would not find them. None
-        where all have.
+        """The path of a lane's buffers that have no name any more; None where all have one.
 
-        What is mapped stays: the stages drain it, and the store stops.
+        Another committer would not find them. What is mapped stays: the stages drain it, and the store
+        stops.
         """
         lanes = self.control.lane_table()
         sequences, slots = lanes[:, Lane.BUFFERS], lanes[:, Lane.SLOTS]

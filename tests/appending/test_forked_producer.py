@@ -36,7 +36,8 @@ def _said_in_child(calls: list[Callable[[], object]]) -> list[str]:
 
 def test_a_forked_child_waits_for_nothing(tmp_path: Path) -> None:
     """Not by `flush`, not by a receipt; with the parent's sockets used before the fork. What is
-    flushed it can see. The parent goes on."""
+    flushed it can see. The parent goes on.
+    """
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
         done = producer.send("t", b"x")
         done.wait("flushed", 60)

@@ -28,7 +28,7 @@ BODIES: dict[str, tuple[Any, list[bytes]]] = {
 
 @pytest.mark.parametrize("crc", [True, False])
 @pytest.mark.parametrize("name", BODIES)
-@pytest.mark.parametrize("more", [{}, {"tags": "new", "properties": {"a": "ü"}, "wait": False}], ids=["plain", "more"])
+@pytest.mark.parametrize("more", [{}, {"tags": "new", "headers": {"a": "ü"}, "wait": False}], ids=["plain", "more"])
 def test_it_is_what_single_sends_make(
     name: str, more: Any, crc: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,10 +46,10 @@ def test_it_is_what_single_sends_make(
                 places = receipt.physical_offsets.tolist()
             else:
                 pairs = zip(bodies, KEYS, strict=True)
-                places = [producer.send("t", body, key, **more).physical_offset for body, key in pairs]
+                places = [producer.send("t", body, key=key, **more).physical_offset for body, key in pairs]
             producer.send("t", b"last", key="x")
             made.settle()
-            found.append((made.supervisor.directory.lane(0).segment(0).read_bytes(), places))
+            found.append((made.supervisor.directory.lane(0).segment_path(0).read_bytes(), places))
             with commitlog.Reader(made.path) as reader:
                 keys = [message.key for message in reader]
             assert keys == [None, *(key or None for key in KEYS), "x"]
@@ -63,8 +63,8 @@ def test_wrong_keys_leave_nothing(tmp_path: Path, subtests: pytest.Subtests) -> 
     with bench(tmp_path / "store") as made:
         batch: Any = made.producer().send_batch
         wrong: list[tuple[dict[str, Any], type[errors.CommitLogError], str]] = [
-            ({"keys": ["a"]}, errors.IllegalMessage, "1 keys for 2 bodies"),
-            ({"keys": ["a"] * 3}, errors.IllegalMessage, "3 keys for 2 bodies"),
+            ({"keys": ["a"]}, errors.IllegalMessage, "1 keys for 2 values"),
+            ({"keys": ["a"] * 3}, errors.IllegalMessage, "3 keys for 2 values"),
             ({"keys": "ab"}, errors.IllegalMessage, "not str"),
             ({"keys": iter("ab")}, errors.IllegalMessage, "see also key="),
             ({"keys": ["a", "b"], "key": "c"}, errors.IllegalMessage, "both given"),
@@ -74,7 +74,7 @@ def test_wrong_keys_leave_nothing(tmp_path: Path, subtests: pytest.Subtests) -> 
             ({"keys": ["a", "\x01"]}, errors.IllegalProperty, "key 1 of the batch"),
             ({"keys": ["a", "\ud800"]}, errors.IllegalProperty, "key 1 of the batch"),
             ({"keys": ["a", "x" * 40_000]}, errors.PropertiesTooLarge, "key 1 of the batch"),
-            ({"keys": ["a", "x" * 17_000]}, errors.MessageTooLarge, "split the body"),
+            ({"keys": ["a", "x" * 17_000]}, errors.MessageTooLarge, "split the value"),
         ]
         for arguments, error, text in wrong:
             with subtests.test(str(arguments)[:50]):

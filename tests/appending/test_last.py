@@ -88,12 +88,12 @@ def test_sending_goes_on_after_it(tmp_path: Path) -> None:
                     producer.last("t")
                 return b"asked"
 
-        producer.send("t", Asking(), key="7", tags="g", properties={"p": "x"})
+        producer.send("t", Asking(), key="7", tags="g", headers={"p": "x"})
         with pytest.raises(errors.MessageTooLarge):
             producer.send("t", bytes(1 << 20))
         found = producer.last("t")
         assert found is not None
-        assert (found.value, found.key, found.tags, found.properties) == (b"asked", "7", "g", {"p": "x"})
+        assert (found.value, found.key, found.tags, found.headers) == (b"asked", "7", "g", {"p": "x"})
         assert producer.send("t", b"").offset == 1
         with pytest.raises(errors.IllegalTopic):
             producer.last(["t"])  # type: ignore[arg-type]
@@ -125,13 +125,13 @@ def test_a_damaged_consume_queue_is_not_believed(harm: str, tmp_path: Path) -> N
         if harm == "removed":
             shutil.rmtree(lane.consumequeue / "old")
         elif harm == "zeroed":
-            file = lane.queue("old") / ("0" * 20)
+            file = lane.queue_path("old") / ("0" * 20)
             file.write_bytes(bytes(file.stat().st_size))
         else:
-            other = ConsumeQueue(lane.queue("t"))
+            other = ConsumeQueue(lane.queue_path("t"))
             entry = other.entries(0, 1).tobytes()
             other.close()
-            with (lane.queue("old") / ("0" * 20)).open("r+b") as queue:
+            with (lane.queue_path("old") / ("0" * 20)).open("r+b") as queue:
                 queue.write(entry)
         assert last(producer, "old") == (0, b"once")
 
@@ -142,7 +142,7 @@ def test_a_missing_segment_is_an_error_of_ours(tmp_path: Path) -> None:
         producer = indexed(made)
         lane = made.supervisor.directory.lane(producer.lane)
         shutil.rmtree(lane.consumequeue)
-        lane.segment(0).unlink()
+        lane.segment_path(0).unlink()
         with pytest.raises(errors.DamagedFile, match="missing"):
             producer.last("old")
         assert last(producer, "t") == (39, b"39 " + bytes(8000))

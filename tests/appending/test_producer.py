@@ -58,12 +58,12 @@ def read(store: commitlog.Store, **how: Any) -> list[commitlog.Message]:
 def test_a_message_comes_back_as_it_was_sent(store_of_each_way: commitlog.Store) -> None:
     """Every part of it, and the receipt says where it is."""
     producer = store_of_each_way.producer()
-    receipt = producer.send("orders", b"one", key="42", tags="new", properties={"trace": "x"}, born_timestamp=1234)
+    receipt = producer.send("orders", b"one", key="42", tags="new", headers={"trace": "x"}, born_timestamp=1234)
     assert receipt.wait("flushed", timeout=60) is PutMessageStatus.PUT_OK
     assert receipt.done("committed")
     (message,) = read(store_of_each_way)
     assert (message.topic, message.partition, message.offset) == ("orders", producer.lane, 0)
-    assert (message.key, message.tags, message.value, message.properties) == ("42", "new", b"one", {"trace": "x"})
+    assert (message.key, message.tags, message.value, message.headers) == ("42", "new", b"one", {"trace": "x"})
     assert message.born_timestamp == 1234
     assert message.message_id == receipt.message_id
     assert message.physical_offset == receipt.physical_offset == 0
@@ -92,18 +92,18 @@ def test_messages_roll_over_segments(store_of_each_way: commitlog.Store) -> None
     assert [message.value for message in read(store_of_each_way)] == bodies
 
 
-REFUSED: list[tuple[tuple[Any, ...], type[Exception]]] = [
-    (("bad topic", b""), errors.IllegalTopic),
-    (("", b""), errors.IllegalTopic),
-    (("..", b""), errors.IllegalTopic),
-    (("t" * 256, b""), errors.IllegalTopic),
-    (("t", b"x" * (1 << 15)), errors.MessageTooLarge),
-    (("t", b"", "key\x01"), errors.IllegalProperty),
-    (("t", b"", None, None, {"KEYS": "x"}), errors.IllegalProperty),
-    (("t", b"", None, None, {"a": "x" * 40_000}), errors.PropertiesTooLarge),
-    (("t", "text"), TypeError),
-    (("t", {"a": 1}), TypeError),
-    (("t", None), TypeError),
+REFUSED: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception]]] = [
+    (("bad topic", b""), {}, errors.IllegalTopic),
+    (("", b""), {}, errors.IllegalTopic),
+    (("..", b""), {}, errors.IllegalTopic),
+    (("t" * 256, b""), {}, errors.IllegalTopic),
+    (("t", b"x" * (1 << 15)), {}, errors.MessageTooLarge),
+    (("t", b""), {"key": "key\x01"}, errors.IllegalProperty),
+    (("t", b""), {"headers": {"KEYS": "x"}}, errors.IllegalProperty),
+    (("t", b""), {"headers": {"a": "x" * 40_000}}, errors.PropertiesTooLarge),
+    (("t", "text"), {}, TypeError),
+    (("t", {"a": 1}), {}, TypeError),
+    (("t", None), {}, TypeError),
 ]
 
 
@@ -116,10 +116,10 @@ APPEND_STATUS: dict[type[Exception], AppendMessageStatus] = {
 def test_what_is_refused_leaves_nothing(store: commitlog.Store, subtests: pytest.Subtests) -> None:
     """A named error, no record, and the next message takes the offset."""
     producer = store.producer()
-    for number, (arguments, error) in enumerate(REFUSED):
-        with subtests.test(error=error.__name__, arguments=arguments):
+    for number, (arguments, more, error) in enumerate(REFUSED):
+        with subtests.test(error=error.__name__, arguments=arguments, more=more):
             with pytest.raises(error) as raised:
-                producer.send(*arguments)
+                producer.send(*arguments, **more)
             assert "\n" not in str(raised.value)
             if error is errors.PropertiesTooLarge:
                 assert raised.value.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED  # type: ignore[attr-defined]
@@ -227,10 +227,8 @@ def test_an_interrupt_at_any_line_of_send_doubles_and_loses_nothing(store_of_eac
     producer = store_of_each_way.producer()
     sent: list[bytes] = []
     interrupted: list[bytes] = []
-    files = {
-        sys.modules[f"commitlog.{name}"].__file__
-        for name in ("producer", "appending.write_place", "record.bound_encoder")
-    }
+    modules = ("commitlog.producer", "commitlog.appending.write_place", "commitlog.record.bound_encoder")
+    files = {sys.modules[name].__file__ for name in modules}
 
     def interrupt_at(line: int) -> Any:
         seen = 0
@@ -419,7 +417,8 @@ def test_sync_flush_returns_when_flushed_and_times_out_by_name(tmp_path: Path) -
 def test_store_timestamps_never_go_back(store: commitlog.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that jumps back, or forward and back again, gives the last timestamp: to single
     messages, to batches and to the lane's next producer. So messages are found by their time
-    whatever it did."""
+    whatever it did.
+    """
     now, hour = time.time_ns(), 3_600_000_000_000
     for wall in (now, 0, now + hour, now - hour, now):
         monkeypatch.setattr("commitlog.producer.time_ns", partial(int, wall))
@@ -450,14 +449,14 @@ def test_a_batch_is_all_or_nothing_in_one_segment(store_of_each_way: commitlog.S
     """
     producer = store_of_each_way.producer()
     producer.send("t", b"before")
-    receipt = producer.send_batch("t", [b"a", b"", b"ccc"], key="k", tags="g", properties={"p": "1"})
+    receipt = producer.send_batch("t", [b"a", b"", b"ccc"], key="k", tags="g", headers={"p": "1"})
     assert (receipt.offset, len(receipt)) == (1, 3)
     with pytest.raises(errors.MessageTooLarge, match="smaller batches"):
         producer.send_batch("t", [b"x" * 10_000] * 7)
-    with pytest.raises(errors.MessageTooLarge, match="split the body"):
+    with pytest.raises(errors.MessageTooLarge, match="split the value"):
         producer.send_batch("t", [b"x" * 20_000])
     with pytest.raises(TypeError):
-        producer.send_batch("t", ["text"])
+        producer.send_batch("t", ["text"])  # type: ignore[list-item]
     assert len(producer.send_batch("t", [])) == 0
     producer.send_batch("t", [b"y" * 10_000])
     rolled = producer.send_batch("t", [b"y" * 10_000] * 6)
@@ -469,7 +468,7 @@ def test_a_batch_is_all_or_nothing_in_one_segment(store_of_each_way: commitlog.S
     assert [m.offset for m in messages] == list(range(12))
     batch = messages[1:4]
     assert [m.value for m in batch] == [b"a", b"", b"ccc"]
-    assert {(m.key, m.tags, m.properties["p"], m.timestamp) for m in batch} == {("k", "g", "1", batch[0].timestamp)}
+    assert {(m.key, m.tags, m.headers["p"], m.timestamp) for m in batch} == {("k", "g", "1", batch[0].timestamp)}
     assert [m.physical_offset for m in batch] == receipt.physical_offsets.tolist()
 
 

@@ -22,7 +22,7 @@ import pytest
 
 import commitlog
 from commitlog import errors
-from commitlog.appending.turns import Turns
+from commitlog.appending.thread_turns import Turns
 from tests.children import in_child
 from tests.waiting import wait_until
 

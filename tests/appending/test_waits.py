@@ -13,9 +13,9 @@ import pytest
 
 import commitlog
 from commitlog import errors
-from commitlog.appending import progress
-from commitlog.appending.lane import Lease, try_lease
-from commitlog.appending.wire import WakeupSender
+from commitlog.appending import acknowledgements
+from commitlog.appending.lease import Lease, try_lease
+from commitlog.appending.wakeups import WakeupSender
 from commitlog.shm import statistics
 from commitlog.status import PutMessageStatus
 from tests.waiting import wait_until
@@ -184,7 +184,7 @@ def test_a_signal_handler_may_send_while_a_send_is_counted(tmp_path: Path, monke
     def give_up(*_: object) -> None:
         raise TimeoutError("the handler waits for ever")
 
-    monkeypatch.setattr(progress, "record_put_time", count)
+    monkeypatch.setattr(acknowledgements, "record_put_time", count)
     before = signal.signal(signal.SIGUSR1, handle), signal.signal(signal.SIGALRM, give_up)
     try:
         config = {"store": {"segment_bytes": 1 << 16, "flush_disk_type": "SYNC_FLUSH"}}

@@ -1,5 +1,6 @@
-"""Stores written by hand, without stages: what a stopped store looks like, with any part not yet
-dispatched or flushed.
+"""Stores written by hand, without stages: as stopped stores are.
+
+Any part may not be dispatched or flushed yet.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from commitlog.disk.checkpoint import Positions, PositionsFile
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts, new_store_id
+from commitlog.record.host import Host
+from commitlog.record.layout import BLANK_BYTES
 from commitlog.record.properties import encode_properties
-from commitlog.record.record import BLANK_BYTES, Host, Record, RecordEncoder, decode, encode_blank
+from commitlog.record.record import Record, RecordEncoder, decode, encode_blank
 
 V4, V6 = Host(b"\x7f\0\0\x01", 10911), Host(bytes(15) + b"\x01", 10911)
 BEGIN_MS = 1_700_000_000_000
@@ -62,7 +65,7 @@ class HandMadeLane:
 
     def _write(self, data: bytes) -> None:
         size = self.store.segment_bytes
-        path = self.store.directory.lane(self.number).segment(self.end - self.end % size)
+        path = self.store.directory.lane(self.number).segment_path(self.end - self.end % size)
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
@@ -72,21 +75,21 @@ class HandMadeLane:
             file.write(data)
 
     def dispatch(self, count: int | None = None) -> None:
-        """Places the entries of the next `count` records; None: of all."""
+        """Places the entries of the next `count` records; with None those of all."""
         upto = len(self.records) if count is None else self.dispatched + count
         by_topic = defaultdict(list)
         for record in self.records[self.dispatched : upto]:
             if not record.sys_flag & 4:
                 by_topic[record.topic].append(record)
         for topic, records in by_topic.items():
-            queue = ConsumeQueue(self.store.directory.lane(self.number).queue(topic), 20 * 1000)
+            queue = ConsumeQueue(self.store.directory.lane(self.number).queue_path(topic), 20 * 1000)
             columns = [(r.queue_offset, r.physical_offset, r.total_size, r.tags_code) for r in records]
             queue.place(*zip(*columns, strict=True))
             queue.close()
         self.dispatched = upto
 
     def publish(self, *, flushed: int | None = None, first: int = 0) -> None:
-        """Writes `positions`: everything is flushed, or the log up to `flushed` (bytes)."""
+        """Writes `positions`: everything is flushed, or the log up to offset `flushed`."""
         done = self.records[: self.dispatched]
         where = done[-1].physical_offset + done[-1].total_size if done else 0
         limit = self.end if flushed is None else flushed
@@ -98,15 +101,15 @@ class HandMadeLane:
         )
 
     def forget_before(self, segment: int) -> None:
-        """Retention: the segments below the one of this number are gone."""
+        """Plays retention: removes the segments below this one."""
         size = self.store.segment_bytes
         for number in range(segment):
-            self.store.directory.lane(self.number).segment(number * size).unlink()
+            self.store.directory.lane(self.number).segment_path(number * size).unlink()
         self.publish(first=segment * size)
 
 
 class HandMadeStore:
-    """A store's directory. `lane(n)` makes lanes."""
+    """A store's directory; `lane(n)` makes lanes."""
 
     def __init__(self, path: Path, segment_bytes: int = 1 << 16) -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -119,7 +122,7 @@ class HandMadeStore:
         return self.lanes.setdefault(number, HandMadeLane(self, number))
 
     def publish(self) -> None:
-        """All of it dispatched and flushed."""
+        """Records everything as dispatched and flushed."""
         for lane in self.lanes.values():
             lane.dispatch()
             lane.publish()

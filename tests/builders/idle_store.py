@@ -18,7 +18,9 @@ SEGMENT = 1 << 16
 
 
 class IdleStore:
-    """`directory` is its StoreDirectory, `control` its control region, `facts` what is in
+    """A store without processes.
+
+    `directory` is its StoreDirectory, `control` its control region, `facts` the content of
     store.json.
     """
 
@@ -26,15 +28,15 @@ class IdleStore:
         self.directory, self.control, self.facts = directory, control, facts
 
     def get(self, lane: int, word: int) -> int:
-        return self.control.words[self.control.lane_base(lane) + word]
+        return self.control.row(lane)[word]
 
     def set(self, lane: int, **words: int) -> None:
-        """`set(0, WROTE=5)` stores words of a lane by their names in the layout."""
+        """Stores words of a lane by their names in the layout: `set(0, WROTE=5)`."""
         for name, value in words.items():
-            self.control.words[self.control.lane_base(lane) + getattr(Lane, name)] = value
+            self.control.row(lane)[getattr(Lane, name)] = value
 
     def lease(self, lane: int, slots: int = 3) -> None:
-        """The words of a lane that somebody writes into; no buffers are made."""
+        """The words of a lane to write into; no buffers are made."""
         place = self.directory.lane(lane)
         for part in (place.commitlog, place.consumequeue, place.tmp):
             self.directory.channel.create_directory(part)
@@ -53,7 +55,7 @@ def idle_store(
     segment_bytes: int = SEGMENT,
     channel: FileChannel = DISK,
 ) -> Iterator[IdleStore]:
-    """Makes a store at `path` with its pool at `pool`, and takes the pool away again."""
+    """Makes a store at `path` with its pool at `pool`, and removes the pool afterwards."""
     directory = StoreDirectory(path, channel)
     directory.channel.create_directory(path / "locks")
     directory.channel.create_directory(directory.lanes_directory)

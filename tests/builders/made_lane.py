@@ -16,8 +16,10 @@ from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.opening.recovery import LaneEnd, recover_lane
 from commitlog.reading.log_scan import LogScan
+from commitlog.record.host import Host
+from commitlog.record.layout import BLANK_BYTES
 from commitlog.record.properties import encode_properties
-from commitlog.record.record import BLANK_BYTES, Host, RecordEncoder, decode, encode_blank
+from commitlog.record.record import RecordEncoder, decode, encode_blank
 from commitlog.record.table import RecordTable
 
 SEGMENT = 1 << 12
@@ -27,8 +29,9 @@ HOST = Host(b"\x7f\0\0\x01", 10911)
 
 @dataclass
 class MadeLane:
-    """A lane that a store wrote and closed: what is in it, and where. `places` are start and end of
-    each record.
+    """A lane that a store wrote and closed, with what is in it, and where.
+
+    `places` are start and end of each record.
     """
 
     directory: LaneDirectory
@@ -41,7 +44,7 @@ class MadeLane:
     next_offsets: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def append(self, topic: str, body: bytes, sys_flag: int = 0, dispatch: bool = True) -> None:
-        """One record, with a BLANK before it where the segment has no room."""
+        """Appends one record, after a BLANK where the segment has no room."""
         encoder = RecordEncoder(self.directory.number, HOST, HOST, self.append_crc)
         properties = encode_properties(None, "tag", {"trace": "x"}) if len(body) % 2 else b""
         remaining = self.segment_bytes - self.end % self.segment_bytes
@@ -62,14 +65,14 @@ class MadeLane:
         self.end += len(record)
 
     def index(self, topic: str, offset: int, record: bytes) -> None:
-        queue = ConsumeQueue(self.directory.queue(topic), QUEUE_FILE)
+        queue = ConsumeQueue(self.directory.queue_path(topic), QUEUE_FILE)
         found = decode(record)
         queue.place([offset], [found.physical_offset], [len(record)], [found.tags_code])
         queue.close()
 
     def write(self, where: int, data: bytes) -> None:
         """Puts bytes into the log; a segment file is made in full size."""
-        path = self.directory.segment(where - where % self.segment_bytes)
+        path = self.directory.segment_path(where - where % self.segment_bytes)
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:
@@ -79,14 +82,14 @@ class MadeLane:
             file.write(data)
 
     def read(self, start: int, end: int) -> bytes:
-        with self.directory.segment(start - start % self.segment_bytes).open("rb") as file:
+        with self.directory.segment_path(start - start % self.segment_bytes).open("rb") as file:
             file.seek(start % self.segment_bytes)
             return file.read(end - start)
 
     def set_positions(
         self, flushed: int, dispatched: int, first: int = 0, drained: bool = False, entries: int = -1
     ) -> None:
-        """Without `drained` the lane was killed: its `abort` is there."""
+        """Writes the positions. Without `drained` the lane was killed: its `abort` is there."""
         self.directory.path.mkdir(parents=True, exist_ok=True)
         if drained:
             self.directory.abort_file.unlink(missing_ok=True)
@@ -100,11 +103,11 @@ class MadeLane:
         return recover_lane(self.directory, self.segment_bytes, channel, report, queue_file_bytes=QUEUE_FILE)
 
     def kept(self) -> list[int]:
-        """Which of the written records are in the log now, byte for byte; raises for a good record
-        that was never written.
+        """Which of the written records are in the log now, byte for byte.
 
-        But for a record that lost its CRC to bytes that are properties in good order, by chance:
-        nothing else covers these, and records without that CRC are good in any log.
+        Fails for a good record that was never written, with one exception: a record may lose its
+        CRC to bytes that are by chance well-formed properties. Nothing else covers these, and
+        records without that CRC are good in any log.
         """
         numbers = {record: number for number, record in enumerate(self.records)}
         starts = {start: number for number, (start, _) in enumerate(self.places)}
@@ -126,11 +129,8 @@ class MadeLane:
 
     def entries(self, topic: str) -> list[tuple[int, int, int]]:
         """The consume queue of a topic: physical offset, size, tags code."""
-        queue = ConsumeQueue(self.directory.queue(topic), QUEUE_FILE)
-        try:
+        with ConsumeQueue(self.directory.queue_path(topic), QUEUE_FILE) as queue:
             return [tuple(entry) for entry in queue.entries(0, queue.end()).tolist()]
-        finally:
-            queue.close()
 
     def expected_entries(self, topic: str, end: int | None = None) -> list[tuple[int, int, int]]:
         found = []
@@ -168,7 +168,7 @@ def image(path: Path) -> dict[str, bytes]:
 
 
 def check_again(lane: MadeLane, end: LaneEnd) -> None:
-    """A second recovery says the same end and changes no byte."""
+    """A second recovery finds the same end and changes no byte."""
     before = image(lane.directory.path)
     again = lane.recover()
     assert (again.first, again.end, again.allocated) == (end.first, end.end, end.allocated)
@@ -177,7 +177,7 @@ def check_again(lane: MadeLane, end: LaneEnd) -> None:
 
 
 def crash(lane: MadeLane, flushed: int, dispatched: int | None = None) -> None:
-    """Positions as the flusher last wrote them before everything died."""
+    """Writes positions as the flusher had last written them when everything died."""
     lane.set_positions(flushed, flushed if dispatched is None else dispatched)
 
 

@@ -1,6 +1,4 @@
-"""Makes logs of all kinds of records in memory, and says in one form what decode and what a scan
-find in them.
-"""
+"""Makes logs of all kinds of records in memory; shows results of decode and scan in one form."""
 
 from __future__ import annotations
 
@@ -9,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from commitlog.errors import CorruptRecord
-from commitlog.record.record import Host, Record, RecordEncoder, decode
+from commitlog.record.host import Host
+from commitlog.record.record import Record, RecordEncoder, decode
 from commitlog.record.table import RecordTable
 
 BASE = 1 << 20
@@ -33,9 +32,7 @@ class MadeLog:
 def make_log(
     count: int, sizes: Callable[[int], int], *, kinds: int = 1, topics: int = 1, append_crc: bool = True
 ) -> MadeLog:
-    """A log with `kinds` of records (hosts, topics above 127 bytes, properties, transactions) in
-    turn.
-    """
+    """A log with records of `kinds` in turn: hosts, long topics, properties, transactions."""
     encoders = [RecordEncoder(LANE, born, store, append_crc) for born in HOSTS for store in HOSTS]
     parts, ends = [], [0]
     for number in range(count):
@@ -62,7 +59,7 @@ def make_log(
 
 
 def walk(data: bytes, **checks: bool) -> tuple[list[Record], str]:
-    """All records by decode alone, and its reason for the end."""
+    """All records, by decode alone, and its reason for the end."""
     records: list[Record] = []
     position = 0
     while position < len(data):
@@ -76,7 +73,7 @@ def walk(data: bytes, **checks: bool) -> tuple[list[Record], str]:
 
 
 def rows(table: RecordTable, data: bytes) -> list[tuple[object, ...]]:
-    """A table in the terms of `facts`."""
+    """A table in the form of `facts`."""
     columns = (
         table.physical_offsets, table.sizes, table.queue_ids, table.queue_offsets, table.flags, table.sys_flags,
         table.born_timestamps, table.store_timestamps, table.tags_codes, table.has_crc, table.in_queue,

@@ -9,7 +9,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from commitlog.record.scan import RecordTable, Stop, scan
+from commitlog.record.scan import scan
+from commitlog.record.table import RecordTable, Stop
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 NAMES = sorted(path.parent.name for path in VECTORS.glob("*/store.tar.gz"))
@@ -23,7 +24,7 @@ class VectorStore:
 
     @cached_property
     def files(self) -> dict[str, bytes]:
-        """Every file of the store root by its path in it."""
+        """Every file of the store root, by its path in it."""
         with tarfile.open(VECTORS / self.name / "store.tar.gz") as tar:
             return {member.name: self._read(tar, member) for member in tar if member.isfile()}
 
@@ -56,7 +57,7 @@ class VectorStore:
         return self.segments[start], offset - start
 
     def tables(self, max_records: int = 8192) -> list[RecordTable]:
-        """All records of the log; ends at the first place that is neither a record nor a BLANK."""
+        """All records of the log, up to the first place that is neither a record nor a BLANK."""
         tables: list[RecordTable] = []
         for start, data in self.segments.items():
             position = 0

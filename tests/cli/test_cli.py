@@ -18,11 +18,13 @@ from typer.testing import CliRunner
 
 import commitlog
 from commitlog.cli.app import COMMANDS, app, run_command
+from commitlog.config_file import load_config
 from tests.crash.scene import is_running, pid_of
 from tests.waiting import wait_until
 
 SMALL = "[store]\nsegment_bytes = 65536\n"
 README = Path(__file__).parents[2] / "README.md"
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def run(*arguments: object, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -261,6 +263,16 @@ def test_every_command_is_in_the_readme_and_has_help() -> None:
         done = CliRunner().invoke(app, [command, "--help"])
         assert done.exit_code == 0
         assert command in done.output
+
+
+@pytest.mark.parametrize("name", ["default", "durable", "rocketmq"])
+def test_config_prints_a_file_that_can_be_given(name: str, tmp_path: Path) -> None:
+    """With its comments."""
+    printed = run("config", name).stdout
+    assert printed == (CONFIGS / f"{name}.toml").read_bytes()
+    file = tmp_path / "mine.toml"
+    file.write_bytes(printed)
+    load_config(file)
 
 
 def test_version() -> None:

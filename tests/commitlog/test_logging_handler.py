@@ -173,7 +173,7 @@ def test_what_the_log_itself_logs_does_not_come_back(store: commitlog.Store) -> 
 
     class Talking(logging.Formatter):
         def format(self, record: logging.LogRecord) -> str:
-            logging.getLogger("commitlog.appending.progress").warning("from inside")
+            logging.getLogger("commitlog.appending.acknowledgements").warning("from inside")
             return super().format(record)
 
     handler.setFormatter(Talking())

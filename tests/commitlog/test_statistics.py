@@ -79,7 +79,8 @@ def _facts_at_rest(store: commitlog.Store, producer: commitlog.Producer) -> Stor
 
 def test_a_put_that_waited_is_counted_where_it_belongs(tmp_path: Path) -> None:
     """The flusher stands still: the pool fills up, the next put waits its second in vain. All of it
-    can be read meanwhile."""
+    can be read meanwhile.
+    """
     config = SMALL | {"producer": {"buffer_wait_ms": 1000}, "supervisor": {"hung_after_ms": 600_000}}
     with commitlog.Store.open(tmp_path / "store", config) as store, store.producer() as producer:
         producer.send("t", b"x").wait("flushed", 60)

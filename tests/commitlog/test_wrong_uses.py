@@ -48,21 +48,21 @@ def test_wrong_messages(tmp_path: Path, subtests: pytest.Subtests) -> None:
             ("topic bytes", lambda: send(b"t", b""), errors.IllegalTopic),
             ("topic list", lambda: send(["t"], b""), errors.IllegalTopic),
             ("topic dict of a batch", lambda: batch({}, [b""]), errors.IllegalTopic),
-            ("body str", lambda: send("t", "x"), errors.IllegalMessage),
-            ("body None", lambda: send("t", None), errors.IllegalMessage),
-            ("body int", lambda: send("t", 5), errors.IllegalMessage),
-            ("bodies str", lambda: batch("t", "x"), errors.IllegalMessage),
-            ("bodies of str", lambda: batch("t", [b"", "x"]), errors.IllegalMessage),
-            ("bodies of 16 bits", lambda: batch("t", np.zeros((2, 2), np.int16)), errors.IllegalMessage),
-            ("key int", lambda: send("t", b"", 5), errors.IllegalProperty),
-            ("key 0", lambda: send("t", b"", 0), errors.IllegalProperty),
-            ("key b''", lambda: send("t", b"", b""), errors.IllegalProperty),
-            ("key surrogate", lambda: send("t", b"", "\ud800"), errors.IllegalProperty),
+            ("value str", lambda: send("t", "x"), errors.IllegalMessage),
+            ("value None", lambda: send("t", None), errors.IllegalMessage),
+            ("value int", lambda: send("t", 5), errors.IllegalMessage),
+            ("values str", lambda: batch("t", "x"), errors.IllegalMessage),
+            ("values of str", lambda: batch("t", [b"", "x"]), errors.IllegalMessage),
+            ("values of 16 bits", lambda: batch("t", np.zeros((2, 2), np.int16)), errors.IllegalMessage),
+            ("key int", lambda: send("t", b"", key=5), errors.IllegalProperty),
+            ("key 0", lambda: send("t", b"", key=0), errors.IllegalProperty),
+            ("key b''", lambda: send("t", b"", key=b""), errors.IllegalProperty),
+            ("key surrogate", lambda: send("t", b"", key="\ud800"), errors.IllegalProperty),
             ("tags list", lambda: send("t", b"", tags=["a"]), errors.IllegalProperty),
             ("tags False", lambda: send("t", b"", tags=False), errors.IllegalProperty),
-            ("properties list", lambda: send("t", b"", properties=["a"]), errors.IllegalProperty),
-            ("properties str", lambda: batch("t", [b""], properties="a"), errors.IllegalProperty),
-            ("property int", lambda: send("t", b"", properties={"a": 1}), errors.IllegalProperty),
+            ("headers list", lambda: send("t", b"", headers=["a"]), errors.IllegalProperty),
+            ("headers str", lambda: batch("t", [b""], headers="a"), errors.IllegalProperty),
+            ("header int", lambda: send("t", b"", headers={"a": 1}), errors.IllegalProperty),
             ("flag -1", lambda: send("t", b"", flag=-1), errors.IllegalMessage),
             ("flag 2**31", lambda: send("t", b"", flag=1 << 31), errors.IllegalMessage),
             ("flag str", lambda: send("t", b"", flag="x"), errors.IllegalMessage),
@@ -190,9 +190,13 @@ def test_wrong_doors(tmp_path: Path) -> None:
         with pytest.raises(errors.IllegalArgument, match=r"Store\.open"):
             call()
     reader: Any = commitlog.Reader
+    with bench(tmp_path / "store") as made, pytest.raises(errors.UnknownTopic, match=r"no topic a\\nb, c; ") as raised:
+        reader(made.path, topic=["a\nb", "c"])
+    assert str(raised.value).isprintable()
     with pytest.raises(errors.IllegalArgument, match="isolation"):
         reader(tmp_path, isolation="x")
-    for topic in (5, [5], [["t"]], b"t", [None], "", ["t", ""]):
+    wrong: list[Any] = [5, [5], [["t"]], b"t", [None], "", ["t", ""], [], set(), ()]
+    for topic in wrong:
         with pytest.raises(errors.IllegalTopic, match="None for all"):
             reader(tmp_path, topic=topic)
 

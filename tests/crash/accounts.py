@@ -1,6 +1,4 @@
-"""Compares what writers noted with what the store's files hold, byte by byte, through the records
-themselves.
-"""
+"""Compares what writers noted with what the store's files hold, record by record."""
 
 from __future__ import annotations
 
@@ -16,7 +14,8 @@ from types import MappingProxyType
 from commitlog.disk.checkpoint import PositionsFile
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.record.scan import Stop, scan
+from commitlog.record.scan import scan
+from commitlog.record.table import Stop
 
 Place = tuple[int, str, int, int, int]
 """Lane, topic, queue offset, physical offset, CRC-32 of the body."""
@@ -24,7 +23,7 @@ Place = tuple[int, str, int, int, int]
 
 @dataclass(frozen=True)
 class Account:
-    """What is in the files. `places` in log order of each lane."""
+    """What is in the files; `places` are in the log order of each lane."""
 
     places: list[Place]
 
@@ -34,7 +33,7 @@ class Account:
 
 
 def read_notes(files: list[Path]) -> list[Place]:
-    """What the writers saw accepted; a line cut by a kill can't be: it is one write."""
+    """What the writers saw accepted. A kill can't cut a line: each is written by one call."""
     places = []
     for file in files:
         for line in file.read_text().splitlines() if file.exists() else []:
@@ -76,8 +75,9 @@ def _read_segment(file: Path, lane: int, places: list[Place]) -> Stop:
 
 
 def retired_below(path: Path) -> dict[int, int]:
-    """Lane → the log offset below which retention has deleted, of a store that was stopped
-    properly.
+    """Lane → the log offset below which retention has deleted.
+
+    The store has to be stopped properly.
     """
     directory = StoreDirectory(path)
     retired = {}
@@ -89,11 +89,11 @@ def retired_below(path: Path) -> dict[int, int]:
 
 
 def check(notes: list[Place], account: Account, deaths: int, retired: Mapping[int, int] = MappingProxyType({})) -> None:
-    """All accepted messages are there, exact, once, in order, queue offsets without a gap.
+    """All accepted messages are there, unchanged, once, in order, queue offsets without a gap.
 
     `deaths`: how many writers may have died between the publish and their note. `retired`: lane →
-    log offset below which nothing need be there any more, as retention has said; a segment may
-    still be.
+    the log offset below which messages may be missing, because retention has recorded it; a segment
+    below it may still be there.
     """
     notes = [place for place in notes if place[3] >= retired.get(place[0], 0)]
     places = [place for place in account.places if place[3] >= retired.get(place[0], 0)]

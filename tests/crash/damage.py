@@ -1,6 +1,4 @@
-"""What may befall files of a store while nobody runs: for the chaos, before a start that adopts the
-pool.
-"""
+"""What may happen to files of a store that does not run, before a start that has its pool."""
 
 from __future__ import annotations
 
@@ -59,7 +57,7 @@ def places(store: Path, what: str) -> list[Path]:
 
 
 def damage(store: Path, chance: random.Random, what: str = "") -> str:
-    """Does `what`, or any of these; says which, "" where there is nothing yet that it could befall."""
+    """Does `what`, or any of the kinds; returns which, "" where there was nothing to damage."""
     what = what or chance.choice(KINDS)
     found = places(store, what)
     if len(found) < 2:

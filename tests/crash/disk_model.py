@@ -1,12 +1,13 @@
-"""A disk as a power cut may leave it: what was synced is there; of the rest, each piece may be
-there or not.
+"""A disk as a power cut may leave it: what was synced is there; anything else may be missing.
 
-Bytes: a sector of 512 bytes is as it was after some of the writes to it, those of the last sync at
-least; each sector by itself, so that writes are lost, torn and reordered. Lengths: any that the
-file has had since. Names: each one as it was after some of the changes to it, those of its
-directory's last sync at least; each name by itself, also those of directories, with all that is
-below. This is harsher than ext4, whose journal keeps the order of such changes. One thing is taken
-for granted, as on every file system: a rename never loses the file. A sector is written whole or
+- Bytes: a sector of 512 bytes is as it was after some of the writes to it, at least those of the
+  last sync. Each sector is on its own, so writes are lost, torn and reordered.
+- Lengths: any that the file has had since its last sync.
+- Names: each one as it was after some of the changes to it, at least those of its directory's last
+  sync. Each name is on its own; the name of a directory brings all that is below it.
+
+This is harsher than ext4, whose journal keeps the order of such changes. Two things are taken for
+granted, as on every file system: a rename never loses the file, and a sector is written whole or
 not at all.
 """
 
@@ -22,12 +23,12 @@ from tests.crash.recording import Entry
 
 SECTOR = 512
 Luck = Literal["none", "all", "some"]
-"""What of that which was not synced is there: nothing, everything as after a kill, or anything."""
+"""How much of what was not synced is there: nothing, all as after a kill, or any part."""
 
 
 @dataclass(slots=True)
 class _Change:
-    """Of a file: `data` at `offset`, or with `data` None another length."""
+    """A change of a file: `data` at `offset`; or, with `data` None, another length."""
 
     number: int
     offset: int
@@ -44,14 +45,14 @@ class File:
     pending: list[_Change] = field(default_factory=list)
 
     def sync(self, until: int) -> None:
-        """What was done up to the change of that number is durable."""
+        """Makes the changes up to that number durable."""
         for change in self.pending:
             if change.number <= until:
                 _apply(self.kept, change)
         self.pending = [change for change in self.pending if change.number > until]
 
     def content(self, chance: random.Random, luck: Luck) -> bytes:
-        """As a power cut may leave it."""
+        """The file's bytes as a power cut may leave them."""
         if not self.pending or luck == "none":
             return bytes(self.kept)
         if luck == "all":
@@ -77,7 +78,7 @@ class File:
         return bytes(made[:length]).ljust(length, b"\0")
 
     def _lengths(self) -> list[int]:
-        """Those that the file has had since its last sync."""
+        """The lengths that the file has had since its last sync."""
         lengths = [len(self.kept)]
         for change in self.pending:
             longest = max(lengths[-1], change.length)
@@ -88,7 +89,7 @@ class File:
         return lengths
 
     def _sectors(self, chance: random.Random, newest: bytearray) -> bytearray:
-        """Each sector after some of the writes to it."""
+        """The bytes, each sector after some of the writes to it."""
         made, share = bytearray(newest), chance.choice((0.1, 0.5, 0.9))
         touched = {at for change in self.pending for at in change_sectors(change)}
         for at in sorted(touched):
@@ -103,7 +104,7 @@ class File:
 
 
 def change_sectors(change: _Change) -> range:
-    """Where the sectors begin that a change writes to."""
+    """The offsets of the sectors that a change writes to."""
     if change.data is None:
         return range(change.length, change.length)
     return range(change.offset - change.offset % SECTOR, change.offset + len(change.data), SECTOR)
@@ -128,13 +129,14 @@ def _apply_to_sector(sector: bytearray, at: int, change: _Change) -> None:
 
 
 Node = File | Literal["directory"] | None
-"""What a name stands for; None: nothing."""
+"""What a name stands for; None for nothing."""
 
 
 @dataclass(slots=True)
 class _Version:
-    """What a name stood for since the change of that number. `moved_to`: it became nothing by a
-    rename to that path.
+    """What a name stands for since the change of that number.
+
+    `moved_to` is the path of the rename by which the name disappeared.
     """
 
     number: int
@@ -143,7 +145,7 @@ class _Version:
 
 
 class Disk:
-    """Takes a journal in, entry by entry, and says at any time what a power cut may leave."""
+    """Takes in a journal, entry by entry, and says at any time what a power cut may leave."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -152,11 +154,11 @@ class Disk:
         self._begun: dict[str, int] = {}
 
     def take(self, entry: Entry) -> None:
-        """Notes of the test's are passed over."""
+        """Takes in an entry. Notes of the test itself are ignored."""
         self._number += 1
         facts = entry.facts
         if facts.get("path") == "." and entry.what == "mkdir":
-            return  # the store itself: a power cut before it is there leaves nothing to look at
+            return  # the store itself: a power cut before that leaves nothing to check
         if entry.what == "create":
             self._files[facts["file"]] = file = File()
             self._is_now(facts["path"], file)
@@ -192,9 +194,7 @@ class Disk:
             self._settle(path, until)
 
     def _settle(self, path: str, until: int) -> None:
-        """The name's change of that number, or its last before, is durable; where it moved away, it
-        has arrived.
-        """
+        """Makes the name's state at that change durable; where it moved away, also its new name."""
         versions = self._names[path]
         last = max((i for i, version in enumerate(versions) if version.number <= until), default=0)
         for version in versions[: last + 1]:
@@ -228,7 +228,7 @@ class Disk:
         return chance.randrange(len(versions))
 
     def _arrive(self, path: str, index: int, chosen: dict[str, int]) -> None:
-        """Where a name is gone by a rename, the other one is there."""
+        """Where a rename has removed a name, puts the other name there."""
         for version in self._names[path][: index + 1]:
             if version.moved_to:
                 there = self._names[version.moved_to]
@@ -243,7 +243,7 @@ def _parent(path: str) -> str:
 
 
 def write_state(state: dict[str, bytes | None], root: Path) -> None:
-    """Makes it real, below an absent directory."""
+    """Makes the files of a state, below a directory that does not exist yet."""
     root.mkdir(mode=0o700)
     for path, data in state.items():
         if data is None:

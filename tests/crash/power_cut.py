@@ -1,11 +1,10 @@
-"""Cuts the power, as often as one likes, in a run of a store that was recorded: what was flushed is
-there, each time.
+"""Cuts the power in a recorded run of a store, as often as wanted: what was flushed is there.
 
-A store is run and its disk recorded in all processes (recording.py): lanes, topics, rolls,
-retention, stages that are killed, a proper stop, a start that recovers. Then for any point of the
-record the disk is made as it may have been there (disk_model.py), recovered by the real thing, and
-compared with what had been acknowledged by then. Of some of these recoveries the disk is recorded
-again, and the power cut in them.
+A store runs, and its disk is recorded in all processes (recording.py): lanes, topics, rolls,
+retention, stages that are killed, a proper stop, a start that recovers. Then, for any point of the
+record, the disk is made as it may have been there (disk_model.py), recovered by the real code, and
+compared with what had been acknowledged by then. Some of these recoveries are recorded too, and the
+power is cut in them.
 """
 
 from __future__ import annotations
@@ -56,9 +55,9 @@ _FIRST, _FIRST_AT = struct.Struct("<Q"), 40
 """Where a slot of `positions` says what retention has left (commitlog/disk/checkpoint.py)."""
 _BODY_BYTES = (0, 10, 100, 400, 3000)
 _WHOLE_STARTS = 25
-"""Of so many states one is started as a store; of the others only the lanes are recovered."""
+"""One of this many states is started as a store; of the others only the lanes are recovered."""
 _CUT_AGAIN = 8
-"""In so many of so many recoveries the power is cut once more."""
+"""In this many of that many recoveries the power is cut once more."""
 
 # ---- a run, recorded ----------------------------------------------------------------------------
 
@@ -74,7 +73,10 @@ class _Run:
     failures: list[BaseException] = field(default_factory=list)
 
     def writer(self, number: int, life: int) -> threading.Thread:
-        """Sends until it is told to end; notes what was accepted, and what it was told is flushed."""
+        """A thread that sends until it is told to end.
+
+        It notes what was accepted, and what it was told is flushed.
+        """
         chance = random.Random(self.chance.randrange(1 << 30))
 
         def run() -> None:
@@ -128,7 +130,7 @@ class _Run:
         wait_until(lambda: pid_of(self.store, name) not in (0, pid), f"a new {name}")
 
     def kill_everything(self, store: commitlog.Store) -> None:
-        """The memory goes too: the next start recovers."""
+        """Kills all processes. The memory goes too, so the next start recovers."""
         self.journal.kill([pid_of(self.store, name) for name in ("", *STAGES)])
         with pytest.raises(errors.StageFailed):
             store.close()
@@ -137,9 +139,7 @@ class _Run:
         shutil.rmtree(facts.pool.directory)
 
     def run(self, messages: int) -> None:
-        """Two lives and a bit: the first is stopped properly, the second killed, the third
-        recovers.
-        """
+        """Three lives: the first is stopped properly, the second killed, the third recovers."""
         with commitlog.Store.open(self.store, self.settings), self.writers(1):
             for stage in self.chance.sample(STAGES, len(STAGES)):
                 self.goes_on(messages)
@@ -155,7 +155,7 @@ class _Run:
 
 
 def record(directory: Path, seed: int, way: str = "pool", messages: int = 300) -> Recorded:
-    """Runs a store below an empty directory, some `messages` between a kill and the next."""
+    """Runs a store below an empty directory, with about `messages` between two kills."""
     store, journal = directory / "store", Journal(directory / "journal")
     settings = {name: {**SETTINGS.get(name, {}), **WAYS[way].get(name, {})} for name in {*SETTINGS, *WAYS[way]}}
     settings["store"]["segment_bytes"] = SEGMENT_BYTES
@@ -175,7 +175,7 @@ def record(directory: Path, seed: int, way: str = "pool", messages: int = 300) -
 
 
 class Recorded:
-    """Attributes: `entries`; `sent`: all that was ever sent."""
+    """A recorded run: its `entries`, and `sent`, everything that was ever sent."""
 
     def __init__(self, entries: list[Entry]) -> None:
         self.entries = entries
@@ -196,18 +196,17 @@ def _to(entry: Entry) -> str:
 
 @dataclass
 class Promised:
-    """What had been acknowledged up to a point of the record, and which segments retention had
-    given up.
+    """What had been acknowledged up to a point of the record, and what retention had given up.
 
-    These are those below the `first` that was last written to `positions`, not those that were
-    unlinked: a recovery completes a deletion that had begun, and a stop unlinks segments that were
-    made ahead.
+    Given up are the segments below the `first` that was last written to `positions`, and not those
+    that were unlinked: a recovery completes a deletion that had begun, and a stop unlinks segments
+    that were made ahead.
     """
 
     flushed: set[Place] = field(default_factory=set)
     next_offsets: Counter[tuple[int, str]] = field(default_factory=Counter)
     deleted: Counter[int] = field(default_factory=Counter)
-    """Lane → log offset below which nothing need be there."""
+    """Lane → the log offset below which messages may be missing."""
     _positions: dict[int, int] = field(default_factory=dict)
     """Inode of a `positions` file → lane."""
     _accepted: dict[int, list[Place]] = field(default_factory=dict)
@@ -231,7 +230,7 @@ class Promised:
 
 @dataclass
 class Counts:
-    """What was tried, and how much of it was compared."""
+    """What was tried, and how much was compared."""
 
     states: int = 0
     cut_again: int = 0
@@ -254,7 +253,7 @@ class Counts:
 
 
 class Failure(AssertionError):
-    """Says at which state something was not as it must be."""
+    """Names the state at which something was wrong."""
 
 
 @dataclass
@@ -272,7 +271,7 @@ class _State:
 
     @property
     def store_id(self) -> str:
-        """As `store.json` says it, where that has come to disk."""
+        """The id in `store.json`, where that has reached the disk."""
         try:
             return StoreDirectory(self.root).load().id
         except errors.StoreNotFound:
@@ -292,7 +291,7 @@ class _State:
         }
 
     def check_lanes(self) -> None:
-        """Recovers every lane, compares, recovers again: that changes nothing."""
+        """Recovers every lane, compares, and recovers again, which must change nothing."""
         ends = self.recover()
         for end in ends.values():
             self._no_damage(end.findings)
@@ -313,8 +312,9 @@ class _State:
             self._index(lane, ends[lane.number], found)
 
     def _no_damage(self, findings: tuple[str, ...]) -> None:
-        """A power cut damages nothing: what it leaves is a torn tail at most, and queue entries
-        ahead of it.
+        """Checks that recovery calls nothing damage.
+
+        A power cut leaves at most a torn tail, and queue entries ahead of it.
         """
         for finding in findings:
             is_torn = ": torn tail: " in finding
@@ -324,9 +324,7 @@ class _State:
         assert not noted, f"called damage: {noted}"
 
     def _compare(self) -> list[Place]:
-        """All that was flushed is there, nothing that was never sent; once, in order, without a
-        gap.
-        """
+        """All that was flushed is there, nothing foreign; once, in order, without a gap."""
         places = read_store(self.root).places
         found = set(places)
         assert len(found) == len(places), "doubled"
@@ -343,7 +341,7 @@ class _State:
         return places
 
     def _index(self, lane: LaneDirectory, end: LaneEnd, places: list[Place]) -> None:
-        """Consume queues agree, and offsets go on behind the last that was ever acknowledged."""
+        """Consume queues agree, and offsets go on behind the last one that was acknowledged."""
         recorded = PositionsFile(lane, self.store_id, DISK)
         timestamp = end.last_store_timestamp
         recorded.store(Positions(1 << 40, end.end, end.dispatched, end.first, timestamp, drained=False))
@@ -352,7 +350,7 @@ class _State:
         ends = {place[1]: place[2] + 1 for place in places if place[0] == lane.number}
         topics = {topic for number, topic in self.promised.next_offsets if number == lane.number} | set(ends)
         for topic in topics:
-            queue = ConsumeQueue(lane.queue(topic))
+            queue = ConsumeQueue(lane.queue_path(topic))
             following = max(queue.end(), ends.get(topic, 0))
             queue.close()
             assert following >= self.promised.next_offsets[lane.number, topic], f"{lane.path}, {topic}: {following}"
@@ -360,9 +358,7 @@ class _State:
         self.counts.add(report.entries + len(topics))
 
     def check_start(self) -> None:
-        """The same by a whole start: it goes on behind what is there, stops properly, and starts
-        again.
-        """
+        """Checks the same by a whole start, which goes on, stops properly, and starts again."""
         self.counts.starts += 1
         settings = {**SETTINGS, "retention": {}}
         with commitlog.Store.open(self.root, settings) as store:
@@ -371,7 +367,7 @@ class _State:
                 mine = [producer.send(f"topic-{number % 3}", b"after the cut") for number in range(6)]
                 producer.flush(60)
             crc = zlib.crc32(b"after the cut")
-            new = {(receipt.lane, receipt.topic, receipt.offset, receipt.physical_offset, crc) for receipt in mine}
+            new = {(receipt.partition, receipt.topic, receipt.offset, receipt.physical_offset, crc) for receipt in mine}
         self.sent = self.sent | new
         self.promised = Promised(self.promised.flushed | new, self.promised.next_offsets, self.promised.deleted)
         self._compare()
@@ -382,7 +378,7 @@ class _State:
         self._compare()
 
     def _said(self) -> Iterator[str]:
-        """What recovery found, of the supervisor's log."""
+        """What recovery found, from the supervisor's log."""
         for line in (self.root / "logs" / "supervisor.log").read_text().splitlines():
             if "torn tail" in line or "corrupt" in line:
                 yield line
@@ -396,8 +392,11 @@ def _image(root: Path) -> dict[str, bytes]:
 
 
 def replay(recorded: Recorded, directory: Path, states: int, seed: int, whole: bool = True) -> Counts:
-    """So many power cuts, anywhere in the record. The state that fails is kept below `directory`.
-    `whole`: some of them by a start of the store."""
+    """Cuts the power `states` times, anywhere in the record.
+
+    The state that fails is kept below `directory`. With `whole` some of them are started as a
+    store.
+    """
     chance, counts = random.Random(seed), Counts()
     cuts = sorted(chance.randrange(recorded.first + 1, len(recorded.entries) + 1) for _ in range(states))
     disk, promised, at = Disk(), Promised(), 0
@@ -429,7 +428,7 @@ def replay(recorded: Recorded, directory: Path, states: int, seed: int, whole: b
 
 
 def _rebooted(state: dict[str, bytes | None]) -> dict[str, bytes | None]:
-    """The machine was started again since: no pool of before is there."""
+    """The state after a reboot: no pool of before is there."""
     facts = orjson.loads(state["store.json"] or b"{}") if "store.json" in state else {}
     if facts.get("pool"):
         facts["pool"]["boot_id"] = "another"
@@ -457,7 +456,7 @@ def _cut_again(state: _State, chance: random.Random, root: Path) -> _State:
 
 
 def _as_entries(root: Path) -> Iterator[Entry]:
-    """How a disk comes to be as it is, all of it synced."""
+    """A journal that makes a disk as this one is, all of it synced."""
     paths = sorted(root.rglob("*"))
     for path in paths:
         name, inode = str(path.relative_to(root)), path.lstat().st_ino

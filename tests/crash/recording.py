@@ -1,10 +1,9 @@
-"""Records what all processes of a store do to its disk, in the order in which it was done: for
-`power_cut`.
+"""Records, in their order, all calls of a store's processes that change its disk, for `power_cut`.
 
-Everything goes through `commitlog.disk.file_channel`, so what that module takes for `os` is
-replaced: no channel is missed, in no process. A call and its entry are one step, behind a lock of
-the journal (syncs apart): the journal's order is the disk's. A sync has two entries, for it makes
-durable what was done before it *began*, and only once it has *ended*.
+All calls go through `commitlog.disk.file_channel`, and the `os` of that module is replaced: no
+channel is missed, in no process. A call and its entry are one step behind a lock of the journal
+(except syncs), so the journal has the disk's order. A sync has two entries: it makes durable what
+was done before it *began*, and only when it has *ended*.
 """
 
 from __future__ import annotations
@@ -35,9 +34,12 @@ _HEAD = struct.Struct("<II")
 class Entry:
     """`what` has been done; `data` are the bytes of a write.
 
-    create, mkdir, rmdir, unlink: `path`. rename: `path`, `target`. write, truncate, allocate:
-    `file` (inode), `offset` or `length`. begin, end: `sync`, and `file`, or `path` of a directory.
-    Anything else is a note of the test's.
+    - create, mkdir, rmdir, unlink: `path`.
+    - rename: `path`, `target`.
+    - write, truncate, allocate: `file` (inode), `offset` or `length`.
+    - begin, end: `sync`, and `file`, or `path` of a directory.
+
+    Anything else is a note of the test itself.
     """
 
     what: str
@@ -46,7 +48,7 @@ class Entry:
 
 
 class Journal:
-    """One file of entries that many processes append to."""
+    """One file of entries, to which many processes append."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -61,7 +63,7 @@ class Journal:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Nobody else is between a call and its entry meanwhile."""
+        """Keeps all others out from the call to its entry."""
         with self._threads:
             fcntl.flock(self._fd, fcntl.LOCK_EX)
             try:
@@ -70,7 +72,7 @@ class Journal:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def kill(self, pids: list[int]) -> None:
-        """kill -9 while none of them is between a call and its entry; waits until they are gone."""
+        """kill -9 while none of them is between a call and its entry; waits for their end."""
         with self.alone():
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
@@ -79,7 +81,7 @@ class Journal:
                 wait_until(lambda pid=pid: not is_running(pid), f"{pid} to be gone")  # type: ignore[misc]
 
     def entries(self) -> Iterator[Entry]:
-        """All of them so far."""
+        """All entries so far."""
         data, at = memoryview(self.file.read_bytes()), 0
         while at < len(data):
             head, size = _HEAD.unpack_from(data, at)
@@ -93,7 +95,7 @@ class Journal:
 
 
 class RecordingOs:
-    """`os`, whose calls on files of a store are journaled."""
+    """An `os` that records its calls on files of a store."""
 
     def __init__(self, store: Path, journal: Journal) -> None:
         self._store, self.journal = store, journal
@@ -104,7 +106,7 @@ class RecordingOs:
         return getattr(os, name)
 
     def _name(self, path: Any) -> str | None:
-        """The path below the store; None for what lies elsewhere."""
+        """The path below the store; None for a path outside."""
         path = Path(path)
         return str(path.relative_to(self._store)) if path.is_relative_to(self._store) else None
 
@@ -195,12 +197,12 @@ class RecordingOs:
 
 
 def recording(store: Path, file: Path) -> RecordingOs:
-    """What to put in the place of `commitlog.disk.file_channel.os`."""
+    """The replacement of `commitlog.disk.file_channel.os`."""
     return RecordingOs(store, Journal(file))
 
 
 def record_this_process() -> None:
-    """From now on, for good, where the environment says so: a stage's or a supervisor's."""
+    """Records this process from now on, where the environment asks for it (stage, supervisor)."""
     if JOURNAL in os.environ:
         vars(file_channel)["os"] = recording(Path(os.environ[STORE]), Path(os.environ[JOURNAL]))
 

@@ -1,5 +1,6 @@
-"""A store, writers that note elsewhere what was accepted, and who kills them: for the tests here
-and `scripts/torture`.
+"""A store, writers that note what was accepted, and the means to kill them all.
+
+For the tests here and `scripts/torture`.
 """
 
 from __future__ import annotations
@@ -34,20 +35,21 @@ WAYS: dict[str, dict[str, dict[str, Any]]] = {
     "direct": {"store": {"write_path": "direct"}},
     "write_direct": {"store": {"segment_bytes": 1 << 16}, "producer": {"when_no_buffer": "write_direct"}},
 }
-"""How messages get to the files; in `write_direct` by the pool as long as a buffer is free, so
+"""How messages get to the files. With `write_direct` the pool is used while a buffer is free, so
 segments are small there.
 """
 
 
 def pid_of(path: Path, name: str) -> int:
-    """Who holds a lock of the store: "" is the supervisor. 0 for nobody."""
+    """The process that holds a lock of the store ("" is the supervisor); 0 for none."""
     file = path / "locks" / name if name else path / "lock"
     return int(file.read_text() or 0)
 
 
 def kill(pid: int) -> bool:
-    """kill -9; False where there is nobody any more, or not yet: 0 would be all processes of the
-    test's group.
+    """kill -9; False where there is no process any more, or not yet.
+
+    Pid 0 would mean all processes of the test's group.
     """
     if pid:
         with contextlib.suppress(ProcessLookupError):
@@ -57,14 +59,14 @@ def kill(pid: int) -> bool:
 
 
 def is_running(pid: int) -> bool:
-    """False of a zombie too: in a container there may be nobody who waits for it."""
+    """Whether the process runs. A zombie does not: in a container nobody may wait for it."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     return False
 
 
 def family(writer: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """The children of a writer, and what they have started."""
+    """The children of a writer, and their children."""
     try:
         return psutil.Process(writer.pid).children(recursive=True)
     except psutil.NoSuchProcess:
@@ -72,16 +74,17 @@ def family(writer: subprocess.Popen[bytes]) -> list[psutil.Process]:
 
 
 def end(processes: Iterable[psutil.Process]) -> None:
-    """Kills children of somebody who is gone, and waits until they are."""
+    """Kills the children of a dead process, and waits until they are gone."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()  # looks whether the pid is still that process's
+            process.kill()  # psutil first checks that the pid is still that process's
         wait_until(lambda pid=process.pid: not is_running(pid), "a writer's child to be gone")  # type: ignore[misc]
 
 
 def kill_family(writer: subprocess.Popen[bytes]) -> None:
-    """The writer, then its children; waits for them. One that it makes at this very moment ends by
-    itself.
+    """Kills the writer, then its children, and waits for them.
+
+    A child that it makes at this very moment ends by itself.
     """
     children = family(writer)
     writer.kill()
@@ -90,15 +93,17 @@ def kill_family(writer: subprocess.Popen[bytes]) -> None:
 
 
 PRODUCERS_A_WRITER = 3
-"""A writer has no more at the same time, whatever its kind (writer.py)."""
+"""The most producers that a writer of any kind has at the same time (writer.py)."""
 
 
 class Scene:
-    """`kills` counts by role what was killed here. Leave it with `finish`, or as a context manager
-    without the account.
+    """A store and its writers.
 
-    `kinds`: of the writers, one each (writer.py). `place`: where the store is made, if not in
-    `directory`. `more`: settings.
+    `kills` counts by role what was killed here.
+
+    Leave it with `finish`, or as a context manager without the account. `kinds`: a kind for each
+    writer (writer.py). `place`: where the store is made, if not in `directory`. `more`: further
+    settings.
     """
 
     def __init__(
@@ -127,7 +132,7 @@ class Scene:
         return subprocess.Popen([*command, str(self._chance.randrange(1 << 30)), "0", kind])
 
     def goes_on(self, lines: int = 15) -> None:
-        """Waits until the writers have had about so many more messages accepted."""
+        """Waits until the writers have had about this many more messages accepted."""
 
         def size() -> int:
             return sum(file.stat().st_size for file in self._notes.iterdir())
@@ -141,7 +146,7 @@ class Scene:
         return True
 
     def kill_stages(self, names: Iterable[str]) -> None:
-        """All of them at about the same time; waits until each has a successor."""
+        """Kills them at about the same time; waits until each has a successor."""
         victims = {name: pid_of(self.path, name) for name in names}
         for name, pid in victims.items():
             self.kills[name] += kill(pid)
@@ -149,7 +154,7 @@ class Scene:
             wait_until(lambda n=name, p=pid: pid_of(self.path, n) not in (0, p), f"a new {name}")  # type: ignore[misc]
 
     def kill_writer(self) -> None:
-        """One of them; another comes in its place and leases the lane that it left."""
+        """Kills one writer; another comes in its place and leases the lane that is free now."""
         kind, victim = self._writers.pop(self._chance.randrange(len(self._writers)))
         self._bury(victim)
         self._writers.append((kind, self._start_writer(kind)))
@@ -159,12 +164,13 @@ class Scene:
         self.kills["producer"] += 1
 
     def some_writer(self) -> int:
-        """The pid of one of them."""
+        """The pid of one of the writers."""
         return self._chance.choice(self._writers)[1].pid
 
     def kill_everything(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Supervisor, stages and writers in any order, then a new start and new writers.
-        `meanwhile`: before the start.
+        """Kills supervisor, stages and writers in any order, then starts all anew.
+
+        `meanwhile` is called before the start.
         """
         everybody = [("supervisor", pid_of(self.path, ""))] + [(name, pid_of(self.path, name)) for name in STAGES]
         everybody += [("producer", writer.pid) for _, writer in self._writers]
@@ -185,8 +191,9 @@ class Scene:
         self._writers = [(kind, self._start_writer(kind)) for kind, _ in self._writers]
 
     def kill_supervisor(self, also: Iterable[str] = ()) -> None:
-        """And those stages, or a "producer", at about the same time; the other stages drain and
-        leave; then a new start.
+        """Kills the supervisor and, at about the same time, those stages, or a "producer".
+
+        The other stages drain and leave; then there is a new start.
         """
         self.kills["supervisor"] += kill(pid_of(self.path, ""))
         for name in also:
@@ -203,7 +210,7 @@ class Scene:
         return sum(lane.direct_segments for lane in self.store.statistics().lanes)
 
     def finish(self) -> int:
-        """Ends the writers, stops the store and compares. Returns how many messages there are."""
+        """Ends the writers, stops the store and compares. Returns the number of messages."""
         self._all_write()
         for _, writer in self._writers:
             self._bury(writer)

@@ -1,5 +1,4 @@
-"""Consume queues that were damaged after everything was killed: the start that adopts the pool
-builds them anew.
+"""Everything was killed and consume queues were damaged: the start with the pool builds them anew.
 
 Then everything that was accepted is there once, and queue offsets go on where they were.
 """
@@ -19,7 +18,7 @@ import commitlog
 from commitlog.disk.consume_queue import ENTRY_BYTES
 from commitlog.inspecting.verify import verify_store
 from commitlog.reading.view import StoreView
-from commitlog.shm.layout import Lane
+from commitlog.shm.layout import ENTRY_COUNTS, Lane
 from commitlog.shm.positions import counted_entries
 from tests.builders.killed import kill_store
 from tests.crash.scene import pid_of
@@ -48,7 +47,7 @@ def files(path: Path, topic: str, lane: int = 0) -> list[Path]:
 
 
 def fill(producers: list[commitlog.Producer], rounds: int) -> Sent:
-    """Sends to all topics of each lane, seldom to one of them; how many each has now."""
+    """Sends to all topics of each lane, rarely to one of them; returns how many each has now."""
     sent: Sent = {}
     for producer in producers:
         for number in range(rounds):
@@ -75,9 +74,11 @@ def is_synced(store: commitlog.Store) -> bool:
 def killed(
     path: Path, config: dict[str, dict[str, Any]], unsynced: int = 0, rounds: int = 1300, early: int = 0
 ) -> tuple[Sent, list[commitlog.Producer]]:
-    """A store that was killed with all its queues durable, but for the last `unsynced` rounds; its
-    producers still hold their lanes. The first `early` messages of one of them are of a topic that
-    has no others."""
+    """A store that was killed with all its queues durable, except the last `unsynced` rounds.
+
+    Its producers still hold their lanes. The first `early` messages of one of them have a topic of
+    their own.
+    """
     store = commitlog.Store.open(path, config)
     producers = [commitlog.Producer(path), commitlog.Producer(path)]
     for _ in range(early):
@@ -94,8 +95,8 @@ def killed(
 
 
 def check(path: Path, config: dict[str, dict[str, Any]], sent: Sent) -> None:
-    """Opens it, goes on, stops it properly; reads and verifies all."""
-    with commitlog.Store.open(path, CONFIG) as store:  # in which retention takes no more
+    """Opens the store, sends on, stops it properly; reads and verifies everything."""
+    with commitlog.Store.open(path, CONFIG) as store:  # here retention deletes nothing more
         producers = {producer.lane: producer for producer in (store.producer(), store.producer())}
         for (lane, topic), count in sent.items():
             assert producers[lane].send(topic, b"one more").offset == count, (lane, topic)
@@ -111,7 +112,7 @@ def check(path: Path, config: dict[str, dict[str, Any]], sent: Sent) -> None:
             assert first == 0 or config is RETAINED
     report = verify_store(path)
     assert report.good, report
-    with commitlog.Reader(path) as reader:  # believes the queues: their ends add up
+    with commitlog.Reader(path) as reader:  # it trusts the queues: their ends add up
         assert len(list(reader)) == sum(len(offsets) for offsets in found.values())
 
 
@@ -219,9 +220,7 @@ def test_damaged_queues_are_built_anew(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Whatever happened to them, with several topics and lanes, and when retention has taken the
-    first segments.
-    """
+    """Every kind of damage, with several topics and lanes, before and after retention."""
     path = tmp_path / "store"
     sent, producers = killed(path, config)
     for producer in producers:
@@ -235,7 +234,7 @@ def test_damaged_queues_are_built_anew(
 def test_entries_that_were_not_synced_are_no_damage(
     damage: Callable[[Path], None] | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They are placed again; nothing is said of a store that nobody touched."""
+    """They are placed again; a store that nobody touched gives no warning."""
     path = tmp_path / "store"
     sent, producers = killed(path, CONFIG, unsynced=50)
     for producer in producers:
@@ -247,7 +246,7 @@ def test_entries_that_were_not_synced_are_no_damage(
 
 
 def test_a_producer_that_holds_its_lane_goes_on(tmp_path: Path) -> None:
-    """It lives on over the death of everybody else, and its queues are built anew beside it."""
+    """It lives on while all others die, and its queues are built anew beside it."""
     path = tmp_path / "store"
     sent, producers = killed(path, CONFIG)
     remove_all(path)
@@ -261,7 +260,7 @@ def test_a_producer_that_holds_its_lane_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_pool_in_which_nobody_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As an older version leaves it: the queues are built anew once, and counted."""
+    """The pool of an older version: the queues are built anew once, and counted."""
     path = tmp_path / "store"
     sent, producers = killed(path, CONFIG)
     for producer in producers:
@@ -279,22 +278,22 @@ def forget_counts(path: Path) -> None:
     control = attach_control(view.directory, view.facts, writable=True)
     assert control is not None
     for lane in (0, 1):
-        base = control.lane_base(lane)
-        control.words[base + Lane.ENTRIES_AT], control.words[base + Lane.ENTRIES_AT + 1] = 0, 0
-        control.words[base + Lane.ENTRIES_AT + 2] = 0
-        assert counted_entries(control.words, base, control.words[base + Lane.DISPATCH_SYNCED]) == -1
+        row = control.row(lane)
+        for place in range(ENTRY_COUNTS):
+            row[Lane.ENTRIES_AT + place] = 0
+        assert counted_entries(row, row[Lane.DISPATCH_SYNCED]) == -1
     control.close()
     view.close()
 
 
 @pytest.mark.parametrize("damage", with_nightly([remove_topic, cut_between_entries], [remove_rare_topic]))
 def test_who_reads_a_killed_store_is_told(damage: Callable[[Path], None], tmp_path: Path) -> None:
-    """The pool says how many entries there are: no message is missing in silence."""
+    """The pool has the number of entries, so no message is missing silently."""
     path = tmp_path / "store"
     sent, producers = killed(path, CONFIG)
     for producer in producers:
         producer.close()
-    with commitlog.Reader(path) as reader:  # believes the queues as they are
+    with commitlog.Reader(path) as reader:  # it trusts the queues as they are
         assert len(list(reader)) == sum(sent.values())
     damage(path)
     with (
@@ -323,8 +322,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Sent]:
 def test_a_lessee_believes_no_queue_without_a_look(
     damage: Callable[[Path], None], filled: tuple[Path, Sent], tmp_path: Path
 ) -> None:
-    """Damaged under a dispatcher that has not come to them yet: offsets go on, and the next start
-    puts the queues right.
+    """A queue is damaged before the dispatcher opens it.
+
+    Offsets go on, and the next start repairs the queue.
     """
     path, sent = tmp_path / "store", dict(filled[1])
     shutil.copytree(filled[0], path)
@@ -340,8 +340,9 @@ def test_a_lessee_believes_no_queue_without_a_look(
 
 
 def test_queues_whose_records_are_all_deleted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The queue alone tells their offsets: a rebuild of the others leaves it, and where it is gone
-    that is said.
+    """Only the queue has their offsets.
+
+    A rebuild of the other queues keeps it. Where it is gone, a warning says so.
     """
     path = tmp_path / "store"
     sent, producers = killed(path, RETAINED, early=7)

@@ -1,5 +1,7 @@
-"""Everything was killed, and the next start has another configuration: the pool is adopted as it
-is, and what is new holds from a lane's next buffers on."""
+"""Everything was killed, and the next start has another configuration.
+
+The pool is adopted as it is. New settings hold from a lane's next buffers on.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ def test_nothing_is_dropped(change: str, tmp_path: Path) -> None:
             producer.send("t", body)
     kill_store(store)
     with commitlog.Store.open(path, settings(after)) as store:
-        wait_until(lambda: _free_buffers(path) == [buffers and buffers - 1], "buffers as they are to be now")
+        wait_until(lambda: _free_buffers(path) == [buffers and buffers - 1], "the buffers of the new configuration")
         assert store.close().drained
     with commitlog.Reader(path) as reader:
         found: dict[int, list[bytes]] = {}
@@ -62,8 +64,9 @@ def test_nothing_is_dropped(change: str, tmp_path: Path) -> None:
 
 
 def _free_buffers(path: Path) -> list[int | None]:
-    """Of the first lane, by a new lease; nothing while the allocator has it, to give its buffers
-    back.
+    """Free buffers of the first lane, by a new lease.
+
+    Nothing while the allocator has the lane, to give its buffers back.
     """
     with commitlog.Producer(path) as producer:
         return [] if producer.lane else [producer.statistics().available_buffers]

@@ -1,5 +1,6 @@
-"""kill -9: nothing that was accepted is ever lost, doubled, changed or out of order. Some 120 kills
-by default.
+"""kill -9: nothing that was accepted is ever lost, doubled, changed or out of order.
+
+Some 120 kills by default.
 """
 
 from __future__ import annotations
@@ -43,9 +44,7 @@ _ALONE = [(stage,) for stage in STAGES]
     ],
 )
 def test_stages_killed_alone_and_in_pairs(way: str, victims_in_turn: list[tuple[str, ...]], tmp_path: Path) -> None:
-    """Every stage and every pair of them under two writers, in any order, and now and then a
-    writer.
-    """
+    """Every stage and every pair, under two writers, in any order; now and then a writer too."""
     chance = random.Random(1)
     turns = list(victims_in_turn)
     chance.shuffle(turns)
@@ -99,7 +98,7 @@ POINTS = [
 
 
 def test_stages_killed_at_named_points(tmp_path: Path) -> None:
-    """Before and after each write, sync, rename, half-way through some: each once, on one store."""
+    """Before and after each write, sync and rename, and half-way: each once, on one store."""
     with faulty_store(tmp_path / "store") as sender:
         for point in POINTS:
             sender.faults.set(Rule(**{**vars(point), "times": 1}))
@@ -129,8 +128,9 @@ def _die_at(line: int) -> Any:
 
 
 def _send_until(line: int, path: Path, notes: Path) -> bool:
-    """In a forked child: large messages, some of which roll over; killed at that line. False when
-    it got through.
+    """Sends large messages in a forked child, some across segments, and dies at that line.
+
+    False when the child got to the end.
     """
     child = os.fork()
     if child == 0:
@@ -154,9 +154,7 @@ def _send_until(line: int, path: Path, notes: Path) -> bool:
 
 @both_paths
 def test_producers_killed_at_every_line_of_send(write_path: str, tmp_path: Path) -> None:
-    """Every third line of four sends, one of which rolls into the next segment; each heir takes
-    over without a gap.
-    """
+    """Every third line of four sends, one of them across segments; heirs go on without a gap."""
     settings = {**CONFIG, "store": {**CONFIG["store"], "write_path": write_path}}
     notes = tmp_path / "notes"
     deaths, line = 0, 1
@@ -171,8 +169,11 @@ def test_producers_killed_at_every_line_of_send(write_path: str, tmp_path: Path)
 
 
 def test_stages_whose_supervisor_is_killed_drain_and_leave(tmp_path: Path) -> None:
-    """Alone and with each of the others, under writers that never pause. No orphan stays; a start
-    beside orphans that still drain waits for them, and has what a killed stage left."""
+    """The supervisor alone, and with each of the others, under writers that never pause.
+
+    No orphan stays. A start beside orphans that still drain waits for them, and goes on with what a
+    killed stage left.
+    """
     with Scene(tmp_path, random.Random(3)) as scene:
         for also in ((), *((name,) for name in (*STAGES, "producer"))):
             scene.goes_on()

@@ -1,5 +1,6 @@
-"""A store that is renamed, or replaced, while it runs: nothing is made at its old path, and nothing
-is lost or doubled.
+"""A store that is renamed, or replaced, while it runs.
+
+Nothing is made at its old path, and nothing is lost or doubled.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tests.waiting import wait_until
 
 
 class Sent:
-    """A producer, and what of its messages was accepted, by topic, in order."""
+    """A producer, and which of its messages were accepted, by topic, in order."""
 
     def __init__(self, path: Path) -> None:
         self.producer = commitlog.Producer(path)
@@ -75,7 +76,7 @@ def everything_is_there(path: Path, sent: Sent) -> None:
 
 @contextlib.contextmanager
 def running(path: Path) -> Iterator[tuple[commitlog.Store, Sent]]:
-    """A store with two topics, the first messages of which are in their queues."""
+    """A store with two topics, whose first messages are in their queues."""
     store = commitlog.Store.open(path, CONFIG)
     sent = Sent(path)
     try:
@@ -93,7 +94,7 @@ def running(path: Path) -> Iterator[tuple[commitlog.Store, Sent]]:
 @pytest.mark.leaves_pools
 @pytest.mark.parametrize("back", [True, False])
 def test_it_stops_by_name_and_goes_on_where_it_is_started(tmp_path: Path, back: bool) -> None:
-    """The way out is in the text: moved back, or started at its new place."""
+    """The error's text has the way out: move it back, or start it at its new place."""
     path, other = tmp_path / "store", tmp_path / "elsewhere"
     with running(path) as (store, sent):
         stages = [pid_of(path, name) for name in STAGES]
@@ -104,7 +105,7 @@ def test_it_stops_by_name_and_goes_on_where_it_is_started(tmp_path: Path, back: 
             store.close()
         assert not any(map(is_running, stages))
         assert not path.exists()
-        assert stray_pools() == [] or not back  # the pool says where its store was
+        assert stray_pools() == [] or not back  # the pool knows where its store was
         sent.producer.close()
         if back:
             other.rename(path)
@@ -121,9 +122,9 @@ def test_everything_killed_after_the_rename(tmp_path: Path) -> None:
         with contextlib.suppress(errors.CommitLogError):
             for number in range(20):
                 sent.send(f"new-{number}")
-        words, base = sent.producer._words, sent.producer._lease.base
+        row = sent.producer._lease.row
         wait_until(
-            lambda: words[base + Lane.DISPATCHED] == words[base + Lane.WROTE] or not is_running(pids[-1]),
+            lambda: row[Lane.DISPATCHED] == row[Lane.WROTE] or not is_running(pids[-1]),
             "the dispatcher to place them somewhere, or to leave",
         )
         for pid in pids:
@@ -151,7 +152,7 @@ def _a_copy(path: Path, old: Path) -> None:
     "make", with_nightly([Path.mkdir, _another_store], [_a_copy]), ids=["empty", "another store", "a copy"]
 )
 def test_what_is_in_its_old_place_is_not_touched(tmp_path: Path, make: Callable[..., None]) -> None:
-    """Two renames swap them, under stages that have opened by path until then."""
+    """Two renames swap two stores, whose stages have opened files by path until then."""
     path, other, aside = tmp_path / "store", tmp_path / "elsewhere", tmp_path / "aside"
     with running(path) as (store, sent):
         make(aside, path) if make is not Path.mkdir else aside.mkdir()
@@ -170,9 +171,7 @@ def test_what_is_in_its_old_place_is_not_touched(tmp_path: Path, make: Callable[
 
 @pytest.mark.leaves_pools
 def test_a_wait_ends_while_another_store_runs_in_the_old_place(tmp_path: Path) -> None:
-    """Whose supervisor is another one: nobody is left to flush what the producer of the moved store
-    has sent.
-    """
+    """The supervisor there is another store's: nobody will flush what was sent."""
     path, other = tmp_path / "store", tmp_path / "elsewhere"
     with running(path) as (store, sent):
         path.rename(other)
@@ -189,7 +188,7 @@ def test_a_wait_ends_while_another_store_runs_in_the_old_place(tmp_path: Path) -
 
 @pytest.mark.leaves_pools
 def test_a_stop_that_comes_first_keeps_the_pool_too(tmp_path: Path) -> None:
-    """It says why; what is in the old place is not taken for the store."""
+    """It says why. The directory in the old place is not taken for the store."""
     path, other = tmp_path / "store", tmp_path / "elsewhere"
     with running(path) as (store, sent):
         sent.producer.close()
@@ -204,8 +203,9 @@ def test_a_stop_that_comes_first_keeps_the_pool_too(tmp_path: Path) -> None:
 
 
 def test_the_stages_make_nothing_above_the_lane(tmp_path: Path) -> None:
-    """Turned by hand, so that nobody notices: each path that leads nowhere is a fault, and heals
-    with the way back.
+    """Rounds by hand, so that nobody notices the move.
+
+    Each missing path is a fault, which ends when the directory is back.
     """
     path, other = tmp_path / "store", tmp_path / "elsewhere"
     with bench(path) as made:
@@ -235,7 +235,7 @@ def test_the_stages_make_nothing_above_the_lane(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [shutil.copytree, lambda _old, new: new.mkdir()], ids=["a copy", "empty"])
 def test_a_lessee_learns_nothing_from_another_directory(tmp_path: Path, make: Callable[..., None]) -> None:
-    """One that comes into the store's place while the end of the lane is looked for."""
+    """A directory comes into the store's place during the search for the lane's end."""
     path, other = tmp_path / "store", tmp_path / "elsewhere"
     with bench(path) as made:
         with made.producer() as producer:
@@ -264,9 +264,7 @@ def test_a_directory_is_made_below_one_that_is_there(tmp_path: Path) -> None:
 
 
 def test_a_stage_opens_nothing_in_another_directory(tmp_path: Path) -> None:
-    """Whatever the call; and what comes into the place during an open is neither written to nor
-    synced.
-    """
+    """Whatever the call. What comes into the place during an open is neither written nor synced."""
     path, other, theirs = tmp_path / "store", tmp_path / "elsewhere", tmp_path / "theirs"
     for directory in (path, theirs):
         directory.mkdir()
@@ -276,7 +274,7 @@ def test_a_stage_opens_nothing_in_another_directory(tmp_path: Path) -> None:
     before = image(theirs)
 
     class Swapping(StoreChannel):
-        """The directory is swapped after the first look of an open."""
+        """Swaps the directory after the first look of an open."""
 
         def _check(self) -> None:
             super()._check()

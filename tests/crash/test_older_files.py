@@ -1,6 +1,4 @@
-"""Older files put back under a newer pool, segments removed or emptied: healed from memory, or
-refused by name.
-"""
+"""Older files under a newer pool, segments removed or emptied: healed from memory, or refused."""
 
 from __future__ import annotations
 
@@ -30,8 +28,9 @@ CONFIG: dict[str, dict[str, Any]] = {
 
 
 class Killed:
-    """A store that was killed when all of it was flushed, with copies of its first lane made on the
-    way: `copies` after so many segments.
+    """A store that was killed when everything was flushed.
+
+    `copies` of its first lane were made on the way, after so many segments.
     """
 
     def __init__(self, directory: Path, segments: int, *copied_at: float) -> None:
@@ -79,7 +78,7 @@ class Killed:
             shutil.copyfile(source, target)
 
     def is_whole(self) -> None:
-        """Opens it, goes on, and finds everything once."""
+        """Opens the store, sends on, and finds everything once."""
         with commitlog.Store.open(self.path, CONFIG) as store, store.producer() as producer:
             assert producer.send("orders", b"more").offset == self.sent
             producer.flush()
@@ -90,9 +89,7 @@ class Killed:
 
 
 def test_what_buffers_hold_is_written_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Older files of a log that is in the buffers as a whole: the bytes are in memory, so nothing
-    is lost.
-    """
+    """Older files of a log that is in the buffers completely: nothing is lost."""
     case = Killed(tmp_path, 2, 0.5)
     case.put_back(case.copies[0.5])
     case.is_whole()
@@ -107,7 +104,7 @@ _DAILY = [("missing", -2), ("cut", -1), ("zeros", -1), ("flipped", -2)]
 def test_a_harmed_segment_is_written_back(
     how: str, number: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The last one, and the one before it; also where positions and queues were put back with it."""
+    """The last segment and the one before it; also with older positions and queues."""
     case = Killed(tmp_path, 5)
     last = max(file for file in case.log.iterdir() if any(file.read_bytes()))
     file = case.log / f"{int(last.name) + (number + 1) * SEGMENT:020d}"
@@ -121,7 +118,7 @@ def test_a_harmed_segment_is_written_back(
 
 
 def test_older_files_than_the_buffers_are_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    """By name, each time; with the newer ones back in their place all is as it was."""
+    """The error names the file, each time. With the newer files back in place, all is as before."""
     case = Killed(tmp_path, 6, 0.5, 2.5, 3.5)
     newer = tmp_path / "newer"
     shutil.copytree(case.path / "lanes/0", newer)
@@ -140,8 +137,9 @@ def test_older_files_than_the_buffers_are_refused(tmp_path: Path, subtests: pyte
 
 
 def test_only_the_half_full_segment_is_older(tmp_path: Path) -> None:
-    """It lies right before what buffers hold, whose files are missing: they are healed, and it is
-    looked through.
+    """It is right before what the buffers hold, whose files are missing.
+
+    Those are healed, and this one is checked.
     """
     case = Killed(tmp_path, 5, 2.5)
     shutil.copyfile(case.copies[2.5] / f"commitlog/{2 * SEGMENT:020d}", case.segment(2))
@@ -151,7 +149,7 @@ def test_only_the_half_full_segment_is_older(tmp_path: Path) -> None:
 
 
 def test_a_segment_that_no_buffer_holds_is_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    """The store is left as it is, and says which file."""
+    """The store is left as it is, and the error names the file."""
     case = Killed(tmp_path, 6)
     file = case.segment(1)
     data = file.read_bytes()
@@ -178,7 +176,7 @@ def test_segments_made_ahead_are_made_again(tmp_path: Path) -> None:
 
 
 def test_a_lane_without_its_directory_is_refused(tmp_path: Path) -> None:
-    """Whether it has buffers or not."""
+    """With buffers or without."""
     case = Killed(tmp_path, 2)
     (case.path / "lanes/0").rename(tmp_path / "away")
     with pytest.raises(PoolNotAdopted, match=r"lane 0 is in .* and has no directory"):

@@ -1,5 +1,6 @@
-"""Stages whose supervisor was killed: they tell producers, drain what they can, and leave; the next
-start has the rest.
+"""Stages whose supervisor was killed: they tell producers, drain what they can, and leave.
+
+The next start takes over the rest.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ from tests.waiting import wait_until
 
 @contextlib.contextmanager
 def orphaned(sender: Sender) -> Iterator[None]:
-    """Kills the supervisor; afterwards all stages must have left, and the next start finds
-    everything.
+    """Kills the supervisor.
+
+    Afterwards all stages must leave, and the next start finds everything.
     """
     kill(pid_of(sender.store.path, ""))
     with pytest.raises(errors.StageFailed):
@@ -53,8 +55,9 @@ def still_there(path: Path) -> list[str]:
     "way", with_nightly(["in batches", "one by one, waiting for each"], ["in batches, with no linger"])
 )
 def test_a_producer_that_never_pauses_does_not_keep_them(way: str, tmp_path: Path) -> None:
-    """It is told that the store has stopped, or that its stages are gone when they left first; they
-    drain and leave.
+    """Its error is that the store has stopped, or that the stages are gone.
+
+    They drain and leave.
     """
     path, bodies = tmp_path / "store", [os.urandom(1000)] * 40
     rest = {"linger_ms": 0 if "no linger" in way else 6}
@@ -90,7 +93,7 @@ def test_a_producer_that_never_pauses_does_not_keep_them(way: str, tmp_path: Pat
 
 @pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
 def test_a_disk_that_is_gone_does_not_keep_them_for_ever(call: str, tmp_path: Path) -> None:
-    """They leave, their logs say how much is left; when the disk is back the next start writes it."""
+    """They leave, and their logs say how much is left. The next start writes it."""
     path = tmp_path / "store"
     with faulty_store(path) as sender:
         sender.send().wait("flushed", timeout=60)
@@ -106,8 +109,11 @@ def test_a_disk_that_is_gone_does_not_keep_them_for_ever(call: str, tmp_path: Pa
 
 
 class LateOrphan(threading.Thread):
-    """Takes the flusher's lock when a start has let it go and launched its own flusher, as an
-    orphan that took long to begin does, and gives it back when that one waits for it."""
+    """Plays an orphan that took long to begin.
+
+    It takes the flusher's lock when a start has let the lock go and launched its own flusher. It
+    gives the lock back when that flusher waits for it.
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -121,8 +127,9 @@ class LateOrphan(threading.Thread):
 
 
 def test_an_orphan_that_begins_late_is_waited_for(tmp_path: Path) -> None:
-    """Launched just before its supervisor was killed, it takes its lock after the next start has
-    let all of them go.
+    """A stage is launched just before its supervisor is killed.
+
+    It takes its lock after the next start has let all of them go.
     """
     path = tmp_path / "store"
     commitlog.Store.open(path, CONFIG).close()

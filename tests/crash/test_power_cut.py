@@ -1,4 +1,4 @@
-"""The power goes, anywhere: what was flushed is there, and nothing else than what was sent."""
+"""The power is cut anywhere: what was flushed is there, and nothing that was not sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.crash.scene import WAYS
 
 
 def test_what_was_flushed_survives_a_power_cut(tmp_path: Path) -> None:
-    """25 of them, in a run with kills, retention, a proper stop and two recoveries."""
+    """25 power cuts, in a run with kills, retention, a proper stop and two recoveries."""
     counts = replay(record(tmp_path, seed=1, messages=60), tmp_path / "states", states=25, seed=1)
     assert counts.states == 25
     assert counts.cut_again > 0
@@ -24,8 +24,9 @@ def test_what_was_flushed_survives_a_power_cut(tmp_path: Path) -> None:
 
 
 def test_what_retention_gave_up_need_not_be_there(tmp_path: Path) -> None:
-    """It is said by `first`: the unlinks that follow may be half done, and those of segments made
-    ahead say nothing.
+    """Only `first` counts.
+
+    The unlinks after it may be half done, and unlinks of segments made ahead prove nothing.
     """
     lane = StoreDirectory(tmp_path).lane(3)
     lane.path.mkdir(parents=True)
@@ -43,6 +44,6 @@ def test_what_retention_gave_up_need_not_be_there(tmp_path: Path) -> None:
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("way", WAYS)
 def test_what_was_flushed_survives_hundreds_of_power_cuts(way: str, tmp_path: Path) -> None:
-    """2,000 in all."""
+    """2,000 power cuts."""
     counts = replay(record(tmp_path, seed=2, way=way), tmp_path / "states", states=667, seed=2)
     assert counts.states == 667

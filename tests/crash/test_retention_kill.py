@@ -1,5 +1,6 @@
-"""kill -9 while old segments are being deleted: what is kept is whole, and what was begun is
-completed.
+"""kill -9 while old segments are being deleted.
+
+What is kept is whole, and a deletion that had begun is completed.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ POINTS = [
 
 @contextmanager
 def deleting_store(path: Path) -> Iterator[Sender]:
-    """A store of which segments go all the time."""
+    """A store that deletes segments all the time."""
     with faulty_store(path, "pool", **SETTINGS) as sender:
         for _ in range(600):
             last = sender.send(900)
@@ -51,7 +52,7 @@ def deleting_store(path: Path) -> Iterator[Sender]:
 
 
 def send_until(sender: Sender, struck: int) -> None:
-    """Sends until the rule has struck so often."""
+    """Sends until the rule has struck that often."""
 
     def goes_on() -> bool:
         for _ in range(20):
@@ -62,24 +63,25 @@ def send_until(sender: Sender, struck: int) -> None:
 
 
 def completes(sender: Sender) -> None:
-    """What was begun is done: nothing below `first` is left, no more is kept than configured, and
-    the log goes on.
+    """The deletion is completed: nothing below `first` is left, and the log goes on.
+
+    No more is kept than the configuration says.
     """
     for _ in range(100):
         sender.send(900)
     sender.producer.flush(60)
     directory = sender.store.path / "lanes/0/commitlog"
-    words, base = sender.producer._words, sender.producer._lease.base
+    row = sender.producer._lease.row
 
     def is_done() -> bool:
         starts = sorted(int(file.name) for file in directory.iterdir())
-        return starts[0] == words[base + Lane.FIRST] > 0 and len(starts) <= KEPT_SEGMENTS
+        return starts[0] == row[Lane.FIRST] > 0 and len(starts) <= KEPT_SEGMENTS
 
     wait_until(is_done, "old segments to go")
 
 
 def looks_whole(sender: Sender) -> None:
-    """What is kept of the log is its end, every message of it; index and readers agree."""
+    """The log is kept up to its end, with every message; index and readers agree."""
     path = sender.store.path
     kept = read_store(path).places
     assert len(kept) > 50
@@ -91,7 +93,7 @@ def looks_whole(sender: Sender) -> None:
 
 
 def test_a_stage_killed_between_the_steps_of_a_deletion(tmp_path: Path) -> None:
-    """Its successor completes it."""
+    """The stage's successor completes it."""
     with deleting_store(tmp_path / "store") as sender:
         for rule in POINTS:
             sender.faults.set(Rule(**{**vars(rule), "times": 2}))
@@ -106,7 +108,7 @@ def test_everything_killed_between_the_steps_of_a_deletion(tmp_path: Path) -> No
     """The next start, which adopts the pool, completes it."""
     with deleting_store(tmp_path / "store") as sender:
         for rule in POINTS[::2]:
-            sender.faults.set(rule)  # for ever: no successor gets any further
+            sender.faults.set(rule)  # the rule stays: no successor gets any further
             send_until(sender, rule.skip + 1)
             _start_after_killing_everything(sender)
             completes(sender)
@@ -115,9 +117,9 @@ def test_everything_killed_between_the_steps_of_a_deletion(tmp_path: Path) -> No
 
 @pytest.mark.leaves_pools
 def test_the_pool_lost_between_the_steps_of_a_deletion(tmp_path: Path, shm_root: Path) -> None:
-    """The next start goes by the files alone; everything was flushed."""
+    """The next start has only the files; everything was flushed."""
     with deleting_store(tmp_path / "store") as sender:
-        for rule in POINTS[3::2]:  # the allocator's: the flusher goes on
+        for rule in POINTS[3::2]:  # rules of the allocator: the flusher goes on
             sender.faults.set(rule)
             send_until(sender, rule.skip + 1)
             sender.producer.flush(60)

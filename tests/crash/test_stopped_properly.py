@@ -1,6 +1,4 @@
-"""A lane without `abort` was stopped properly: all of it was flushed, so nothing of it is a torn
-tail.
-"""
+"""A lane without `abort` was stopped properly: all was flushed, so no part of it is a torn tail."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import commitlog
-from commitlog.appending.lane import try_lease
+from commitlog.appending.lease import try_lease
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.inspecting.log_root import find_roots
 from commitlog.inspecting.verify import verify_store
@@ -71,8 +69,11 @@ what only the CRC covers, and of the offset that the record names.
 def test_one_flipped_bit_costs_one_record(
     victim: int, in_record: int, filled: tuple[Path, list[int]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With `positions` and `checkpoint` lost: said, noted, left in place; all others are kept, and
-    no offset is used twice."""
+    """Also with `positions` and `checkpoint` lost.
+
+    The record is reported, noted, and left in place. All others are kept, and no offset is used
+    twice.
+    """
     path, places = filled
     _lose_positions(path)
     _flip(path, places[victim] + in_record)
@@ -90,7 +91,7 @@ def test_one_flipped_bit_costs_one_record(
 
 
 def test_a_missing_segment_costs_its_records_only(filled: tuple[Path, list[int]]) -> None:
-    """What is behind it is kept."""
+    """The records behind it are kept."""
     path, places = filled
     _lose_positions(path)
     (path / f"lanes/0/commitlog/{1 << 16:020d}").unlink()
@@ -100,7 +101,7 @@ def test_a_missing_segment_costs_its_records_only(filled: tuple[Path, list[int]]
 
 
 def test_a_lane_that_never_had_a_message(tmp_path: Path) -> None:
-    """Neither has one that only made its directories; both begin at 0."""
+    """Such a lane begins at 0, also one that has only its directories."""
     path = tmp_path / "store"
     with commitlog.Store.open(path, CONFIG) as store:
         store.producer().close()
@@ -111,7 +112,7 @@ def test_a_lane_that_never_had_a_message(tmp_path: Path) -> None:
 
 
 def test_with_abort_a_torn_tail_is_one(filled: tuple[Path, list[int]]) -> None:
-    """As ever: what is behind the first damage may never have been flushed."""
+    """As for any kill: what is behind the first damage may never have been flushed."""
     path, places = filled
     _lose_positions(path)
     (path / "lanes/0/abort").write_text("1")
@@ -131,8 +132,9 @@ class _NoAbort(FileChannel):
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_lane_is_marked_durably_before_anything_is_appended(lost: bool, tmp_path: Path) -> None:
-    """One whose `abort` can't be written is not leased; nor the next time, when the lock's file is
-    there already.
+    """A lane whose `abort` can't be written is not leased.
+
+    It is not leased the next time either, when the lock's file is there.
     """
     path = tmp_path / "store"
     with commitlog.Store.open(path, CONFIG) as store:
@@ -153,8 +155,9 @@ def test_a_lane_is_marked_durably_before_anything_is_appended(lost: bool, tmp_pa
 
 
 def test_positions_of_another_lane_are_not_believed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Swapped between two lanes that differ in length: said by whoever looks, and nothing of either
-    is lost.
+    """The files of two lanes of different length are swapped.
+
+    Everybody who looks reports it, and no lane loses anything.
     """
     path = tmp_path / "store"
     with commitlog.Store.open(path, CONFIG) as store, store.producer() as long, store.producer() as short:

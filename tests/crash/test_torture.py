@@ -1,4 +1,4 @@
-"""A little of what `scripts/torture` does for as long as one likes."""
+"""A little of what `scripts/torture` does without end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.leaves_pools
 
 
 def test_writers_of_every_kind_lose_nothing(tmp_path: Path) -> None:
-    """Under kills and halts, while old segments are deleted."""
+    """Kills and halts, while old segments are deleted."""
     kills, events, messages = one_store(tmp_path, random.Random(3), 12, "pool", KINDS, deletes=True)
     assert kills.total() >= 12
     assert messages > 100
@@ -26,7 +26,7 @@ def test_writers_of_every_kind_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_full_now_and_then(tmp_path: Path) -> None:
-    """Beside kills; the account is the same."""
+    """With kills; the account is the same."""
     _, events, messages = on_a_small_disk(tmp_path, random.Random(1), 6, "pool")
     assert events["full disk"] > 0
     assert messages > 50
@@ -59,7 +59,7 @@ def _befalls(what: str, store: Path, chance: random.Random) -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(3000)
 def test_chaos_for_half_an_hour(tmp_path: Path) -> None:
-    """Whatever `scripts/torture` does, with a seed that is always the same."""
+    """All that `scripts/torture` does, always with the same seed."""
     totals = chaos_of(tmp_path, seed=7, kills=400, seconds=1800)
     assert totals.events["full disk"] > 0
     assert totals.events["segments deleted"] > 0
@@ -68,6 +68,6 @@ def test_chaos_for_half_an_hour(tmp_path: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_power_cuts_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As `scripts/torture --power-cuts` does it: of several records."""
+    """As with `scripts/torture --power-cuts`: in several recorded runs."""
     assert power_cuts(tmp_path, seed=5, count=210).states == 210
     assert "210 power cuts" in capsys.readouterr().out

@@ -1,6 +1,4 @@
-"""Consume queues built anew from a log that is damaged at several places: no queue offset begins
-again.
-"""
+"""Consume queues are built anew from a log with several holes: no queue offset is used twice."""
 
 from __future__ import annotations
 
@@ -20,21 +18,21 @@ WITHOUT_CRC: dict[str, dict[str, Any]] = {"store": {"segment_bytes": 1 << 16, "r
 
 
 def write(lane: LaneDirectory, where: int, data: bytes) -> None:
-    """All of it in the first segment."""
-    with lane.segment(0).open("r+b") as file:
+    """Sends messages that all fit into the first segment."""
+    with lane.segment_path(0).open("r+b") as file:
         file.seek(where)
         file.write(data)
 
 
 def next_offset(path: Path, topic: str) -> int:
-    """What a producer of the next start gives out."""
+    """The offset that a producer gives out after the next start."""
     with commitlog.Store.open(path) as store, store.producer() as producer:
         return producer.send(topic, b"new").offset
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
 def test_records_lost_in_one_hole_are_not_looked_for_in_the_next(tmp_path: Path, is_lost: bool) -> None:
-    """Behind a large hole in one topic there is a small one in another."""
+    """Behind a large hole in one topic there is a small hole in another one."""
     path = tmp_path / "store"
     with commitlog.Store.open(path, SETTINGS) as store, store.producer() as producer:
         mine = [producer.send("mine", bytes(50)).physical_offset for _ in range(100)]
@@ -46,7 +44,7 @@ def test_records_lost_in_one_hole_are_not_looked_for_in_the_next(tmp_path: Path,
     write(lane, other[2] + 90, b"?")
     lane.abort_file.touch()
     if is_lost:
-        shutil.rmtree(lane.queue("mine").parent)
+        shutil.rmtree(lane.queue_path("mine").parent)
     assert next_offset(path, "mine") == 250
 
 
@@ -76,5 +74,5 @@ def test_a_damaged_queue_offset_that_no_crc_covers(
     write(lane, places[number] + _QUEUE_OFFSET_AT, (number ^ 1 << bit).to_bytes(8, "big"))
     if was_killed:
         lane.abort_file.touch()
-        shutil.rmtree(lane.queue("t").parent)
-    assert next_offset(path, "t") == (299 if number == 299 else 300)  # nothing but the last record tells its own
+        shutil.rmtree(lane.queue_path("t").parent)
+    assert next_offset(path, "t") == (299 if number == 299 else 300)  # only the last record has its own offset

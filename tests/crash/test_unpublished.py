@@ -1,5 +1,6 @@
-"""A direct writer that dies between its pwrite and the publish: what it wrote was never accepted,
-and never appears.
+"""A direct writer dies between its pwrite and the publish.
+
+What it wrote was never accepted, and never appears.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from pathlib import Path
 import pytest
 
 import commitlog
-from commitlog.appending.lane import Lease
+from commitlog.appending.lease import Lease
 from commitlog.disk.direct_segment import DirectSegment
-from commitlog.disk.file_channel import DISK, Buffer
+from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.inspecting.verify import verify_store
 from commitlog.reading.view import attach_control
+from commitlog.record.layout import Buffer
 from commitlog.shm.layout import Lane
 from tests.builders.killed import kill_store
 from tests.crash.accounts import check, read_store
@@ -30,9 +32,7 @@ TORN = b"never accepted " * 700
 
 
 def killed_at_its_first_direct_write_of(body: bytes, send: Callable[[], None]) -> None:
-    """Runs `send` in a forked child, which dies as soon as the segment file holds a record with
-    that body.
-    """
+    """Runs `send` in a forked child that dies when the segment file holds that body."""
     child = os.fork()
     if child == 0:
         real = DirectSegment.__setitem__
@@ -61,7 +61,7 @@ def looks_whole(path: Path, sender: Sender) -> None:
 
 
 def test_a_clean_stop_leaves_nothing_of_it(tmp_path: Path) -> None:
-    """Nor does the next start publish it, nor the next message leave a rest of it behind."""
+    """The next start does not publish it, and the next message leaves no rest of it behind."""
     path = tmp_path / "store"
     config = {**CONFIG, "store": {**CONFIG["store"], "write_path": "direct"}}
     with commitlog.Store.open(path, config) as store:
@@ -83,20 +83,21 @@ def _send_with_a_new_producer(path: Path, *bodies: bytes) -> None:
 
 
 def test_a_segment_written_directly_for_want_of_a_buffer(tmp_path: Path) -> None:
-    """The pool's lane, its buffers all full: the writer that dies in its direct segment leaves
-    nothing above `wrote`.
+    """A lane of the pool whose buffers are all full.
+
+    A writer that dies in its direct segment leaves nothing above `wrote`.
     """
     path = tmp_path / "store"
     ahead = 8
     made = {**CONFIG["allocator"], "segments_ahead": ahead}
     with faulty_store(path, producer={"when_no_buffer": "write_direct"}, allocator=made) as sender:
         sender.send().wait("flushed", timeout=60)
-        words, base = sender.producer._words, sender.producer._lease.base
-        wait_until(lambda: words[base + Lane.OPENED] >= ahead * SEGMENT_BYTES, "segments for all that is sent")
+        row = sender.producer._lease.row
+        wait_until(lambda: row[Lane.OPENED] >= ahead * SEGMENT_BYTES, "segments for all that is sent")
         sender.faults.set(Rule("fdatasync", error=errno.EIO, keeps=True))
         while sender.producer.statistics().direct_segments == 0:
             last = sender.send(3000)
-        wait_until(lambda: words[base + Lane.COMMITTED] == words[base + Lane.WROTE], "the committer")
+        wait_until(lambda: row[Lane.COMMITTED] == row[Lane.WROTE], "the committer")
         sender.producer.close()
         killed_at_its_first_direct_write_of(TORN, lambda: _send_with_a_new_producer(path, TORN))
         sender.heals(last)
@@ -104,7 +105,7 @@ def test_a_segment_written_directly_for_want_of_a_buffer(tmp_path: Path) -> None
 
 
 def test_a_clean_stop_leaves_nothing_of_an_interrupted_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its body is zeros for longer than a page, and the next message ends within them."""
+    """Its body has zeros for longer than a page, and the next message ends within them."""
     path = tmp_path / "store"
     with commitlog.Store.open(path, {**CONFIG, "store": {**CONFIG["store"], "write_path": "direct"}}) as store:
         sender = Sender(store, store.producer(), FaultsDirectory(path))
@@ -125,9 +126,11 @@ def test_a_clean_stop_leaves_nothing_of_an_interrupted_call(tmp_path: Path, monk
 
 @pytest.mark.leaves_pools
 def test_a_direct_lane_that_the_pool_takes_over(tmp_path: Path) -> None:
-    """Everything was killed, the next start has the other write path, and the lane's next writer
-    dies as soon as it has buffers: a start after that does not take what the first one left behind
-    `wrote` for somebody else's."""
+    """The next start has the other write path, and the next writer dies when it has buffers.
+
+    The start after that does not take the bytes that the first writer left behind `wrote` for
+    somebody else's.
+    """
     path = tmp_path / "store"
     config = {**CONFIG, "allocator": {"interval_ms": 20, "lane_idle_ms": 0}}
     store = commitlog.Store.open(path, {**config, "store": {**CONFIG["store"], "write_path": "direct"}})
@@ -154,11 +157,11 @@ def test_a_direct_lane_that_the_pool_takes_over(tmp_path: Path) -> None:
 
 
 def _lane_word(path: Path, word: int) -> int:
-    """Of lane 0, in the store's pool."""
+    """A word of lane 0 in the store's pool."""
     directory = StoreDirectory(path)
     control = attach_control(directory, directory.load())
     assert control is not None
     try:
-        return control.words[control.lane_base(0) + word]
+        return control.row(0)[word]
     finally:
         control.close()

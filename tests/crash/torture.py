@@ -1,12 +1,11 @@
-"""As much chaos as you like, at random: `scripts/torture --kills 1000 --seed 7`, `--seconds 600`,
-`--power-cuts 2000`.
+"""Chaos at random: `scripts/torture --kills 1000 --seed 7`, `--seconds 600`, `--power-cuts 2000`.
 
-Stores follow one another, some 60 kills each, written in each of the ways in turn, by programs of
-every kind: plain ones, threads, forked and spawned children, asyncio. Processes are killed alone,
-in groups and all at once, or stopped for a while (SIGSTOP); where all were killed, a consume queue
-or a lane's positions may be damaged before the next start. Every second store deletes old segments
-all the time; every third lies on a disk of its own that is full now and then. After each store the
-account is made. The seed gives the same plan again, though never the same moments.
+Stores follow one another, with some 60 kills each. They are written in each of the ways in turn, by
+programs of every kind: plain ones, threads, forked and spawned children, asyncio. Processes are
+killed alone, in groups and all at once, or stopped for a while (SIGSTOP). Where all were killed, a
+consume queue or a lane's positions may be damaged before the next start. Every second store deletes
+old segments all the time; every third is on a disk of its own that is full now and then. Each store
+ends with the account. A seed repeats the plan, though never the exact moments.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ DELETING: dict[str, dict[str, Any]] = {
     "retention": {"max_bytes": 4 << 20, "interval_ms": 20},
     "flusher": {"positions_interval_ms": 20},
 }
-"""Old segments go all the time."""
+"""Old segments are deleted all the time."""
 ON_A_SMALL_DISK: dict[str, dict[str, Any]] = {
     "store": {"segment_bytes": 1 << 16},
     "dispatcher": {"queue_file_entries": 10_000},
@@ -61,7 +60,7 @@ ON_A_SMALL_DISK: dict[str, dict[str, Any]] = {
     },
     "flusher": {"positions_interval_ms": 20},
 }
-"""It is the disk that refuses, not retention; and it is full for the test's sake only."""
+"""The disk refuses, and not retention; nothing but the test fills it."""
 
 
 def merged(*layers: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -71,8 +70,11 @@ def merged(*layers: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 @dataclass
 class Chaos:
-    """One store under chaos. `events` counts what was done besides kills; `disk`: a directory on a
-    small disk of its own; `damages`: files of the store are damaged before a start."""
+    """One store under chaos.
+
+    `events` counts what was done besides kills. `disk` is a directory on a small disk of its own.
+    With `damages` files of the store are damaged before a start.
+    """
 
     scene: Scene
     chance: random.Random
@@ -81,7 +83,7 @@ class Chaos:
     events: Counter[str] = field(default_factory=Counter)
 
     def turn(self) -> None:
-        """One thing, at random."""
+        """Does one thing, at random."""
         self.scene.goes_on(self.chance.randrange(1, 60))
         what = self.chance.random()
         if what < 0.45:
@@ -98,20 +100,19 @@ class Chaos:
             self.fill_the_disk()
 
     def _damage(self) -> None:
-        """Half the time something befalls a consume queue or a lane's positions: the start has the
-        memory, and the log.
+        """Damages a consume queue or a lane's positions, half the time.
+
+        The start has the memory and the log to repair it.
         """
         if self.damages and self.chance.random() < 0.5 and (what := damage(self.scene.path, self.chance)):
             self.events[what] += 1
 
     def stop_some(self) -> None:
-        """Some processes stand still for a moment, and one of the stages among them may be killed
-        where it stands.
-        """
+        """Stops some processes for a moment; one of the stopped stages may be killed."""
         names = self.chance.sample(("supervisor", "producer", *STAGES), self.chance.choice((1, 1, 2, 3)))
         pids = {name: self._pid(name) for name in names}
         with self._stopped(pids):
-            time.sleep(self.chance.random() / 2)  # nothing tells that somebody waits for one who stands still
+            time.sleep(self.chance.random() / 2)  # no sign shows that a process waits for a stopped one
             stages = [name for name in names if name in STAGES]
             if stages and "supervisor" not in names and self.chance.random() < 0.3:
                 self.scene.kill_stages(stages[:1])
@@ -137,7 +138,7 @@ class Chaos:
                         os.kill(pid, signal.SIGCONT)
 
     def fill_the_disk(self) -> None:
-        """No byte is left; as soon as a stage says so there is space again."""
+        """Leaves no byte on the disk, until a stage complains."""
         assert self.disk is not None
         ballast = self.disk / "ballast"
         with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
@@ -153,13 +154,13 @@ class Chaos:
         ballast.unlink()
 
     def _is_refused(self) -> bool:
-        """Writers that are stuck for want of segments, or a stage with a fault."""
+        """Whether writers wait in vain for segments, or a stage has a fault."""
         return any(lane.faults for lane in self.scene.store.statistics().lanes)
 
 
 @dataclass
 class Totals:
-    """What all stores came to."""
+    """The sums over all stores."""
 
     kills: Counter[str] = field(default_factory=Counter)
     events: Counter[str] = field(default_factory=Counter)
@@ -184,8 +185,11 @@ def one_store(
     disk: Path | None = None,
     damages: bool = True,
 ) -> tuple[Counter[str], Counter[str], int]:
-    """That many kills at least, then the account. Returns what was killed, what else was done, and
-    how many messages there are in the end. `kinds`: of the writers, if not any."""
+    """Runs a store with at least that many kills, then makes the account.
+
+    Returns what was killed, what else was done, and the number of messages at the end. `kinds` are
+    those of the writers, else any.
+    """
     kinds = kinds or chance.choices(KINDS, k=chance.choice((1, 2, 3)))
     more = merged(
         {"store": {"max_lanes": 12}, "producer": {"lane_wait_ms": 10_000}},
@@ -209,7 +213,10 @@ def one_store(
 def on_a_small_disk(
     directory: Path, chance: random.Random, kills: int, way: str, damages: bool = True
 ) -> tuple[Counter[str], Counter[str], int]:
-    """`one_store` on a disk of its own. Raises what pytest's skip raises where there may be none."""
+    """`one_store` on a disk of its own.
+
+    Raises pytest's skip where no such disk can be made.
+    """
     disk, said = directory / "disk", directory / "counts"
     disk.mkdir(parents=True, mode=0o700)
 
@@ -223,8 +230,10 @@ def on_a_small_disk(
 
 
 def chaos_of(base: Path, seed: int, kills: int, seconds: float, damages: bool = True) -> Totals:
-    """Stores one after another, until there were so many kills, or so many seconds have passed (0:
-    no limit). `damages`: see Chaos."""
+    """Stores one after another, until there were that many kills, or the seconds are over.
+
+    0 seconds mean no limit. `damages`: see Chaos.
+    """
     chance, totals, began = random.Random(seed), Totals(), time.monotonic()
     while totals.kills.total() < kills and (not seconds or time.monotonic() - began < seconds):
         directory, number = base / str(totals.stores), totals.stores
@@ -248,7 +257,7 @@ def chaos_of(base: Path, seed: int, kills: int, seconds: float, damages: bool = 
 
 
 def power_cuts(base: Path, seed: int, count: int) -> Counts:
-    """So many states, of runs that are recorded one after another."""
+    """`count` power cuts, in runs that are recorded one after another."""
     total, number = Counts(), 0
     while total.states < count:
         directory = base / f"record-{number}"
@@ -264,13 +273,15 @@ def power_cuts(base: Path, seed: int, count: int) -> Counts:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, help="how many at least (default: 300, or as many as the seconds allow)")
-    parser.add_argument("--seconds", type=float, default=0, help="no new store after so many")
-    parser.add_argument("--power-cuts", type=int, default=0, help="so many power cuts instead of kills")
+    parser.add_argument("--kills", type=int, help="the least number (default: 300, or as many as the seconds allow)")
+    parser.add_argument("--seconds", type=float, default=0, help="no new store after this time")
+    parser.add_argument("--power-cuts", type=int, default=0, help="number of power cuts, instead of kills")
     parser.add_argument("--no-damage", action="store_true", help="leave files alone between a kill and the next start")
-    parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 32), help="of the plan (default: a new one)")
+    parser.add_argument(
+        "--seed", type=int, default=secrets.randbelow(1 << 32), help="of the plan (default: a new seed)"
+    )
     arguments = parser.parse_args()
-    logging.getLogger("commitlog").setLevel(logging.ERROR)  # deaths are what this is about
+    logging.getLogger("commitlog").setLevel(logging.ERROR)  # deaths are intended here
     base, began = Path(tempfile.mkdtemp(prefix="commitlog-torture-")), time.monotonic()
     if arguments.power_cuts:
         print(f"seed {arguments.seed}, {arguments.power_cuts} power cuts", flush=True)

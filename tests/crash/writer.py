@@ -1,9 +1,8 @@
-"""A process that sends until it is killed, and notes elsewhere what was accepted: `python -m
-tests.crash.writer`.
+"""`python -m tests.crash.writer`: sends until it is killed, and notes what was accepted.
 
-Arguments: store, notes file, seed, how many messages to send (0: until killed; of a plain one), and
-a kind: how a program comes to its producers. A note is one line, written with one system call after
-`send` returned: lane, topic, queue offset, physical offset, CRC-32 of the body.
+Arguments: store, notes file, seed, how many messages a plain writer sends (0: until it is killed),
+and a kind, the way in which a program gets its producers. A note is one line, written with one
+system call after `send` returned: lane, topic, queue offset, physical offset, CRC-32 of the body.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ _PASSING = (
     DiskError,
     WaitTimeout,
 )
-"""What a store that is killed, full or started again tells its producers; each has a new one then."""
+"""Errors of a store that was killed, is full, or starts again: then a new producer is made."""
 
 
 class Writer:
-    """Sends random messages to a store for one thread, and notes them."""
+    """Sends random messages to a store in one thread, and notes them."""
 
     def __init__(self, path: str, notes: str, seed: int) -> None:
         self.path, self._notes, self._chance = path, notes, random.Random(seed)
@@ -56,7 +55,7 @@ class Writer:
         self._deadline = time.monotonic() + _RETRY_SECONDS
 
     def send(self, producer: commitlog.Producer) -> commitlog.Receipt:
-        """One message, noted."""
+        """Sends one message and notes it."""
         topic = f"topic-{self._chance.randrange(3)}"
         body = self._chance.randbytes(self._chance.choice((0, 10, 100, 1000, 5000)))
         receipt = producer.send(topic, body, key=str(self.sent))
@@ -67,8 +66,9 @@ class Writer:
         return receipt
 
     def again(self, use: Callable[[commitlog.Producer], None]) -> None:
-        """Makes a producer and uses it; after an error that passes again, with a new one, for half
-        a minute.
+        """Makes a producer and uses it.
+
+        After an error that passes, it tries with a new producer for half a minute.
         """
         while True:
             try:
@@ -81,7 +81,7 @@ class Writer:
                 time.sleep(0.01)
 
     def plain(self, count: int) -> None:
-        """So many messages; 0: for ever."""
+        """Sends `count` messages; 0: for ever."""
 
         def use(producer: commitlog.Producer) -> None:
             while not count or self.sent < count:
@@ -91,7 +91,7 @@ class Writer:
         self.again(use)
 
     def awaiting(self) -> None:
-        """Some at a time, for ever, awaiting what becomes of them."""
+        """Sends some messages at a time, for ever, and awaits each of them."""
 
         async def send_and_await(producer: commitlog.Producer) -> None:
             while True:
@@ -103,7 +103,7 @@ class Writer:
         self.again(lambda producer: asyncio.run(send_and_await(producer)))
 
     def with_children(self, how: str) -> None:
-        """Goes on sending, for ever, beside children that have producers of their own."""
+        """Sends for ever, beside children that have producers of their own."""
         context = multiprocessing.get_context("fork") if how == "fork" else multiprocessing.get_context("spawn")
 
         def use(producer: commitlog.Producer) -> None:
@@ -124,7 +124,7 @@ def _child(path: str, notes: str, seed: int) -> None:
 
 
 def _in_threads(path: str, notes: str, seed: int) -> None:
-    """Two threads, each with producers of its own."""
+    """Two threads, each with its own producers."""
 
     def send_on(number: int) -> None:
         try:

@@ -180,12 +180,7 @@ def test_who_does_not_know_the_store_goes_by_the_lane(path: Path) -> None:
 def test_rocketmqs_checkpoint(tmp_path: Path) -> None:
     """4096 bytes: five big-endian numbers, then zeros."""
     path = tmp_path / "checkpoint"
-    assert StoreCheckpoint.load(path, DISK) is None
-    checkpoint = StoreCheckpoint(1, 2, 3, 4, 5)
-    checkpoint.save(path, DISK)
+    StoreCheckpoint(1, 2, 3, 4, 5).save(path, DISK)
     data = path.read_bytes()
     assert len(data) == 4096
     assert data.rstrip(b"\0") == b"".join(number.to_bytes(8, "big") for number in range(1, 6))
-    assert StoreCheckpoint.load(path, DISK) == checkpoint
-    path.write_bytes(data[:39])
-    assert StoreCheckpoint.load(path, DISK) is None

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from commitlog.disk.consume_queue import ENTRY, ENTRY_BYTES, FILE_BYTES, PRE_FILL_SIZE, ConsumeQueue
 from commitlog.disk.file_channel import FileChannel
 from commitlog.errors import DamagedFile
+from commitlog.record.layout import Buffer
 
 PER_FILE = 10
 FILE = PER_FILE * ENTRY_BYTES
@@ -27,7 +28,7 @@ class Recording(FileChannel):
     def __init__(self) -> None:
         self.calls: list[tuple[str, int]] = []
 
-    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+    def pwrite(self, fd: int, data: Buffer, offset: int) -> None:
         self.calls.append(("pwrite", len(data)))
         super().pwrite(fd, data, offset)
 

@@ -171,7 +171,8 @@ def test_a_producer_that_was_closed_keeps_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize("write_path", ["pool", "direct"])
 def test_a_program_without_standard_descriptors_writes_into_nothing_of_ours(write_path: str, tmp_path: Path) -> None:
     """It closes them before the start, and again later, and writes to them all the same: the
-    supervisor hears no word, the records are whole."""
+    supervisor hears no word, the records are whole.
+    """
     path = tmp_path / "store"
     subprocess.run([sys.executable, "-c", _WITHOUT, str(path), write_path], check=True)
     with commitlog.Reader(path) as reader:

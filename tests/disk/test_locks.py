@@ -20,9 +20,10 @@ import pytest
 
 import commitlog
 from commitlog import errors
-from commitlog.disk.file_channel import Buffer, FileChannel
+from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.reading.registered_readers import RegisteredReaders
+from commitlog.reading.named_readers import NamedReaders
+from commitlog.record.layout import Buffer
 from commitlog.shm.layout import STAGES
 from tests import leaks
 from tests.children import in_child
@@ -159,7 +160,8 @@ class _Interrupted(Exception):
 
 def _storm(store: commitlog.Store) -> str:
     """Producers that signals come into, at whatever moments a timer of the kernel hits. Which lanes
-    can be had afterwards, and which locks are still open."""
+    can be had afterwards, and which locks are still open.
+    """
     hits, armed = 0, False
 
     def handler(_signal: int, _frame: FrameType | None) -> None:
@@ -249,7 +251,7 @@ def test_a_full_disk_while_leasing_costs_no_lane(
 def test_a_readers_name_is_not_held_by_a_forked_child(tmp_path: Path) -> None:
     """It lives on, and the name is free as soon as its parent has let go."""
     commitlog.Store.open(tmp_path / "store", CONFIG).close()
-    readers = RegisteredReaders(StoreDirectory(tmp_path / "store"))
+    readers = NamedReaders(StoreDirectory(tmp_path / "store"))
     held = readers.hold("billing")
     child = os.fork()
     if child == 0:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
 
 from commitlog.disk.mapped_file import MappedFile
 from commitlog.errors import DamagedFile
-from tests.fake_clock import SetClock
 
 
 @pytest.fixture
@@ -22,11 +20,10 @@ def path(tmp_path: Path) -> Path:
 def test_read_only(path: Path) -> None:
     """No process ever stores to a mapped file."""
     mapped = MappedFile(path, 8192, 4096)
-    with mapped.held() as view:
-        assert (bytes(view[:5]), len(view), mapped.start) == (b"first", 4096, 8192)
-        with pytest.raises(TypeError):
-            view[0] = 1
-    assert mapped.shutdown()
+    assert (bytes(mapped.view[:5]), len(mapped.view), mapped.start) == (b"first", 4096, 8192)
+    with pytest.raises(TypeError):
+        mapped.view[0] = 1
+    assert mapped.close()
 
 
 @pytest.mark.parametrize("size", [0, 4095])
@@ -44,7 +41,7 @@ def test_a_file_that_is_too_short(path: Path, size: int) -> None:
     mapped = MappedFile(path, 8192, size)
     assert not mapped.is_whole
     assert bytes(mapped.view) == path.read_bytes().ljust(size, b"\0")
-    assert mapped.shutdown()
+    assert mapped.close()
 
 
 def test_missing(tmp_path: Path) -> None:
@@ -56,49 +53,14 @@ def test_unlinked_while_mapped(path: Path) -> None:
     """A retired file stays readable as long as its mapping does."""
     mapped = MappedFile(path, 8192, 4096)
     path.unlink()
-    with mapped.held() as view:
-        assert bytes(view[:5]) == b"first"
-    assert mapped.shutdown()
-
-
-def test_nobody_gets_in_after_shutdown(path: Path) -> None:
-    mapped = MappedFile(path, 8192, 4096)
-    assert mapped.hold()
-    mapped.release()
-    assert mapped.shutdown()
-    assert not mapped.hold()
-    with pytest.raises(ValueError, match="closed"), mapped.held():
-        pass
-
-
-def test_shutdown_waits_for_holders(path: Path) -> None:
-    """Until the last one gives it back."""
-    mapped = MappedFile(path, 8192, 4096)
-    assert mapped.hold()
-    timer = threading.Timer(0.05, mapped.release)
-    timer.start()
-    assert mapped.shutdown(wait_seconds=30)
-    timer.join()
-
-
-def test_shutdown_forces_after_its_limit(path: Path) -> None:
-    """The limit passed, the mapping goes although somebody still counts as a holder: he finds it
-    closed, not torn away.
-    """
-    mapped = MappedFile(path, 8192, 4096)
-    assert mapped.hold()
-    clock = SetClock()
-    began = clock.monotonic_ns()
-    assert mapped.shutdown(wait_seconds=120, clock=clock)
-    assert 120 <= (clock.monotonic_ns() - began) / 1e9 < 121
-    with pytest.raises(ValueError, match="released"):
-        bytes(mapped.view)
+    assert bytes(mapped.view[:5]) == b"first"
+    assert mapped.close()
 
 
 def test_a_view_in_use_keeps_the_mapping(path: Path) -> None:
     """Python unmaps nothing that is in use: whoever holds a view can finish."""
     mapped = MappedFile(path, 8192, 4096)
     part = mapped.view[:5]
-    assert not mapped.shutdown()
+    assert not mapped.close()
     assert bytes(part) == b"first"
     part.release()

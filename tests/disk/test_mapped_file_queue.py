@@ -32,7 +32,7 @@ def test_names_are_first_offsets(tmp_path: Path) -> None:
     files = make_files(tmp_path / "log", starts)
     assert files.starts == starts
     assert (files.first, files.end) == (3 * SEGMENT, SEGMENT * ((1 << 40) + 1))
-    assert files.path(starts[0]).name == "00000000000000012288"
+    assert files.segment_path(starts[0]).name == "00000000000000012288"
     assert files.after(starts[1]) == starts[2:]
     assert files.after(0) == starts
     assert files.findings == []
@@ -82,7 +82,7 @@ def test_files_missing_in_the_middle_are_found_and_named(lane: MadeLane, gone: l
     last = lane.end // SEGMENT
     assert last > 4
     for number in gone:
-        lane.directory.segment(number * SEGMENT).unlink()
+        lane.directory.segment_path(number * SEGMENT).unlink()
     files = MappedFileQueue(lane.directory.commitlog, SEGMENT)
     pieces = list(LogScan(files, 3).pieces(0))
     holes = [piece for piece in pieces if isinstance(piece, Gap) and not piece.last]
@@ -99,7 +99,7 @@ def test_files_that_retention_removes_before_the_walk_begins_are_passed_over(lan
     """They were there when the directory was listed: what is left is read, and no damage."""
     segments = MappedFileQueue(lane.directory.commitlog, SEGMENT)
     for number in range(gone):
-        lane.directory.segment(number * SEGMENT).unlink()
+        lane.directory.segment_path(number * SEGMENT).unlink()
     log = LogScan(segments, lane.directory.number)
     pieces = list(log.pieces(0))
     assert [piece.start for piece in pieces if isinstance(piece, Gap)] == [lane.end]

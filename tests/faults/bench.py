@@ -1,8 +1,7 @@
-"""A store whose stages live in the test's own process and move only when told: every order of
-events can be tried, at once.
+"""A store whose stages live in the test's own process and move only when told.
 
-The locks, the pool, the files and the words are the real ones; only the processes, and the time
-between rounds, are not.
+So a test can try every order of events, without delay. The locks, the pool, the files and the words
+are the real ones; only the processes, and the time between rounds, are not.
 """
 
 from __future__ import annotations
@@ -18,10 +17,11 @@ from commitlog.clock import Clock
 from commitlog.config import Config
 from commitlog.config_file import load_config
 from commitlog.errors import CommitLogError
-from commitlog.shm.layout import Header, Lane, Stage
-from commitlog.stages.service_thread import ServiceThread
-from commitlog.stages.supervising.stopping import StopReport, close_store
-from commitlog.stages.supervisor import StageProcess, Supervisor
+from commitlog.shm.layout import LANES_AT, Header, Lane, Stage
+from commitlog.stages.base_stage import BaseStage
+from commitlog.stages.supervising.starting import StoreOpening
+from commitlog.stages.supervising.stopping import close_store
+from commitlog.status import StopReport
 from tests.fake_clock import SteppingClock
 from tests.faults.channel import FaultsDirectory, FaultyChannel
 from tests.faults.disk import durable_bodies
@@ -36,26 +36,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-class _Locks(Supervisor):
-    """Takes the locks and opens the pool as ever, and starts nothing."""
-
-    warnings: list[str]
-
-    def _launch(self, name: str, before: StageProcess | None = None) -> Any:
-        return None
-
-    def _wait_until_up(self) -> None:
-        pass
-
-    def _warn(self, text: str) -> None:
-        self.warnings.append(text)
-
-
 class Bench:
-    """`kinds`: stage classes to take instead of the real ones, by name; `channels`: the stages'
-    channels.
+    """A store and its stages, for a test to turn.
 
-    Attributes: `words` (the control region's), `faults`, `clock`, `stages` by name.
+    `kinds` are stage classes to use instead of the real ones, by name; `channel` is the class of
+    the stages' channels. Attributes: `words` (the control region's), `faults`, `clock`, `stages` by
+    name, `warnings`; `supervisor` is the running store as the supervisor has it.
     """
 
     def __init__(
@@ -71,14 +57,13 @@ class Bench:
             {k: {**SETTINGS.get(k, {}), **settings.get(k, {})} for k in {*SETTINGS, *settings}}
         )
         self._kinds, self._channel = {**KINDS, **(kinds or {})}, channel
-        self.supervisor = _Locks(path, config)
-        self.supervisor.warnings = []
+        self.warnings: list[str] = []
+        self._opening = StoreOpening(path, config, report=self.warnings.append)
         try:
-            self.supervisor.start()
+            self.supervisor = self._opening.run()
         except CommitLogError:
-            self._let_go()
+            self._opening.locks.close()
             raise
-        assert self.supervisor.control is not None
         self.control, self.words = self.supervisor.control, self.supervisor.control.words
         self.stages: dict[str, Any] = {}
         self.producers: list[commitlog.Producer] = []
@@ -93,9 +78,10 @@ class Bench:
         return stage
 
     def crash(self, name: str) -> None:
-        """What kill -9 leaves of a stage: its descriptors and its lock are gone, the words stay."""
+        """Leaves of a stage what kill -9 leaves: its words, without its descriptors and lock."""
         stage = self.stages.pop(name)
-        words, base = bytes(self.control.region.bytes), self.control.lane_base(0) * 8
+        lanes = self.control.region.bytes[LANES_AT * 8 :]
+        before = bytes(lanes)
         with contextlib.suppress(OSError):
             for fd in list(stage.channel._paths):
                 if fd not in (stage._lock_fd, stage._pool_lock_fd):
@@ -106,7 +92,8 @@ class Bench:
         if "_syncs" in vars(stage):
             stage._syncs.shutdown()
         stage._close()
-        assert bytes(self.control.region.bytes)[base:] == words[base:]
+        assert lanes == before
+        lanes.release()
 
     def producer(self) -> commitlog.Producer:
         self.words[Header.SUPERVISOR_HEARTBEAT] = Clock().monotonic_ns()
@@ -115,17 +102,17 @@ class Bench:
         return producer
 
     def lane(self, word: int, lane: int = 0) -> int:
-        return self.words[self.control.lane_base(lane) + word]
+        return self.control.row(lane)[word]
 
     def turn(self, *names: str) -> bool:
-        """One round of each stage named (default: all). True when something moved."""
+        """One round of each named stage (default: all). True when something moved."""
         moved = [
             bool(self.stages[n].work()) for n in names or ("allocator", "flusher", "committer", "flusher", "dispatcher")
         ]
         return any(moved)
 
     def settle(self, rounds: int = 200) -> None:
-        """Rounds until nothing is left, with the time that retries want; gives up after so many."""
+        """Turns until nothing is left, with the time that retries need; fails after `rounds`."""
         for _ in range(rounds):
             if not self.turn() and not any(stage.left() for stage in self.stages.values()):
                 return
@@ -134,13 +121,14 @@ class Bench:
         raise AssertionError(f"not settled after {rounds} rounds, left: {left}")
 
     def durable_bodies(self, lane: int = 0) -> list[bytes]:
-        """The bodies below `flushed` that a power cut would leave. AssertionError where anything
-        below is not whole.
+        """The bodies below `flushed` that a power cut would leave.
+
+        AssertionError where anything below it is not whole.
         """
         return durable_bodies(self.supervisor.directory, self.faults, lane, self.lane(Lane.FLUSHED, lane))
 
     def stop(self) -> StopReport:
-        """As the supervisor does it: closing, drains in order, last positions."""
+        """Stops as the supervisor does: closing, drains in order, last positions."""
         for producer in self.producers:
             producer.close()
         self.producers.clear()
@@ -153,13 +141,12 @@ class Bench:
                 stage._drain()
                 stage.on_stop()
                 stage._close()
-        assert self.supervisor.facts is not None
         report = close_store(self.supervisor.directory, self.supervisor.facts, self.control, self.supervisor.channel)
         self._let_go()
         return report
 
     def abandon(self) -> None:
-        """As if all processes had been killed, producers too."""
+        """Leaves the store as if all processes had been killed, producers too."""
         for producer in self.producers:
             producer.close()
         self.producers.clear()
@@ -168,9 +155,8 @@ class Bench:
         self._let_go()
 
     def _let_go(self) -> None:
-        self.supervisor._locks.close()
-        if self.supervisor.control is not None:
-            self.supervisor.control.close()
+        self._opening.locks.close()
+        self.control.close()
 
 
 @contextlib.contextmanager
@@ -181,7 +167,10 @@ def bench(
     clock: SteppingClock | None = None,
     **settings: Any,
 ) -> Iterator[Bench]:
-    """A bench that leaves nothing, however the test ends. A pool that is not drained goes, too."""
+    """A bench that leaves nothing, however the test ends.
+
+    A pool that is not drained is removed too.
+    """
     with _quiet():
         made = Bench(path, kinds, channel, clock, **settings)
         pool = made.control.region.path.parent
@@ -198,8 +187,9 @@ def bench(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """What stages log of a fault would fill the report; and a record of an error keeps its frames,
-    which keep the pool.
+    """Silences what stages log of a fault.
+
+    It would fill the report. A log record of an error also keeps its frames, which keep the pool.
     """
     logger = logging.getLogger("commitlog.stages")
     before = logger.level
@@ -210,4 +200,4 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
-__all__ = ["SEGMENT_BYTES", "Bench", "ServiceThread", "Stage", "bench"]
+__all__ = ["SEGMENT_BYTES", "BaseStage", "Bench", "Stage", "bench"]

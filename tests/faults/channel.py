@@ -1,11 +1,14 @@
-"""A disk that fails on command, and forgets what was not synced: a FileChannel for stage processes
-under test.
+"""A disk that fails on command, and forgets what was not synced: a FileChannel for stages.
 
-Beside a store `S` lies `S.faults/`: `rules.json`, read again at every call; `hits/<rule>`, a byte
-for each time that a rule struck; and `disk/`, what a power cut would leave of each file under
-`S/lanes`. A successful sync copies the file there. A failed one does what Linux may do: what was
-written since the last good sync is gone from the file itself, and the next sync finds nothing to do
-and succeeds.
+Beside a store `S` there is `S.faults/` with
+
+- `rules.json`, read again at every call;
+- `hits/<rule>`, a byte for each time that a rule struck;
+- `disk/`, what a power cut would leave of each file under `S/lanes`. A successful sync copies the
+  file there.
+
+A failed sync does what Linux may do: what was written since the last good sync is gone from the
+file itself, and the next sync finds nothing to do and succeeds.
 """
 
 from __future__ import annotations
@@ -20,19 +23,21 @@ from typing import ClassVar, Literal
 
 import orjson
 
-from commitlog.disk.file_channel import Buffer, FileChannel
+from commitlog.disk.file_channel import FileChannel
+from commitlog.record.layout import Buffer
 
 Call = Literal["pwrite", "fdatasync", "allocate", "truncate", "open", "map_read", "rename", "unlink", "sync_directory"]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A call fails with `error`, writes `short` bytes at most, or kills its process.
+    """A call fails with `error`, writes at most `short` bytes, or kills its process.
 
-    `where`: only on paths that contain it, below the store. `dies`: "before" the call does
-    anything, or "after" it, failed or not. `stage`: only there. `times`: so often, 0 for always;
-    `skip`: not the first ones. `keeps`: a failed sync leaves the bytes in the file (and does not
-    make them durable). `refuses`: a failed rename has changed nothing.
+    - `where`: only on paths below the store that contain it. `stage`: only there.
+    - `dies`: "before" the call does anything, or "after" it, failed or not.
+    - `times`: how often, 0 for always; `skip`: how many are let pass first.
+    - `keeps`: a failed sync leaves the bytes in the file (and does not make them durable).
+    - `refuses`: a failed rename has changed nothing.
     """
 
     call: Call
@@ -49,7 +54,7 @@ class Rule:
 
 
 class FaultsDirectory:
-    """`S.faults`, seen from a test and from the channels in the stages alike."""
+    """`S.faults`, for the test and for the channels in the stages."""
 
     def __init__(self, store: Path) -> None:
         self.store, self.lanes = store, store / "lanes"
@@ -59,7 +64,7 @@ class FaultsDirectory:
             (self.path / part).mkdir(parents=True, exist_ok=True)
 
     def set(self, *rules: Rule) -> None:
-        """From now on these and no others. Hits are counted from zero."""
+        """Sets these rules and no others, and counts hits from zero."""
         for file in (self.path / "hits").iterdir():
             file.unlink()
         temporary = self.path / f"rules.{os.getpid()}"
@@ -81,7 +86,7 @@ class FaultsDirectory:
         return file.stat().st_size if file.exists() else 0
 
     def strikes(self, rule: Rule) -> bool:
-        """Counts a call that a rule is about; whether it is one of those that fail."""
+        """Counts a call that matches a rule; returns whether it is one of those that fail."""
         fd = os.open(self.path / "hits" / rule.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.write(fd, b"x")
         count = os.fstat(fd).st_size
@@ -98,7 +103,7 @@ class FaultsDirectory:
 
 
 class FaultyChannel(FileChannel):
-    """One for each process: it remembers which descriptor is which file."""
+    """A channel with faults, one for each process: it remembers the file of each descriptor."""
 
     def __init__(self, store: Path, stage: str = "") -> None:
         self.faults = FaultsDirectory(store)
@@ -110,7 +115,7 @@ class FaultyChannel(FileChannel):
     def _rule(self, call: Call, path: Path | None) -> Rule | None:
         if path is None or not path.is_relative_to(self.faults.store):
             return None
-        place = f"/{path.relative_to(self.faults.store)}/"  # whatever the directories above are called
+        place = f"/{path.relative_to(self.faults.store)}/"  # without the names of the directories above
         for rule in self.faults.rules():
             wanted = rule.call == call and rule.where in place and rule.stage in ("", self.stage)
             if wanted and self.faults.strikes(rule):
@@ -215,9 +220,12 @@ class FaultyChannel(FileChannel):
 
 
 class CachingChannel(FaultyChannel):
-    """Another thing that Linux may do: after a failed sync the pages keep their bytes in memory and
-    count as clean: no later sync writes them, unless they are written again. All channels of a
-    bench share what is dirty."""
+    """A channel that fails in another way that Linux allows.
+
+    After a failed sync the pages keep their bytes in memory and count as clean. No later sync
+    writes them, unless they are written again. All channels of a bench share the set of dirty
+    pages.
+    """
 
     dirty: ClassVar[dict[Path, set[int]]] = {}
 

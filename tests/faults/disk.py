@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.record.scan import Stop, scan
+from commitlog.record.scan import scan
+from commitlog.record.table import Stop
 from tests.faults.channel import FaultsDirectory
 
 
 def durable_bodies(store: StoreDirectory, faults: FaultsDirectory, lane: int, flushed: int) -> list[bytes]:
-    """The bodies below `flushed` (bytes of the lane's log). AssertionError where anything below it
-    is not whole.
+    """The bodies below `flushed` (offset of the lane's log).
+
+    AssertionError where anything below it is not whole.
     """
     size, where = store.load().segment_bytes, 0
     bodies: list[bytes] = []
     while where < flushed:
         start = where - where % size
-        data, end = faults.durable(store.lane(lane).segment(start)), min(flushed - start, size)
+        data, end = faults.durable(store.lane(lane).segment_path(start)), min(flushed - start, size)
         assert len(data) >= end, f"lane {lane}: flushed is {flushed}, and {start} was never synced so far"
         table = scan(data, where - start, end, start, lane, check_crc=True)
         places = zip(table.body_positions.tolist(), table.body_sizes.tolist(), strict=True)

@@ -1,5 +1,8 @@
-"""Faults of every call in every role, on a bench: each strikes a few times and heals, and nothing
-of what was accepted is missing or doubled in the end. For `test_every_call`."""
+"""Faults of every call in every role, on a bench, for `test_every_call`.
+
+Each fault strikes a few times and heals. In the end nothing that was accepted is missing or
+doubled.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from tests.faults.channel import Call, FaultsDirectory, FaultyChannel, Rule
 
 ERRORS = ("EIO", "ENOSPC", "EDQUOT", "EMFILE", "ENOMEM", "EACCES")
 SHORT = "short"
-"""In an error's place: a write of a few bytes only."""
+"""Stands in an error's place for a write of a few bytes only."""
 CALLS: tuple[Call, ...] = (
     "open",
     "pwrite",
@@ -46,7 +49,7 @@ MADE_BY: dict[str, set[Call]] = {
     "allocator": {"open", "allocate", "fdatasync", "rename", "unlink", "sync_directory"},
     "dispatcher": {"open", "pwrite", "fdatasync", "truncate", "map_read", "sync_directory"},
 }
-"""The calls of each stage's rounds: a fault in one of these has to strike."""
+"""The calls of each stage's rounds: a fault of each has to strike."""
 SEGMENTS_KEPT = 6
 SETTINGS: dict[str, Any] = {
     "store": {"segment_bytes": 1 << 16, "max_lanes": 2},
@@ -63,7 +66,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def rule_of(role: str, call: Call, error: str, times: int = 2) -> Rule:
-    """Anywhere in the store but in its logs."""
+    """A rule for anywhere in the store except its logs."""
     if error == SHORT:
         return Rule(call, where="/", stage=role, times=times, short=50)
     return Rule(call, where="/", stage=role, times=times, error=getattr(errno, error), keeps=True, refuses=True)
@@ -71,19 +74,19 @@ def rule_of(role: str, call: Call, error: str, times: int = 2) -> Rule:
 
 @contextlib.contextmanager
 def own_disk(store: Path, role: str) -> Iterator[FaultsDirectory]:
-    """The disk of whoever in this process has not been given one: faults of the role strike there."""
+    """Makes faults of the role strike the default disk of this process."""
     channel = FaultyChannel(store, role)
     names = (*CALLS, "close", "write_once")
     with pytest.MonkeyPatch.context() as patch:
         for name in names:
-            if name != "pwrite":  # it is done by write_once
+            if name != "pwrite":  # write_once does it
                 patch.setattr(DISK, name, getattr(channel, name))
         yield channel.faults
         channel.faults.clear()
 
 
 class FaultySocket(zmq.Socket[bytes]):
-    """Fails `send` and `bind` while `error` is set, so often."""
+    """A socket whose `send` and `bind` fail while `error` is set, that many times."""
 
     error, times, struck = 0, 0, 0
 
@@ -110,7 +113,7 @@ class FaultySocket(zmq.Socket[bytes]):
 class Matrix:
     """A bench with a producer that never fails; counts what a fault did.
 
-    Attributes: `deaths`: stage and error → how often a round ended in that; `never`: faults that
+    Attributes: `deaths`: stage and error → how often a round ended with it; `never`: faults that
     did not strike.
     """
 
@@ -124,7 +127,7 @@ class Matrix:
         self.producer = self.made.producer()
 
     def send(self, bodies: int = 30, topic: str = "t") -> None:
-        """More than a segment."""
+        """Sends more than a segment."""
         self.rounds(2)
         for _ in range(bodies):
             body = os.urandom(3000)
@@ -133,13 +136,14 @@ class Matrix:
 
     def note(self, receipt: commitlog.Receipt, body: bytes) -> None:
         crc = zlib.crc32(body)
-        self.noted.append((receipt.lane, receipt.topic, receipt.offset, receipt.physical_offset, crc))
+        self.noted.append((receipt.partition, receipt.topic, receipt.offset, receipt.physical_offset, crc))
 
     # ---- rounds ---------------------------------------------------------------------------------
 
     def rounds(self, count: int) -> None:
-        """Each stage's round with its house-keeping, as in its process; one that ends by an error
-        is started again.
+        """Each stage's round with its house-keeping, as in its process.
+
+        A stage whose round ends with an error is started again.
         """
         for _ in range(count):
             for name in ("allocator", "flusher", "committer", "flusher", "dispatcher"):
@@ -163,13 +167,13 @@ class Matrix:
         try:
             self.made.start(name)
         except (OSError, CommitLogError):
-            return  # its process ends, and is started again
+            return  # its process would end and be started again
         except Exception as error:
             self.deaths[f"start of {name}: {type(error).__name__}: {error}"] += 1
             self.made.crash(name)
 
     def settles(self, what: str) -> None:
-        """All of it flushed and indexed, and no stage complains any more."""
+        """Turns until everything is flushed and indexed, and no stage complains any more."""
 
         def left() -> dict[str, int]:
             words = (Lane.COMMITTED, Lane.FLUSHED, Lane.DISPATCHED)
@@ -188,9 +192,7 @@ class Matrix:
     # ---- faults ---------------------------------------------------------------------------------
 
     def strike(self, role: str, call: Call, error: str) -> None:
-        """A fault of a stage, while messages come that roll over, have new topics, and old segments
-        go.
-        """
+        """A fault of a stage, while messages roll over, have new topics, and old segments go."""
         what = f"{role}, {call}, {error}"
         self.tried += 1
         self.made.faults.set(rule_of(role, call, error))
@@ -201,12 +203,12 @@ class Matrix:
         self.settles(what)
 
     def strike_sockets(self, error: str) -> None:
-        """A fault of whatever is sent, when everybody sleeps and wants to be rung."""
+        """A fault of all sockets, while everybody sleeps and has to be rung."""
         self.tried += 1
         FaultySocket.fail(error, 6)
         for name in STAGES:
-            self.made.words[self.made.control.stage_base(name) + Stage.SLEEP] |= 1
-        self.made.words[self.made.control.lane_base(0) + Lane.LISTENING] = 1
+            self.made.control.stage_row(name)[Stage.SLEEP] |= 1
+        self.made.control.row(0)[Lane.LISTENING] = 1
         self.send()
         if not FaultySocket.struck:
             self.never.append(f"send, {error}")
@@ -214,8 +216,9 @@ class Matrix:
         self.settles(f"send, {error}")
 
     def starts_again(self, name: str, call: Call, error: str) -> None:
-        """A stage that is started while a call fails: it says so and ends, or it goes on; the next
-        one works.
+        """Starts a stage while a call fails.
+
+        It reports the error and ends, or it goes on. The next one works.
         """
         self.tried += 1
         self.made.crash(name)
@@ -228,12 +231,12 @@ class Matrix:
         self.settles(f"start of {name}, {call}, {error}")
 
     def _begin(self, name: str) -> None:
-        """In a child: what may end a stage at its start. Its process is started again then."""
+        """Runs, in a child, what may end a stage at its start; its process is restarted then."""
         with contextlib.suppress(OSError, CommitLogError):
             self.made.start(name)
 
     def account(self) -> None:
-        """A proper stop, and every message."""
+        """Stops properly, and checks every message."""
         self.producer.close()
         self.made.producers.clear()
         assert self.made.stop().drained
@@ -244,7 +247,7 @@ class Matrix:
 
 
 def tried(action: Callable[[], object]) -> str:
-    """ "" when it came through, else the name of an error of ours. Any other is raised."""
+    """ "" when the action succeeded, else the name of an error of ours. Raises any other error."""
     try:
         action()
     except CommitLogError as error:

@@ -1,5 +1,6 @@
-"""A stage process under test, `python -P -m tests.faults.stage STORE`; the environment says which
-one, and how patched.
+"""A stage process under test: `python -P -m tests.faults.stage STORE`.
+
+The environment says which stage, and how it is patched.
 """
 
 from __future__ import annotations
@@ -9,23 +10,23 @@ import os
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from commitlog.appending import wire
+from commitlog.appending import wakeups
 from commitlog.clock import Clock
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.errors import StageFailed
 from commitlog.stages import allocator, committer, dispatcher, flusher
-from commitlog.stages.service_thread import ServiceThread, main
+from commitlog.stages.base_stage import BaseStage, main
 from tests.faults.channel import FaultyChannel
 from tests.waiting import wait_until
 
 STAGE, PATCH = "COMMITLOG_TEST_STAGE", "COMMITLOG_TEST_PATCH"
-Kind = type[ServiceThread]
+Kind = type[BaseStage]
 
 KINDS: dict[str, Any] = {
-    "committer": committer.CommitRealTimeService,
-    "flusher": flusher.FlushRealTimeService,
-    "allocator": allocator.AllocateMappedFileService,
-    "dispatcher": dispatcher.ReputMessageService,
+    "committer": committer.Committer,
+    "flusher": flusher.Flusher,
+    "allocator": allocator.Allocator,
+    "dispatcher": dispatcher.Dispatcher,
 }
 
 
@@ -40,7 +41,7 @@ def with_faults(kind: Any) -> Kind:
 
 
 class FullDisk(FileChannel):
-    """A disk that says that it is full, and takes everything."""
+    """A disk that says it is full, and takes everything."""
 
     def space(self, path: str | Path) -> tuple[int, int]:
         return 1 << 40, 0
@@ -57,9 +58,7 @@ def on_a_full_disk(kind: Any) -> Kind:
 
 
 def deaf_and_dumb(kind: Any) -> Kind:
-    """The stage rings nobody, and hears no bell: shared memory and its own intervals are all it
-    has.
-    """
+    """The stage rings nobody and hears no bell: it has only shared memory and its own intervals."""
 
     class WithoutBells(kind):  # type: ignore[misc]
         def _poll(self, milliseconds: int) -> bool:
@@ -67,8 +66,8 @@ def deaf_and_dumb(kind: Any) -> Kind:
                 self._poller.unregister(self._bell.socket)
             return bool(super()._poll(milliseconds))
 
-    wire.WakeupSender.ring = lambda self: None  # type: ignore[method-assign]
-    wire.NoticePublisher.publish = lambda self, lane, committed, flushed: None  # type: ignore[method-assign]
+    wakeups.WakeupSender.ring = lambda self: None  # type: ignore[method-assign]
+    wakeups.NoticePublisher.publish = lambda self, lane, committed, flushed: None  # type: ignore[method-assign]
     return WithoutBells
 
 
@@ -86,8 +85,10 @@ def dead_at_birth(kind: Any) -> Kind:
 
 
 def behind_an_orphan(kind: Any) -> Kind:
-    """A flusher that comes for its lock as soon as somebody else has it. It leaves a mark when it
-    is launched, and one when it has to wait for the lock."""
+    """A flusher that comes for its lock as soon as somebody else has it.
+
+    It leaves a mark when it is launched, and one when it has to wait for the lock.
+    """
     if kind.name != "flusher":
         return cast(Kind, kind)
 
@@ -105,12 +106,12 @@ def behind_an_orphan(kind: Any) -> Kind:
 
 
 def mark(store: Path, what: Literal["launched", "waits"]) -> Path:
-    """A file that such a flusher makes."""
+    """The file that this flusher makes."""
     return store.with_name(f"{store.name}.{what}")
 
 
 class _Marking(Clock):
-    """The system's; leaves a file where somebody sleeps."""
+    """The system's clock; makes a file when somebody sleeps."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -1,5 +1,7 @@
-"""A supervisor whose stages are patched: `python -P -m tests.faults.supervisor`, started by
-`patched_stages`. And one whose own disk fails on command."""
+"""Supervisors for tests: one with patched stages, one whose own disk fails on command.
+
+`patched_stages` starts the first one, as `python -P -m tests.faults.supervisor`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from typing import Any
 import pytest
 
 from commitlog.config import Config
-from commitlog.stages.supervisor import StageProcess, Supervisor, main
+from commitlog.stages.supervisor import Supervisor, main
 from tests.crash.recording import record_this_process
 from tests.faults.channel import FaultyChannel
 
@@ -23,28 +25,28 @@ STAGE, PATCH = "COMMITLOG_TEST_STAGE", "COMMITLOG_TEST_PATCH"
 OWN_DISK = "its own disk"
 
 
-class PatchedSupervisor(Supervisor):
-    """Runs `tests.faults.stage` for every stage and tells it by the environment which one it is."""
-
-    def _launch(self, name: str, before: StageProcess | None = None) -> StageProcess:
-        os.environ[STAGE] = name
-        return super()._launch(name, before)
-
-    def entry_point(self, name: str) -> str:
-        return "tests.faults.stage"
+def patched(path: Path, config: Config) -> Supervisor:
+    """Runs `tests.faults.stage` for every stage."""
+    return Supervisor(path, config, module_of=_patched_stage)
 
 
-class SupervisorOnFaultyDisk(Supervisor):
+def _patched_stage(name: str) -> str:
+    """Tells the stage, which is started next, by the environment which one it is."""
+    os.environ[STAGE] = name
+    return "tests.faults.stage"
+
+
+def on_faulty_disk(path: Path, config: Config) -> Supervisor:
     """Its own files are on a disk with faults; its stages' are not."""
-
-    def __init__(self, path: Path, config: Config) -> None:
-        super().__init__(path, config, FaultyChannel(path, "supervisor"))
+    return Supervisor(path, config, FaultyChannel(path, "supervisor"))
 
 
 @contextlib.contextmanager
 def patched_stages(patch: str = "tests.faults.stage:with_faults") -> Iterator[None]:
-    """Within it `Store.open` starts patched stages. `patch`: module and function that makes a
-    stage's class another; or OWN_DISK."""
+    """Makes `Store.open` start patched stages.
+
+    `patch` names the module and the function that change a stage's class, or is OWN_DISK.
+    """
 
     def start(command: list[str], **how: Any) -> subprocess.Popen[bytes]:
         assert command[1:] == ["-P", "-m", "commitlog.stages.supervisor"]
@@ -57,4 +59,4 @@ def patched_stages(patch: str = "tests.faults.stage:with_faults") -> Iterator[No
 
 if __name__ == "__main__":
     record_this_process()
-    main(SupervisorOnFaultyDisk if os.environ[PATCH] == OWN_DISK else PatchedSupervisor)
+    main(on_faulty_disk if os.environ[PATCH] == OWN_DISK else patched)

@@ -1,5 +1,6 @@
-"""What a store makes is its owner's alone, whatever the umask; what others put in its way is
-neither used nor changed.
+"""What a store makes belongs to its owner alone, whatever the umask.
+
+What others put in its way is neither used nor changed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pytest
 import commitlog
 from commitlog import errors
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.reading.registered_readers import RegisteredReaders
+from commitlog.reading.named_readers import NamedReaders
 from commitlog.shm.layout import STAGES
 from tests.another_user import NOBODY, as_nobody, as_root
 from tests.children import in_child
@@ -48,14 +49,12 @@ FILES = [
 
 @contextlib.contextmanager
 def everything_of_a_store(root: Path, umask: int) -> Iterator[list[Path]]:
-    """All that a running store has below a directory: segments, logs, locks, a reader; and its
-    pool, where it is there.
-    """
+    """All files of a running store: segments, logs, locks, a reader; and its pool, if any."""
     before = os.umask(umask)
     try:
         with commitlog.Store.open(root / "store", SMALL) as store:
             store.producer().send("t", b"secret").wait("flushed", timeout=60)
-            readers = RegisteredReaders(StoreDirectory(store.path))
+            readers = NamedReaders(StoreDirectory(store.path))
             held = readers.hold("billing")
             readers.channel.replace_file(store.path / "readers" / "billing.json", b"{}")
             try:
@@ -70,7 +69,7 @@ def everything_of_a_store(root: Path, umask: int) -> Iterator[list[Path]]:
 
 @pytest.mark.parametrize("umask", with_nightly([0o000, 0o077], [0o022]))
 def test_modes_are_the_same_under_every_umask(umask: int, shm_root: Path, tmp_path: Path) -> None:
-    """Directories 0700, everything else 0600: of the store as of its memory."""
+    """Directories have 0700 and everything else 0600, in the store and in its memory."""
     with everything_of_a_store(tmp_path, umask) as of_store:
         of_pool = sorted(shm_root.rglob("*"))
         assert {path.name for path in of_pool} >= {"control", "lane-0", *SOCKETS}
@@ -81,7 +80,7 @@ def test_modes_are_the_same_under_every_umask(umask: int, shm_root: Path, tmp_pa
 
 
 def _in_turn(paths: list[Path], attempt: Callable[[Path], object]) -> str:
-    """Those paths at which an attempt was not refused."""
+    """The paths at which an attempt was not refused."""
     done = []
     for path in paths:
         with contextlib.suppress(PermissionError):
@@ -110,7 +109,7 @@ ATTEMPTS: dict[str, Callable[[Path], object]] = {
 
 @as_root
 def test_another_user_can_change_nothing(shm_root: Path) -> None:
-    """He may come as far as the directory that it all lies in."""
+    """Even a user who can reach the directory that holds everything."""
     for directory in (shm_root.parent, shm_root):
         directory.chmod(0o755)
     try:
@@ -125,9 +124,7 @@ def test_another_user_can_change_nothing(shm_root: Path) -> None:
 
 @as_root
 def test_another_user_can_ring_and_hear_nobody(shm_root: Path) -> None:
-    """Not even where the pool's directory has been opened: the sockets themselves are closed to
-    him.
-    """
+    """Even with the pool's directory open: the sockets themselves are closed to other users."""
     for directory in (shm_root.parent, shm_root):
         directory.chmod(0o755)
     try:
@@ -156,7 +153,7 @@ def _remove_store(path: Path) -> None:
 def test_a_pool_that_somebody_prepared_is_refused(
     what: str, tmp_path: Path, shm_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """He has guessed the name. What he made stays as it is."""
+    """Somebody has guessed the name. What that user made stays as it is."""
     monkeypatch.setattr(os, "urandom", lambda count: b"\7" * count)
     prepared, target = shm_root / f"commitlog-{os.geteuid()}-{'07' * 6}", tmp_path / "target"
     if what == "a link":
@@ -190,8 +187,10 @@ _MADE_ANEW = ["lock", "logs/supervisor.log", "lanes/0/abort", "lanes/0/tmp/0"]
     ),
 )
 def test_a_link_in_a_files_place_is_not_followed(name: str, dangling: bool, tmp_path: Path) -> None:
-    """Start, send, read, stop: whoever comes to the link refuses it by name or passes it over; what
-    it points to stays as it is. With the link gone all is as before."""
+    """Start, send, read, stop: each refuses the link by name or passes it over.
+
+    The link's target stays as it is. Without the link all is as before.
+    """
     path, target = tmp_path / "store", tmp_path / "target"
     use = _use_processes if name.startswith("logs/") else _use
     assert in_child(lambda: use(path, b"first")) == "accepted"
@@ -216,19 +215,21 @@ def test_a_link_in_a_files_place_is_not_followed(name: str, dangling: bool, tmp_
     with commitlog.Reader(path) as reader:
         found = [message.value for message in reader]
     assert found[-1] == b"third"
-    if "/commitlog/" not in name:  # the segment was away: damage, and said to be
+    if "/commitlog/" not in name:  # without the segment this is damage, and reported
         assert found == [*sent, b"third"]
 
 
 def _use(path: Path, body: bytes) -> str:
-    """A store on a bench, from its start to its stop. Whether the message was accepted."""
+    """A store on a bench, from start to stop; returns whether the message was accepted."""
     said = "refused"
-    with contextlib.suppress(errors.CommitLogError, OSError):  # what a supervisor or a stage names, or ends by
+    with contextlib.suppress(
+        errors.CommitLogError, OSError
+    ):  # errors that a supervisor or a stage reports, or ends with
         made = Bench(path, **SMALL)
         made.producer().send("t", body)
         said = "accepted"
         with contextlib.suppress(errors.CommitLogError):
-            readers = RegisteredReaders(StoreDirectory(path))
+            readers = NamedReaders(StoreDirectory(path))
             readers.let_go(readers.hold("billing"))
         with contextlib.suppress(AssertionError):  # not before the link is gone
             made.settle()

@@ -1,5 +1,6 @@
-"""A disk that refuses, in real processes: each fault has a name within a second, loses nothing, and
-heals by itself.
+"""A disk that refuses, in real processes.
+
+Each fault has a name within a second, loses nothing, and heals by itself.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ CONFIG: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Sender:
-    """A producer on a store with a faulty disk, and what it was told: `noted` is accepted, `sent`
-    the bodies of it.
+    """A producer on a store with a faulty disk, and what it was told.
+
+    `noted` are the accepted messages, `sent` their bodies.
     """
 
     store: commitlog.Store
@@ -55,12 +57,13 @@ class Sender:
         body = b"%08d" % len(self.sent) + os.urandom(size)
         receipt = self.producer.send("t", body)
         self.sent.append(body)
-        self.noted.append((receipt.lane, "t", receipt.offset, receipt.physical_offset, zlib.crc32(body)))
+        self.noted.append((receipt.partition, "t", receipt.offset, receipt.physical_offset, zlib.crc32(body)))
         return receipt
 
     def is_told(self, name: str, receipt: commitlog.Receipt) -> None:
-        """Whoever waits hears the name of what is wrong instead of a timeout, and nothing undurable
-        counts as flushed.
+        """Whoever waits gets the name of the fault instead of a timeout.
+
+        Nothing counts as flushed that is not durable.
         """
         with pytest.raises(errors.DiskError) as raised:
             receipt.wait("flushed", timeout=60)
@@ -71,7 +74,7 @@ class Sender:
         self.looks_durable()
 
     def fill(self) -> tuple[commitlog.Receipt, errors.CommitLogError, float]:
-        """Sends until it is refused: the last receipt, the error, and the seconds it took to come."""
+        """Sends until it is refused: the last receipt, the error, and the seconds until it came."""
         receipt = self.send()
         while True:
             began = time.monotonic()
@@ -82,7 +85,7 @@ class Sender:
 
     def heals(self, receipt: commitlog.Receipt) -> None:
         self.faults.clear()
-        with contextlib.suppress(errors.DiskError, errors.WaitTimeout):  # the fault is still posted until the next try
+        with contextlib.suppress(errors.DiskError, errors.WaitTimeout):  # the fault stays posted until the next try
             receipt.wait("flushed", timeout=1)
         wait_until(lambda: receipt.done("flushed"), "the lane to heal")
         self.looks_durable()
@@ -111,7 +114,7 @@ def faulty_store(path: Path, write_path: str = "pool", **more: dict[str, Any]) -
 
 
 def refusals(write_path: str) -> Iterator[tuple[str, Rule]]:
-    """What may be refused, and the name it has to have."""
+    """The calls that may be refused, and the error that each has to give."""
     for code, name in NAMES.items():
         if write_path == "pool":
             yield name, Rule("pwrite", error=code, stage="committer")
@@ -120,7 +123,7 @@ def refusals(write_path: str) -> Iterator[tuple[str, Rule]]:
 
 @pytest.mark.parametrize("write_path", ["pool", "direct"])
 def test_a_disk_that_refuses_to_write_or_to_sync(write_path: str, tmp_path: Path) -> None:
-    """EIO, ENOSPC, EDQUOT, one after the other on one store that is never restarted."""
+    """EIO, ENOSPC, EDQUOT, one after the other, on one store that is never restarted."""
     with faulty_store(tmp_path / "store", write_path) as sender:
         sender.heals(sender.send())
         for name, rule in refusals(write_path):
@@ -132,9 +135,7 @@ def test_a_disk_that_refuses_to_write_or_to_sync(write_path: str, tmp_path: Path
 
 
 def test_a_sender_that_fills_all_buffers_hears_why(tmp_path: Path) -> None:
-    """Back-pressure by a failing disk is the disk's error, long before the wait for a buffer is
-    over.
-    """
+    """It gets the disk's error, long before the wait for a buffer is over."""
     with faulty_store(tmp_path / "store", producer={"buffer_wait_ms": 60_000}) as sender:
         sender.heals(sender.send())
         for rule, name in (
@@ -153,8 +154,9 @@ def test_a_sender_that_fills_all_buffers_hears_why(tmp_path: Path) -> None:
 
 
 def test_the_successor_of_a_flusher_killed_by_its_failed_sync_says_so(tmp_path: Path) -> None:
-    """The sync failed, its flusher died before it could tell, and the disk goes on failing: within
-    the same second.
+    """A flusher died of its failed sync before it could tell, and the disk still fails.
+
+    Its successor tells within the same second.
     """
     with faulty_store(tmp_path / "store") as sender:
         sender.heals(sender.send())
@@ -171,9 +173,7 @@ def test_the_successor_of_a_flusher_killed_by_its_failed_sync_says_so(tmp_path: 
 
 
 def test_short_writes_and_lost_flushers_cost_nothing_but_time(tmp_path: Path) -> None:
-    """pwrite that writes a little; syncs that fail once and lose the pages; flushers killed by
-    their failed sync.
-    """
+    """pwrite writes a little; syncs fail once and lose the pages; failed syncs kill flushers."""
     with faulty_store(tmp_path / "store") as sender:
         for rule in (
             Rule("pwrite", short=300),
@@ -193,16 +193,13 @@ def test_short_writes_and_lost_flushers_cost_nothing_but_time(tmp_path: Path) ->
 
 
 def test_consume_queues_and_positions_that_fail_stop_nobody_else(tmp_path: Path) -> None:
-    """Messages are flushed as ever; the index and the records of how far it came follow when they
-    can.
-    """
+    """Messages are flushed as ever; the index and the positions follow when they can."""
     with faulty_store(tmp_path / "store") as sender:
         sender.heals(sender.send())
-        words = sender.producer._words
-        base = sender.producer._lease.base
+        row = sender.producer._lease.row
 
         def caught_up() -> bool:
-            return bool(words[base + Lane.DISPATCH_SYNCED] == words[base + Lane.FLUSHED])
+            return row[Lane.DISPATCH_SYNCED] == row[Lane.FLUSHED]
 
         for rule in (
             Rule("pwrite", where="/consumequeue/", error=errno.ENOSPC),
@@ -225,9 +222,11 @@ def test_consume_queues_and_positions_that_fail_stop_nobody_else(tmp_path: Path)
 
 @pytest.mark.leaves_pools
 def test_a_direct_writer_hears_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own pwrite fails: nothing was appended, and the next send takes the same offset. What a
-    failed sync really lost can't be written again from anywhere: the lane stops by name, and other
-    lanes go on."""
+    """Its own pwrite fails: nothing was appended, and the next send takes the same offset.
+
+    What a failed sync really lost can't be written again from anywhere. The lane stops with an
+    error, and other lanes go on.
+    """
     with faulty_store(tmp_path / "store", "direct") as sender:
         sender.heals(sender.send())
         for code, name in NAMES.items():
@@ -253,8 +252,9 @@ def test_a_direct_writer_hears_at_once(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_damaged_lane_is_passed_over_and_healed_by_the_next_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What the failed sync lost is reported as lost; all messages around it are kept, and the lane
-    is written to again.
+    """What the failed sync lost is reported as lost.
+
+    All messages around it are kept, and the lane is written to again.
     """
     path = tmp_path / "store"
     with faulty_store(path, "direct") as sender:
@@ -298,8 +298,9 @@ def test_a_damaged_lane_is_passed_over_and_healed_by_the_next_start(
 def test_a_first_start_that_the_disk_refuses(
     rule: dict[str, Any], error: type[Exception], words: str, tmp_path: Path
 ) -> None:
-    """The error says which store and what to do, and the half-made one is in nobody's way: the next
-    start makes it.
+    """The error says which store, and what to do.
+
+    The half-made store is in nobody's way: the next start completes it.
     """
     FaultsDirectory(tmp_path / "store").set(Rule("pwrite", "store.json", stage="supervisor", **rule))
     with patched_stages(OWN_DISK), pytest.raises(error, match=words):

@@ -1,5 +1,6 @@
-"""Nothing is unlinked before it is durable that nobody needs it, and every name that is relied on
-is synced by somebody.
+"""A file is unlinked only when it is durable that nobody needs it.
+
+And every name that somebody relies on is synced by somebody.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from tests.faults.test_retention_races import KEPT, Log, Plain, log_at
 
 
 class Watched(Plain):
-    """All channels of a test share what happens at a sync of `positions`, and count the directories
-    that were synced.
+    """A channel that notes what happens at a sync of `positions`, and the directories synced.
+
+    All channels of a test share these notes.
     """
 
     on_positions: ClassVar[Callable[[], None]]
@@ -38,7 +40,7 @@ class Watched(Plain):
 
     def sync_directory(self, path: str | Path) -> None:
         if Watched.is_killed:
-            raise KeyboardInterrupt  # as near as a process comes to being killed there
+            raise KeyboardInterrupt  # nearly as if the process were killed there
         Watched.directories[Path(path)] += 1
         super().sync_directory(path)
 
@@ -73,8 +75,9 @@ def house_keeping(log: Log, *names: str) -> None:
 
 
 def test_nothing_goes_while_the_sync_of_positions_lasts(log: Log) -> None:
-    """The bytes are in the page cache; a power cut would leave the file that says that the segments
-    are there.
+    """The bytes are only in the page cache: a power cut would leave the older file.
+
+    That file says that the segments are there.
     """
     log.grow()
     house_keeping(log, "allocator")
@@ -93,7 +96,7 @@ def test_nothing_goes_while_the_sync_of_positions_lasts(log: Log) -> None:
 
 
 def test_nothing_goes_while_the_sync_of_positions_fails(log: Log) -> None:
-    """Neither segments nor consume queue files; all of it when the disk is well again."""
+    """Neither segments nor consume queue files go; all of them do when the disk works again."""
 
     def fails() -> None:
         raise OSError(errno.EIO, "broken")
@@ -111,13 +114,11 @@ def test_nothing_goes_while_the_sync_of_positions_fails(log: Log) -> None:
 
 
 def test_positions_count_while_queues_are_built_anew_beside_a_deletion(log: Log) -> None:
-    """The dispatcher has begun again at the log's first offset, which the allocator has just
-    raised.
-    """
+    """The dispatcher begins again at the log's first offset, which the allocator just raised."""
     log.grow()
     house_keeping(log, "allocator")
     first = log.bench.lane(Lane.FIRST)
-    log.bench.words[log.producer._lease.base + Lane.DISPATCH_SYNCED] = 0
+    log.producer._lease.row[Lane.DISPATCH_SYNCED] = 0
     house_keeping(log, "flusher")
     recorded = PositionsFile(StoreDirectory(log.path).lane(0), "", DISK).load()
     assert recorded is not None
@@ -168,8 +169,10 @@ def killed_at_a_sync_of_a_directory(act: Callable[[], object]) -> None:
 
 
 def test_a_dispatcher_syncs_the_names_that_its_predecessor_made(log: Log) -> None:
-    """That of the file, of the topic's directory and of the queue's: a queue that is found there in
-    full size may have none of them on the disk."""
+    """The names of the file, of the topic's directory and of the queue's.
+
+    A queue that is found there in full size may have none of them on the disk.
+    """
     made = log.bench
     log.producer.send("new", b"x")
     made.turn("allocator", "flusher", "committer", "flusher")
@@ -193,9 +196,7 @@ def test_a_dispatcher_syncs_the_names_that_its_predecessor_made(log: Log) -> Non
 
 
 def test_positions_are_named_by_whoever_writes_them_first(log: Log) -> None:
-    """A flusher that was killed between making the file and syncing its name is followed by one
-    that does.
-    """
+    """A flusher was killed between making the file and syncing its name: the next one syncs it."""
     made = log.bench
     log.producer.send("t", b"x")
     made.turn("allocator", "flusher", "committer", "flusher")
@@ -209,7 +210,7 @@ def test_positions_are_named_by_whoever_writes_them_first(log: Log) -> None:
 
 
 def test_an_allocator_syncs_the_lane_that_a_killed_producer_made(log: Log) -> None:
-    """Before it announces a segment in it."""
+    """It does so before it announces a segment in it."""
     made = log.bench
     made.turn("allocator")
     made.crash("allocator")
@@ -223,7 +224,7 @@ def test_an_allocator_syncs_the_lane_that_a_killed_producer_made(log: Log) -> No
 
 
 def test_recovery_syncs_the_names_of_a_lane(tmp_path: Path) -> None:
-    """Those of its parts, of its quarantine, and its own: whoever made them may have been killed."""
+    """The names of its parts, of its quarantine, and its own: their maker may have been killed."""
     lane = make_lane(tmp_path / "lane")
     lane.directory.quarantine.mkdir()
     crash(lane, lane.end)

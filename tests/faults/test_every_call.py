@@ -1,5 +1,6 @@
-"""Every call, every error, every role: who is refused goes on when it heals, or ends by an error
-that has a name.
+"""Every call, every error, every role.
+
+Whoever is refused goes on when the fault heals, or ends with an error that has a name.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def errors_of(*quick: str, all_errors: tuple[str, ...] = ERRORS) -> pytest.MarkD
 
 @errors_of("EIO", "EMFILE", SHORT, all_errors=(*ERRORS, SHORT))
 def test_stages_in_their_rounds(error: str, tmp_path: Path) -> None:
-    """None of them dies, and each call of theirs was struck."""
+    """No stage dies, and each of their calls was struck."""
     with bench(tmp_path / "store", **SETTINGS) as made:
         matrix = Matrix(made)
         for _ in range(5):  # until segments are deleted
@@ -60,7 +61,7 @@ def test_stages_in_their_rounds(error: str, tmp_path: Path) -> None:
 
 @errors_of("EMFILE")
 def test_stages_that_can_ring_nobody(error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wakeup and a notice are hints: who can't send one goes on."""
+    """A wakeup and a notice are hints: a stage that can't send one goes on."""
     monkeypatch.setattr(zmq.Context, "_socket_class", FaultySocket)
     with bench(tmp_path / "store", **SETTINGS) as made:
         matrix = Matrix(made)
@@ -72,7 +73,7 @@ def test_stages_that_can_ring_nobody(error: str, tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_stages_at_their_start(stage: str, tmp_path: Path) -> None:
-    """Whichever call fails: the next start works."""
+    """Whichever call fails, the next start works."""
     with bench(tmp_path / "store", **SETTINGS) as made:
         matrix = Matrix(made)
         matrix.send()
@@ -85,8 +86,9 @@ def test_stages_at_their_start(stage: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("write_path", ["pool", "direct"])
 def test_producers(write_path: str, tmp_path: Path) -> None:
-    """Making one and sending: an error of ours or none; when it heals all lanes are there, and
-    nothing is doubled.
+    """Making a producer and sending: an error of ours, or none.
+
+    When the fault heals all lanes are there, and nothing is doubled.
     """
     settings = {**SETTINGS, "store": {**SETTINGS["store"], "write_path": write_path, "max_lanes": 1}, "retention": {}}
     named: dict[str, str] = {}
@@ -99,7 +101,7 @@ def test_producers(write_path: str, tmp_path: Path) -> None:
                 with own_disk(made.path, "producer") as faults:
                     faults.set(rule_of("producer", call, error))
                     named[f"{call}, {error}"] = _use(matrix)
-                matrix.settles(f"{call}, {error}")  # who leases the lane next waits for what the last one wrote
+                matrix.settles(f"{call}, {error}")  # the next lessee waits for what the last one wrote
                 matrix.producer = made.producer()
                 matrix.send(2)
                 matrix.settles(f"{call}, {error}")
@@ -109,7 +111,7 @@ def test_producers(write_path: str, tmp_path: Path) -> None:
 
 
 def _use(matrix: Matrix) -> str:
-    """A producer and a few messages; those that were accepted are noted. The name of the error."""
+    """A producer and a few messages; notes those that were accepted. Returns the error's name."""
 
     def use() -> None:
         with commitlog.Producer(matrix.made.path) as producer:
@@ -124,7 +126,7 @@ def _use(matrix: Matrix) -> str:
 
 @errors_of("EACCES", "ENOMEM")
 def test_readers(error: str, tmp_path: Path) -> None:
-    """All messages, or an error of ours; the next one has all."""
+    """A reader gets all messages, or an error of ours; the next reader gets all."""
     with bench(tmp_path / "store", **{**SETTINGS, "retention": {}}) as made:
         matrix = Matrix(made)
         matrix.send(40)
@@ -142,7 +144,7 @@ def test_readers(error: str, tmp_path: Path) -> None:
 
 def _read(path: Path, expected: int) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ReadingWarning)  # that it is slow
+        warnings.simplefilter("ignore", ReadingWarning)  # the warning that reading is slow
         with commitlog.Reader(path) as reader:
             found = [(message.partition, message.offset) for message in reader]
     assert len(set(found)) == len(found) == expected
@@ -152,8 +154,10 @@ def _read(path: Path, expected: int) -> None:
 @pytest.mark.parametrize("pool", ["adopted", "lost"])
 @errors_of("ENOSPC")
 def test_starts_of_a_killed_store(error: str, pool: str, tmp_path: Path) -> None:
-    """A start that is refused changes nothing for the next one: what was accepted, or flushed where
-    the memory is lost, is there once."""
+    """A start that is refused changes nothing for the next one.
+
+    What was accepted, or flushed where the memory is lost, is there once.
+    """
     path, settings = tmp_path / "store", {**SETTINGS, "retention": {}}
     noted = _killed(path, settings, flushed=pool == "lost")
     for call in CALLS:
@@ -163,15 +167,16 @@ def test_starts_of_a_killed_store(error: str, pool: str, tmp_path: Path) -> None
             said = in_child(partial(_start, path, settings, rule_of("supervisor", call, error, times)))
             assert said == "None", f"{call}, {error}: {said}"
     made = Bench(path, **settings)
-    assert not made.supervisor.warnings or pool == "lost", made.supervisor.warnings
+    assert not made.warnings or pool == "lost", made.warnings
     made.settle()
     assert made.stop().drained
     check(noted, read_store(path), 0)
 
 
 def _start(path: Path, settings: dict[str, Any], rule: Rule) -> None:
-    """In a child: its locks end with it. The errors are those that the supervisor's `run` names to
-    its owner.
+    """A start in a child: its locks end with it.
+
+    The errors are those that the supervisor's `run` reports to its owner.
     """
     with own_disk(path, "supervisor") as faults, contextlib.suppress(OSError, CommitLogError):
         faults.set(rule)

@@ -1,4 +1,4 @@
-"""A power cut and a full disk, as near as a test comes to them."""
+"""A power cut and a full disk, as real as a test can make them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ from tests.waiting import wait_until
 @pytest.mark.leaves_pools
 @pytest.mark.parametrize("write_path", ["pool", "direct"])
 def test_after_a_power_cut_everything_flushed_is_there(write_path: str, tmp_path: Path, shm_root: Path) -> None:
-    """Of each file only what was synced is left, of the memory nothing: the next start finds every
-    message that was acknowledged as flushed, in order, and goes on behind them."""
+    """Of each file only the synced part is left, and nothing of the memory.
+
+    The next start finds every message that was acknowledged as flushed, in order, and goes on
+    behind them.
+    """
     path = tmp_path / "store"
     sender = _cut_power(path, write_path)
     flushed = len(sender.sent) - 40
@@ -41,9 +44,7 @@ def test_after_a_power_cut_everything_flushed_is_there(write_path: str, tmp_path
 
 
 def _cut_power(path: Path, write_path: str) -> Sender:
-    """A store that was killed in the middle of it; its last 40 messages were never said to be
-    flushed.
-    """
+    """A store that was killed while it worked; its last 40 messages were never called flushed."""
     try:
         with faulty_store(path, write_path) as sender:
             for _ in range(100):
@@ -67,8 +68,9 @@ PATIENT: dict[str, Any] = {
 
 
 def test_a_full_disk_is_named_and_heals(tmp_path: Path) -> None:
-    """A file system of 3 MB, full: senders hear of it; a file is deleted, and everything accepted
-    is there.
+    """A file system of 3 MB is full, and senders are told.
+
+    Then a file is deleted, and everything accepted is there.
     """
     disk = tmp_path / "disk"
     disk.mkdir(mode=0o700)

@@ -1,7 +1,6 @@
-"""Retention strikes between any two looks that somebody takes at the files: who merely raced it
-looks again.
+"""Retention deletes between any two looks at the files: whoever merely raced it looks again.
 
-The stages live in the test's process, so that a deletion happens exactly before the nth call that
+The stages live in the test's process, so a deletion happens exactly before the nth call that
 touches a lane's files. Nobody ever gets a bare OSError, a warning that blames the consume queues,
 or less than what is kept.
 """
@@ -30,8 +29,9 @@ BATCH = 500
 
 
 class Log:
-    """A store of one lane whose old segments go when told; `sent` is every body, `where` in the log
-    each begins.
+    """A store of one lane whose old segments are deleted when told.
+
+    `sent` has every body; `where` has the place in the log where each begins.
     """
 
     def __init__(self, made: Bench) -> None:
@@ -45,7 +45,7 @@ class Log:
         self.where: list[int] = []
 
     def grow(self) -> None:
-        """Five more segments, flushed, and indexed unless it lags; nothing is deleted."""
+        """Five more segments, flushed, and indexed unless the log lags; nothing is deleted."""
         until = self.bench.lane(Lane.WROTE) + 5 * SEGMENT_BYTES
         while self.bench.lane(Lane.WROTE) < until:
             bodies = [b"%08d" % (len(self.sent) + number) for number in range(BATCH)]
@@ -61,13 +61,13 @@ class Log:
             self.index()
 
     def index(self) -> None:
-        """The dispatcher comes to the end of the log."""
+        """Lets the dispatcher come to the end of the log."""
         self.bench.settle()
         self.bench.clock.step(1)
         self.bench.stages["dispatcher"].on_wait_end()
 
     def delete(self) -> None:
-        """All that the stages do until no more than KEPT segments are left."""
+        """Lets the stages work until no more than KEPT segments are left."""
         self.acts = True
         if self.lags:
             self.index()
@@ -87,7 +87,7 @@ class Log:
 
 
 class Plain(FileChannel):
-    """The system's files; a bench has to know which descriptors go with a killed stage."""
+    """The system's files; a bench has to know which descriptors a killed stage had."""
 
     def __init__(self, *_who: object) -> None:
         self._paths: dict[int, str] = {}
@@ -114,7 +114,7 @@ def log_at(path: Path, channel: type[Plain] = Plain) -> Iterator[Log]:
     ) as made:
         log = Log(made)
         yield log
-        del log.producer  # pytest keeps the log for longer, and a producer keeps its pool mapped
+        del log.producer  # pytest keeps the log longer, and a producer keeps its pool mapped
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 @contextmanager
 def before_call(number: int, log: Log, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Deletes just before the nth list or open of anything in a lane; the list says so."""
+    """Deletes just before the nth list or open of anything in a lane; the list then says so."""
     lanes = str(log.path / "lanes")
     real_open, real_list = FileChannel.open, FileChannel.list
     left, struck = [number], [0]
@@ -154,8 +154,9 @@ def before_call(number: int, log: Log, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 def at_every_call(log: Log, look: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> int:
-    """Takes a look as often as it has calls, with a deletion before another one each time. Returns
-    how many there were.
+    """Takes a look once for each of its calls, with a deletion before another call each time.
+
+    Returns the number of calls.
     """
     number = 0
     while True:
@@ -174,8 +175,9 @@ def at_every_call(log: Log, look: Callable[[], None], monkeypatch: pytest.Monkey
 def test_a_reader_gets_what_is_kept_or_dataloss(
     log: Log, topic: str | None, lags: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DataLoss only where it had begun to read what is gone; all that it gave out was in order and
-    without a gap.
+    """DataLoss comes only where it had begun to read what is gone.
+
+    All that it gave out was in order and without a gap.
     """
     log.lags = lags
 
@@ -197,7 +199,7 @@ def test_a_reader_gets_what_is_kept_or_dataloss(
 
 
 def test_a_reader_that_starts_at_a_time(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search for the time goes through what is being deleted."""
+    """The search for the time meets files that are being deleted."""
 
     def look() -> None:
         with commitlog.Reader(log.path, topic="orders", start="1970-01-02T00:00:00+00:00") as reader:
@@ -213,8 +215,9 @@ def test_a_reader_that_starts_at_a_time(log: Log, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("lags", [False, True])
 def test_an_index_that_follows(log: Log, lags: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It never distrusts a consume queue because retention was quicker, and then knows what one
-    that is new knows.
+    """It never distrusts a consume queue because retention was quicker.
+
+    Afterwards it knows what a new index knows.
     """
     log.lags = lags
     view = StoreView(log.path)
@@ -237,7 +240,7 @@ def test_an_index_that_follows(log: Log, lags: bool, monkeypatch: pytest.MonkeyP
 
 
 def test_a_new_producer_goes_on_at_the_next_offset(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reads the lane's end from the log, and each topic's from its consume queue."""
+    """It reads the lane's end from the log, and each topic's end from its consume queue."""
 
     def look() -> None:
         log.producer.close()
@@ -251,9 +254,7 @@ def test_a_new_producer_goes_on_at_the_next_offset(log: Log, monkeypatch: pytest
 
 
 def test_the_dispatcher_goes_on(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that has just been started, whose first look at a queue meets a deletion; it heals within
-    a round.
-    """
+    """The first look of a new dispatcher at a queue meets a deletion; it heals within a round."""
 
     def look() -> None:
         log.bench.crash("dispatcher")
@@ -273,7 +274,7 @@ def test_the_dispatcher_goes_on(log: Log, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_verify_and_dump(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is found to be wrong, and what is kept is shown."""
+    """Nothing is reported as wrong, and what is kept is shown."""
 
     def verified() -> None:
         report = verify_store(log.path)

@@ -1,5 +1,6 @@
-"""Orders of events that are rare between processes, made on a bench: each lost or doubled something
-once, or nearly.
+"""Orders of events that are rare between processes, made on a bench.
+
+Each of them lost or doubled something once, or nearly.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ def direct_producer(made: Bench) -> Any:
 
 
 def test_direct_bytes_that_a_failed_sync_lost_before_they_were_committed(tmp_path: Path) -> None:
-    """Written and published, not yet committed when the sync fails: no later sync writes those
-    pages by itself.
+    """They are published, not yet committed when the sync fails.
+
+    No later sync writes those pages by itself.
     """
     with bench(tmp_path / "store", channel=CachingChannel, **DIRECT) as made:
         producer = direct_producer(made)
@@ -53,8 +55,9 @@ def test_direct_bytes_that_a_failed_sync_lost_before_they_were_committed(tmp_pat
 
 
 def test_direct_bytes_that_a_failed_sync_lost_before_they_were_published(tmp_path: Path) -> None:
-    """The write is done, the sync fails, all that is committed is written again, and only then the
-    record is published.
+    """The record is written, the sync fails, and all committed bytes are written again.
+
+    Only then the record is published.
     """
     with bench(tmp_path / "store", channel=CachingChannel, **DIRECT) as made:
         producer = direct_producer(made)
@@ -83,9 +86,7 @@ def test_direct_bytes_that_a_failed_sync_lost_before_they_were_published(tmp_pat
 
 
 def test_direct_bytes_of_a_killed_lessee_are_no_part_of_the_log(tmp_path: Path) -> None:
-    """Written and never published: the next lessee's shorter record leaves nothing of them behind
-    it.
-    """
+    """They were never published: the next lessee's shorter record leaves none of them behind it."""
     with bench(tmp_path / "store", **DIRECT) as made:
         producer = direct_producer(made)
         producer.send("t", b"first")
@@ -100,7 +101,7 @@ def test_direct_bytes_of_a_killed_lessee_are_no_part_of_the_log(tmp_path: Path) 
 
 
 def test_a_flusher_that_can_open_nothing_waits(tmp_path: Path) -> None:
-    """No descriptors left when it starts: the fault has a name, nobody dies, and it heals."""
+    """No descriptors are left at its start: the fault has a name, nobody dies, and it heals."""
     with bench(tmp_path / "store") as made:
         producer = made.producer()
         producer.send("t", b"first")
@@ -119,8 +120,9 @@ def test_a_flusher_that_can_open_nothing_waits(tmp_path: Path) -> None:
 
 
 def test_a_lessee_does_not_trust_queues_that_were_not_synced(tmp_path: Path) -> None:
-    """A dispatcher is killed by its failed sync, and entries are lost: the next lessee's offsets go
-    on all the same.
+    """A failed sync kills a dispatcher, and entries are lost.
+
+    The offsets of the next lessee go on all the same.
     """
     with bench(tmp_path / "store") as made:
         producer = made.producer()
@@ -133,14 +135,17 @@ def test_a_lessee_does_not_trust_queues_that_were_not_synced(tmp_path: Path) -> 
         dispatched = made.lane(Lane.DISPATCHED)
         made.faults.set(Rule("fdatasync", where="/consumequeue/", error=errno.EIO, times=1))
         made.stages["dispatcher"]._sync()
-        made.words[made.control.lane_base(0) + Lane.DISPATCHED] = dispatched  # killed before it could take it back
+        made.control.row(0)[Lane.DISPATCHED] = dispatched  # killed before it could take it back
         made.crash("dispatcher")
         assert synced == made.lane(Lane.DISPATCH_SYNCED) == 0
         assert made.producer().send("t", b"next").offset == 20
 
 
 def test_a_stop_that_can_not_write_its_last_positions_keeps_the_pool(tmp_path: Path) -> None:
-    """Everything is flushed, and the disk refuses: the report says so, and the next start goes on."""
+    """Everything is flushed, and the disk refuses.
+
+    The report says so, and the next start goes on.
+    """
     with bench(tmp_path / "store") as made:
         made.producer().send("t", b"first")
         made.settle()
@@ -159,8 +164,11 @@ def test_a_stop_that_can_not_write_its_last_positions_keeps_the_pool(tmp_path: P
 
 
 def test_what_buffers_hold_behind_a_damaged_direct_segment_is_kept(tmp_path: Path) -> None:
-    """Segment 3 was written directly and lost a record to a failed sync; segment 4 is in its buffer
-    only when all are killed: the next start says what is lost, and loses nothing else."""
+    """Segment 3 was written directly and lost a record to a failed sync.
+
+    Segment 4 is only in its buffer when all are killed. The next start says what is lost, and loses
+    nothing else.
+    """
     path = tmp_path / "store"
     with bench(path, producer={"when_no_buffer": "write_direct"}) as made:
         producer = made.producer()
@@ -181,7 +189,7 @@ def test_what_buffers_hold_behind_a_damaged_direct_segment_is_kept(tmp_path: Pat
             file.seek(lost % SEGMENT_BYTES)
             file.write(bytes(2000))
         again = Bench(path)
-        assert any("accepted are lost" in warning for warning in again.supervisor.warnings)
+        assert any("accepted are lost" in warning for warning in again.warnings)
         assert again.producer().send("t", b"next").offset == len(places)
         again.settle()
         assert again.stop().drained
@@ -194,14 +202,15 @@ def test_damaged_lanes_are_named_where_no_other_is_free(tmp_path: Path) -> None:
     """The way out is a new start, not more lanes."""
     with bench(tmp_path / "store", store={"max_lanes": 1}) as made:
         made.producer().close()
-        made.words[made.control.lane_base(0) + Lane.COMMITTER_FAULT] = errno.EILSEQ
+        made.control.row(0)[Lane.COMMITTER_FAULT] = errno.EILSEQ
         with pytest.raises(NoFreeLane, match=r"lanes \[0\] are damaged by a failed sync, a new start"):
             made.producer()
 
 
 class BusyAllocator(Clock):
-    """Two seconds pass at every look; at each of the first `others` the allocator has made a
-    segment for somebody else.
+    """A clock for an allocator that is busy: two seconds pass at every look.
+
+    At each of the first `others` looks the allocator has made a segment for somebody else.
     """
 
     def __init__(self, others: int) -> None:
@@ -212,24 +221,25 @@ class BusyAllocator(Clock):
         self.now += 2_000_000_000
         if self.made and self.others:
             self.others -= 1
-            self.made.stages["allocator"].acted(0)
+            self.made.stages["allocator"].count_action(0)
             if not self.others:
                 self.made.turn("allocator", "flusher")
         return self.now
 
 
 def test_the_time_for_a_segment_begins_when_it_is_worked_on(tmp_path: Path) -> None:
-    """Its turn comes after 40 s in which the allocator serves others; five seconds count only when
-    that has not moved.
+    """For 40 s the allocator serves others, then this producer.
+
+    Five seconds count only while the allocator does not move.
     """
     with bench(tmp_path / "store", store={"write_path": "direct"}, producer={"segment_wait_ms": 5000}) as made:
         clock = BusyAllocator(20)
         made.words[Header.SUPERVISOR_HEARTBEAT] = clock.now
-        producer = commitlog.Producer(made.path, clock)
+        producer = commitlog.Producer(made.path, clock=clock)
         made.producers.append(producer)
         clock.made = made
         assert producer.send("t", b"x").offset == 0
-        with pytest.raises(AllocateTimeout):  # it does not fit behind the first, and nobody makes another segment
+        with pytest.raises(AllocateTimeout):  # no room behind the first, and nobody makes another segment
             producer.send_batch("t", [bytes(10_800)] * 6)
         made.settle()
 
@@ -237,8 +247,9 @@ def test_the_time_for_a_segment_begins_when_it_is_worked_on(tmp_path: Path) -> N
 def test_a_lane_given_back_while_the_supervisor_looks_is_not_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has seen that the lane has buffers, and looks for their file when the allocator has
-    removed it: nothing is wrong.
+    """The supervisor has seen that the lane has buffers.
+
+    When it looks for their file the allocator has removed it: nothing is wrong.
     """
     with bench(tmp_path / "store") as made:
         producer = made.producer()

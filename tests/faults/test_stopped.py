@@ -1,6 +1,4 @@
-"""Stages that hear nothing, stand still, or have company: latency, never loss, and never two of
-them.
-"""
+"""Stages that hear nothing, stand still, or have a double: latency, never loss, and never two."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ import zmq
 
 import commitlog
 from commitlog import errors
-from commitlog.appending.wire import WAKEUP
+from commitlog.appending.wakeups import WAKEUP
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import STAGES, Lane, Stage
 from tests.crash.accounts import check, read_store
@@ -41,10 +39,11 @@ QUICK = {
 def test_with_all_wakeups_dropped_everything_is_the_same_and_later(
     write_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No stage hears a bell or rings one, nor does the producer: segments roll, buffers return,
-    syncs are waited for.
+    """No stage and no producer rings or hears a bell.
+
+    Segments still roll, buffers return, and syncs are waited for.
     """
-    monkeypatch.setattr("commitlog.appending.wire.WakeupSender.ring", lambda self: None)
+    monkeypatch.setattr("commitlog.appending.wakeups.WakeupSender.ring", lambda self: None)
     config = {**QUICK, "store": {**CONFIG["store"], "write_path": write_path}}
     with (
         patched_stages("tests.faults.stage:deaf_and_dumb"),
@@ -58,15 +57,16 @@ def test_with_all_wakeups_dropped_everything_is_the_same_and_later(
             assert sender.send().wait("flushed", timeout=60).name == "PUT_OK"
         with commitlog.Reader(store.path) as reader:
             assert [message.value for message in reader] == sender.sent
-        words, base = sender.producer._words, sender.producer._lease.base
-        wait_until(lambda: words[base + Lane.DISPATCHED] == words[base + Lane.WROTE], "the dispatcher")
+        row = sender.producer._lease.row
+        wait_until(lambda: row[Lane.DISPATCHED] == row[Lane.WROTE], "the dispatcher")
     check(sender.noted, read_store(tmp_path / "store"), deaths=0)
 
 
 @pytest.mark.parametrize("stage", ["committer", "flusher"])
 def test_a_stage_that_stands_still_has_no_second_beside_it(stage: str, tmp_path: Path) -> None:
-    """Stopped, it holds its lock: one started by hand refuses and touches nothing. Continued, it
-    goes on.
+    """A stopped stage holds its lock, so one started by hand refuses and touches nothing.
+
+    The stopped one goes on when it is continued.
     """
     with faulty_store(tmp_path / "store", supervisor={"start_wait_ms": 100}) as sender:
         sender.send().wait("flushed", timeout=60)
@@ -91,8 +91,9 @@ def test_a_stage_that_stands_still_has_no_second_beside_it(stage: str, tmp_path:
 
 
 def test_an_orphan_that_stands_still_keeps_the_next_start_out(tmp_path: Path) -> None:
-    """Its supervisor is dead, its lock is held: StoreRunning names it. Continued, it finds its
-    owner gone and leaves.
+    """Its supervisor is dead, and it holds its lock: StoreRunning names it.
+
+    When it is continued, it finds its owner gone and leaves.
     """
     path = tmp_path / "store"
     with faulty_store(path, supervisor={"start_wait_ms": 300}) as sender:
@@ -113,8 +114,9 @@ def test_an_orphan_that_stands_still_keeps_the_next_start_out(tmp_path: Path) ->
 
 
 def test_a_sync_that_fails_while_the_store_stops_is_repaired(tmp_path: Path) -> None:
-    """The committer has drained and left when the flusher wants its bytes written again: both are
-    started once more.
+    """The flusher wants bytes written again when the committer has drained and left.
+
+    Both are started once more.
     """
     with faulty_store(tmp_path / "store") as sender:
         sender.send().wait("flushed", timeout=60)
@@ -134,8 +136,9 @@ def test_a_sync_that_fails_while_the_store_stops_is_repaired(tmp_path: Path) -> 
 
 
 def test_hung_stages_are_killed_and_replaced(tmp_path: Path) -> None:
-    """No heartbeat for as long as the configuration allows: a new committer and flusher, and
-    nothing is lost.
+    """There is no heartbeat for as long as the configuration allows.
+
+    A new committer and a new flusher come, and nothing is lost.
     """
     with faulty_store(tmp_path / "store", supervisor={"hung_after_ms": 1000}) as sender:
         sender.send().wait("flushed", timeout=60)
@@ -150,11 +153,11 @@ def test_hung_stages_are_killed_and_replaced(tmp_path: Path) -> None:
 
 
 def test_garbage_on_every_socket_is_counted_and_dropped(tmp_path: Path) -> None:
-    """Frames of every wrong kind, too long ones, many parts, and bytes that are no ZeroMQ at all."""
+    """Wrong frames of every kind, too long ones, many parts, and bytes that are not ZeroMQ."""
     with faulty_store(tmp_path / "store") as sender, contextlib.closing(StoreView(tmp_path / "store")) as view:
         assert view.control is not None
         pool = view.control.region.path.parent
-        words, bad_at = view.control.words, [view.control.stage_base(s) + Stage.BAD_FRAMES for s in STAGES]
+        rows = [view.control.stage_row(stage) for stage in STAGES]
         with contextlib.ExitStack() as stack:
             context = stack.enter_context(zmq.Context())
             for stage in STAGES:
@@ -164,7 +167,9 @@ def test_garbage_on_every_socket_is_counted_and_dropped(tmp_path: Path) -> None:
                 for frame in (b"", b"garbage", WAKEUP + b"!", WAKEUP.lower(), bytes(64)):
                     socket.send(frame)
                 socket.send_multipart([WAKEUP, b"and more", b"\xff" * 64])
-            wait_until(lambda: all(words[at] == 7 for at in bad_at), "the stages to count seven bad frames each")
+            wait_until(
+                lambda: all(row[Stage.BAD_FRAMES] == 7 for row in rows), "the stages to count seven bad frames each"
+            )
             for stage in (*STAGES, "notices"):
                 socket = stack.enter_context(context.socket(zmq.PUSH if stage in STAGES else zmq.SUB))
                 socket.linger = 0
@@ -176,14 +181,13 @@ def test_garbage_on_every_socket_is_counted_and_dropped(tmp_path: Path) -> None:
                 _shout(pool / f"{stage}.ipc")
             assert sender.send(2000).wait("flushed", timeout=60).name == "PUT_OK"
         pids = [pid_of(sender.store.path, stage) for stage in STAGES]
-        assert pids == [words[view.control.stage_base(stage) + Stage.PID] for stage in STAGES]
-        restarts = [words[view.control.stage_base(stage) + Stage.RESTARTS] for stage in STAGES]
-        assert restarts == [0, 0, 0, 0]
+        assert pids == [row[Stage.PID] for row in rows]
+        assert [row[Stage.RESTARTS] for row in rows] == [0, 0, 0, 0]
     check(sender.noted, read_store(tmp_path / "store"), deaths=0)
 
 
 def _shout(path: Path) -> None:
-    """Bytes that are no ZeroMQ, then a hang-up."""
+    """Sends bytes that are not ZeroMQ, then hangs up."""
     import socket
 
     with socket.socket(socket.AF_UNIX) as plain:

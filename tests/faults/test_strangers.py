@@ -1,6 +1,4 @@
-"""Other users, links and foreign files: nothing of a store can be read by them, and nothing of
-theirs is used.
-"""
+"""Other users, links and foreign files: nobody else reads a store, or brings anything into it."""
 
 from __future__ import annotations
 
@@ -20,9 +18,11 @@ import zmq
 
 import commitlog
 from commitlog import errors
-from commitlog.appending.wire import NoticePublisher, NoticeSubscriber, WakeupReceiver, WakeupSender
+from commitlog.appending.wakeups import NoticePublisher, NoticeSubscriber, WakeupReceiver, WakeupSender
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.record.record import Host, RecordEncoder
+from commitlog.record.host import Host
+from commitlog.record.record import RecordEncoder
+from commitlog.shm.layout import STAGE_ROW_WORDS
 from tests.another_user import NOBODY, as_nobody, as_root, may_be_another_user
 from tests.builders.killed import kill_store
 from tests.crash.scene import pid_of
@@ -32,7 +32,7 @@ SMALL = {"store": {"segment_bytes": 1 << 16}}
 
 
 def _open_all(paths: list[Path]) -> str:
-    """Those that could be opened, listed or entered."""
+    """The paths that could be opened, listed or entered."""
     opened = []
     for path in paths:
         try:
@@ -44,8 +44,10 @@ def _open_all(paths: list[Path]) -> str:
 
 
 def test_another_user_gets_at_nothing(shm_root: Path) -> None:
-    """Pool, sockets, segments, logs: with every directory above them open, and a umask that takes
-    nothing away. Modes say so; root can try it as well."""
+    """Pool, sockets, segments and logs, with every directory above them open, and umask 0.
+
+    Modes say so; root can try it as well.
+    """
     for directory in (shm_root.parent, shm_root):
         directory.chmod(0o755)
     umask = os.umask(0)
@@ -57,7 +59,7 @@ def test_another_user_gets_at_nothing(shm_root: Path) -> None:
             everything = list(shm_root.rglob("*"))
             assert len(everything) > 25
             if may_be_another_user:
-                assert as_nobody(lambda: _open_all([shm_root])) == str(shm_root)  # it can come so far
+                assert as_nobody(lambda: _open_all([shm_root])) == str(shm_root)  # this user can come this far
                 assert as_nobody(lambda: _open_all(everything)) == ""
             for path in everything:
                 mode = path.lstat().st_mode
@@ -73,7 +75,7 @@ def test_another_user_gets_at_nothing(shm_root: Path) -> None:
 
 @as_root
 def test_a_store_of_another_user_is_refused(tmp_path: Path) -> None:
-    """Also an empty directory, also for root: its owner could put links into it."""
+    """Also an empty directory, and also for root: its owner could put links into it."""
     commitlog.Store.open(tmp_path / "store", SMALL).close()
     (tmp_path / "empty").mkdir()
     for name in ("store", "empty"):
@@ -85,7 +87,7 @@ def test_a_store_of_another_user_is_refused(tmp_path: Path) -> None:
 
 
 def _killed_with_unflushed(path: Path) -> None:
-    """A store of which everything was killed while a message was in its pool only."""
+    """A store whose processes were killed while a message was only in its pool."""
     store = commitlog.Store.open(path, SMALL)
     producer = store.producer()
     os.kill(pid_of(path, "committer"), signal.SIGSTOP)
@@ -96,7 +98,7 @@ def _killed_with_unflushed(path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["a link", "a foreign directory", "open to others", "a foreign control file"])
 def test_a_pool_that_somebody_could_have_made_is_refused(how: str, tmp_path: Path, shm_root: Path) -> None:
-    """By name, without touching it; as soon as it is right again it is adopted, nothing lost."""
+    """By name, and without touching it. When it is right again it is adopted, with nothing lost."""
     if "foreign" in how and not may_be_another_user:
         pytest.skip("only root can make something foreign")
     path = tmp_path / "store"
@@ -127,8 +129,10 @@ def test_a_pool_that_somebody_could_have_made_is_refused(how: str, tmp_path: Pat
 def test_what_rocketmq_appended_to_a_killed_store_is_not_written_over(
     lane: str, tmp_path: Path, shm_root: Path
 ) -> None:
-    """All was flushed, so up to its end the pool agrees with the files: the start is refused all
-    the same. Without the pool it takes in what is there."""
+    """All was flushed, so the pool agrees with the files up to its end.
+
+    The start is refused all the same. Without the pool it takes in what is there.
+    """
     path = tmp_path / "store"
     store = commitlog.Store.open(path, {**SMALL, "allocator": {"lane_idle_ms": 0 if lane == "given back" else 60_000}})
     with store.producer() as producer:
@@ -142,7 +146,7 @@ def test_what_rocketmq_appended_to_a_killed_store_is_not_written_over(
     kill_store(store)
     host = Host(b"\x7f\0\0\1", 10911)
     record = RecordEncoder(0, host, host).encode(b"t", b"theirs", b"", 2, end, 1, 2_000_000_000_000)
-    with StoreDirectory(path).lane(0).segment(0).open("r+b") as file:
+    with StoreDirectory(path).lane(0).segment_path(0).open("r+b") as file:
         file.seek(end)
         file.write(record)
     with pytest.raises(errors.PoolNotAdopted, match=f"behind offset {end}: something else wrote to it"):
@@ -157,7 +161,7 @@ def test_what_rocketmq_appended_to_a_killed_store_is_not_written_over(
 
 
 def test_a_socket_that_is_none_of_ours_is_refused(tmp_path: Path, shm_root: Path) -> None:
-    """A link, a plain file, a foreign socket in a socket's place: neither replaced nor bound over."""
+    """A link, a plain file, or a foreign socket in its place is neither replaced nor bound over."""
     with zmq.Context() as context:
         (shm_root / "target").write_bytes(b"mine")
         (shm_root / "committer.ipc").symlink_to(shm_root / "target")
@@ -181,14 +185,15 @@ def test_a_socket_that_is_none_of_ours_is_refused(tmp_path: Path, shm_root: Path
 
 
 def test_every_socket_is_limited(shm_root: Path) -> None:
-    """What it takes in, what it keeps for others, and how long it outlives its process; there is
-    one maker of them all.
+    """What it takes in, what it keeps for others, and how long it outlives its process.
+
+    One function makes all sockets.
     """
-    words = memoryview(bytearray(64)).cast("Q")
+    row = memoryview(bytearray(STAGE_ROW_WORDS * 8)).cast("Q")
     with zmq.Context() as context, contextlib.ExitStack() as stack:
         receiver = WakeupReceiver(context, shm_root, "committer")
         publisher = NoticePublisher(context, shm_root)
-        made: list[Any] = [receiver, publisher, WakeupSender(context, shm_root, "committer", words, 0)]
+        made: list[Any] = [receiver, publisher, WakeupSender(context, shm_root, "committer", row)]
         made.append(NoticeSubscriber(context, shm_root, 0))
         for end in made:
             stack.callback(end.close)
@@ -202,7 +207,7 @@ def test_every_socket_is_limited(shm_root: Path) -> None:
 
 
 def test_nothing_is_unpickled_from_outside_and_sockets_have_one_maker() -> None:
-    """No module of ours loads pickles or marshals, and only wire.py makes ZeroMQ sockets."""
+    """No module of ours loads pickle or marshal, and only wire.py makes ZeroMQ sockets."""
     root = Path(__file__).parents[2]
     for file in (file for room in ("shm", "commitlog", "stages") for file in (root / room).rglob("*.py")):
         text = file.read_text()
@@ -211,8 +216,9 @@ def test_nothing_is_unpickled_from_outside_and_sockets_have_one_maker() -> None:
 
 
 def test_names_play_no_tricks_in_logs(tmp_path: Path) -> None:
-    """A store whose path forges a line and paints the terminal: on lines of their own, written out;
-    bodies nowhere.
+    """A store's path forges a line and paints the terminal.
+
+    In logs it is on lines of its own, written out; bodies are nowhere.
     """
     path = tmp_path / "a\n2026-01-01 00:00:00,000 ERROR forged\x1b[31m"
     config = {**SMALL, "retention": {"max_bytes": 4 << 16, "interval_ms": 10}, "flusher": {"positions_interval_ms": 10}}
@@ -234,8 +240,9 @@ def test_names_play_no_tricks_in_logs(tmp_path: Path) -> None:
 
 
 def test_a_lane_whose_segment_was_removed_is_refused_by_name(tmp_path: Path) -> None:
-    """A new lessee walks what is not indexed yet, here into the second segment. With the file back
-    it goes on.
+    """A new lessee walks what is not indexed yet, here into the second segment.
+
+    With the file back it goes on.
     """
     with commitlog.Store.open(tmp_path / "store", SMALL) as store:
         dispatcher = pid_of(store.path, "dispatcher")

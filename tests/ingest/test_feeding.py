@@ -32,7 +32,7 @@ def drain(source: Source, at_a_time: int = 7, times: int = 1_000_000) -> list[by
         times -= 1
         items = source.take(at_a_time)
         source.sent(len(items))
-        found += [item.body for item in items]
+        found += [item.value for item in items]
     return found
 
 
@@ -61,9 +61,9 @@ def test_what_was_not_sent_is_given_again(tmp_path: Path) -> None:
     """A message that was refused stays the next one."""
     (tmp_path / "a").write_bytes(b"1\n2\n3\n")
     source = FileSource([str(tmp_path / "a")], follow=False)
-    assert [item.body for item in source.take(3)] == [b"1", b"2", b"3"]
+    assert [item.value for item in source.take(3)] == [b"1", b"2", b"3"]
     source.sent(1)
-    assert [item.body for item in source.take(3)] == [b"2", b"3"]
+    assert [item.value for item in source.take(3)] == [b"2", b"3"]
     assert not source.done
     source.sent(2)
     assert source.take(3) == []
@@ -74,7 +74,7 @@ def test_a_file_that_vanishes_is_an_error(tmp_path: Path) -> None:
     """When not tailing; the files before it have been read."""
     (tmp_path / "a").write_bytes(b"1\n")
     source = FileSource([str(tmp_path / "a"), str(tmp_path / "gone")], follow=False)
-    assert [item.body for item in source.take(1)] == [b"1"]
+    assert [item.value for item in source.take(1)] == [b"1"]
     source.sent(1)
     with pytest.raises(IngestError, match="gone: No such file"):
         drain(source)

@@ -26,11 +26,11 @@ def control(shm_root: Path, tmp_path: Path) -> Iterator[ControlRegion]:
 
 def stand(control: ControlRegion, messages: int, *positions: int) -> None:
     """Sets a lane's count of messages, and wrote, committed, flushed, dispatched."""
-    base = control.lane_base(LANE)
-    control.words[base + Lane.MESSAGES] = messages
+    row = control.row(LANE)
+    row[Lane.MESSAGES] = messages
     indices = (Lane.WROTE, Lane.COMMITTED, Lane.FLUSHED, Lane.DISPATCHED)
     for index, position in zip(indices, positions, strict=True):
-        control.words[base + index] = position
+        row[index] = position
 
 
 def counts(meter: Meter, at: float = 0.0) -> list[float]:
@@ -71,14 +71,14 @@ def test_a_count_that_was_seen_late_is_corrected(control: ControlRegion) -> None
 
 def test_syncs_restarts_and_faults(control: ControlRegion) -> None:
     """Counted from the start of the run; faults are named with their place."""
-    flusher = control.stage_base("flusher")
-    record_duration(control.words, flusher + Stage.HISTOGRAM, 5_000_000)
-    control.words[flusher + Stage.RESTARTS] = 2
+    flusher = control.stage_row("flusher")
+    record_duration(flusher, Stage.HISTOGRAM, 5_000_000)
+    flusher[Stage.RESTARTS] = 2
     meter = Meter(control)
     meter.follow(LANE)
-    record_duration(control.words, flusher + Stage.HISTOGRAM, 1_000_000)
-    control.words[flusher + Stage.RESTARTS] = 3
-    control.words[control.lane_base(LANE) + Lane.FLUSHER_FAULT] = 28
+    record_duration(flusher, Stage.HISTOGRAM, 1_000_000)
+    flusher[Stage.RESTARTS] = 3
+    control.row(LANE)[Lane.FLUSHER_FAULT] = 28
     reading = meter.read(0.0)
     assert reading.syncs.total == 1
     assert reading.restarts["flusher"] == 1

@@ -13,7 +13,7 @@ from commitlog.ingest.sampling import MachineSource
 def kinds(source: MachineSource) -> dict[str, list[dict[str, object]]]:
     found: dict[str, list[dict[str, object]]] = {}
     for item in source.take(100_000):
-        sample = orjson.loads(item.body)
+        sample = orjson.loads(item.value)
         found.setdefault(sample["kind"], []).append(sample)
     return found
 
@@ -38,6 +38,6 @@ def test_there_is_always_a_next_message() -> None:
     """More messages than samples: they go round, however few are wanted at a time."""
     source = MachineSource()
     for limit in (1, 7, 256) * 50:
-        source.tend()
+        source.tick()
         items = source.take(limit)
         assert 0 < len(items) <= limit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from commitlog.errors import IngestError
-from commitlog.ingest.settings import Places, choose
+from commitlog.ingest.settings import Places, check_packages, choose
 
 
 @pytest.fixture(autouse=True)
@@ -95,3 +96,11 @@ def test_a_file_in_the_way(here: Path) -> None:
         with pytest.raises(IngestError, match="--out"):
             Places(choose(inputs=[], out=Path(out), store=Path("s/store"))).make()
     assert os.listdir(here) == ["file"]
+
+
+def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the extra that has it, before anything starts."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in ("psutil", "rich") else find(name))
+    with pytest.raises(IngestError, match=r"^psutil, rich not installed; .*\[ingest\]'$"):
+        check_packages()

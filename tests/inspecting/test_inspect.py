@@ -169,7 +169,7 @@ def test_damage_is_named_with_file_and_offset(lane: MadeLane) -> None:
     start = lane.places[20][0]
     byte = lane.read(start + 90, start + 91)[0]
     lane.write(start + 90, bytes([byte ^ 4]))
-    queue = lane.directory.queue("orders") / f"{0:020d}"
+    queue = lane.directory.queue_path("orders") / f"{0:020d}"
     data = queue.read_bytes()
     queue.write_bytes(data[:40] + data[20:40] + data[60:])
     lane.write(lane.end, b"something")
@@ -183,8 +183,8 @@ def test_damage_is_named_with_file_and_offset(lane: MadeLane) -> None:
 
 def test_entries_that_are_missing_or_too_many_are_found(lane: MadeLane) -> None:
     """Below what was dispatched; and past the log's end."""
-    shutil.rmtree(lane.directory.queue("payments").parent)
-    lane.directory.segment(lane.end - lane.end % lane.segment_bytes).unlink()
+    shutil.rmtree(lane.directory.queue_path("payments").parent)
+    lane.directory.segment_path(lane.end - lane.end % lane.segment_bytes).unlink()
     lane.set_positions(lane.end, lane.end)
     reasons = " ".join(finding.reason for finding in verify_store(lane.directory.path).lanes[0].findings)
     assert "entries are missing" in reasons
@@ -194,7 +194,7 @@ def test_entries_that_are_missing_or_too_many_are_found(lane: MadeLane) -> None:
 
 def test_a_first_segment_that_is_missing_is_told_from_one_that_retention_took(lane: MadeLane) -> None:
     """Retention writes to `positions` where the log begins, before it removes a file."""
-    first = lane.directory.segment(0)
+    first = lane.directory.segment_path(0)
     first.unlink()
     (found,) = verify_store(lane.directory.path).lanes
     assert [(finding.file, finding.offset) for finding in found.findings] == [(str(first), 0)]

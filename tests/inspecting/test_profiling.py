@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
-import commitlog.inspecting.profiling as profiling
 from commitlog.cli.profile import describe
+from commitlog.inspecting import profiling
 from commitlog.inspecting.flame_graph import flame_graph
 from commitlog.inspecting.profiling import Clocks, Profile, ProfileRefused
 from tests.waiting import wait_until
@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 RAW = """\
 run (a.py:1);work (a.py:2);pwrite (b.py:3) 30
 run (a.py:1);work (a.py:9) 10
-run (a.py:1);_poll (stages/service_thread.py:4) 60
+run (a.py:1);_poll (stages/base_stage.py:4) 60
 py-spy says something else
 """
 

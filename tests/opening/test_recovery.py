@@ -118,7 +118,7 @@ def test_records_behind_a_torn_one_are_counted_and_later_files_set_aside(lane: M
     start, end = lane.places[number]
     crash(lane, boundary(lane, number - 2))
     lane.write(start, bytes(end - start))
-    last = lane.directory.segment(lane.end - lane.end % SEGMENT)
+    last = lane.directory.segment_path(lane.end - lane.end % SEGMENT)
     content = last.read_bytes()
     found = lane.recover()
     assert found.end == start

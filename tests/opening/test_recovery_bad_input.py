@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from commitlog.errors import RecoveryError
-from commitlog.record.record import MAGIC_V1, MAGIC_V2, encode_blank
+from commitlog.record.layout import MAGIC_V1, MAGIC_V2
+from commitlog.record.record import encode_blank
 from tests.builders.made_lane import SEGMENT, MadeLane, image, make_lane
 
 BAD = 20
@@ -88,22 +89,22 @@ def test_a_bad_record(harm: str, tmp_path: Path) -> None:
 
 
 def _swapped(lane: MadeLane) -> None:
-    one, two = lane.directory.segment(0), lane.directory.segment(SEGMENT)
+    one, two = lane.directory.segment_path(0), lane.directory.segment_path(SEGMENT)
     first, second = one.read_bytes(), two.read_bytes()
     one.write_bytes(second)
     two.write_bytes(first)
 
 
 def _doubled(lane: MadeLane) -> None:
-    lane.directory.segment(SEGMENT).write_bytes(lane.directory.segment(0).read_bytes())
+    lane.directory.segment_path(SEGMENT).write_bytes(lane.directory.segment_path(0).read_bytes())
 
 
 def _renamed(lane: MadeLane) -> None:
-    lane.directory.segment(SEGMENT).rename(lane.directory.segment(SEGMENT + 1))
+    lane.directory.segment_path(SEGMENT).rename(lane.directory.segment_path(SEGMENT + 1))
 
 
 def _far_away(lane: MadeLane) -> None:
-    lane.directory.segment(SEGMENT).rename(lane.directory.segment(SEGMENT << 40))
+    lane.directory.segment_path(SEGMENT).rename(lane.directory.segment_path(SEGMENT << 40))
 
 
 def _negative(lane: MadeLane) -> None:
@@ -113,13 +114,13 @@ def _negative(lane: MadeLane) -> None:
 
 def _linked(lane: MadeLane) -> None:
     target = lane.directory.path / "elsewhere"
-    lane.directory.segment(SEGMENT).rename(target)
-    lane.directory.segment(SEGMENT).symlink_to(target)
+    lane.directory.segment_path(SEGMENT).rename(target)
+    lane.directory.segment_path(SEGMENT).symlink_to(target)
 
 
 def _a_directory(lane: MadeLane) -> None:
-    lane.directory.segment(SEGMENT).unlink()
-    lane.directory.segment(SEGMENT).mkdir()
+    lane.directory.segment_path(SEGMENT).unlink()
+    lane.directory.segment_path(SEGMENT).mkdir()
 
 
 @pytest.mark.parametrize(

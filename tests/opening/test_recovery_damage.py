@@ -21,8 +21,8 @@ from commitlog.inspecting.dump import dump_records
 from commitlog.inspecting.log_root import LogRoot
 from commitlog.inspecting.verify import verify_lane, verify_store
 from commitlog.record.record import decode
-from tests.builders.harm import Damage, damage, damages
 from tests.builders.made_lane import SEGMENT, MadeLane, image, make_lane
+from tests.builders.random_damage import Damage, damage, damages
 
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(FEW, max_examples=1_000)
@@ -196,7 +196,7 @@ def test_damaged_consume_queues_many(turn: int, damages: list[Damage]) -> None:
 def test_a_segment_of_nothing_but_magic_takes_no_time_and_no_memory(tmp_path: Path, content: bytes) -> None:
     """Every place looks like a record's start a little."""
     lane = make_lane(tmp_path / "3")
-    lane.directory.segment(SEGMENT).write_bytes(content)
+    lane.directory.segment_path(SEGMENT).write_bytes(content)
     tracemalloc.start()
     lane.recover()
     peak = tracemalloc.get_traced_memory()[1]

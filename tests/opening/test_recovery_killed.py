@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.disk.file_channel import Buffer, FileChannel
+from commitlog.disk.file_channel import FileChannel
+from commitlog.record.layout import Buffer
 from tests.builders.made_lane import SEGMENT, MadeLane, image, make_lane
 
 
@@ -73,13 +74,13 @@ def _corrupt(lane: MadeLane) -> None:
 
 def _no_positions(lane: MadeLane) -> None:
     lane.directory.positions_file.unlink()
-    os.truncate(lane.directory.queue("orders") / f"{0:020d}", 130)
+    os.truncate(lane.directory.queue_path("orders") / f"{0:020d}", 130)
     lane.write(lane.places[55][0] + 2, bytes(200))
 
 
 def _sizes(lane: MadeLane) -> None:
-    os.truncate(lane.directory.segment(SEGMENT), 3000)
-    os.truncate(lane.directory.segment(0), SEGMENT + 77)
+    os.truncate(lane.directory.segment_path(SEGMENT), 3000)
+    os.truncate(lane.directory.segment_path(0), SEGMENT + 77)
     lane.directory.positions_file.unlink()
 
 

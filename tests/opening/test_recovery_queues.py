@@ -34,7 +34,7 @@ def lane(tmp_path: Path) -> MadeLane:
 )
 def test_damaged_consume_queues_are_built_anew(lane: MadeLane, harm: str, tmp_path: Path) -> None:
     """Whatever was done to one, after a clean stop too, all its entries are right again."""
-    directory = lane.directory.queue("orders")
+    directory = lane.directory.queue_path("orders")
     file = directory / f"{0:020d}"
     data = file.read_bytes()
     if harm == "missing":
@@ -106,7 +106,7 @@ def test_a_rare_topics_queue_that_was_counted_is_missed(tmp_path: Path, harm: st
     for number in range(120):
         lane.append("rare" if number in (23, 24) else "orders", b"x")
     lane.set_positions(lane.end, lane.end, drained=True, entries=120)
-    directory = lane.directory.queue("rare")
+    directory = lane.directory.queue_path("rare")
     if harm == "gone":
         shutil.rmtree(directory.parent)
     else:
@@ -128,7 +128,7 @@ def test_an_entry_that_a_power_cut_tore_is_no_damage(tmp_path: Path, lost: str) 
     for number in range(40):
         lane.append("orders", bytes([number]) * number)
     dispatched, flushed = lane.places[20][0], lane.places[30][0]
-    file = lane.directory.queue("orders") / f"{0:020d}"
+    file = lane.directory.queue_path("orders") / f"{0:020d}"
     data, sector = bytearray(file.read_bytes()), 512
     end = flushed
     if lost == "and its record":

@@ -22,7 +22,7 @@ def lane(tmp_path: Path) -> MadeLane:
 
 def test_a_missing_middle_segment_is_reported_below_flushed_and_cut_above(lane: MadeLane) -> None:
     """Below: records on both sides are kept. Above: the log ends before the hole."""
-    missing = lane.directory.segment(SEGMENT)
+    missing = lane.directory.segment_path(SEGMENT)
     content = missing.read_bytes()
     missing.unlink()
     outside = [n for n, (start, _) in enumerate(lane.places) if start // SEGMENT != 1]
@@ -46,7 +46,7 @@ def test_a_missing_middle_segment_is_reported_below_flushed_and_cut_above(lane: 
 @pytest.mark.parametrize("length", [0, 1, 100, SEGMENT - 1, SEGMENT + 1, SEGMENT + 5000])
 def test_a_segment_of_a_wrong_size_is_made_to_fit(lane: MadeLane, length: int) -> None:
     """Whatever of its records is there is kept; a surplus is copied first."""
-    path = lane.directory.segment(SEGMENT)
+    path = lane.directory.segment_path(SEGMENT)
     os.truncate(path, length)
     lane.directory.positions_file.unlink()
     lane.set_positions(lane.end, 0)
@@ -88,7 +88,7 @@ def test_segments_made_ahead_stay(lane: MadeLane) -> None:
     """They are all zero: the allocator's work is not done again."""
     last = lane.end - lane.end % SEGMENT
     for start in (last + SEGMENT, last + 2 * SEGMENT):
-        lane.directory.segment(start).write_bytes(bytes(SEGMENT))
+        lane.directory.segment_path(start).write_bytes(bytes(SEGMENT))
     crash(lane, lane.places[-1][0])
     found = lane.recover()
     assert found.end == lane.end
@@ -103,7 +103,7 @@ def test_a_file_made_ahead_does_not_stay_behind_a_hole(lane: MadeLane) -> None:
     lane.directory.positions_file.unlink()
     lane.directory.abort_file.touch()
     lane.write(0, b"\xff" * 10)
-    lane.directory.segment(2 * SEGMENT).write_bytes(bytes(SEGMENT))
+    lane.directory.segment_path(2 * SEGMENT).write_bytes(bytes(SEGMENT))
     found = lane.recover()
     assert (found.first, found.end, found.allocated) == (0, 0, SEGMENT)
     assert os.listdir(lane.directory.commitlog) == [f"{0:020d}"]
@@ -114,7 +114,7 @@ def test_a_log_of_which_nothing_is_left_does_not_begin_anew(lane: MadeLane) -> N
     """Its first segments were deleted long ago, the rest is torn: offsets go on where they were."""
     lane.directory.positions_file.unlink()
     lane.directory.abort_file.touch()
-    lane.directory.segment(0).unlink()
+    lane.directory.segment_path(0).unlink()
     lane.write(SEGMENT, b"\xff" * 10)
     found = lane.recover()
     assert (found.first, found.end, found.allocated) == (SEGMENT, SEGMENT, 2 * SEGMENT)
@@ -131,7 +131,7 @@ def test_a_log_that_ends_with_a_blank_goes_on_in_the_next_segment(tmp_path: Path
     assert found.end == lane.end + remaining
     assert found.allocated == found.end
     assert found.last_store_timestamp == 1_000_019
-    lane.directory.segment(found.end).write_bytes(bytes(SEGMENT))
+    lane.directory.segment_path(found.end).write_bytes(bytes(SEGMENT))
     assert lane.recover().allocated == found.end + SEGMENT
     lane.set_positions(found.end, found.end)
     assert lane.recover().last_store_timestamp == 1_000_019
@@ -139,7 +139,7 @@ def test_a_log_that_ends_with_a_blank_goes_on_in_the_next_segment(tmp_path: Path
 
 def test_after_retention_the_log_begins_later(lane: MadeLane) -> None:
     """Nothing is missed, and queue offsets go on."""
-    lane.directory.segment(0).unlink()
+    lane.directory.segment_path(0).unlink()
     lane.set_positions(lane.end, lane.end, first=SEGMENT)
     found = lane.recover()
     assert (found.first, found.end, found.findings) == (SEGMENT, lane.end, ())
@@ -163,7 +163,7 @@ def test_names_that_a_power_cut_brought_back_leave_no_hole(back: tuple[int, ...]
     lane = make_lane(tmp_path / "3", 100)
     lane.set_positions(lane.end, lane.end, first=3 * SEGMENT)
     for number in {0, 1, 2} - set(back):
-        lane.directory.segment(number * SEGMENT).unlink()
+        lane.directory.segment_path(number * SEGMENT).unlink()
     found = lane.recover()
     assert found.findings == ()
     is_whole = back == (0, 1, 2)

@@ -1,5 +1,6 @@
-"""Mistakes that somebody could make, one at a time: subclasses of the stages, and patches of what
-producers use.
+"""Mistakes that somebody could make, one at a time.
+
+They are subclasses of the stages, and patches of what producers use.
 """
 
 from __future__ import annotations
@@ -11,108 +12,110 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.disk.file_channel import Buffer
 from commitlog.disk.locks import Lock
+from commitlog.record.layout import Buffer
 from commitlog.shm.layout import Lane
 from commitlog.shm.pool import WriteBuffers
-from commitlog.stages.allocator import AllocateMappedFileService
-from commitlog.stages.committer import CommitRealTimeService
-from commitlog.stages.dispatcher import ReputMessageService
-from commitlog.stages.flusher import FlushRealTimeService, SyncOrder
-from commitlog.stages.service_thread import ServiceThread
+from commitlog.stages.allocator import Allocator
+from commitlog.stages.base_stage import BaseStage
+from commitlog.stages.committer import Committer
+from commitlog.stages.dispatcher import Dispatcher
+from commitlog.stages.flusher import Flusher, SyncOrder
 from tests.faults.channel import FaultyChannel
 from tests.planted import checks
 
 
-class AcknowledgesBeforeTheSync(FlushRealTimeService):
+class AcknowledgesBeforeTheSync(Flusher):
     def _order(self, lane: int) -> SyncOrder:
         order = super()._order(lane)
-        self.words[self.control.lane_base(lane) + Lane.FLUSHED] = order.target
+        self.control.row(lane)[Lane.FLUSHED] = order.target
         return order
 
     def _sync(self, order: SyncOrder) -> tuple[int, int]:
         return 0, 0
 
 
-class CountsWhatCameDuringTheSync(FlushRealTimeService):
-    """Says of a sync what is committed when it ends, not what was when it began."""
+class CountsWhatCameDuringTheSync(Flusher):
+    """After a sync counts what is committed at its end, not what was committed at its begin."""
 
     def _finish(self, order: SyncOrder, result: tuple[int, int]) -> int:
-        base = self.control.lane_base(order.lane)
-        self.words[base + Lane.COMMITTED] = self.words[base + Lane.WROTE]  # the committer, meanwhile
-        target = min(self.words[base + Lane.COMMITTED], order.start + self.words[base + Lane.SEGMENT_SIZE])
+        row = self.control.row(order.lane)
+        row[Lane.COMMITTED] = row[Lane.WROTE]  # as the committer does meanwhile
+        target = min(row[Lane.COMMITTED], order.start + row[Lane.SEGMENT_SIZE])
         return super()._finish(SyncOrder(order.lane, order.flushed, target, order.start, target, order.fd), result)
 
 
-class SyncsAgainAfterAFailedSync(FlushRealTimeService):
+class SyncsAgainAfterAFailedSync(Flusher):
     def _finish(self, order: SyncOrder, result: tuple[int, int]) -> int:
         if result[0]:
             return 0
         return super()._finish(order, result)
 
 
-class TrustsItsPredecessor(FlushRealTimeService):
+class TrustsItsPredecessor(Flusher):
     def on_start(self) -> None:
-        words = self.words
         for lane in range(len(self.lanes)):
-            words[self.control.lane_base(lane) + Lane.OPENED] = 0
+            self.control.row(lane)[Lane.OPENED] = 0
             self._open_segments(lane)
 
 
-class RecordsCommittedAsFlushed(FlushRealTimeService):
+class RecordsCommittedAsFlushed(Flusher):
     def record_positions(self) -> None:
-        real, at = self.words, self.control.lane_base(0)
-        words = real.tolist()
-        words[at + Lane.FLUSHED] = words[at + Lane.COMMITTED]
-        self.words = words  # type: ignore[assignment]
+        real = self.control.row
+
+        def row(lane: int) -> list[int]:
+            words = real(lane).tolist()
+            words[Lane.FLUSHED] = words[Lane.COMMITTED]
+            return words
+
+        self.control.row = row  # type: ignore[assignment, method-assign]
         try:
             super().record_positions()
         finally:
-            self.words = real
+            del self.control.row
 
 
-class CommitsBeforeItWrites(CommitRealTimeService):
-    def _commit(self, lane: int, base: int) -> bool:
+class CommitsBeforeItWrites(Committer):
+    def _commit(self, lane: int, row: memoryview) -> bool:
         try:
-            return super()._commit(lane, base)
+            return super()._commit(lane, row)
         except OSError:
-            self.words[base + Lane.COMMITTED] = self.words[base + Lane.WROTE]
+            row[Lane.COMMITTED] = row[Lane.WROTE]
             raise
 
 
-class RewritesNothing(CommitRealTimeService):
-    def _rewrite(self, lane: int, base: int) -> None:
+class RewritesNothing(Committer):
+    def _rewrite(self, lane: int, row: memoryview) -> None:
         pass
 
 
-class CommitsIntoUnopenedSegments(CommitRealTimeService):
-    def _commit(self, lane: int, base: int) -> bool:
-        words = self.words
-        opened, words[base + Lane.OPENED] = words[base + Lane.OPENED], words[base + Lane.ALLOCATED]
+class CommitsIntoUnopenedSegments(Committer):
+    def _commit(self, lane: int, row: memoryview) -> bool:
+        opened, row[Lane.OPENED] = row[Lane.OPENED], row[Lane.ALLOCATED]
         try:
-            return super()._commit(lane, base)
+            return super()._commit(lane, row)
         finally:
-            words[base + Lane.OPENED] = opened
+            row[Lane.OPENED] = opened
 
 
-class CommitsWholeSlots(CommitRealTimeService):
-    """Copies a segment to its end, what is behind its BLANK as well."""
+class CommitsWholeSlots(Committer):
+    """Copies a segment to its end, with what is behind its BLANK."""
 
-    def _data_end(self, base: int, start: int, size: int, wrote: int) -> int:
+    def _data_end(self, row: memoryview, start: int, size: int, wrote: int) -> int:
         return min(wrote, start + size)
 
 
-class LeavesWithoutDraining(CommitRealTimeService):
+class LeavesWithoutDraining(Committer):
     def _drain(self) -> None:
         pass
 
 
-class SleepsThroughNews(CommitRealTimeService):
+class SleepsThroughNews(Committer):
     def wait_for_running(self, interval_ms: int, seen: int) -> None:
         super().wait_for_running(interval_ms, self.news())
 
 
-class HasNoLock(CommitRealTimeService):
+class HasNoLock(Committer):
     def _take_lock(self) -> int:
         return self.channel.open(self.directory.stage_lock_file(self.name), write=True, create=True)
 
@@ -120,31 +123,31 @@ class HasNoLock(CommitRealTimeService):
         return self.channel.open(self.control.region.path, write=True)
 
 
-class ForgetsTheDirectory(AllocateMappedFileService):
+class ForgetsTheDirectory(Allocator):
     def _make(self, lane: int, start: int, size: int) -> None:
         self.channel.sync_directory = lambda path: None  # type: ignore[method-assign]
         super()._make(lane, start, size)
 
 
-class SkipsWhatItCouldNotPlace(ReputMessageService):
+class SkipsWhatItCouldNotPlace(Dispatcher):
     def _dispatch(self, lane: int) -> int:
         try:
             return super()._dispatch(lane)
         except OSError:
-            base = self.control.lane_base(lane)
-            self.words[base + Lane.DISPATCHED] = self.words[base + Lane.FLUSHED]
+            row = self.control.row(lane)
+            row[Lane.DISPATCHED] = row[Lane.FLUSHED]
             self.set_fault(lane, errno.ENOSPC)
             return 1
 
 
-class SyncsQueuesAgain(ReputMessageService):
-    """After a consume queue's failed sync just tries the next one."""
+class SyncsQueuesAgain(Dispatcher):
+    """After the failed sync of a consume queue just tries the next one."""
 
     def _sync(self) -> None:
-        before = {lane: self.words[self.control.lane_base(lane) + Lane.DISPATCHED] for lane in self._state}
+        before = {lane: self.control.row(lane)[Lane.DISPATCHED] for lane in self._state}
         super()._sync()
         for lane, dispatched in before.items():
-            self.words[self.control.lane_base(lane) + Lane.DISPATCHED] = dispatched
+            self.control.row(lane)[Lane.DISPATCHED] = dispatched
 
 
 class IgnoresShortWrites(FaultyChannel):
@@ -153,7 +156,7 @@ class IgnoresShortWrites(FaultyChannel):
 
 
 def publish_before_the_bytes(patch: pytest.MonkeyPatch) -> None:
-    """Takes bytes and stores them at the next occasion."""
+    """Publishes bytes first, and stores them at the next occasion."""
     real = WriteBuffers.writer
 
     def late_writer(self: WriteBuffers, segment: int, position: int) -> Callable[[bytes], object]:
@@ -188,17 +191,17 @@ def leave_what_was_not_published(patch: pytest.MonkeyPatch) -> None:
 
 
 def unlink_when_retired(patch: pytest.MonkeyPatch) -> None:
-    """As if `positions` always said already what shared memory says."""
+    """Unlinks as if `positions` always had what shared memory has."""
     patch.setattr(Lane, "FIRST_RECORDED", Lane.FIRST)
 
 
 @dataclass(frozen=True)
 class Bug:
-    """One mistake and the check that is there for it."""
+    """One mistake, and the check that has to catch it."""
 
     name: str
     caught_by: Callable[[checks.Build, Path], None]
-    stages: tuple[type[ServiceThread], ...] = ()
+    stages: tuple[type[BaseStage], ...] = ()
     channel: type[FaultyChannel] = FaultyChannel
     patch: Callable[[pytest.MonkeyPatch], None] = lambda patch: None
 

@@ -1,7 +1,6 @@
-"""What must hold, as functions: each passes with the stages as they are and fails with the mistake
-it is there for.
+"""What must hold, as functions: each passes with the real stages and fails with its mistake.
 
-A check takes a `Build`, which makes benches of the stages as they are or with one mistake planted.
+A check takes a `Build`, which makes benches of the stages as they are, or with one mistake planted.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ from commitlog.disk.checkpoint import PositionsFile
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import DiskError, NoBufferAvailable, PoolNotAdopted, StageFailed
-from commitlog.record.record import BLANK_BYTES
-from commitlog.record.scan import Stop, scan
+from commitlog.record.layout import BLANK_BYTES
+from commitlog.record.scan import scan
+from commitlog.record.table import Stop
 from commitlog.shm.layout import Lane
 from tests.crash.accounts import read_store
 from tests.faults.bench import SEGMENT_BYTES, Bench
@@ -32,7 +32,7 @@ class Build(Protocol):
 
 
 def send(producer: commitlog.Producer, count: int, size: int = 1000) -> list[bytes]:
-    """Numbered bodies of that size, sent."""
+    """Sends numbered bodies of that size; returns them."""
     bodies = [b"%08d" % number + bytes([number % 251 + 1]) * (size - 8) for number in range(count)]
     for body in bodies:
         producer.send("t", body)
@@ -40,7 +40,7 @@ def send(producer: commitlog.Producer, count: int, size: int = 1000) -> list[byt
 
 
 def flushed_is_durable(build: Build, path: Path) -> None:
-    """At every step of the way, what is acknowledged as flushed is what a power cut would leave."""
+    """At every step what is acknowledged as flushed is what a power cut would leave."""
     with build(path) as bench:
         producer = bench.producer()
         sent = []
@@ -54,15 +54,16 @@ def flushed_is_durable(build: Build, path: Path) -> None:
 
 
 def a_failed_sync_is_repaired(build: Build, path: Path) -> None:
-    """The pages of a failed sync are lost and the next sync succeeds; `flushed` waits until they
-    were written again.
+    """The pages of a failed sync are lost, and the next sync succeeds.
+
+    `flushed` waits until they were written again.
     """
     with build(path) as bench:
         producer = bench.producer()
         sent = send(producer, 30)
         bench.settle()
         bench.faults.set(Rule("fdatasync", error=errno.EIO, times=2))
-        sent += send(producer, 60)  # over a segment's end
+        sent += send(producer, 60)  # across a segment's end
         for _ in range(30):
             bench.turn()
             bench.durable_bodies()
@@ -73,8 +74,9 @@ def a_failed_sync_is_repaired(build: Build, path: Path) -> None:
 
 
 def a_new_flusher_trusts_nothing(build: Build, path: Path) -> None:
-    """A sync fails and its flusher is killed before it could say so; the next one's first sync
-    succeeds.
+    """A sync fails, and its flusher is killed before it could report that.
+
+    The first sync of the next flusher succeeds.
     """
     with build(path) as bench:
         producer = bench.producer()
@@ -84,7 +86,7 @@ def a_new_flusher_trusts_nothing(build: Build, path: Path) -> None:
         wanted = bench.lane(Lane.REWRITE_WANTED)
         bench.turn("flusher")
         assert bench.faults.hits() == 1
-        bench.words[bench.control.lane_base(0) + Lane.REWRITE_WANTED] = wanted  # killed before this store
+        bench.control.row(0)[Lane.REWRITE_WANTED] = wanted  # killed before this store
         bench.crash("flusher")
         bench.faults.clear()
         bench.start("flusher")
@@ -93,8 +95,10 @@ def a_new_flusher_trusts_nothing(build: Build, path: Path) -> None:
 
 
 def buffers_return_when_flushed(build: Build, path: Path) -> None:
-    """With three slots full of committed bytes that no sync has covered, there is no buffer for a
-    fourth segment; and what a failed sync loses then is still in them."""
+    """With three slots full of unsynced committed bytes there is no buffer for a fourth segment.
+
+    What a failed sync loses then is still in them.
+    """
     with build(path, producer={"buffer_wait_ms": 30}) as bench:
         producer = bench.producer()
         sent = send(producer, 1)
@@ -113,7 +117,7 @@ def buffers_return_when_flushed(build: Build, path: Path) -> None:
 
 
 def short_writes_are_continued(build: Build, path: Path) -> None:
-    """A pwrite that writes 700 bytes of what it was given is followed by the rest."""
+    """A pwrite that writes 700 bytes of its data is followed by the rest."""
     with build(path) as bench:
         bench.faults.set(Rule("pwrite", short=700))
         sent = send(bench.producer(), 20)
@@ -140,9 +144,7 @@ def committed_is_in_the_file(build: Build, path: Path) -> None:
 
 
 def one_of_each_stage(build: Build, path: Path) -> None:
-    """A second committer, or flusher, beside the first is refused by the lock, whatever else is
-    true.
-    """
+    """The lock refuses a second committer or flusher, whatever else is true."""
     with build(path) as bench:
         for name in ("committer", "flusher", "dispatcher", "allocator"):
             first = bench.stages[name]
@@ -173,8 +175,9 @@ def names_are_durable_before_use(build: Build, path: Path) -> None:
 
 
 def segments_are_open_first(build: Build, path: Path) -> None:
-    """Nothing is written to a segment before the flusher holds a descriptor of it, or it could miss
-    an error.
+    """The flusher holds a descriptor of a segment before anything is written to it.
+
+    Otherwise it could miss an error.
     """
     with build(path) as bench:
         sent = send(bench.producer(), 10)
@@ -216,14 +219,14 @@ def a_blank_ends_what_is_committed(build: Build, path: Path) -> None:
         assert bench.lane(Lane.FLUSHED) > 6 * SEGMENT_BYTES
         directory = bench.supervisor.directory.lane(0)
         for start in range(0, bench.lane(Lane.FLUSHED) - SEGMENT_BYTES, SEGMENT_BYTES):
-            data = directory.segment(start).read_bytes()
+            data = directory.segment_path(start).read_bytes()
             table = scan(data, 0, len(data), start, 0, check_crc=True)
             assert table.stop is Stop.BLANK
             assert not any(data[table.stop_position + BLANK_BYTES :]), f"segment {start} does not end in zeros"
 
 
 def _assert_dispatched(bench: Bench, count: int) -> None:
-    queue = ConsumeQueue(bench.supervisor.directory.lane(0).queue("t"), file_bytes=20_000, channel=DISK)
+    queue = ConsumeQueue(bench.supervisor.directory.lane(0).queue_path("t"), file_bytes=20_000, channel=DISK)
     sizes = queue.entries(0, count)["size"]
     queue.close()
     assert len(sizes) == count
@@ -248,8 +251,9 @@ def every_record_is_placed(build: Build, path: Path) -> None:
 
 
 def lost_entries_are_placed_again(build: Build, path: Path) -> None:
-    """A consume queue's failed sync loses entries; they are placed again before `dispatch_synced`
-    says otherwise.
+    """The failed sync of a consume queue loses entries.
+
+    They are placed again before `dispatch_synced` moves.
     """
     with build(path) as bench:
         sent = send(bench.producer(), 30)
@@ -283,8 +287,9 @@ def positions_say_what_is_durable(build: Build, path: Path) -> None:
 
 
 def news_before_a_sleep_is_seen(build: Build, path: Path) -> None:
-    """What came between the round and the sleep word keeps a stage from sleeping: the producer did
-    not ring.
+    """Messages that come between the round and the sleep word keep a stage from sleeping.
+
+    The producer did not ring for them.
     """
     with build(path) as bench:
         producer = bench.producer()
@@ -301,12 +306,12 @@ def news_before_a_sleep_is_seen(build: Build, path: Path) -> None:
 
 
 def a_pool_that_differs_is_not_adopted(build: Build, path: Path) -> None:
-    """Something else wrote to a segment above what was flushed: the buffer is not written over it."""
+    """Something else wrote to a segment above `flushed`: the buffer is not written over it."""
     with build(path) as bench:
         send(bench.producer(), 20)
         bench.turn("allocator", "flusher", "committer")
         bench.abandon()
-        segment = bench.supervisor.directory.lane(0).segment(0)
+        segment = bench.supervisor.directory.lane(0).segment_path(0)
         segment.write_bytes(b"somebody else's".ljust(SEGMENT_BYTES, b"\0"))
         try:
             again = Bench(path)
@@ -317,15 +322,16 @@ def a_pool_that_differs_is_not_adopted(build: Build, path: Path) -> None:
 
 
 def a_stop_leaves_nothing_unpublished(build: Build, path: Path) -> None:
-    """What a killed direct writer had not published is in no file after the stop: the next start
-    would take it in.
+    """What a killed direct writer had not published is in no file after the stop.
+
+    The next start would take it in.
     """
     with build(path, store={"write_path": "direct"}) as bench:
         producer = bench.producer()
         bench.turn("allocator", "flusher")
         send(producer, 3)
         end = bench.lane(Lane.WROTE)
-        segment = bench.supervisor.directory.lane(0).segment(0)
+        segment = bench.supervisor.directory.lane(0).segment_path(0)
         with segment.open("r+b") as file:
             record = file.read(end)[-1000:]
             file.write(record * 9)
@@ -336,7 +342,7 @@ def a_stop_leaves_nothing_unpublished(build: Build, path: Path) -> None:
 
 
 def a_retired_segment_stays_until_positions_say_so(build: Build, path: Path) -> None:
-    """A start after the loss of the pool misses no file that it is told of."""
+    """A start after the loss of the pool misses no file that `positions` names."""
     with build(path, retention={"max_bytes": 3 * SEGMENT_BYTES}) as bench:
         producer = bench.producer()
         for _ in range(5):
@@ -348,7 +354,7 @@ def a_retired_segment_stays_until_positions_say_so(build: Build, path: Path) -> 
         bench.stages["allocator"].on_wait_end()
         assert bench.lane(Lane.FIRST) > 0
         first = recorded.first_where if recorded else 0
-        assert bench.supervisor.directory.lane(0).segment(first).exists(), "a file is gone that positions know of"
+        assert bench.supervisor.directory.lane(0).segment_path(first).exists(), "a file is gone that positions know of"
 
 
 CHECKS = [

@@ -1,6 +1,4 @@
-"""Planted bugs: every check passes with the stages as they are, and fails with the mistake that it
-is there for.
-"""
+"""Planted bugs: every check passes with the real stages, and fails with its mistake."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from tests.planted.bugs import BUGS, Bug
 
 @contextlib.contextmanager
 def with_bug(path: Path, bug: Bug, **settings: Any) -> Iterator[Bench]:
-    """A bench with one mistake in it."""
+    """Benches with one mistake in them."""
     kinds = {kind.name: kind for kind in bug.stages}
     with pytest.MonkeyPatch.context() as patch:
         bug.patch(patch)
@@ -35,7 +33,7 @@ def test_the_stages_as_they_are(check: Callable[[checks.Build, Path], None], tmp
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_mistake_is_caught(bug: Bug, tmp_path: Path) -> None:
-    """The check fails, and not for another reason than the mistake: it passes without."""
+    """The check fails because of the mistake: without it, it passes."""
     with pytest.raises(AssertionError) as caught:
         bug.caught_by(partial(with_bug, bug=bug), tmp_path / "store")
     reason = str(caught.value).partition("\n")[0]
@@ -43,6 +41,6 @@ def test_a_mistake_is_caught(bug: Bug, tmp_path: Path) -> None:
 
 
 def test_every_check_has_its_mistake() -> None:
-    """A check that no planted bug fails proves nothing."""
+    """A check that no planted bug fails would prove nothing."""
     assert {bug.caught_by for bug in BUGS} == set(checks.CHECKS)
     assert len(BUGS) >= 10

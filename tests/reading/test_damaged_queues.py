@@ -40,7 +40,7 @@ def lane(tmp_path: Path) -> HandMadeLane:
 
 
 def queue_file(lane: HandMadeLane, topic: str) -> Path:
-    return lane.store.directory.lane(0).queue(topic) / f"{0:020d}"
+    return lane.store.directory.lane(0).queue_path(topic) / f"{0:020d}"
 
 
 def overwrite(lane: HandMadeLane, topic: str, entry: int, data: bytes) -> None:
@@ -84,11 +84,11 @@ def true_ranges(lane: HandMadeLane) -> dict[str, tuple[int, int]]:
 
 
 def lose_topic(lane: HandMadeLane) -> None:
-    shutil.rmtree(lane.store.directory.lane(0).queue("even").parent)
+    shutil.rmtree(lane.store.directory.lane(0).queue_path("even").parent)
 
 
 def lose_rare_topic(lane: HandMadeLane) -> None:
-    shutil.rmtree(lane.store.directory.lane(0).queue("rare").parent)
+    shutil.rmtree(lane.store.directory.lane(0).queue_path("rare").parent)
 
 
 def lose_all(lane: HandMadeLane) -> None:
@@ -225,7 +225,7 @@ def test_entries_that_name_known_damage(lane: HandMadeLane) -> None:
     """
     place = lane.store.directory.lane(0)
     lost = lane.records[0]
-    with place.segment(0).open("r+b") as file:
+    with place.segment_path(0).open("r+b") as file:
         file.write(bytes(lost.total_size))
     place.quarantine.mkdir()
     (place.quarantine / f"corrupt-{0:020d}.json").write_text("{}")

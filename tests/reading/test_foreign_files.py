@@ -115,7 +115,8 @@ def test_a_damaged_store_in_a_directory_whose_name_is_no_utf8(tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["consumequeue/orders/0/00000000000000000000", "positions", "checkpoint", "lock"])
 def test_a_named_pipe_keeps_nobody_waiting(name: str, path: Path) -> None:
     """To open one is to wait for somebody at its other end: it is read past, or a named error.
-    Without it all is well, and no start that failed has left a pool behind."""
+    Without it all is well, and no start that failed has left a pool behind.
+    """
     pipe = path / "lanes/0" / name
     pipe.unlink()
     os.mkfifo(pipe)
@@ -131,7 +132,7 @@ def test_a_named_pipe_keeps_nobody_waiting(name: str, path: Path) -> None:
 def test_what_a_segment_file_has_too_much_of_is_copied_without_its_holes(tmp_path: Path) -> None:
     """A length is cheap to claim: setting it aside must not fill the disk."""
     lane = make_lane(tmp_path / "3")
-    with lane.directory.segment(SEGMENT).open("r+b") as file:
+    with lane.directory.segment_path(SEGMENT).open("r+b") as file:
         file.truncate(SEGMENT + (1 << 28))
         file.seek(SEGMENT + (100 << 20))
         file.write(b"something")

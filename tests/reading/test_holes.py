@@ -60,7 +60,7 @@ def publish(lane: HandMadeLane, dispatched: int, *, drained: bool) -> None:
 
 def write(lane: HandMadeLane, where: int, change: Callable[[bytes], bytes], count: int = 1) -> None:
     base = where - where % SEGMENT
-    with lane.store.directory.lane(lane.number).segment(base).open("r+b") as file:
+    with lane.store.directory.lane(lane.number).segment_path(base).open("r+b") as file:
         file.seek(where - base)
         data = file.read(count)
         file.seek(where - base)
@@ -223,7 +223,7 @@ def test_a_segment_that_is_gone_or_short(lane: HandMadeLane, state: str, length:
     """Such as a copy that broke off has: what is whole of it is given out, and the error names it."""
     dispatched, drained = STATES[state]
     publish(lane, dispatched, drained=drained)
-    segment = lane.store.directory.lane(3).segment(SEGMENT)
+    segment = lane.store.directory.lane(3).segment_path(SEGMENT)
     kept = SEGMENT + length
     lost = [r for r in lane.records if r.physical_offset // SEGMENT == 1 and r.physical_offset + r.total_size > kept]
     good = [(r.topic, r.queue_offset) for r in lane.records if r not in lost]

@@ -41,13 +41,13 @@ class LiveLane:
             self.set(word, self.made.end)
 
     def set(self, word: int, value: int) -> None:
-        self.control.words[self.control.lane_base(0) + word] = value
+        self.control.row(0)[word] = value
 
     def lose_entries(self, start: int, end: int) -> None:
         """What a failed sync does: pages of the queue are as they were before. The dispatcher goes
         back at once.
         """
-        file = self.store.directory.lane(0).queue("orders") / f"{0:020d}"
+        file = self.store.directory.lane(0).queue_path("orders") / f"{0:020d}"
         data = bytearray(file.read_bytes())
         data[start * ENTRY_BYTES : end * ENTRY_BYTES] = bytes((end - start) * ENTRY_BYTES)
         file.write_bytes(data)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from commitlog.message import Message
@@ -122,6 +122,7 @@ class Model:
 
 
 @settings(max_examples=40)
+@example(steps=[("read", 40), ("commit", 0), ("close", 0), ("add", 1)], automatic=None)  # came between open and poll
 @given(steps=STEPS, automatic=st.sampled_from([None, 0, 10.0]))
 def test_at_least_once(steps: list[tuple[str, int]], automatic: float | None) -> None:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:

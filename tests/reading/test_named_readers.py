@@ -21,9 +21,9 @@ from commitlog.errors import (
     ReaderInUse,
 )
 from commitlog.reader import Reader
-from commitlog.reading.registered_readers import RegisteredReaders
+from commitlog.reading.named_readers import NamedReaders
 from tests.builders.hand_made import HandMadeStore
-from tests.builders.named import Places, billing, place, rest, stored
+from tests.builders.named_reader import Places, billing, place, rest, stored
 from tests.children import in_child
 from tests.fake_clock import SetClock
 from tests.waiting import wait_until
@@ -218,8 +218,8 @@ def test_a_reader_that_could_not_begin_lets_go(store: HandMadeStore) -> None:
     for options in ({"start": "never"}, {"topic": "none"}, {"start": 5_000}):
         with pytest.raises(commitlog.errors.CommitLogError):
             billing(store, **options)
-    assert not RegisteredReaders(store.directory).is_held("billing")
-    assert RegisteredReaders(store.directory).names() == []
+    assert not NamedReaders(store.directory).is_held("billing")
+    assert NamedReaders(store.directory).names() == []
 
 
 def test_a_reader_that_nobody_closed_lets_go(store: HandMadeStore) -> None:
@@ -240,7 +240,7 @@ def test_a_forked_child_neither_holds_nor_commits(store: HandMadeStore) -> None:
     assert in_child(reader.commit).startswith("ReaderError: reader billing was made before a fork")
     assert in_child(lambda: next(reader)).startswith("ReaderError: reader billing was made before a fork")
     assert in_child(reader.close) == "None"
-    assert RegisteredReaders(store.directory).is_held("billing")
+    assert NamedReaders(store.directory).is_held("billing")
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -248,7 +248,7 @@ def test_a_forked_child_neither_holds_nor_commits(store: HandMadeStore) -> None:
         os.read(reading, 1)
         os._exit(0)
     reader.close()
-    wait_until(lambda: not RegisteredReaders(store.directory).is_held("billing"), "the child to close its copy")
+    wait_until(lambda: not NamedReaders(store.directory).is_held("billing"), "the child to close its copy")
     billing(store).close()
     for fd in (reading, writing):
         os.close(fd)

@@ -23,10 +23,10 @@ from commitlog.errors import (
     StoreNotFound,
 )
 from commitlog.reader import Reader
-from commitlog.reading.registered_readers import RegisteredReader, RegisteredReaders
+from commitlog.reading.named_readers import NamedReader, NamedReaders
 from commitlog.stages.allocating.reader_needs import ReaderNeeds
 from tests.builders.hand_made import HandMadeStore, small_store
-from tests.builders.named import billing, place, rest, stored
+from tests.builders.named_reader import billing, place, rest, stored
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("look_each_time", "little_patience")
@@ -118,20 +118,18 @@ def test_a_lane_that_is_gone_is_a_loss(store: HandMadeStore) -> None:
 
 def test_a_position_beyond_the_end(store: HandMadeStore) -> None:
     """A store that was killed and not recovered yet, or put back."""
-    RegisteredReaders(store.directory).save(
-        RegisteredReader("billing", store.id, {"orders": {0: 101, 1: 0}}, 1, kind="python")
-    )
+    NamedReaders(store.directory).save(NamedReader("billing", store.id, {"orders": {0: 101, 1: 0}}, 1, kind="python"))
     with pytest.raises(OffsetOutOfRange, match=r"it was at 101 in topic orders, lane 0, and the store ends at 100"):
         billing(store)
 
 
 def test_positions_that_are_no_readers_of_this_store(store: HandMadeStore) -> None:
     """One of another store, a Spark query's, nonsense: each error has the way out."""
-    readers = RegisteredReaders(store.directory)
-    readers.save(RegisteredReader("billing", "f" * 32, {"orders": {0: 1}}, 1, kind="python"))
-    with pytest.raises(ReaderError, match=r"one in another store .* --remove billing"):
+    readers = NamedReaders(store.directory)
+    readers.save(NamedReader("billing", "f" * 32, {"orders": {0: 1}}, 1, kind="python"))
+    with pytest.raises(ReaderError, match=r"belongs to another store .* --remove billing"):
         billing(store)
-    readers.save(RegisteredReader("billing", store.id, {"orders": {0: 1}}, 1))
+    readers.save(NamedReader("billing", store.id, {"orders": {0: 1}}, 1))
     with pytest.raises(ReaderError, match=r"is a Spark query's.* --remove billing"):
         billing(store)
     (store.directory.readers_directory / "billing.json").write_bytes(b"{}")
@@ -212,7 +210,7 @@ def test_wrong_options_are_errors_of_ours(store: HandMadeStore, options: dict[st
     """Nothing is registered then."""
     with pytest.raises(OptionError):
         billing(store, **options)
-    assert RegisteredReaders(store.directory).names() == []
+    assert NamedReaders(store.directory).names() == []
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a b", 5, b"billing"])
@@ -234,7 +232,7 @@ def test_topics_are_topics(store: HandMadeStore) -> None:
     for topic in ("a/b", "..", 5):
         with pytest.raises(commitlog.errors.IllegalTopic):
             billing(store, topic=topic if isinstance(topic, str) else {topic}, follow=True)
-    assert RegisteredReaders(store.directory).names() == []
+    assert NamedReaders(store.directory).names() == []
 
 
 def test_another_store_at_the_path_of_a_running_reader(store: HandMadeStore) -> None:

@@ -21,8 +21,8 @@ from commitlog.reader import Reader
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView
 from commitlog.record.record import Record, decode
-from tests.builders.harm import Damage, damage, damages
 from tests.builders.made_lane import SEGMENT, MadeLane, make_lane
+from tests.builders.random_damage import Damage, damage, damages
 
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(FEW, max_examples=1_000)

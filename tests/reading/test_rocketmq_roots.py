@@ -30,6 +30,7 @@ from commitlog.errors import (
 )
 from commitlog.message import Message
 from commitlog.reader import Reader
+from commitlog.record.properties import RESERVED_NAMES
 from tests.builders.made_lane import image
 from tests.builders.vector_store import NAMES, VectorStore, load
 
@@ -53,9 +54,9 @@ def in_queues(store: VectorStore) -> list[dict[str, Any]]:
 
 def as_expected(message: Message) -> dict[str, Any]:
     """A message with the names of expected.jsonl."""
-    properties = dict(message.properties)
-    properties |= {"KEYS": message.key} if message.key is not None else {}
-    properties |= {"TAGS": message.tags} if message.tags is not None else {}
+    properties = message.properties
+    assert (message.key, message.tags) == (properties.get("KEYS"), properties.get("TAGS"))
+    assert message.headers == {name: value for name, value in properties.items() if name not in RESERVED_NAMES}
     return {
         "physicOffset": message.physical_offset,
         "topic": message.topic,

@@ -12,8 +12,10 @@ import pyarrow as pa
 import pytest
 
 from commitlog.errors import IllegalTopic, PropertiesTooLarge, RecordError
-from commitlog.record.batch import Bodies, batch_size, encode_batch
-from commitlog.record.record import Host, RecordEncoder
+from commitlog.record.batch import batch_size, encode_batch
+from commitlog.record.host import Host
+from commitlog.record.record import RecordEncoder
+from commitlog.record.values import Bodies
 
 RANDOM = random.Random(7)
 BODIES: dict[str, list[bytes]] = {

@@ -8,7 +8,9 @@ import zlib
 import pytest
 
 from commitlog.errors import CorruptRecord, MissingCodec
-from commitlog.record.record import Host, Record, RecordEncoder, decode, plain_body
+from commitlog.record.body_compression import plain_body
+from commitlog.record.host import Host
+from commitlog.record.record import Record, RecordEncoder, decode
 
 KINDS = {"unnamed": 0x001, "ZLIB": 0x301, "LZ4": 0x101, "ZSTD": 0x201}
 

@@ -11,18 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog.errors import CorruptRecord, IllegalTopic, MessageTooLarge, PropertiesTooLarge, RecordError
-from commitlog.record.record import (
-    BLANK_BYTES,
-    MAGIC_V1,
-    MAGIC_V2,
-    Host,
-    RecordEncoder,
-    Transaction,
-    decode,
-    encode_blank,
-    encode_properties,
-    message_id,
-)
+from commitlog.record.host import Host, message_id
+from commitlog.record.layout import BLANK_BYTES, MAGIC_V1, MAGIC_V2, Transaction
+from commitlog.record.properties import encode_properties
+from commitlog.record.record import RecordEncoder, decode, encode_blank
 
 GOLDEN = bytes.fromhex(
     "00000068daa320a73610a6860000000100000000000000000000000200000000000000030000000000000000000003e87f000001"

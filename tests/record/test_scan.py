@@ -7,15 +7,16 @@ from __future__ import annotations
 import mmap
 from typing import Any
 
-import numpy as np
 import pytest
 
-from commitlog.record.record import RecordEncoder, decode, encode_blank
-from commitlog.record.scan import MAX_RECORDS, RecordTable, Source, Stop, scan, tabulate
+from commitlog.record.layout import Buffer
+from commitlog.record.record import RecordEncoder, encode_blank
+from commitlog.record.scan import MAX_RECORDS, scan
+from commitlog.record.table import RecordTable, Stop
 from tests.builders.made_log import BASE, HOSTS, LANE, RANDOM, facts, make_log, rows, walk
 
 
-def scan_all(source: Source, end: int, **options: Any) -> list[RecordTable]:
+def scan_all(source: Buffer, end: int, **options: Any) -> list[RecordTable]:
     tables = [scan(source, 0, end, BASE, LANE, check_crc=True, **options)]
     while tables[-1].stop is Stop.FULL:
         tables.append(scan(source, tables[-1].stop_position, end, BASE, LANE, check_crc=True, **options))
@@ -185,47 +186,3 @@ class TestStops:
             data += encoder.encode(topic, b"", b"", 0, BASE + len(data), 1, 2)
         table = scan(data, 0, len(data), BASE, LANE, check_crc=True)
         assert (table.topics, table.stop) == (["a", "b"], Stop.CORRUPT)
-
-
-class TestKnownPlaces:
-    """`tabulate`: records whose places a consume queue names."""
-
-    log = LOGS["all kinds"]
-
-    def test_any_order(self) -> None:
-        places = np.array([700, 3, 3, 0, 2_999, 1])
-        positions = np.array(self.log.ends)[places]
-        sizes = np.diff(self.log.ends)[places]
-        table = tabulate(self.log.data, positions, sizes, BASE, LANE, check_crc=True)
-        expected = [facts(decode(self.log.data, position)) for position in positions.tolist()]
-        assert rows(table, self.log.data) == expected
-        assert table.stop is Stop.END
-
-    @pytest.mark.parametrize("name", ["equal", "large bodies"])
-    @pytest.mark.parametrize("step", [1, 3, 0, -1, -2])
-    def test_evenly_spaced(self, name: str, step: int) -> None:
-        """Also backwards and one many times; the first and the last bytes of the buffer are
-        records'.
-        """
-        log = LOGS[name]
-        first = 0 if step > 0 else log.count - 1
-        places = np.array([first + step * n for n in range(40)])
-        table = tabulate(log.data, np.array(log.ends)[places], np.diff(log.ends)[places], BASE, LANE, check_crc=True)
-        assert rows(table, log.data) == [facts(decode(log.data, log.ends[place])) for place in places]
-        harmed = bytearray(log.data)
-        harmed[log.ends[places[33]] + 90] ^= 1
-        table = tabulate(harmed, np.array(log.ends)[places], np.diff(log.ends)[places], BASE, LANE, check_crc=True)
-        assert len(table) == (33 if step else 0)
-
-    @pytest.mark.parametrize(
-        ("position", "size"), [(-1, 200), (5, 200), (0, 0), (0, -5), (0, 2**31), (2**62, 200), (0, 150), (10**9, 10**9)]
-    )
-    def test_places_that_are_none(self, position: int, size: int) -> None:
-        """Stops there, with the records before it in the table."""
-        first = self.log.ends[1]
-        table = tabulate(self.log.data, [0, position], [first, size], BASE, LANE, check_crc=True)
-        assert (len(table), table.stop, table.stop_position) == (1, Stop.CORRUPT, position)
-        assert table.reason
-
-    def test_nothing(self) -> None:
-        assert len(tabulate(b"", [], [], BASE, LANE, check_crc=True)) == 0

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 import pytest
 
-from commitlog.spark.session.java import cache_directory
+from commitlog.spark.launching.java import cache_directory
 
 HERE = Path(__file__).parent
 FETCH_SECONDS, RUN_SECONDS = 600, 90

@@ -39,7 +39,7 @@ def fill(producer: commitlog.Producer) -> None:
         topic = TOPICS[number % 3]
         tags = "Wört 值 🙂" if number % 4 == 0 else None
         key = f"key-{number}" if number % 3 else None
-        producer.send(topic, bytes([number]) * (number * 13 % 2500), key=key, tags=tags, properties={"n": str(number)})
+        producer.send(topic, bytes([number]) * (number * 13 % 2500), key=key, tags=tags, headers={"n": str(number)})
     producer.send_batch("batched", [b"one", b"two", b"", b"four"])
     producer.flush()
 
@@ -54,12 +54,9 @@ def ours(root: Path) -> list[dict[str, Any]]:
 
 def our_entries(lane: LaneDirectory) -> Iterator[tuple[str, int, int, int, int]]:
     for topic in DISK.list(lane.consumequeue):
-        queue = ConsumeQueue(lane.queue(topic))
-        try:
+        with ConsumeQueue(lane.queue_path(topic)) as queue:
             for index, entry in enumerate(queue.entries(0, queue.end()).tolist()):
                 yield topic, index, *entry
-        finally:
-            queue.close()
 
 
 def check(found: Found, root: Path, before: list[dict[str, Any]]) -> None:
@@ -120,7 +117,7 @@ def test_a_lane_after_kill_and_recovery(tmp_path: Path) -> None:
     lane = LaneDirectory(copy, 0)
     whole = ours(copy)
     last = whole[-1]["physicOffset"]
-    with lane.segment(last - last % SEGMENT).open("r+b") as file:
+    with lane.segment_path(last - last % SEGMENT).open("r+b") as file:
         file.seek(last % SEGMENT + 100)
         file.write(bytes(20))
     lane.positions_file.unlink()  # what it says was flushed would be corruption, not a torn tail

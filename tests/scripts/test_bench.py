@@ -151,7 +151,8 @@ def test_a_wrong_word_is_answered_in_a_line(
 
 def test_ctrl_c_ends_it_in_a_line_and_leaves_nothing(tmp_path: Path) -> None:
     """A terminal interrupts everything that runs in it. The stage alone is just being filled; its
-    segments are small, so that they fit into any shared memory."""
+    segments are small, so that they fit into any shared memory.
+    """
     command = [
         sys.executable,
         "-P",

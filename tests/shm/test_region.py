@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.shm.layout import CONTROL_BYTES, Header, Lane
+from commitlog.shm.layout import CONTROL_BYTES, LANE_ROW_WORDS, STAGE_ROW_WORDS, Header, Lane, Stage
 from commitlog.shm.pool import WriteBuffers, available_buffers, slot_is_free
 from commitlog.shm.positions import ControlRegion
 from commitlog.shm.region import Region, RegionError, RegionFull, private_directory
@@ -103,14 +103,30 @@ def test_lane_rows_do_not_overlap(shm_root: Path, tmp_path: Path) -> None:
     """A word of one lane is that lane's in the table too, and nobody else's."""
     control = ControlRegion.create(shm_root, STORE_ID, tmp_path)
     for lane in range(128):
-        control.words[control.lane_base(lane) + Lane.WROTE] = lane + 1
+        control.row(lane)[Lane.WROTE] = lane + 1
     table = control.lane_table()
     assert table[:, Lane.WROTE].tolist() == list(range(1, 129))
     assert int(table.sum()) == sum(range(1, 129))
     del table
-    with pytest.raises(ValueError, match="lane 128"):
-        control.lane_base(128)
     control.close()
+    os.unlink(shm_root / "control")
+
+
+def test_a_row_is_part_of_the_words(shm_root: Path, tmp_path: Path) -> None:
+    """A row shows the words of its lane or stage only; `close` ends it, whoever keeps it."""
+    control = ControlRegion.create(shm_root, STORE_ID, tmp_path)
+    row, stage_row = control.row(127), control.stage_row("dispatcher")
+    row[Lane.WROTE], stage_row[Stage.PID] = 7, 8
+    assert control.lane_table()[127, Lane.WROTE] == 7
+    assert (len(row), len(stage_row)) == (LANE_ROW_WORDS, STAGE_ROW_WORDS)
+    assert control.words.tolist().count(7) == 1
+    assert control.stage_row("dispatcher")[Stage.PID] == 8
+    for lane in (-1, 128):
+        with pytest.raises(ValueError, match=f"lane {lane}"):
+            control.row(lane)
+    control.close()
+    with pytest.raises(ValueError, match="released"):
+        row[Lane.WROTE]
     os.unlink(shm_root / "control")
 
 

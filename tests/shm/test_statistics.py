@@ -64,6 +64,10 @@ def control_words() -> memoryview:
     return memoryview(bytearray(CONTROL_WORDS * 8)).cast("Q")
 
 
+def lane_row() -> memoryview:
+    return memoryview(bytearray(LANE_ROW_WORDS * 8)).cast("Q")
+
+
 @pytest.mark.parametrize(
     ("milliseconds", "name"),
     [
@@ -74,20 +78,20 @@ def control_words() -> memoryview:
 )  # fmt: skip
 def test_put_times_are_rocketmqs_buckets(milliseconds: int, name: str) -> None:
     """Of 100 messages one waited; the others took no time."""
-    words, base = control_words(), LANES_AT + 5 * LANE_ROW_WORDS
-    words[base + Lane.MESSAGES] = 100
-    record_put_time(words, base, milliseconds * 1_000_000 + 999_999)
-    counts = dict(zip(PUT_TIME_NAMES, put_times(words, base), strict=True))
+    row = lane_row()
+    row[Lane.MESSAGES] = 100
+    record_put_time(row, milliseconds * 1_000_000 + 999_999)
+    counts = dict(zip(PUT_TIME_NAMES, put_times(row), strict=True))
     assert sum(counts.values()) == 100
     assert counts[name] == (100 if milliseconds == 0 else 1)
 
 
 def test_the_longest_wait_is_kept() -> None:
-    words = control_words()
+    row = lane_row()
     for nanoseconds in (5, 90, 7):
-        record_wait(words, LANES_AT, nanoseconds)
-    assert words[LANES_AT + Lane.BUFFER_WAIT_NS_MAX] == 90
-    assert words[LANES_AT + Lane.BUFFER_WAIT_NS] == 102
+        record_wait(row, nanoseconds)
+    assert row[Lane.BUFFER_WAIT_NS_MAX] == 90
+    assert row[Lane.BUFFER_WAIT_NS] == 102
 
 
 def test_throughput_over_ten_seconds_a_minute_and_ten() -> None:

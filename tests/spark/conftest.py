@@ -13,9 +13,9 @@ def no_segments_mapped(shm_root: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     """After `shm_root`, so that the look for leaks comes when the mappings are gone. Nothing is
     frozen, as a worker does at its first task: what a test leaves in cycles could not be collected.
     """
-    from commitlog.spark import reading
+    from commitlog.spark import task_reading
     from commitlog.spark.rows.segments import SEGMENTS
 
-    monkeypatch.setattr(reading, "_settled", True)
+    monkeypatch.setattr(task_reading, "_settled", True)
     yield
     SEGMENTS.clear()

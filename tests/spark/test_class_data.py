@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from pyspark.find_spark_home import _find_spark_home
 
-from commitlog.spark.session import class_data
-from commitlog.spark.session.class_data import DRAFT_SECONDS, MAGIC, archive_path, sharing_options
-from commitlog.spark.session.java import UNUSED_SECONDS, find_java
+from commitlog.spark.launching import class_data
+from commitlog.spark.launching.class_data import DRAFT_SECONDS, MAGIC, archive_path, sharing_options
+from commitlog.spark.launching.java import UNUSED_SECONDS, find_java
 
 
 @pytest.fixture(autouse=True)

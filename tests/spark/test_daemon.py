@@ -115,7 +115,7 @@ def how_tasks_are_acknowledged(daemon: str, directory: Path, imported: str, task
 
 @pytest.mark.parametrize("question", [LAST, MORE])
 def test_workers_of_tasks(directory: Path, question: bytes) -> None:
-    assert said_by_a_worker_let_go("commitlog.spark.session.daemon", directory, "sys", question) == ""
+    assert said_by_a_worker_let_go("commitlog.spark.launching.daemon", directory, "sys", question) == ""
 
 
 @pytest.mark.parametrize("question", [LAST, MORE])
@@ -125,12 +125,12 @@ def test_workers_of_sparks_own_daemon(directory: Path, imported: str, question: 
 
 
 def test_pyspark_is_not_quiet_by_itself(directory: Path) -> None:
-    """When this fails, `commitlog.spark.session.daemon` has had its day."""
+    """When this fails, `commitlog.spark.launching.daemon` has had its day."""
     assert "BrokenPipeError" in said_by_a_worker_let_go("pyspark.daemon", directory, "sys")
 
 
 @pytest.mark.parametrize(
-    ("daemon", "imported"), [("commitlog.spark.session.daemon", "sys"), *(("pyspark.daemon", one) for one in OURS)]
+    ("daemon", "imported"), [("commitlog.spark.launching.daemon", "sys"), *(("pyspark.daemon", one) for one in OURS)]
 )
 def test_tasks_over_tcp_are_acknowledged_at_once(directory: Path, daemon: str, imported: str) -> None:
     """From the second one on (the first comes with greetings): else Spark waits 40 ms before it

@@ -21,9 +21,9 @@ from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import CorruptRecord, DataLoss, ReadingWarning
 from commitlog.opening.recovery import recover_lane
-from commitlog.spark.reading import Task
 from commitlog.spark.rows.damage import Damage
 from commitlog.spark.source import CommitLogDataSource
+from commitlog.spark.task_reading import Task
 from tests.builders.hand_made import HandMadeStore
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def harm(store: HandMadeStore, numbers: list[int], where: int) -> None:
     for number in numbers:
         record = store.lane(3).records[number]
         base = record.physical_offset // store.segment_bytes * store.segment_bytes
-        with store.directory.lane(3).segment(base).open("r+b") as file:
+        with store.directory.lane(3).segment_path(base).open("r+b") as file:
             file.seek(record.physical_offset - base + where)
             byte = file.read(1)[0]
             file.seek(-1, 1)
@@ -102,7 +102,7 @@ def test_quarantined_records(
     assert re.search(r"lanes/3/commitlog/\d{20}", str(raised.value))
     kept = [row for row in everything if row[1] not in {record.queue_offset for record in bad}]
     assert rows(store, ignoreCorruptRecords=True) == kept
-    said = [record.getMessage() for record in caplog.records if record.name == "commitlog.spark.reading"]
+    said = [record.getMessage() for record in caplog.records if record.name == "commitlog.spark.task_reading"]
     assert f"{len(bad)} corrupt records of the offsets [0, 160) were left out" in said[0]
     assert f"first at offset {bad[0].queue_offset}" in said[0]
 
@@ -163,7 +163,7 @@ def _planned_before_dispatch(store: HandMadeStore) -> Callable[[], Rows]:
 def test_a_wrong_entry_of_a_row_that_the_log_leads_to(store: HandMadeStore) -> None:
     """Planned without it, the row does not depend on it."""
     read = _planned_before_dispatch(store)
-    queue = ConsumeQueue(store.directory.lane(3).queue("orders"), 20 * 1000)
+    queue = ConsumeQueue(store.directory.lane(3).queue_path("orders"), 20 * 1000)
     entry = queue.entries(90, 1)
     queue.place(np.array([90]), entry["physical_offset"] + 8, entry["size"], entry["tags_code"])
     queue.close()
@@ -185,7 +185,7 @@ def test_what_the_index_led_to_is_said_where_the_log_leads_to_nothing(store: Han
 
 def test_a_lost_segment_within_the_log(store: HandMadeStore, caplog: pytest.LogCaptureFixture) -> None:
     """Recovery notes it; no retention deletes from the middle."""
-    store.directory.lane(3).segment(2 << 12).unlink()
+    store.directory.lane(3).segment_path(2 << 12).unlink()
     recover(store, queues="kept")
     missing = [r for r in store.lane(3).records if r.physical_offset // 4096 == 2 and r.topic == "orders"]
     pattern = rf"offset {missing[0].queue_offset} and {len(missing) - 1} more: its segment file is missing"
@@ -230,7 +230,7 @@ def test_a_hole_in_a_store_that_was_killed(
     PositionsFile(store.directory.lane(3), "", DISK).store(Positions(1, lane.end, where, 0, 0, False))
     for record in (lane.records[number] for number in numbers):
         base = record.physical_offset - record.physical_offset % 4096
-        with store.directory.lane(3).segment(base).open("r+b") as file:
+        with store.directory.lane(3).segment_path(base).open("r+b") as file:
             file.seek(record.physical_offset - base)
             file.write(bytes(record.total_size))
     gone = {lane.records[number].queue_offset for number in numbers if number % 5}

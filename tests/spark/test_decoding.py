@@ -15,10 +15,9 @@ import pytest
 from commitlog.errors import CorruptRecord, DataLoss, StoreNotFound
 from commitlog.record.host import Host
 from commitlog.spark.planning import Slice
-from commitlog.spark.reading import Task, read_task
-from commitlog.spark.rows.columns import ALL_COLUMNS, schema_of
-from commitlog.spark.rows.decoding import column_names
+from commitlog.spark.rows.schema import ALL_COLUMNS, schema_of
 from commitlog.spark.source import arrow_schema
+from commitlog.spark.task_reading import Task, read_task
 from tests.builders.hand_made import V4, V6, HandMadeStore
 from tests.spark.model import expected_row, plain_row
 
@@ -32,10 +31,6 @@ def read(store: HandMadeStore, piece: Slice, columns: tuple[str, ...] = tuple(AL
         batch.validate(full=True)
         rows += batch.to_pylist()
     return [plain_row(row) for row in rows]
-
-
-def test_every_column_has_a_builder() -> None:
-    assert set(column_names()) == set(ALL_COLUMNS)
 
 
 @pytest.mark.parametrize("topic", ["orders", LONG_TOPIC])
@@ -96,7 +91,7 @@ def test_records_of_one_size(
     """Evenly spaced ones, as a batch writes them; with bodies of other sizes in records of the same
     size; every second.
     """
-    monkeypatch.setattr("commitlog.spark.rows.decoding._BLOCK_ROWS", 64)
+    monkeypatch.setattr("commitlog.spark.rows.arrow_columns._BLOCK_ROWS", 64)
     store, rng = HandMadeStore(tmp_path / "store"), random.Random(2)
     lane = store.lane(0)
     for row in range(300):
@@ -117,8 +112,8 @@ def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for row in range(30):
         store.lane(0).append("orders", bytes(3000 if row % 3 else 9000))
     store.publish()
-    monkeypatch.setattr("commitlog.spark.rows.decoding.BATCH_BYTES_MAX", 8000)
-    monkeypatch.setattr("commitlog.spark.rows.decoding.ROWS_MAX", 2)
+    monkeypatch.setattr("commitlog.spark.rows.arrow_columns.BATCH_BYTES_MAX", 8000)
+    monkeypatch.setattr("commitlog.spark.rows.arrow_columns.ROWS_MAX", 2)
     task = Task(str(store.path), store.id, store.segment_bytes, (Slice("orders", 0, 0, 30, -1, 0),))
     batches = list(read_task(task, arrow_schema(schema_of(["value"]))))
     assert sum(batch.num_rows for batch in batches) == 30
@@ -144,8 +139,9 @@ def test_a_damaged_record_is_an_error_with_its_place(
     undamaged: dict[bool, HandMadeStore], monkeypatch: pytest.MonkeyPatch, row: int, same: bool
 ) -> None:
     """Size, magic, queue id, both ends of queue offset and physical offset, body length, topic
-    length, both ends of the topic, properties' length; among records of one size and of several."""
-    monkeypatch.setattr("commitlog.spark.rows.decoding._BLOCK_ROWS", 16)
+    length, both ends of the topic, properties' length; among records of one size and of several.
+    """
+    monkeypatch.setattr("commitlog.spark.rows.arrow_columns._BLOCK_ROWS", 16)
     store = undamaged[same]
     start = store.lane(0).records[row].physical_offset
     for byte in (0, 4, 12, 20, 27, 28, 35, 84, 92, 93, 98, 100):
@@ -158,7 +154,7 @@ def test_a_damaged_record_is_an_error_with_its_place(
 
 
 def _flip(store: HandMadeStore, where: int) -> None:
-    with store.directory.lane(0).segment(0).open("r+b") as file:
+    with store.directory.lane(0).segment_path(0).open("r+b") as file:
         file.seek(where)
         (byte,) = file.read(1)
         file.seek(where)

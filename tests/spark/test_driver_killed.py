@@ -18,7 +18,7 @@ import pytest
 
 import commitlog
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.reading.registered_readers import RegisteredReaders
+from commitlog.reading.named_readers import NamedReaders
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -100,7 +100,7 @@ def test_every_row_once_by_batch_id(tmp_path: Path, quick_java: None, starting: 
             producer.flush(30)
 
         def position() -> Any:
-            readers = RegisteredReaders(StoreDirectory(store.path))
+            readers = NamedReaders(StoreDirectory(store.path))
             return dict(readers.load("billing").offsets["orders"]) if readers.names() else None
 
         def killed_in(batch: int) -> list[tuple[int, int, str]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from commitlog.errors import CommitLogError, JavaNotFound
-from commitlog.spark.session import java
+from commitlog.spark.launching import java
 from tests.spark_session import path_without_java
 
 FAKE = """\

@@ -32,9 +32,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[commitlog.Store]
         with opened.producer() as first, opened.producer() as second:
             for topic, lane, count in EVERYTHING:
                 for number in range(count):
-                    properties = {"trace": str(number)}
+                    headers = {"trace": str(number)}
                     (first, second)[lane].send(
-                        topic, f"{topic} {lane} {number}".encode(), key=str(number), properties=properties
+                        topic, f"{topic} {lane} {number}".encode(), key=str(number), headers=headers
                     )
             first.flush()
             second.flush()

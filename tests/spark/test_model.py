@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from commitlog.errors import CommitLogError
-from commitlog.spark.reading import Task
-from commitlog.spark.rows.columns import ALL_COLUMNS, KAFKA_COLUMNS
+from commitlog.spark.rows.schema import ALL_COLUMNS, KAFKA_COLUMNS
 from commitlog.spark.source import CommitLogDataSource, StreamReader
+from commitlog.spark.task_reading import Task
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore
 from tests.spark.model import Model, expected_row, plain_row
 
@@ -234,7 +234,8 @@ def _as_bytes(row: Json) -> Json:
 @st.composite
 def stream_cases(draw: st.DrawFn) -> tuple[dict[str, str], list[str | int]]:
     """Options, and what happens: messages appended to a lane (its number), `batch`, `crash` (before
-    the batch was done), `restart` (after it)."""
+    the batch was done), `restart` (after it).
+    """
     options = draw(
         st.sampled_from([{"subscribe": "a,ab"}, {"subscribePattern": "a.*"}, {"assign": '{"a": [0, 2], "ab": [2]}'}])
     )

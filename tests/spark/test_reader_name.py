@@ -16,8 +16,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from commitlog.disk.file_channel import FileChannel
 from commitlog.errors import OptionError, ReaderError, ReaderInUse
-from commitlog.reading.registered_readers import PYTHON, RegisteredReader, RegisteredReaders
-from commitlog.spark import registration
+from commitlog.reading.named_readers import PYTHON, NamedReader, NamedReaders
+from commitlog.spark import reader_name
 from commitlog.spark.source import CommitLogDataSource, StreamReader
 from commitlog.stages.allocating.reader_needs import ReaderNeeds
 from tests.builders.hand_made import HandMadeStore
@@ -44,11 +44,11 @@ def stream(store: HandMadeStore, **options: object) -> StreamReader:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each position is written, not one a second."""
-    monkeypatch.setattr(registration, "WRITE_EVERY_NS", 0)
+    monkeypatch.setattr(reader_name, "WRITE_EVERY_NS", 0)
 
 
 def position(store: HandMadeStore) -> dict[str, dict[int, int]]:
-    return {topic: dict(lanes) for topic, lanes in RegisteredReaders(store.directory).load("billing").offsets.items()}
+    return {topic: dict(lanes) for topic, lanes in NamedReaders(store.directory).load("billing").offsets.items()}
 
 
 def test_only_a_stream_has_one(store: HandMadeStore) -> None:
@@ -111,19 +111,19 @@ def test_a_new_checkpoint_moves_it_back(store: HandMadeStore, at_once: None) -> 
 def test_it_is_written_once_a_second_and_at_the_stop(store: HandMadeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """And not at all while nothing moves."""
     writes = []
-    monkeypatch.setattr(RegisteredReaders, "save", lambda self, reader: writes.append(reader.offsets))
-    monkeypatch.setattr(registration, "WRITE_EVERY_NS", 1 << 62)
+    monkeypatch.setattr(NamedReaders, "save", lambda self, reader: writes.append(reader.offsets))
+    monkeypatch.setattr(reader_name, "WRITE_EVERY_NS", 1 << 62)
     of = stream(store, maxOffsetsPerTrigger=2)
     start = of.initialOffset()
     for _ in range(5):
         start = of.latestOffset(start, of.getDefaultReadLimit())
     assert writes == [{"orders": {0: 0, 1: 0}}]
-    monkeypatch.setattr(registration, "WRITE_EVERY_NS", 0)
+    monkeypatch.setattr(reader_name, "WRITE_EVERY_NS", 0)
     start = of.latestOffset(start, ALL)
     for _ in range(100):
         assert of.latestOffset(start, ALL) == start
     assert writes[1:] == [{"orders": {0: 5, 1: 5}}, {"orders": {0: 100, 1: 100}}]
-    monkeypatch.setattr(registration, "WRITE_EVERY_NS", 1 << 62)
+    monkeypatch.setattr(reader_name, "WRITE_EVERY_NS", 1 << 62)
     store.lane(0).append("orders", b"more")
     store.publish()
     of.latestOffset(of.latestOffset(start, ALL), ALL)
@@ -155,7 +155,7 @@ def test_available_now_leaves_its_end(store: HandMadeStore) -> None:
 def test_what_is_to_come_is_needed_too(store: HandMadeStore, options: dict[str, Any], expected: object) -> None:
     of = stream(store, **options)
     of.latestOffset(of.initialOffset(), ALL)
-    reader = RegisteredReaders(store.directory).load("billing")
+    reader = NamedReaders(store.directory).load("billing")
     assert reader.offsets == expected
     assert reader.all_lanes == ("assign" not in options)
     assert reader.pattern == options.get("subscribePattern")
@@ -164,11 +164,12 @@ def test_what_is_to_come_is_needed_too(store: HandMadeStore, options: dict[str, 
 
 def test_topics_that_do_not_match_are_written_as_passed_over(store: HandMadeStore, at_once: None) -> None:
     """Retention matches no patterns: it keeps what the query has said nothing about. A topic that
-    comes later is noted at the next look."""
+    comes later is noted at the next look.
+    """
     of = stream(store, subscribe=None, subscribePattern="or.*")
     start = of.initialOffset()
     of.latestOffset(start, ALL)
-    assert RegisteredReaders(store.directory).load("billing").passed_over == {"other"}
+    assert NamedReaders(store.directory).load("billing").passed_over == {"other"}
     store.lane(0).append("ordinary", b"x")
     store.lane(0).append("others", b"x")
     store.publish()
@@ -176,7 +177,7 @@ def test_topics_that_do_not_match_are_written_as_passed_over(store: HandMadeStor
     needs.refresh()
     assert needs.holder(0, store.lane(0).end) == "billing"
     of.latestOffset(of.latestOffset(start, ALL), ALL)
-    reader = RegisteredReaders(store.directory).load("billing")
+    reader = NamedReaders(store.directory).load("billing")
     assert reader.passed_over == {"other", "others"}
     assert reader.offsets == {"orders": {0: 100, 1: 100}, "ordinary": {0: 1}}
     needs.refresh()
@@ -188,8 +189,8 @@ def test_a_name_of_pythons_is_no_querys(store: HandMadeStore) -> None:
     """The query would overwrite the only place where that reader's position is. The name is free
     again.
     """
-    readers = RegisteredReaders(store.directory)
-    readers.save(RegisteredReader("billing", store.id, {"orders": {0: 42}}, 1, kind=PYTHON))
+    readers = NamedReaders(store.directory)
+    readers.save(NamedReader("billing", store.id, {"orders": {0: 42}}, 1, kind=PYTHON))
     of = stream(store)
     with pytest.raises(ReaderError, match=r"reader billing is one of Python's .* choose another name"):
         of.initialOffset()
@@ -217,9 +218,9 @@ def test_a_second_live_query_of_the_name_fails(store: HandMadeStore) -> None:
 def test_the_kernel_frees_the_name_of_a_killed_process(store: HandMadeStore) -> None:
     code = """
 import sys, time
-from commitlog.reading.registered_readers import RegisteredReaders
+from commitlog.reading.named_readers import NamedReaders
 from commitlog.disk.store_directory import StoreDirectory
-held = RegisteredReaders(StoreDirectory(sys.argv[1])).hold("billing")
+held = NamedReaders(StoreDirectory(sys.argv[1])).hold("billing")
 print("held", flush=True)
 time.sleep(60)
 """

@@ -154,7 +154,7 @@ def test_compressed_without_the_extra(
     root = store.unpack(tmp_path / "root")
     assert plain(rows(root, **bounds)[0]) == row
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingCodec, match=rf"compressed with {name}; pip install 'commitlog\[rocketmq\]'"):
+    with pytest.raises(MissingCodec, match=rf"compressed with {name}; pip install 'pyspark-commitlog\[rocketmq\]'"):
         rows(root, **bounds)
     assert rows(root, **bounds, columns="offset,timestamp,bornTimestamp")[0]["offset"] == row["offset"]
 

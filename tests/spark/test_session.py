@@ -20,8 +20,8 @@ import pytest
 
 import commitlog
 import commitlog.spark
-from commitlog.spark.session.java import find_java
-from commitlog.spark.session.sessions import FAST, _cores, _python
+from commitlog.spark.launching.java import find_java
+from commitlog.spark.launching.sessions import FAST, _cores, _python
 from tests.builders.hand_made import small_store
 from tests.namespaces import on_a_host_called
 from tests.waiting import wait_until
@@ -70,7 +70,7 @@ def test_a_machine_whose_name_nobody_knows(tmp_path: Path) -> None:
         ("commitlog.spark", "pyspark pyarrow numpy.random zmq"),
         ("pyspark_commitlog", "numpy pyarrow zmq pydantic typer pandas rich psutil"),
         ("commitlog.spark.source, commitlog.spark.sink", "zmq pydantic typer pandas rich psutil"),
-        ("commitlog.spark.session.daemon", "pyarrow zmq pydantic typer"),
+        ("commitlog.spark.launching.daemon", "pyarrow zmq pydantic typer"),
     ],
 )
 def test_imports(module: str, unwanted: str) -> None:
@@ -121,7 +121,8 @@ def test_a_running_session_is_used_as_it_is(spark: SparkSession) -> None:
 def test_in_anybodys_own_session(tmp_path: Path) -> None:
     """A context made by hand: the format is found with no registration and no jar. `session` gives
     that context's session back, from any thread, with one warning that names all it lacks; it sets
-    nothing."""
+    nothing.
+    """
     store = small_store(tmp_path / "store", rows=20)
     code = """
 import sys, threading, warnings, commitlog.spark

@@ -112,7 +112,7 @@ def test_rows_come_back_as_they_were_written(spark: SparkSession, store: commitl
     ]
     write(spark.createDataFrame(pa.Table.from_pylist(rows)).coalesce(1), store)
     written = messages(store)
-    assert [(m.topic, m.value, m.key, m.properties) for m in written] == [
+    assert [(m.topic, m.value, m.key, m.headers) for m in written] == [
         ("a", b"1", "k1", {"h": "x", "g": "y"}),
         ("b", b"2", None, {}),
         ("a", b"", None, {}),
@@ -120,8 +120,8 @@ def test_rows_come_back_as_they_were_written(spark: SparkSession, store: commitl
     ]
     read = spark.read.format("commitlog").options(subscribe="a,b", includeHeaders=True).load(str(store.path))
     write(read.drop("partition"), store, topic="copy")
-    copies = {m.value: (m.key, m.properties) for m in messages(store, "copy")}
-    assert copies == {m.value: (m.key, m.properties) for m in written}
+    copies = {m.value: (m.key, m.headers) for m in messages(store, "copy")}
+    assert copies == {m.value: (m.key, m.headers) for m in written}
 
 
 @pytest.mark.parametrize("how", ["no keys", "keys"])
@@ -226,7 +226,8 @@ def test_overwrite_deletes_nothing(spark: SparkSession, store: commitlog.Store) 
 
 def test_a_sink_option_is_none_of_the_source(spark: SparkSession, store: commitlog.Store) -> None:
     """Refused when the DataFrame is made, as the README spells it; with `.schema` Spark asks only
-    when it is read. And the reverse when it is written."""
+    when it is read. And the reverse when it is written.
+    """
     mixed = r"option maxLaneWait is one of a sink .* and option subscribe one of a source"
     for reader in (spark.read, spark.readStream):
         given = reader.format("commitlog").option("subscribe", "t").option("maxLaneWait", "1s")
@@ -276,9 +277,9 @@ def lessee(store: commitlog.Store) -> int:
     view = StoreView(store.path)
     try:
         assert view.control is not None
-        words, base = view.control.words, view.control.lane_base(0)
-        pid: int = words[base + Lane.LESSEE_PID]
-        return pid if words[base + Lane.MESSAGES] else 0
+        row = view.control.row(0)
+        pid: int = row[Lane.LESSEE_PID]
+        return pid if row[Lane.MESSAGES] else 0
     finally:
         view.close()
 

@@ -57,7 +57,7 @@ def write(to: Path, columns: dict[str, Any], *, overwrite: bool = False, stream:
 
 def read(store: commitlog.Store) -> list[tuple[str, bytes, str | None, dict[str, str]]]:
     with commitlog.Reader(store.path) as reader:
-        return [(m.topic, m.value, m.key, m.properties) for m in reader]
+        return [(m.topic, m.value, m.key, m.headers) for m in reader]
 
 
 def test_what_a_row_becomes(store: commitlog.Store) -> None:

@@ -263,7 +263,8 @@ def test_a_new_lane_of_which_nothing_is_left(tmp_path: Path) -> None:
 
 def test_no_false_alarm(tmp_path: Path) -> None:
     """Retention took what was read, or was never asked for: the start of a topic that is subscribed
-    to only now, a lane that has nothing of the topic."""
+    to only now, a lane that has nothing of the topic.
+    """
     store = small_store(tmp_path / "store", lanes=1)
     of = reader(store, startingOffsets="earliest")
     end = through_json(of.latestOffset(of.initialOffset(), ALL))

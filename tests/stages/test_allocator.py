@@ -14,17 +14,15 @@ from commitlog.clock import Clock
 from commitlog.config import Config
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.shm.layout import Lane
-from commitlog.stages.allocator import AllocateMappedFileService
+from commitlog.stages.allocator import Allocator
 from tests.builders.idle_store import SEGMENT, IdleStore, idle_store
 from tests.fake_clock import SetClock
 
 
 @contextmanager
-def allocator(
-    store: IdleStore, channel: FileChannel = DISK, clock: Clock | None = None
-) -> Iterator[AllocateMappedFileService]:
+def allocator(store: IdleStore, channel: FileChannel = DISK, clock: Clock | None = None) -> Iterator[Allocator]:
     """An allocator in this process; it does what it is told, and leaves nothing."""
-    service = AllocateMappedFileService(store.directory.path, channel, clock or SetClock())
+    service = Allocator(store.directory.path, channel, clock or SetClock())
     try:
         service.on_start()
         yield service
@@ -39,7 +37,7 @@ def store(tmp_path: Path, shm_root: Path) -> Iterator[IdleStore]:
         yield made
 
 
-def made_in_order(service: AllocateMappedFileService, store: IdleStore) -> list[tuple[int, int]]:
+def made_in_order(service: Allocator, store: IdleStore) -> list[tuple[int, int]]:
     """(lane, segment number) of everything that the allocator makes until it has no more to do."""
     order: list[tuple[int, int]] = []
     while True:
@@ -70,12 +68,12 @@ def test_what_a_killed_allocator_left_is_cleaned(store: IdleStore) -> None:
     """
     lane = store.directory.lane(1)
     (lane.tmp / "00000000000000065536").write_bytes(b"half")
-    lane.segment(0).write_bytes(bytes(SEGMENT))
-    inode = lane.segment(0).stat().st_ino
+    lane.segment_path(0).write_bytes(bytes(SEGMENT))
+    inode = lane.segment_path(0).stat().st_ino
     with allocator(store) as service:
         assert not list(lane.tmp.iterdir())
         made_in_order(service, store)
-    assert lane.segment(0).stat().st_ino == inode
+    assert lane.segment_path(0).stat().st_ino == inode
     assert store.get(1, Lane.ALLOCATED) == 3 * SEGMENT
 
 

@@ -1,5 +1,6 @@
 """When committer and flusher work, and on how much: least pages, thorough interval, slices, group
-commit, a stop's drain; turned by hand."""
+commit, a stop's drain; turned by hand.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import pytest
 from commitlog.errors import WaitTimeout
 from commitlog.receipt import Level
 from commitlog.shm.layout import Lane, Stage
-from commitlog.stages.service_thread import DRAIN_ROUNDS
+from commitlog.stages.base_stage import DRAIN_ROUNDS
 from tests.faults.bench import Bench, bench
 from tests.faults.channel import FaultyChannel, Rule
 from tests.waiting import PATIENCE_SECONDS
@@ -135,7 +136,7 @@ def test_a_stop_drains_while_it_gets_on(is_refused: bool, tmp_path: Path) -> Non
         committer.request_stop()
         committer._drain()
         left = made.lane(Lane.WROTE) - made.lane(Lane.COMMITTED)
-        assert made.words[committer.base + Stage.LEFT] == left
+        assert committer.stage_row[Stage.LEFT] == left
         assert left == (made.lane(Lane.WROTE) if is_refused else 0)
         assert rounds == DRAIN_ROUNDS == 10 if is_refused else rounds > DRAIN_ROUNDS
         made.faults.clear()

@@ -50,7 +50,8 @@ def _sent_to_many_topics(made: Bench, producer: commitlog.Producer, topics: int,
 @pytest.mark.parametrize("fails", [False, True])
 def test_more_topics_than_queues_that_may_be_open(fails: bool, tmp_path: Path) -> None:
     """The least used ones make room: all is dispatched, each entry where it belongs; also where a
-    sync fails meanwhile, after which `dispatch_synced` says no more than is durable."""
+    sync fails meanwhile, after which `dispatch_synced` says no more than is durable.
+    """
     topics = 40
     with bench(tmp_path / "store") as made:
         dispatcher, producers = made.stages["dispatcher"], [made.producer(), made.producer()]
@@ -70,7 +71,7 @@ def test_more_topics_than_queues_that_may_be_open(fails: bool, tmp_path: Path) -
     for lane in range(2):
         directory = StoreDirectory(tmp_path / "store").lane(lane)
         for topic in range(topics):
-            queue = ConsumeQueue(directory.queue(f"t{topic}"))
+            queue = ConsumeQueue(directory.queue_path(f"t{topic}"))
             assert queue.end() == 10
             offsets = queue.entries(0, 10)["physical_offset"].tolist()
             assert offsets == sorted(set(offsets))
@@ -101,7 +102,7 @@ def test_a_closed_queue_that_was_removed_is_built_anew(tmp_path: Path) -> None:
         dispatcher._open_most = 1
         _sent_to_many_topics(made, producer, 2, 0, 10)
         dispatcher.work()
-        removed = made.supervisor.directory.lane(0).queue("t0")
+        removed = made.supervisor.directory.lane(0).queue_path("t0")
         shutil.rmtree(removed)
         _sent_to_many_topics(made, producer, 2, 10, 20)
         made.settle()

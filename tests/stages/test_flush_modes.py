@@ -11,21 +11,21 @@ import pytest
 
 from commitlog.config import Config
 from commitlog.shm.layout import Lane
-from commitlog.stages.flusher import FlushRealTimeService
+from commitlog.stages.flusher import Flusher
 from tests.builders.idle_store import SEGMENT, IdleStore, idle_store
 from tests.fake_clock import SetClock
 
 
 @contextmanager
-def flusher(tmp_path: Path, shm_root: Path, **knobs: Any) -> Iterator[tuple[FlushRealTimeService, IdleStore, SetClock]]:
+def flusher(tmp_path: Path, shm_root: Path, **knobs: Any) -> Iterator[tuple[Flusher, IdleStore, SetClock]]:
     """A flusher of a lane with three empty segments that are allocated."""
     config = Config.from_json({"flusher": knobs})
     clock = SetClock()
     with idle_store(tmp_path / "store", shm_root / "pool", config=config) as store:
         for start in range(0, 3 * SEGMENT, SEGMENT):
-            store.directory.lane(0).segment(start).write_bytes(bytes(SEGMENT))
+            store.directory.lane(0).segment_path(start).write_bytes(bytes(SEGMENT))
         store.set(0, ALLOCATED=3 * SEGMENT)
-        service = FlushRealTimeService(store.directory.path, clock=clock)
+        service = Flusher(store.directory.path, clock=clock)
         try:
             service.on_start()
             yield service, store, clock

@@ -46,7 +46,8 @@ def test_positions_are_written_with_a_lanes_first_flush(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stage", ["committer", "flusher"])
 def test_the_first_message_does_not_wait_for_an_interval(stage: str, tmp_path: Path) -> None:
     """RocketMQ's rule is that fewer pages than least_pages wait until the interval since the last
-    time is over. There was no last time."""
+    time is over. There was no last time.
+    """
 
     least = {stage: {"least_pages": 4, "thorough_interval_ms": 60_000}}
     with bench(tmp_path / "store", clock=SteppingClock(uptime_seconds=1), **least) as made:

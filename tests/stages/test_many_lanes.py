@@ -56,7 +56,8 @@ def _send_from_many(path: Path, notes: Path, ready: int, go: int) -> None:
 
 def test_a_hundred_lanes(tmp_path: Path) -> None:
     """Everything is there, in order, from every lane, and the one that comes too late is told. The
-    flusher has more files open than a process is commonly allowed to."""
+    flusher has more files open than a process is commonly allowed to.
+    """
     path = tmp_path / "store"
     with few_descriptors(256):
         store = commitlog.Store.open(path, CONFIG)

@@ -26,7 +26,7 @@ def segment_of(store: commitlog.Store, lane: int) -> Path:
 
 
 def fault_of(producer: commitlog.Producer) -> int:
-    return producer._words[producer._lease.base + Lane.FLUSHER_FAULT]
+    return producer._lease.row[Lane.FLUSHER_FAULT]
 
 
 @pytest.mark.leaves_pools
@@ -37,16 +37,16 @@ def test_who_waits_is_told(level: str, tmp_path: Path) -> None:
     store = commitlog.Store.open(tmp_path / "store", config)
     with store.producer() as producer, store.producer() as other:
         producer.send("t", b"before").wait("flushed", 60)
-        flushed = producer._words[producer._lease.base + Lane.FLUSHED]
+        flushed = producer._lease.row[Lane.FLUSHED]
         segment_of(store, producer.lane).unlink()
 
         def send() -> None:
             receipt = producer.send("t", b"after")  # with SYNC_FLUSH it is this that waits
             producer.flush(60) if level == "flush" else receipt.wait("flushed", 60)
 
-        with pytest.raises(errors.PoolUnlinked, match=r"removed under the running store.*put them back"):
+        with pytest.raises(errors.PoolUnlinked, match=r"files of the running store were removed.*put them back"):
             send()
-        assert producer._words[producer._lease.base + Lane.FLUSHED] == flushed
+        assert producer._lease.row[Lane.FLUSHED] == flushed
         assert other.send("t", b"x").wait("flushed", 60).name == "PUT_OK"
     assert segment_of(store, producer.lane).name in (store.path / "logs/flusher.log").read_text()
     with store.producer() as third:
@@ -69,7 +69,7 @@ def test_an_idle_lane_is_told_too(ahead: int, tmp_path: Path) -> None:
         producer.send("t", b"before").wait("flushed", 60)
         removed = segment_of(store, producer.lane).with_name(f"{ahead << 16:020d}")
         wait_until(removed.exists, "the segment")
-        wait_until(lambda: producer._words[producer._lease.base + Lane.OPENED] > ahead << 16, "the flusher to open it")
+        wait_until(lambda: producer._lease.row[Lane.OPENED] > ahead << 16, "the flusher to open it")
         removed.unlink()
         wait_until(lambda: fault_of(producer) == errno.ENOENT, "the lane to stop")
         with pytest.raises(errors.PoolUnlinked):

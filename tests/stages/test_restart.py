@@ -19,7 +19,7 @@ from commitlog import errors
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.shm.layout import STAGES, Header, Lane, Stage
 from commitlog.stages.supervising.patience import Heartbeats
-from commitlog.stages.supervisor import StageProcess
+from commitlog.stages.supervising.stage_processes import StageProcess
 from tests.crash.scene import is_running, pid_of
 from tests.fake_clock import SetClock
 from tests.faults.bench import bench
@@ -52,13 +52,13 @@ def test_data_moves_again_after_a_kill(stage: str, kills: int, tmp_path: Path) -
     without back-off.
     """
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
-        words, at = producer._words, producer._lease.base + POSITION_OF[stage]
+        word = POSITION_OF[stage]
         for _ in range(kills):
             rounds = rounds_of(store, stage)
             while rounds_of(store, stage) < rounds + 4:  # fewer are no life: it would be started with back-off
-                _send_until_it_moves(producer, at, words[at])
+                _send_until_it_moves(producer, word)
             os.kill(pid_of(store.path, stage), signal.SIGKILL)
-            _send_until_it_moves(producer, at, words[at])
+            _send_until_it_moves(producer, word)
     said = re.findall(rf"the {stage} \(pid \d+\) died with -9; it is started again (.*)", log_of(store))
     assert said == ["at once"] * kills
 
@@ -67,11 +67,14 @@ def rounds_of(store: commitlog.Store, stage: str) -> int:
     return next(each.rounds for each in store.statistics().stages if each.stage == stage)
 
 
-def _send_until_it_moves(producer: commitlog.Producer, at: int, before: int) -> None:
+def _send_until_it_moves(producer: commitlog.Producer, word: int) -> None:
+    row = producer._lease.row
+    before = row[word]
+
     def moved() -> bool:
         for _ in range(10):
             producer.send("t", bytes(2000))  # back-pressure holds it up where nobody drains
-        return producer._words[at] > before
+        return row[word] > before
 
     wait_until(moved, "data to move")
 
@@ -113,22 +116,21 @@ def test_a_stage_that_hangs_before_its_first_sign_is_killed(tmp_path: Path) -> N
         bench(tmp_path / "store", supervisor={"hung_after_ms": 1000}) as made,
         subprocess.Popen(["sleep", "600"]) as process,
     ):
-        supervisor, pidfd = made.supervisor, os.pidfd_open(process.pid)
-        supervisor.clock = clock = SetClock()
-        supervisor.heartbeats = Heartbeats(made.control, clock)
+        stages, pidfd, clock = made.supervisor.stages, os.pidfd_open(process.pid), SetClock()
+        stages.heartbeats = Heartbeats(made.control, clock)
         stage = StageProcess("committer", process, pidfd, 0)
 
         def rounds(seconds: int) -> None:
             for _ in range(seconds * 5):
-                supervisor._check_heartbeat(stage)
+                stages.kill_if_hung(stage)
                 clock.pass_seconds(0.2)
                 made.stages["committer"].beat()
 
         rounds(15)
-        assert not supervisor.warnings
+        assert not made.warnings
         rounds(6)
         assert process.wait(60) == -signal.SIGKILL
-        assert "gave no sign for 20 s" in supervisor.warnings[0]
+        assert "gave no sign for 20 s" in made.warnings[0]
         os.close(pidfd)
 
 
@@ -140,22 +142,22 @@ def test_time_in_which_nobody_ran_is_nobodys_silence(tmp_path: Path) -> None:
         bench(tmp_path / "store", supervisor={"hung_after_ms": 1000}) as made,
         subprocess.Popen(["sleep", "600"]) as process,
     ):
-        supervisor, pidfd, clock = made.supervisor, os.pidfd_open(process.pid), SetClock()
-        supervisor.heartbeats = Heartbeats(made.control, clock)
+        stages, pidfd, clock = made.supervisor.stages, os.pidfd_open(process.pid), SetClock()
+        stages.heartbeats = Heartbeats(made.control, clock)
         stage = StageProcess("committer", process, pidfd, 0)
-        base = made.control.stage_base("committer")
-        made.words[base + Stage.PID] = process.pid
+        row = made.control.stage_row("committer")
+        row[Stage.PID] = process.pid
         for _ in range(10):
             made.stages["committer"].beat()
-            supervisor._check_heartbeat(stage)
+            stages.kill_if_hung(stage)
             clock.pass_seconds(3600)
-            supervisor._check_heartbeat(stage)
-        assert not supervisor.warnings
+            stages.kill_if_hung(stage)
+        assert not made.warnings
         for _ in range(10):
             clock.pass_seconds(0.2)
-            supervisor._check_heartbeat(stage)
+            stages.kill_if_hung(stage)
         assert process.wait(60) == -signal.SIGKILL
-        assert "gave no sign for 1 s" in supervisor.warnings[0]
+        assert "gave no sign for 1 s" in made.warnings[0]
         os.close(pidfd)
 
 

@@ -9,9 +9,9 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import orjson
 import pytest
@@ -22,7 +22,10 @@ from commitlog.config import Config
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import STAGES
-from commitlog.stages.supervisor import Supervisor, run
+from commitlog.stages.supervising.starting import StoreOpening
+from commitlog.stages.supervising.stopping import give_up_pool
+from commitlog.stages.supervising.store_locks import StoreLocks
+from commitlog.stages.supervisor import Supervisor
 from commitlog.statistics import store_statistics
 from tests.children import without_privileges
 from tests.crash.scene import is_running, kill, pid_of
@@ -84,7 +87,7 @@ def test_no_permission_is_refused(tmp_path: Path) -> None:
     anywhere.
     """
     (tmp_path / "closed").mkdir(mode=0o500)
-    said = without_privileges(Supervisor(tmp_path / "closed/store", Config()).start)
+    said = without_privileges(StoreOpening(tmp_path / "closed/store", Config()).run)
     assert said.startswith(f"StoreRefused: {tmp_path / 'closed'}: no permission to make a store here")
 
 
@@ -163,23 +166,12 @@ def test_what_was_sent_during_a_failing_start_stays(tmp_path: Path, shm_root: Pa
     """A producer that found the pool before the start failed: it is adopted by the next one."""
     path = tmp_path / "store"
     commitlog.Store.open(path, SMALL).close()
-    supervisor = Supervisor(path, Config())
-    launched: list[str] = []
-    supervisor._launch = lambda name, before=None: launched.append(name)  # type: ignore[assignment,return-value,method-assign]
-
-    def send() -> None:
-        with commitlog.Producer(path) as producer:
-            producer.send("t", b"early")
-        raise errors.StageFailed("late")
-
-    supervisor._wait_until_up = send  # type: ignore[method-assign]
-    with pytest.raises(errors.StageFailed):
-        supervisor.start()
-    supervisor.stages.clear()
-    supervisor.give_up_start()
-    supervisor._locks.close()
-    assert supervisor.control
-    supervisor.control.close()
+    opening = StoreOpening(path, Config())
+    store = opening.run()
+    with commitlog.Producer(path) as producer:
+        producer.send("t", b"early")
+    store.give_up()
+    opening.locks.close()
     assert list(shm_root.iterdir())
     with commitlog.Store.open(path, SMALL):
         pass
@@ -188,18 +180,23 @@ def test_what_was_sent_during_a_failing_start_stays(tmp_path: Path, shm_root: Pa
 
 
 def test_the_owner_hears_why_a_start_failed_whatever_comes_after(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where its end meets a disk that refuses."""
 
-    class Unlucky(Supervisor):
-        def start(self, on_locked: Callable[[], None] = lambda: None) -> None:
-            raise errors.StageFailed("the first error")
+    def refuse(_: StoreLocks) -> None:
+        raise errors.StageFailed("the first error")
 
-        def give_up_start(self) -> None:
-            raise OSError(errno.EIO, "the second one")
+    def give_up_with_an_error(*what: Any) -> None:
+        give_up_pool(*what)
+        raise OSError(errno.EIO, "the second one")
 
-    assert run(Unlucky(tmp_path / "store", Config())) == 1
+    monkeypatch.setattr(StoreLocks, "let_stages_go", refuse)
+    monkeypatch.setattr("commitlog.stages.supervising.running_store.give_up_pool", give_up_with_an_error)
+    monkeypatch.setattr("commitlog.stages.supervisor.log_to_file", lambda _: None)
+    supervisor = Supervisor(tmp_path / "store", Config())
+    assert supervisor.run() == 1
+    supervisor.opening.locks.close()
     assert orjson.loads(capfd.readouterr().out) == {"error": "StageFailed", "message": "the first error"}
 
 

@@ -40,8 +40,9 @@ def indices(values: Ints) -> pa.Array:
 
 
 def take_spans(buffer: pa.Buffer, spans: Spans, kind: pa.DataType, which: Ints | None = None) -> pa.Array:
-    """The spans' bytes as a binary or string array. `which` picks a span for each item, −1 a null;
-    default: each once.
+    """The spans' bytes as a binary or string array.
+
+    `which` picks the span of each item, −1 makes a null. Without `which`, each span is one item.
     """
     count = len(spans.start)
     if not count:

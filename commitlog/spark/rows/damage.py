@@ -1,32 +1,30 @@
-"""Records that can't be given out: which of a range recovery has quarantined, and which are not
-what was stored.
+"""Finds rows that can't be given out because their records are damaged.
 
-Recovery leaves damaged bytes where they are and notes each range in
+Recovery leaves damaged bytes where they are, and notes each range in
 `lanes/<number>/quarantine/corrupt-<offset>.json` (commitlog/disk/quarantine.py). Rows whose consume
-queue entry leads into a noted range are looked at one by one, CRCs included: a note may be older
-than the bytes, if somebody brought a file back. Everything else is checked against its place only,
-as the decoder does with all records at once.
+queue entry leads into a noted range are checked one by one with all their CRCs. The note alone is
+not enough, because somebody may have brought the file back since. All other rows are only checked
+against their place, by the decoder and many at once.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
 from dataclasses import dataclass
 
 import numpy as np
-import orjson
 
 from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.quarantine import corruption_notes, read_corruption_note
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord
-from commitlog.record.body import plain_body
+from commitlog.reading.queue_bounds import NamedQueue
+from commitlog.record.body_compression import plain_body
 from commitlog.record.byte_ranges import Ints, Mask
 from commitlog.record.record import decode
-from commitlog.spark.rows.decoding import Places, Queue
+from commitlog.spark.rows.arrow_columns import Places
 from commitlog.spark.rows.segments import Segment
 
-_NOTE = re.compile(r"corrupt-(\d{20})\.json")
 _ANYWHERE = 1 << 62
 
 
@@ -40,26 +38,23 @@ class Damage:
 
     @classmethod
     def load(cls, lane: LaneDirectory, channel: FileChannel = DISK) -> Damage:
-        """Reads the lane's notes. One that can't be read names where its range begins, so all
-        behind it counts.
+        """Reads the lane's notes.
+
+        The name of a note says where its range begins. Where the note can't be read, the range has
+        no end.
         """
         found = []
-        for name in channel.list(lane.quarantine):
-            if not (begin := _NOTE.fullmatch(name)):
-                continue
-            start, end = int(begin[1]), _ANYWHERE
+        for start, note in corruption_notes(lane, channel):
+            said = start, _ANYWHERE
             with contextlib.suppress(ValueError, KeyError, TypeError):
-                note = orjson.loads(channel.read_file(lane.quarantine / name))
-                start, end = int(note["offset"]), int(note["offset"]) + int(note["bytes"])
-            found.append((start, end))
+                said = read_corruption_note(note, channel)
+            found.append(said)
         found.sort()
         starts, ends = ([pair[index] for pair in found] for index in (0, 1))
         return cls(np.array(starts, np.int64), np.maximum.accumulate(np.array(ends, np.int64)))
 
     def touches(self, where: Ints, size: Ints) -> Mask:
-        """Which of the records [where, where + size), in bytes of the log, lie in a noted range in
-        part or whole.
-        """
+        """Which of the records [where, where + size) of the log overlap a noted range."""
         if not len(self.start):
             return np.zeros(len(where), np.bool_)
         before = np.searchsorted(self.start, where + size, side="left")  # ranges that begin before the record's end
@@ -67,10 +62,8 @@ class Damage:
         return reaches & (before > 0)
 
 
-def look_at(segment: Segment, queue: Queue, places: Places, rows: Ints) -> dict[int, str]:
-    """Looks at single rows with all their CRCs: row → what is wrong with it, for those that can't
-    be given out.
-    """
+def check_rows(segment: Segment, queue: NamedQueue, places: Places, rows: Ints) -> dict[int, str]:
+    """Checks single rows with all their CRCs. Returns what is wrong with each bad row."""
     wrong = {}
     for row in rows.tolist():
         at, size = int(places.at[row]), int(places.size[row])
@@ -80,7 +73,7 @@ def look_at(segment: Segment, queue: Queue, places: Places, rows: Ints) -> dict[
         except CorruptRecord as error:
             wrong[row] = error.reason
             continue
-        named = queue.topic.decode(), queue.lane, places.offset + row
+        named = queue.topic, queue.lane, places.offset + row
         is_other = queue.offset_is_stored and (record.topic, record.queue_id, record.queue_offset) != named
         if record.total_size != size or is_other:
             wrong[row] = "another record is in its place"

@@ -21,31 +21,8 @@ from commitlog.disk.mapped_file import map_segment
 from commitlog.errors import DamagedFile
 from commitlog.record.byte_ranges import ByteArray, Ints, gather
 
-HEAD_BYTES = 88
-"""A record up to its body, both hosts IPv4."""
 MAPPINGS_MAX = 128
 """Mapped files kept; each holds a descriptor and address space, the page cache is shared."""
-
-HEAD = np.dtype(
-    [
-        ("total", ">i4"),  # 0
-        ("magic", ">u4"),  # 4
-        ("body_crc", ">i4"),  # 8
-        ("queue_id", ">i4"),  # 12
-        ("flag", ">i4"),  # 16
-        ("queue_offset", ">i8"),  # 20
-        ("physical_offset", ">i8"),  # 28
-        ("sys_flag", ">i4"),  # 36
-        ("born", ">i8"),  # 40
-        ("born_host", "V8"),  # 48
-        ("stored", ">i8"),  # 56
-        ("store_host", "V8"),  # 64
-        ("reconsume_times", ">i4"),  # 72
-        ("prepared", ">i8"),  # 76
-        ("body_bytes", ">i4"),  # 84
-    ]
-)
-assert HEAD.itemsize == HEAD_BYTES
 
 
 class Segment:
@@ -67,19 +44,17 @@ class Segment:
 
 
 class SegmentCache:
-    """Mapped segments by device and inode, the last used ones. One object serves a process; not for
-    threads.
-    """
+    """The mapped segments that were used last, by device and inode. It is not made for threads."""
 
     def __init__(self, channel: FileChannel = DISK, limit: int = MAPPINGS_MAX) -> None:
         self.channel, self.limit = channel, limit
         self._mapped: OrderedDict[tuple[int, int], Segment] = OrderedDict()
 
     def get(self, path: Path, base: int, segment_bytes: int) -> Segment:
-        """The mapped segment file; of one that is too short a copy that ends in zeros, which is not
-        kept.
+        """The mapped segment file.
 
-        Raises FileNotFoundError (retention took it), DamagedFile (too long).
+        A file that is too short gives a copy that ends in zeros, which is not kept. Raises
+        FileNotFoundError (retention removed it), DamagedFile (too long).
         """
         fd = self.channel.open(path)
         try:
@@ -101,9 +76,7 @@ class SegmentCache:
         return segment
 
     def forget_gone(self) -> None:
-        """Lets go of files that are not at their path any more: a mapping would keep their space on
-        the disk.
-        """
+        """Unmaps files that are no longer at their path: a mapping keeps their space on the disk."""
         for key, segment in list(self._mapped.items()):
             try:
                 facts = os.stat(segment.path)

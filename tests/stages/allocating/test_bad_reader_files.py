@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import commitlog
 from commitlog.cli.app import app
 from commitlog.errors import ReaderError
-from commitlog.reading.registered_readers import RegisteredReader, RegisteredReaders
+from commitlog.reading.named_readers import NamedReader, NamedReaders
 from commitlog.stages.allocating.reader_needs import ReaderNeeds
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.crash.scene import pid_of
@@ -93,7 +93,7 @@ def store(tmp_path: Path) -> HandMadeStore:
     """
     made = small_store(tmp_path / "store", topics=("orders", SLOW_TOPIC))
     at = dict.fromkeys((0, 1), 50)
-    RegisteredReaders(made.directory).save(RegisteredReader("good", made.id, {"orders": at}, 1))
+    NamedReaders(made.directory).save(NamedReader("good", made.id, {"orders": at}, 1))
     return made
 
 
@@ -108,7 +108,8 @@ def bad_file(store: HandMadeStore) -> Path:
 
 def check(store: HandMadeStore, caplog: pytest.LogCaptureFixture, warned: bool) -> None:
     """Everything is kept for the bad one until its file is gone, which is said once; the good one
-    has what it had; commands answer."""
+    has what it had; commands answer.
+    """
     end = store.lane(0).end
     middle = store.lane(0).records[100].physical_offset
     needs = ReaderNeeds(store.directory, store.id)
@@ -133,7 +134,7 @@ def check(store: HandMadeStore, caplog: pytest.LogCaptureFixture, warned: bool) 
 def test_a_file_that_can_not_be_believed(store: HandMadeStore, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     bad_file(store).write_bytes(UNBELIEVABLE[kind](store.id))
     with pytest.raises(ReaderError, match=r"bad\.json: not the position of a reader"):
-        RegisteredReaders(store.directory).load("bad")
+        NamedReaders(store.directory).load("bad")
     check(store, caplog, warned=True)
 
 
@@ -174,7 +175,7 @@ def test_what_is_no_file(store: HandMadeStore, make: Callable[[Path], None], cap
 def test_what_is_no_file_can_be_removed(store: HandMadeStore, make: Callable[[Path], None]) -> None:
     """A directory by hand, which is said."""
     make(bad_file(store))
-    readers = RegisteredReaders(store.directory)
+    readers = NamedReaders(store.directory)
     if make is os.mkdir:
         with pytest.raises(ReaderError, match="remove it by hand"):
             readers.remove("bad")
@@ -186,10 +187,10 @@ def test_what_is_no_file_can_be_removed(store: HandMadeStore, make: Callable[[Pa
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, make_link], ids=["a pipe", "a directory", "a link"])
 def test_a_lock_that_is_no_file(store: HandMadeStore, make: Callable[[Path], None]) -> None:
     """Commands say what is there, and the name can't be had."""
-    readers = RegisteredReaders(store.directory)
+    readers = NamedReaders(store.directory)
     make(store.directory.readers_directory / "good.lock")
     assert CliRunner().invoke(app, ["readers", str(store.path)]).exit_code == 0
-    with pytest.raises(ReaderError, match="the position of a registered reader is kept in the store"):
+    with pytest.raises(ReaderError, match="the position of a named reader is kept in the store"):
         readers.hold("good")
 
 

@@ -38,18 +38,18 @@ def test_a_pool_that_stays_empty_is_warned_about_once(
     caplog.set_level("INFO")
     looker = watch(store, shm_root)
     store.set(0, WROTE=2 * SEGMENT + 5)  # three buffers, all in use
-    looker.look(0)
+    looker.update(0)
     assert store.get(0, Lane.LOW_WATER) == 0
     for seconds in (1, 2, 3):
-        looker.look(seconds * SECOND)
+        looker.update(seconds * SECOND)
     assert store.get(0, Lane.LOW_WATER) == 1
     assert caplog.text.count("no write buffer has been free for 1000 ms") == 1
     store.set(0, FLUSHED=2 * SEGMENT)
-    looker.look(4 * SECOND)
+    looker.update(4 * SECOND)
     assert "free again" in caplog.text
     store.set(0, FLUSHED=2 * SEGMENT, WROTE=4 * SEGMENT + 5)
-    looker.look(5 * SECOND)
-    looker.look(6 * SECOND)
+    looker.update(5 * SECOND)
+    looker.update(6 * SECOND)
     assert store.get(0, Lane.LOW_WATER) == 2
     looker.close()
 
@@ -71,12 +71,12 @@ def test_buffers_are_locked_and_let_go(store: IdleStore, shm_root: Path) -> None
     store.set(0, LOCKED_BYTES=7)
     looker = watch(store, shm_root, locks=True)
     assert store.get(0, Lane.LOCKED_BYTES) == 0  # the allocator that had locked them was killed
-    looker.look(0)
+    looker.update(0)
     looker.lock_one()
     assert store.get(0, Lane.LOCKED_BYTES) == 3 * SEGMENT
     assert locked_kib() == 3 * SEGMENT // 1024
     store.set(0, BUFFERS=2)
-    looker.look(1)
+    looker.update(1)
     assert store.get(0, Lane.LOCKED_BYTES) == locked_kib() == 0
     looker.close()
 
@@ -95,10 +95,10 @@ def test_memory_that_can_not_be_locked_is_used_all_the_same(
     monkeypatch.setattr(pool_watch, "lock_memory", lambda mapping: errno.ENOMEM)
     looker = watch(store, shm_root, locks=True)
     for now in (0, 1):
-        looker.look(now)
+        looker.update(now)
         looker.lock_one()
     store.set(0, BUFFERS=3)
-    looker.look(2)
+    looker.update(2)
     looker.lock_one()
     assert caplog.text.count("not locked into memory (ENOMEM)") == 1
     assert "LimitMEMLOCK" in caplog.text

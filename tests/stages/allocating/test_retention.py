@@ -18,7 +18,7 @@ from commitlog.disk.checkpoint import Positions, PositionsFile
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.opening.recovery import recover_lane
-from commitlog.reading.registered_readers import RegisteredReader, RegisteredReaders
+from commitlog.reading.named_readers import NamedReader, NamedReaders
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import Header, Lane
@@ -89,7 +89,7 @@ class Case:
 
     def turn(self, retention: Retention) -> None:
         """All that the allocator and the flusher do until nothing more goes."""
-        while retention.look():
+        while retention.retire():
             pass
         self.record_positions()
         retention.unlink_retired()
@@ -170,7 +170,8 @@ def test_zero_hours_is_no_limit(case: Case) -> None:
 
 def test_a_clock_that_jumped_deletes_nothing_and_says_so(case: Case, caplog: pytest.LogCaptureFixture) -> None:
     """A second is tolerated; an allocator started after the jump goes by the store's start; when it
-    is right again, it goes on."""
+    is right again, it goes on.
+    """
     retention = case.retention()
     case.clock.wall += 1000 * HOUR * 1000
     case.turn(retention)
@@ -220,16 +221,16 @@ def test_the_total_size_takes_the_oldest_of_all_lanes(case: Case) -> None:
 def test_a_batch_is_not_exceeded(case: Case) -> None:
     at_age(case, 10**9)
     retention = case.retention(delete_batch_max=4)
-    assert retention.look()
+    assert retention.retire()
     assert case.header(Header.DELETED_SEGMENTS) == 4
 
 
-# ---- registered readers ------------------------------------------------------------------------
+# ---- named readers ------------------------------------------------------------------------
 
 
 def register(case: Case, offsets: dict[str, dict[int, int]], store_id: str = "") -> None:
-    RegisteredReaders(case.store.directory).save(
-        RegisteredReader("billing", store_id or case.store.facts.id, offsets, case.clock.wall)
+    NamedReaders(case.store.directory).save(
+        NamedReader("billing", store_id or case.store.facts.id, offsets, case.clock.wall)
     )
 
 
@@ -237,7 +238,7 @@ def segment_of(case: Case, lane: int, topic: str, offset: int) -> int:
     return case.lanes[lane].entries(topic)[offset][0] // SEGMENT
 
 
-def test_what_a_registered_reader_needs_stays(case: Case) -> None:
+def test_what_a_named_reader_needs_stays(case: Case) -> None:
     """By its queue offsets, in each lane; what it does not read of, it does not keep."""
     register(case, {"old": {0: 50, 3: 10_000}, "new": {0: 3, 3: 20}})
     at_age(case, 10**9)
@@ -259,8 +260,8 @@ def test_a_lane_that_a_reader_has_not_seen_is_kept_for_it(case: Case) -> None:
 
 
 def test_a_lane_that_a_reader_is_not_assigned_is_not_kept(case: Case) -> None:
-    reader = RegisteredReader("billing", case.store.facts.id, {"old": {0: 130}}, 0, all_lanes=False)
-    RegisteredReaders(case.store.directory).save(reader)
+    reader = NamedReader("billing", case.store.facts.id, {"old": {0: 130}}, 0, all_lanes=False)
+    NamedReaders(case.store.directory).save(reader)
     at_age(case, 10**9)
     case.turn(case.retention())
     assert case.kept(3) == [case.last(3)]
@@ -268,8 +269,8 @@ def test_a_lane_that_a_reader_is_not_assigned_is_not_kept(case: Case) -> None:
 
 def test_a_topic_that_a_reader_has_not_seen_is_kept_for_it(case: Case) -> None:
     at_age(case, 10**9)
-    reader = RegisteredReader("billing", case.store.facts.id, {"old": {0: 130, 3: 130}}, 0, pattern="ne.")
-    RegisteredReaders(case.store.directory).save(reader)
+    reader = NamedReader("billing", case.store.facts.id, {"old": {0: 130, 3: 130}}, 0, pattern="ne.")
+    NamedReaders(case.store.directory).save(reader)
     case.turn(case.retention())
     assert case.kept(0)[0] == segment_of(case, 0, "new", 0)
 
@@ -328,7 +329,7 @@ def test_a_disk_with_enough_free_is_not_full(case: Case, percent: float, full: b
     case.disk.percent = percent
     retention = case.retention(disk_enough_bytes=50 * SEGMENT)
     assert retention.refuses() is full
-    retention.look()
+    retention.retire()
     flags = RetentionFlag.DISK_HIGH | RetentionFlag.DISK_FORCES | RetentionFlag.DISK_REFUSES
     assert case.header(Header.RETENTION_FLAGS) & flags == (flags if full else 0)
 
@@ -350,7 +351,7 @@ def test_names_go_after_positions_say_so(case: Case) -> None:
     """
     at_age(case, 10**9)
     retention = case.retention()
-    while retention.look():
+    while retention.retire():
         pass
     retention.unlink_retired()
     assert case.disk.diary == []
@@ -365,7 +366,7 @@ def test_what_counts_is_what_the_flusher_says_is_durable(case: Case) -> None:
     """The bytes of the file may be in the page cache only, or of an earlier start."""
     at_age(case, 10**9)
     retention = case.retention()
-    while retention.look():
+    while retention.retire():
         pass
     case.record_positions()
     case.store.set(0, FIRST_RECORDED=0)
@@ -381,19 +382,19 @@ def test_a_damaged_queue_keeps_only_its_own_files(case: Case, caplog: pytest.Log
     """The segments go, and the other topics' queue files; it is said once, not at every turn."""
     at_age(case, 10**9)
     queues = case.store.directory.lane(0)
-    (queues.queue("new") / "00000000000000000000").write_bytes(b"no queue")
+    (queues.queue_path("new") / "00000000000000000000").write_bytes(b"no queue")
     retention = case.retention()
     case.turn(retention)
     case.turn(retention)
     assert case.kept(0) == [case.last(0)]
-    assert [int(path.name) for path in queues.queue("old").iterdir()] == [2 * QUEUE_FILE]
+    assert [int(path.name) for path in queues.queue_path("old").iterdir()] == [2 * QUEUE_FILE]
     assert caplog.text.count("lane 0, topic new: old consume queue files can't be deleted") == 1
 
 
 def test_a_killed_allocators_leftovers_go_at_the_next_start(case: Case) -> None:
     """Retired and not unlinked: the next one does it."""
     at_age(case, 10**9)
-    while case.retention().look():
+    while case.retention().retire():
         pass
     case.record_positions()
     case.retention().unlink_retired()
@@ -406,10 +407,10 @@ def test_queue_files_below_go_and_the_last_stays(case: Case) -> None:
     """
     at_age(case, 10**9)
     case.turn(case.retention())
-    names = [int(path.name) for path in sorted(case.store.directory.lane(0).queue("old").iterdir())]
+    names = [int(path.name) for path in sorted(case.store.directory.lane(0).queue_path("old").iterdir())]
     assert names == [2 * QUEUE_FILE]
     assert case.lanes[0].entries("old")[:1] == []
-    assert [int(path.name) for path in case.store.directory.lane(0).queue("new").iterdir()] == [2 * QUEUE_FILE]
+    assert [int(path.name) for path in case.store.directory.lane(0).queue_path("new").iterdir()] == [2 * QUEUE_FILE]
 
 
 def test_recovery_after_retention_finds_nothing_missing(case: Case) -> None:
@@ -492,7 +493,8 @@ def test_an_index_that_follows_knows_what_was_deleted(tmp_path: Path) -> None:
 
 def test_a_disk_that_is_too_full_refuses_until_there_is_space(tmp_path: Path) -> None:
     """What was accepted stays in memory and DiskFull says why; the stop, which has to put it
-    somewhere, makes the segments all the same."""
+    somewhere, makes the segments all the same.
+    """
     config = {"store": {"segment_bytes": 1 << 16}}
     with patched_stages("tests.faults.stage:on_a_full_disk"), commitlog.Store.open(tmp_path / "store", config) as store:
         producer = store.producer()

@@ -1,0 +1,381 @@
+"""How far a lane has come, seen from its producer: by one look, a wait, a callback, an awaitable.
+
+Nothing is kept for a message: it is acknowledged when a position has passed its end. A synchronous
+flush is a request in shared memory (`flush_requested`). One fdatasync answers everybody who waits
+at or below it, as in RocketMQ's GroupCommitService.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import NoReturn, TypeVar
+
+from commitlog.appending.attachment import Attachment
+from commitlog.appending.lease import FAULT_PATIENCE_NS
+from commitlog.clock import Clock, limit_ns
+from commitlog.errors import CommitLogError, ForkedProducer, IllegalArgument, NotCopied, PoolUnlinked, WaitTimeout
+from commitlog.receipt import Level, Receipt
+from commitlog.record.host import Host, message_id
+from commitlog.shm.layout import Lane
+from commitlog.shm.statistics import record_put_time, record_wait
+from commitlog.status import PutMessageStatus
+
+R = TypeVar("R", bound=Receipt)
+Callback = Callable[[PutMessageStatus], object]
+_Outcome = PutMessageStatus | CommitLogError
+_Tell = Callable[[_Outcome], object]
+_Due = tuple[_Tell, _Outcome]
+
+_WORD_OF: dict[Level, int] = {"accepted": Lane.WROTE, "committed": Lane.COMMITTED, "flushed": Lane.FLUSHED}
+_SPIN_NS = 1_000_000
+NOTICE_WAIT_MS = 5
+_TIDY_ABOVE = 1_000
+"""How many waiters that were told already may stay in a queue, besides twice the outstanding ones."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Waiter:
+    since: int  # monotonic ns
+    tell: _Tell | None  # None: it was told, or asks no more
+
+
+_Heap = list[tuple[float, int, _Waiter]]
+"""Entries: what sorts them, a number that tells equals apart, the waiter."""
+
+
+class _Waiters:
+    """Outstanding callbacks, sorted by the position they wait for and by when they give up.
+
+    So none of them waits for another. For one thread at a time; any thread may call
+    `is_any_reached` and `withdraw`.
+    """
+
+    def __init__(self, words: Iterable[int]) -> None:
+        self._by_where: dict[int, _Heap] = {word: [] for word in words}
+        self._by_deadline: _Heap = []
+        self._of_faults: deque[_Waiter] = deque()  # those that are told of faults, in the order they came
+        self._withdrawn: deque[_Waiter] = deque()
+        self._numbers = count()
+        self.outstanding = 0
+
+    def add(self, word: int, where: int, now: int, limit: float, tell: _Tell, *, of_faults: bool) -> _Waiter:
+        """Adds one that waits until a word of the lane's row reaches `where`.
+
+        `now`: monotonic ns; `limit`: ns from then on.
+        """
+        number, waiter = next(self._numbers), _Waiter(now, tell)
+        heappush(self._by_where[word], (where, number, waiter))
+        if limit < math.inf:
+            heappush(self._by_deadline, (now + limit, number, waiter))
+        if of_faults:
+            self._of_faults.append(waiter)
+        self.outstanding += 1
+        return waiter
+
+    def withdraw(self, waiter: _Waiter) -> None:
+        """Has a waiter not told any more. Takes no lock: the garbage collector may call it anywhere."""
+        if waiter.tell is not None:
+            self._withdrawn.append(waiter)
+
+    def take_due(self, row: memoryview, now: int) -> list[_Due]:
+        """Removes those whose wait is over. Returns them with how it has ended."""
+        due: list[_Due] = []
+        while self._withdrawn:
+            self._turn_out(self._withdrawn.popleft())
+        for word, heap in self._by_where.items():
+            self._take(heap, row[word], PutMessageStatus.PUT_OK, due)
+        self._take(self._by_deadline, now, PutMessageStatus.FLUSH_DISK_TIMEOUT, due)
+        if len(self._of_faults) > self._most:
+            self._of_faults = deque(waiter for waiter in self._of_faults if waiter.tell is not None)
+        return due
+
+    def take_all(self, error: CommitLogError) -> list[_Due]:
+        """Removes all of them. Returns them with the same error."""
+        due: list[_Due] = []
+        for heap in self._by_where.values():
+            self._take(heap, math.inf, error, due)
+        return due
+
+    def take_patient(self, error: CommitLogError, now: int) -> list[_Due]:
+        """Removes those that are told of faults and have given this one the time to heal."""
+        due: list[_Due] = []
+        waiters = self._of_faults
+        while waiters and (waiters[0].tell is None or now - waiters[0].since > FAULT_PATIENCE_NS):
+            tell = self._turn_out(waiters.popleft())
+            if tell is not None:
+                due.append((tell, error))
+        return due
+
+    def _take(self, heap: _Heap, limit: float, outcome: _Outcome, due: list[_Due]) -> None:
+        while heap and (heap[0][0] <= limit or heap[0][2].tell is None):
+            tell = self._turn_out(heappop(heap)[2])
+            if tell is not None:
+                due.append((tell, outcome))
+        if len(heap) > self._most:
+            heap[:] = [entry for entry in heap if entry[2].tell is not None]
+            heapify(heap)
+
+    @property
+    def _most(self) -> int:
+        """How long a queue may be; a longer one loses those that were told."""
+        return 2 * self.outstanding + _TIDY_ABOVE
+
+    def _turn_out(self, waiter: _Waiter) -> _Tell | None:
+        """Marks a waiter as told. Returns whom to tell, or None where that was done before.
+
+        The waiter stays in the other queues until it is the first there.
+        """
+        tell, waiter.tell = waiter.tell, None
+        if tell is not None:
+            self.outstanding -= 1
+        return tell
+
+    def is_any_reached(self, row: memoryview) -> bool:
+        """Whether the position that somebody waits for is reached."""
+        return any(heap and row[word] >= heap[0][0] for word, heap in self._by_where.items())
+
+
+class LaneProgress:
+    """The positions of one lane as acknowledgements.
+
+    Any thread may use it, also after the producer was closed.
+
+    Attributes: `lane`, its number; `sync`, whether the store's level is flushed.
+    """
+
+    def __init__(self, attachment: Attachment, lane: int, store_host: Host, clock: Clock) -> None:
+        self.lane, self._store_host = lane, store_host
+        self.sync = attachment.config.store.flush_disk_type == "SYNC_FLUSH"
+        self._attachment, self._clock = attachment, clock
+        self._row = attachment.control.row(lane)
+        self._timeout_seconds = attachment.config.producer.sync_flush_timeout_ms / 1000
+        self._waiters = _Waiters(_WORD_OF.values())
+        self._watching = False
+        self._blocked_ns = 0
+        self._lock = threading.RLock()  # a signal handler may send, or wait, too
+
+    def message_id(self, where: int) -> str:
+        """RocketMQ's id of the message whose record begins at `where`."""
+        return message_id(self._store_host, where)
+
+    def refuse_pickle(self) -> NoReturn:
+        """For a receipt that is pickled: only this process knows how far its message has come."""
+        raise NotCopied("a receipt can't be pickled: pass on its topic, partition and offset, and wait here")
+
+    def reached(self, level: Level, where: int) -> bool:
+        """Whether everything below `where`, an offset of the lane's log, has reached the level.
+
+        Raises IllegalArgument.
+        """
+        try:
+            return self._row[_WORD_OF[level]] >= where
+        except (KeyError, TypeError):
+            raise _no_level(level) from None
+
+    def status_of(self, where: int) -> PutMessageStatus:
+        """PUT_OK when `where` has reached the store's own level, else FLUSH_DISK_TIMEOUT."""
+        reached = self.reached("flushed" if self.sync else "accepted", where)
+        return PutMessageStatus.PUT_OK if reached else PutMessageStatus.FLUSH_DISK_TIMEOUT
+
+    def request(self, where: int) -> None:
+        """Asks the stages to flush up to `where` without any linger."""
+        row = self._row
+        if row[Lane.FLUSH_REQUESTED] < where:
+            row[Lane.FLUSH_REQUESTED] = where
+            self._attachment.hurry("committer")
+            self._attachment.hurry("flusher")
+
+    def wait(self, level: Level, where: int, timeout: float | None) -> PutMessageStatus:
+        """See Receipt.wait."""
+        limit = limit_ns(timeout)
+        if self.reached(level, where):
+            return PutMessageStatus.PUT_OK
+        self._check_process()
+        row, word, clock = self._row, _WORD_OF[level], self._clock
+        began = clock.monotonic_ns()
+        self.request(where)
+        while row[word] < where:
+            waited = clock.monotonic_ns() - began
+            if waited >= limit:
+                raise WaitTimeout(
+                    f"lane {self.lane}: {where - row[word]:,} bytes are not {level} after {limit / 1e9:g} s; they stay in "
+                    f"the log and may still become so: wait again, to send them again would double them"
+                )
+            if waited < _SPIN_NS:
+                os.sched_yield()
+                continue
+            if waited > FAULT_PATIENCE_NS:
+                self.check()
+            self.request(where)  # again: another process that leased the lane may have asked for less
+            self._attachment.await_notice(NOTICE_WAIT_MS, lambda: row[word] >= where)
+        return PutMessageStatus.PUT_OK
+
+    def _check_process(self) -> None:
+        if self._attachment.forked:
+            raise ForkedProducer(f"lane {self.lane}: its producer belongs to the parent process; wait there")
+
+    def waited_for_buffer(self, nanoseconds: int) -> None:
+        """Counts a put that had to wait for a write buffer.
+
+        A put that waits for nothing does not look at the clock.
+        """
+        record_wait(self._row, nanoseconds)
+        if self.sync:
+            self._blocked_ns += nanoseconds  # its wait for the flush is still to come
+        else:
+            record_put_time(self._row, nanoseconds)
+
+    def wait_put(self, receipt: R) -> R:
+        """Waits for a put of a store with SYNC_FLUSH, and counts how long that took.
+
+        It waits for `sync_flush_timeout_ms` at most. An error that it raises carries the receipt;
+        see Receipt.wait.
+        """
+        began = self._clock.monotonic_ns()
+        try:
+            self.wait("flushed", receipt.end, self._timeout_seconds)
+        except CommitLogError as error:
+            error.receipt = receipt
+            raise
+        finally:
+            took = self._clock.monotonic_ns() - began
+            with self._lock:  # threads that share a producer wait side by side
+                took, self._blocked_ns = took + self._blocked_ns, 0
+                record_put_time(self._row, took)
+        return receipt
+
+    def wait_for_the_last(self, where: int) -> None:
+        """Waits until a message is committed that was accepted after the pool was removed.
+
+        The store stops then, and no next start finds the message in the pool. Raises PoolUnlinked
+        where the stages have not written it out either.
+        """
+        try:
+            self.wait("committed", where, self._timeout_seconds)
+        except CommitLogError as error:
+            log.info("lane %d: %s", self.lane, error)
+            raise PoolUnlinked(
+                f"lane {self.lane}: the memory of the store was removed while it ran (RemoveIPC at logout, or a cleaner of "
+                f"/dev/shm), and the store stops: the last message has not come to disk; start it again and send it again"
+            ) from error
+
+    def check(self) -> None:
+        """Raises the error of what keeps the lane from moving: the disk, or stages that are gone."""
+        self._attachment.raise_fault(self._row)
+        self._attachment.check_stages()
+
+    def flush(self, timeout: float | None) -> None:
+        """See Producer.flush."""
+        self._check_process()
+        self.wait("flushed", self._row[Lane.WROTE], timeout)
+
+    # ---- callbacks ------------------------------------------------------------------------------
+
+    def call_back(self, level: Level, where: int, callback: Callback, timeout: float | None = None) -> None:
+        """See Receipt.add_callback."""
+        if not callable(callback):
+            raise IllegalArgument(f"a callback is called with a PutMessageStatus, and {callback!r:.80} can't be called")
+
+        def tell(outcome: _Outcome) -> None:
+            callback(outcome.status if isinstance(outcome, CommitLogError) else outcome)
+
+        self._enlist(level, where, limit_ns(timeout), tell, of_faults=False)
+
+    def _enlist(self, level: Level, where: int, limit: float, tell: _Tell, *, of_faults: bool) -> _Waiter:
+        """Has a thread of its own tell, once, when `where` has reached the level.
+
+        It tells also when the limit (ns) is over.
+        """
+        self.reached(level, where)  # raises where there is no such level
+        self._check_process()
+        now = self._clock.monotonic_ns()
+        with self._lock:
+            waiter = self._waiters.add(_WORD_OF[level], where, now, limit, tell, of_faults=of_faults)
+            if not self._watching:
+                threading.Thread(target=self._watch, name=f"commitlog-lane-{self.lane}", daemon=True).start()
+                self._watching = True
+        if level != "accepted":
+            self.request(where)
+        return waiter
+
+    def _watch(self) -> None:
+        """Tells the waiters that are due, until none is left."""
+        while True:
+            with self._lock:
+                now = self._clock.monotonic_ns()
+                due = self._waiters.take_due(self._row, now) or self._take_refused(now)
+                if not due and not self._waiters.outstanding:
+                    self._watching = False
+                    return
+            for tell, outcome in due:
+                _tell(tell, outcome)
+            if not due:
+                self._attachment.await_notice(NOTICE_WAIT_MS, lambda: self._waiters.is_any_reached(self._row))
+
+    def _take_refused(self, now: int) -> list[_Due]:
+        """Removes the waiters that a failure ends.
+
+        Those are all of them when the stages are gone, because no position is reached any more.
+        When the disk refuses, they are those that are told of faults.
+        """
+        try:
+            self._attachment.check_stages()
+        except CommitLogError as error:
+            return self._waiters.take_all(error)
+        try:
+            self._attachment.raise_fault(self._row)
+        except CommitLogError as error:
+            return self._waiters.take_patient(error, now)
+        return []
+
+    async def wait_async(self, level: Level, where: int) -> PutMessageStatus:
+        """Waits as `wait` does, in asyncio and without a limit. Raises what `wait` raises.
+
+        A cancelled wait leaves nothing behind.
+        """
+        if self.reached(level, where):
+            return PutMessageStatus.PUT_OK
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[PutMessageStatus] = loop.create_future()
+
+        def settle(outcome: _Outcome) -> None:
+            if future.done():
+                return
+            if isinstance(outcome, CommitLogError):
+                future.set_exception(type(outcome)(*outcome.args))  # one for each: a traceback grows where it is raised
+            else:
+                future.set_result(outcome)
+
+        def tell(outcome: _Outcome) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(settle, outcome)
+
+        waiter = self._enlist(level, where, math.inf, tell, of_faults=True)
+        try:
+            return await future
+        finally:
+            self._waiters.withdraw(waiter)
+
+
+def _no_level(level: object) -> IllegalArgument:
+    hint = f"; a limit in seconds is timeout={level!r}" if isinstance(level, int | float) else ""
+    return IllegalArgument(f"a level is 'accepted', 'committed' or 'flushed', not {level!r:.80}{hint}")
+
+
+def _tell(tell: _Tell, outcome: _Outcome) -> None:
+    """Calls a user's callback. An error in it is logged, and stops no other callback."""
+    try:
+        tell(outcome)
+    except Exception:
+        log.exception("a callback of an acknowledgement failed")

@@ -1,0 +1,269 @@
+"""The lease of a lane, which is one writer's own commit log.
+
+Locks hold it, and the kernel frees them when their holder dies (disk/locks.py). A producer takes
+the first free lane that exists, and makes a new one only up to the store's limit. The lease comes
+with the lane's write buffers in shared memory; they are made and filled here where there are none.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from commitlog.clock import Clock
+from commitlog.disk.direct_segment import clear_unpublished
+from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.locks import Lock, try_lane
+from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts
+from commitlog.errors import NotEnoughSharedMemory, RecoveryError, StoreNotRunning, disk_error, store_moved
+from commitlog.reading.indexed_offsets import IndexedOffsets
+from commitlog.record.scan import MAX_BYTES, scan
+from commitlog.record.table import Stop
+from commitlog.shm.layout import Lane, segment_start
+from commitlog.shm.pool import WriteBuffers, free_bytes
+from commitlog.shm.positions import ControlRegion, counted_entries
+from commitlog.shm.region import RegionFull
+
+ROCKETMQ_LOCK_TEXT = b"lock"
+
+_POLL_SECONDS = 0.002
+_DRAIN_LIMIT_NS = 10_000_000_000
+FAULT_PATIENCE_NS = 300_000_000
+"""How long a fault of a stage may take to heal before it becomes an error of those who wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """What a new lessee has to know of the records that are there."""
+
+    queue_offsets: dict[str, int]  # topic → next queue offset, of the topics found above `dispatch_synced`
+    store_timestamp: int  # of the last record, ms; 0 where there is none
+
+
+def is_damaged(row: memoryview) -> bool:
+    """Whether a failed sync has lost bytes of a lane that nobody can write again (LaneDamaged)."""
+    return row[Lane.COMMITTER_FAULT] == errno.EILSEQ
+
+
+def has_lost_files(row: memoryview) -> bool:
+    """Whether a lane was stopped because segments of it were removed (PoolUnlinked)."""
+    return row[Lane.FLUSHER_FAULT] == errno.ENOENT
+
+
+def try_lease(
+    directory: StoreDirectory, control: ControlRegion, channel: FileChannel, max_lanes: int, lane_bytes: int
+) -> Lease | None:
+    """Locks the first free lane: one that exists, or else a new one.
+
+    `lane_bytes`: the shared memory that a lane without buffers takes. Where there is less, such a
+    lane is passed over. None where all lanes are leased, stopped or passed over. Raises OSError.
+    """
+    existing = directory.lane_numbers()
+    for number in [*existing, *(n for n in range(max_lanes) if n not in existing)][:max_lanes]:
+        lane_directory, row = directory.lane(number), control.row(number)
+        if is_damaged(row) or has_lost_files(row):
+            continue
+        has_buffers = row[Lane.BUFFERS] & 1
+        if not has_buffers and free_bytes(control.region.path.parent) < lane_bytes:
+            continue
+        for part in (lane_directory.commitlog, lane_directory.consumequeue, lane_directory.tmp):
+            channel.create_directory(part, below=directory.path)
+        lock = try_lane(lane_directory, control.region.path.parent, channel)
+        if lock is None:
+            continue
+        try:
+            # durable before the first append: without it the lane counts as stopped
+            if not lane_directory.abort_file.exists():
+                channel.replace_file(lane_directory.abort_file, str(os.getpid()).encode())
+            if channel.size(lock.fd) == 0:
+                channel.pwrite(lock.fd, ROCKETMQ_LOCK_TEXT, 0)
+            return Lease(lane_directory, control, channel, lock)
+        except BaseException:
+            lock.close()
+            raise
+    return None
+
+
+class Lease:
+    """A locked lane, with its buffers.
+
+    Attributes: `lane`, its number; `lane_directory`; `row`, its words; `buffers`, which are None
+    before `prepare`, and for a direct lane.
+    """
+
+    def __init__(self, lane_directory: LaneDirectory, control: ControlRegion, channel: FileChannel, lock: Lock) -> None:
+        self.lane = lane_directory.number
+        self.lane_directory = lane_directory
+        self._control = control
+        self.row = control.row(self.lane)
+        self.channel = channel
+        self._lock = lock
+        self.buffers: WriteBuffers | None = None
+
+    def prepare(self, pool: Path, facts: StoreFacts, slots: int) -> None:
+        """Attaches the lane's buffers, or makes them; with `slots` 0 there are none.
+
+        Raises NotEnoughSharedMemory, OSError.
+        """
+        row = self.row
+        if row[Lane.BUFFERS] & 1:
+            size, slots = row[Lane.SEGMENT_SIZE], row[Lane.SLOTS]
+            if slots:
+                self.buffers = WriteBuffers.attach(pool, self.lane, size, slots, writable=True)
+        elif slots == 0:
+            row[Lane.SEGMENT_SIZE], row[Lane.SLOTS] = facts.segment_bytes, 0
+            row[Lane.BUFFERS] += 1
+        else:
+            try:
+                self.buffers = WriteBuffers.create(pool, self.lane, facts.segment_bytes, slots)
+            except RegionFull as error:
+                raise NotEnoughSharedMemory(
+                    f"{error}; a lane takes {facts.segment_bytes * slots:,} bytes: free shared memory, or enlarge it "
+                    f"(mount -o remount,size=… /dev/shm, docker run --shm-size=…)"
+                ) from error
+            self._fill_from_file(self.buffers, facts.segment_bytes)
+            self.clear_unpublished()  # before it is no direct lane any more: an adoption asks what is behind `wrote`
+            row[Lane.SEGMENT_SIZE], row[Lane.SLOTS] = facts.segment_bytes, slots
+            row[Lane.BUFFERS] += 1
+        row[Lane.LESSEE_PID] = os.getpid()
+
+    def _fill_from_file(self, buffers: WriteBuffers, segment_bytes: int) -> None:
+        """Copies what is in the last segment to its buffer.
+
+        The segment goes on there, and a rewrite begins with the first byte of a page.
+        """
+        wrote = self.row[Lane.WROTE]
+        start = segment_start(wrote, segment_bytes)
+        if wrote > start:
+            with self.channel.opened(self.lane_directory.segment_path(start)) as fd:
+                data = self.channel.pread(fd, wrote - start, 0)
+            buffers.slot(start // segment_bytes)[: len(data)] = data
+
+    def wait_drained(self, clock: Clock, check: Callable[[memoryview], None]) -> None:
+        """Waits until everything that the lane's last lessee wrote is committed.
+
+        Raises StoreNotRunning after ten seconds, and what `check(row)` raises while a stage reports
+        a fault of the lane.
+        """
+        row = self.row
+        began = clock.monotonic_ns()
+        while row[Lane.COMMITTED] < row[Lane.WROTE]:
+            waited = clock.monotonic_ns() - began
+            if waited > FAULT_PATIENCE_NS:
+                check(row)
+            if waited > _DRAIN_LIMIT_NS:
+                raise StoreNotRunning(
+                    f"lane {self.lane}: what its last producer wrote is not committed; see the store's "
+                    f"logs/committer.log"
+                )
+            clock.sleep(_POLL_SECONDS)
+
+    def clear_unpublished(self) -> None:
+        """See direct_segment.clear_unpublished."""
+        clear_unpublished(self.lane_directory, self.row, self.channel)
+
+    def log_end(self) -> LogEnd:
+        """Walks [dispatch_synced, wrote), which the consume queues may not have, or may lose.
+
+        Raises RecoveryError, OSError. Raises StoreMoved where the store's path leads to another
+        log now, which may be an older copy of this one.
+        """
+        try:
+            return self._find_log_end()
+        finally:
+            self._check_place()
+
+    def _find_log_end(self) -> LogEnd:
+        """See `log_end`; begins again where retention was quicker."""
+        row = self.row
+        while True:
+            first = row[Lane.FIRST]
+            self._indexed = self._load_indexed()
+            try:
+                return self._walk_to_end()
+            except FileNotFoundError:
+                if row[Lane.FIRST] == first:
+                    raise  # else retention was quicker, and what it deleted is in the consume queues
+
+    def _walk_to_end(self) -> LogEnd:
+        row = self.row
+        timestamp = row[Lane.DISPATCHED_TIMESTAMP]
+        size, wrote = row[Lane.SEGMENT_SIZE], row[Lane.WROTE]
+        where = self._indexed.synced
+        next_offsets: dict[str, int] = {}
+        while where < wrote:
+            start = segment_start(where, size)
+            end = min(wrote, start + size, where + MAX_BYTES)
+            with self.channel.opened(self.lane_directory.segment_path(start)) as fd:
+                data = self.channel.pread(fd, end - where, where - start)
+            table = scan(data, 0, len(data), where, self.lane, check_crc=False)
+            in_queue = table.in_queue
+            topics, offsets = table.topic_index[in_queue].tolist(), table.queue_offsets[in_queue].tolist()
+            for topic, offset in zip(topics, offsets, strict=True):
+                next_offsets[table.topics[topic]] = offset + 1
+            if len(table):
+                timestamp = max(timestamp, int(table.store_timestamps[-1]))
+            if table.stop is Stop.BLANK:
+                where = start + size
+            elif table.stop_position:
+                where += table.stop_position
+            else:
+                raise RecoveryError(
+                    f"{self.lane_directory.segment_path(start)} at offset {where}: {table.reason or table.stop.value}; stop "
+                    f"the store and start it again, recovery says more"
+                )
+        return LogEnd(next_offsets, timestamp)
+
+    def _load_indexed(self) -> IndexedOffsets:
+        """What the consume queues have now."""
+        row = self.row
+        while True:
+            synced = row[Lane.DISPATCH_SYNCED]
+            counted = counted_entries(self.row, synced)
+            if counted >= 0 or row[Lane.DISPATCH_SYNCED] == synced:  # else the dispatcher went on meanwhile
+                size = row[Lane.SEGMENT_SIZE]
+                return IndexedOffsets(self.lane_directory, size, synced, counted, self.channel)
+
+    def queue_end(self, topic: str) -> int:
+        """The next queue offset of a topic that `log_end` has not met.
+
+        All records of such a topic were dispatched then. Raises DiskError. Raises StoreMoved where
+        the store's path leads elsewhere: there is no queue then, and the offset would be 0.
+        """
+        try:
+            end = self._indexed.next_offset(topic, self.row[Lane.FIRST])
+        except OSError as error:
+            raise disk_error(
+                error.errno or errno.EIO, f"{self.lane_directory.queue_path(topic)}: looking for its end"
+            ) from error
+        self._check_place()
+        return end
+
+    def _check_place(self) -> None:
+        store = self.lane_directory.path.parents[1]
+        if not self._control.is_at(store):
+            raise store_moved(store, self._control.region.path.parent)
+
+    def is_unlinked(self) -> bool:
+        """Whether the lane's buffers, or all of the pool, were removed.
+
+        No other process finds what is in them then.
+        """
+        buffers = self.buffers
+        return buffers is not None and (buffers.region.is_unlinked() or self._control.region.is_unlinked())
+
+    def release(self) -> None:
+        """Gives the lane back. The buffers stay until the allocator finds the lane drained."""
+        if self._lock.closed:
+            return
+        self.row[Lane.LESSEE_PID] = 0
+        try:
+            if self.buffers is not None:
+                self.buffers.close()
+        except BufferError:  # the traceback of an interrupted call holds a view; the mapping goes with it
+            return
+        finally:
+            self._lock.close()

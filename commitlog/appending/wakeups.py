@@ -1,0 +1,178 @@
+"""ZeroMQ between the processes: wakeups to the stages, and offset notices back.
+
+Frames are hints: shared memory holds the truth. A lost, late or doubled frame changes nothing but
+the latency, so nothing here blocks or raises because a peer is not there. All sockets are
+Unix-domain sockets in the pool's private directory. Each has a small high-water mark, no linger and
+a limit on what it receives.
+
+| socket | bound by | frame |
+| --- | --- | --- |
+| `<stage>.ipc`, PUSH → PULL | each stage | wakeup: `CLW1` |
+| `notices.ipc`, PUB → SUB | flusher | notice: `CLN1`, lane, committed, flushed (u64, little-endian) |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import struct
+from pathlib import Path
+
+import zmq
+
+from commitlog.errors import UnsafePath
+from commitlog.shm.layout import Stage
+
+WAKEUP = b"CLW1"
+_NOTICE = struct.Struct("<4sQQQ")
+_NOTICE_PREFIX = struct.Struct("<4sQ")
+_NOTICE_MAGIC = b"CLN1"
+_HIGH_WATER_MARK = 64
+_MAX_FRAME_BYTES = 64
+_FRAMES_AT_ONCE = 1000
+
+
+def _address(directory: Path, name: str) -> str:
+    path = directory / f"{name}.ipc"
+    if len(str(path)) > 100:
+        raise UnsafePath(
+            f"{path}: too long for a socket (100 characters); set COMMITLOG_SHM_DIR to a shorter directory"
+        )
+    return f"ipc://{path}"
+
+
+def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
+    socket = context.socket(kind)
+    socket.linger = 0
+    socket.set_hwm(_HIGH_WATER_MARK)
+    socket.setsockopt(zmq.MAXMSGSIZE, _MAX_FRAME_BYTES)
+    return socket
+
+
+def _connected(socket: zmq.Socket[bytes], directory: Path, name: str) -> zmq.Socket[bytes]:
+    """Connects a socket, and returns it. Closes it where it can't be connected."""
+    try:
+        socket.connect(_address(directory, name))
+    except BaseException:
+        socket.close()
+        raise
+    return socket
+
+
+def _bind(socket: zmq.Socket[bytes], directory: Path, name: str) -> None:
+    """Binds a socket in the pool's directory, in place of what a killed stage has left.
+
+    Raises UnsafePath where anything else than a socket of this user is there.
+    """
+    path = directory / f"{name}.ipc"
+    with contextlib.suppress(FileNotFoundError):
+        facts = os.lstat(path)
+        if not stat.S_ISSOCK(facts.st_mode) or facts.st_uid != os.geteuid():
+            raise UnsafePath(f"{path} is there and is no socket of this user; remove it")
+        os.unlink(path)
+    socket.bind(_address(directory, name))
+    os.chmod(path, 0o600)  # made with whatever the umask leaves; the directory lets nobody else in meanwhile
+
+
+class WakeupReceiver:
+    """A stage's bell: takes wakeups. The stage holds its lock before it makes one."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], directory: Path, stage: str) -> None:
+        self.socket = _socket(context, zmq.PULL)
+        try:
+            _bind(self.socket, directory, stage)
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def drain(self) -> tuple[int, int]:
+        """Takes the frames that wait, at most 1,000. Returns (wakeups, frames that are none)."""
+        wakeups = bad = 0
+        with contextlib.suppress(zmq.Again):
+            for _ in range(_FRAMES_AT_ONCE):
+                if self.socket.recv(zmq.NOBLOCK) == WAKEUP:
+                    wakeups += 1
+                else:
+                    bad += 1
+        return wakeups, bad
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class WakeupSender:
+    """Rings a stage's bell once a sleep: RocketMQ's hasNotified.
+
+    The stage's sleep sequence says which sleep it is: it is odd while the stage sleeps.
+    """
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], directory: Path, stage: str, stage_row: memoryview
+    ) -> None:
+        self._row = stage_row
+        self._rung = 0
+        self._socket = _connected(_socket(context, zmq.PUSH), directory, stage)
+
+    def wake(self) -> None:
+        """Wakes the stage if it sleeps and was not woken from this sleep before."""
+        sequence = self._row[Stage.SLEEP]
+        if sequence & 1 and sequence != self._rung:
+            self._rung = sequence
+            self.ring()
+
+    def hurry(self) -> None:
+        """Wakes the stage also while it lingers: somebody waits for a synchronous flush.
+
+        A stage that begins to linger at this very moment is missed. It comes round when its linger
+        is over.
+        """
+        self.wake()
+        if self._row[Stage.LINGERING]:
+            self.ring()
+
+    def ring(self) -> None:
+        """Rings the bell, whatever the stage does."""
+        with contextlib.suppress(zmq.ZMQError):  # full, or whatever the system refuses: it is a hint
+            self._socket.send(WAKEUP, zmq.NOBLOCK)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class NoticePublisher:
+    """The flusher's side of offset notices."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], directory: Path) -> None:
+        self._socket = _socket(context, zmq.PUB)
+        try:
+            _bind(self._socket, directory, "notices")
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def publish(self, lane: int, committed: int, flushed: int) -> None:
+        with contextlib.suppress(zmq.ZMQError):
+            self._socket.send(_NOTICE.pack(_NOTICE_MAGIC, lane, committed, flushed), zmq.NOBLOCK)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class NoticeSubscriber:
+    """Sleeps until the flusher says something about one lane, or a limit has passed."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], directory: Path, lane: int) -> None:
+        self._socket = _socket(context, zmq.SUB)
+        self._socket.setsockopt(zmq.SUBSCRIBE, _NOTICE_PREFIX.pack(_NOTICE_MAGIC, lane))
+        _connected(self._socket, directory, "notices")
+
+    def wait(self, milliseconds: int) -> None:
+        """Returns at the next notice, or after the limit. The caller reads shared memory then."""
+        if self._socket.poll(milliseconds):
+            with contextlib.suppress(zmq.Again):
+                for _ in range(_FRAMES_AT_ONCE):
+                    self._socket.recv(zmq.NOBLOCK)
+
+    def close(self) -> None:
+        self._socket.close()

@@ -1,0 +1,89 @@
+"""A new pool for a store, and its words as recovery finds them in the files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+
+from commitlog.config import Config
+from commitlog.disk.consume_queue import ENTRY_BYTES
+from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.store_directory import PoolPlace, StoreDirectory, StoreFacts, boot_id
+from commitlog.errors import NotEnoughSharedMemory, UnsafePath
+from commitlog.opening.parallel_recovery import recover_lanes
+from commitlog.opening.recovery import LaneEnd, recover_lane
+from commitlog.opening.stray_pools import name_store
+from commitlog.shm.layout import Lane
+from commitlog.shm.positions import ControlRegion, count_entries, forget_entries
+from commitlog.shm.region import RegionError, RegionFull, base_directory, private_directory
+
+Report = Callable[[str], None]
+
+
+def make_pool(directory: StoreDirectory, facts: StoreFacts) -> tuple[ControlRegion, PoolPlace]:
+    """Makes an empty pool. Raises NotEnoughSharedMemory, UnsafePath."""
+    pool = base_directory() / f"commitlog-{os.geteuid()}-{os.urandom(6).hex()}"
+    try:
+        private_directory(pool, create=True)
+        control = ControlRegion.create(pool, facts.id, directory.path)
+        name_store(pool, directory.path)
+    except RegionFull as error:
+        with contextlib.suppress(OSError):
+            os.rmdir(pool)
+        raise NotEnoughSharedMemory(f"{error}; free or enlarge shared memory") from error
+    except (RegionError, OSError) as error:
+        raise UnsafePath(f"{pool}: the pool can't be made: {error}") from error
+    return control, PoolPlace(str(pool), os.stat(pool).st_dev, boot_id(), os.geteuid())
+
+
+def recover_all_into(
+    control: ControlRegion, directory: StoreDirectory, facts: StoreFacts, channel: FileChannel, report: Report
+) -> None:
+    """Recovers all lanes from their files, and sets their words. Raises RecoveryError, DiskError."""
+    lanes = [directory.lane(lane) for lane in directory.lane_numbers()]
+    ends = recover_lanes(
+        lanes, facts.segment_bytes, channel, report, queue_file_bytes=queue_file_bytes(facts), store_id=facts.id
+    )
+    for lane, end in ends.items():
+        _set_words(control.row(lane), end)
+
+
+def recover_into(
+    control: ControlRegion,
+    lane: int,
+    directory: StoreDirectory,
+    facts: StoreFacts,
+    channel: FileChannel,
+    report: Report,
+    *,
+    known_end: int = 0,
+) -> None:
+    """Recovers one lane from its files, and sets its words. `known_end`: see `recover_lane`. Raises
+    RecoveryError, DiskError.
+    """
+    end = recover_lane(
+        directory.lane(lane), facts.segment_bytes, channel, report,
+        queue_file_bytes=queue_file_bytes(facts), known_end=known_end, store_id=facts.id,
+    )  # fmt: skip
+    _set_words(control.row(lane), end)
+
+
+def queue_file_bytes(facts: StoreFacts) -> int:
+    """The configured size of a consume queue's file."""
+    return Config.from_json(facts.config).dispatcher.queue_file_entries * ENTRY_BYTES
+
+
+def _set_words(row: memoryview, end: LaneEnd) -> None:
+    """Sets the words of a lane. Everything that recovery kept is durable, so all positions are the
+    log's end; only the dispatcher may have to begin earlier.
+    """
+    row[Lane.WROTE] = row[Lane.COMMITTED] = row[Lane.FLUSHED] = end.end
+    row[Lane.DISPATCHED] = row[Lane.DISPATCH_SYNCED] = end.dispatched
+    forget_entries(row)
+    if end.entries >= 0:
+        count_entries(row, end.dispatched, end.entries)
+    row[Lane.DISPATCHED_TIMESTAMP] = end.last_store_timestamp
+    row[Lane.FIRST] = end.first
+    row[Lane.ALLOCATED] = end.allocated
+    row[Lane.REWRITTEN] = row[Lane.REWRITE_WANTED]

@@ -1,0 +1,87 @@
+"""The pool of a start: the pool of the last one where it is this store's own, else a new one.
+
+Only the supervisor calls this; it holds the store's lock and all stage locks meanwhile. A pool that
+does not belong to the store is left alone, and its name is said.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.store_directory import StoreDirectory, StoreFacts, boot_id
+from commitlog.errors import UnsafePath
+from commitlog.opening.adoption import Adoption
+from commitlog.opening.new_pool import make_pool, recover_all_into
+from commitlog.opening.stray_pools import name_store, remove_pool
+from commitlog.reading.view import attach_control
+from commitlog.shm.layout import Header
+from commitlog.shm.positions import ControlRegion
+from commitlog.shm.region import RegionError, private_directory
+
+Report = Callable[[str], None]
+
+
+def open_pool(
+    directory: StoreDirectory, facts: StoreFacts, channel: FileChannel, report: Report
+) -> tuple[ControlRegion, StoreFacts]:
+    """The control region of this start, its positions set, and the facts to be saved with it.
+
+    The generation is raised here; the caller saves the facts before the first append. Raises
+    PoolNotAdopted, NotEnoughSharedMemory, RecoveryError, DiskError, UnsafePath.
+    """
+    _refuse_unsafe_pool(facts)
+    control = attach_control(directory, facts, writable=True)
+    if control is not None:
+        Adoption(control, directory, facts, channel, report).run()
+        name_store(control.region.path.parent, directory.path, channel)
+    else:
+        _explain_missing_pool(facts, report)
+        control, place = make_pool(directory, facts)
+        facts = replace(facts, pool=place)
+        try:
+            recover_all_into(control, directory, facts, channel, report)
+        except BaseException:  # nobody would know of it: each start that fails would take more shared memory
+            control.close()
+            remove_pool(Path(place.directory))
+            raise
+    words = control.words
+    generation = facts.generation + 1  # also where a start has raised the pool's and could not save its own
+    words[Header.CLOSING] = 0
+    words[Header.GENERATION] = generation
+    return control, replace(facts, generation=generation)
+
+
+def _refuse_unsafe_pool(facts: StoreFacts) -> None:
+    """Raises UnsafePath where the directory of the last pool is not this user's own. What has its
+    name then is neither used nor passed over.
+    """
+    pool = facts.pool
+    if pool is None or pool.boot_id != boot_id():
+        return
+    try:
+        private_directory(Path(pool.directory), create=False)
+        ControlRegion.check_file(Path(pool.directory))
+    except FileNotFoundError:
+        return
+    except RegionError as error:
+        raise UnsafePath(f"the pool of this store is not safe: {error}") from error
+
+
+def _explain_missing_pool(facts: StoreFacts, report: Report) -> None:
+    """Says why the last pool is not adopted, where there was one."""
+    pool = facts.pool
+    if pool is None:
+        return
+    if pool.boot_id != boot_id():
+        report("the machine was started again: what was accepted and not committed before is gone with its memory")
+    elif not os.path.isdir(pool.directory):
+        report(
+            f"the pool {pool.directory} is gone (a cleaner, systemd's RemoveIPC at logout, or the container's end): what "
+            f"was accepted and not committed is gone with it"
+        )
+    else:
+        report(f"the pool {pool.directory} does not belong to this copy of the store: it is left alone")

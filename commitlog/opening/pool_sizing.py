@@ -1,0 +1,43 @@
+"""How large the segments of a store may be, so that its write buffers fit into shared memory."""
+
+from __future__ import annotations
+
+import os
+
+from commitlog.errors import NotEnoughSharedMemory
+from commitlog.shm.pool import free_bytes
+from commitlog.shm.region import base_directory
+
+_SHARE_OF_FREE = 0.75
+_LANES_AT_LEAST = 4
+_ENLARGE = "enlarge it (mount -o remount,size=1g /dev/shm, docker run --shm-size=1g)"
+
+
+def choose_segment_bytes(buffers_per_lane: int, largest: int, smallest: int) -> int:
+    """The largest power of two with which the buffers of four lanes fit into three quarters of the
+    free shared memory. Raises NotEnoughSharedMemory where not even one lane of the smallest segments
+    fits.
+    """
+    free = free_bytes(base_directory())
+    size = largest
+    while size > smallest and size * buffers_per_lane * _LANES_AT_LEAST > free * _SHARE_OF_FREE:
+        size //= 2
+    if size * buffers_per_lane > free:
+        raise NotEnoughSharedMemory(
+            f"{base_directory()} has {free:,} bytes free, a lane takes at least {size * buffers_per_lane:,}: free some, or "
+            f"{_ENLARGE}"
+        )
+    return size
+
+
+def check_lane_fits(segment_bytes: int, buffers_per_lane: int) -> None:
+    """Raises NotEnoughSharedMemory for a store of which not one lane fits into the shared memory of
+    this machine.
+    """
+    facts = os.statvfs(base_directory())
+    size = facts.f_blocks * facts.f_frsize
+    if segment_bytes * buffers_per_lane > size:
+        raise NotEnoughSharedMemory(
+            f"{base_directory()} has {size:,} bytes, a lane of this store takes {segment_bytes * buffers_per_lane:,}: "
+            f"{_ENLARGE}"
+        )

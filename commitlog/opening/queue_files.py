@@ -1,0 +1,206 @@
+"""The consume queues of one lane as they are on the disk: which files there are, and how much of them
+makes sense.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from commitlog.disk.consume_queue import (
+    ENTRY,
+    ENTRY_BYTES,
+    FILE_BYTES,
+    PRE_FILL_SIZE,
+    ConsumeQueue,
+    Entries,
+    queue_directories,
+)
+from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.open_queues import OpenQueues
+from commitlog.disk.store_directory import LaneDirectory, is_segment_name, segment_name
+from commitlog.errors import DamagedFile
+from commitlog.record.layout import RECORD_BYTES_MIN
+
+_READ_BYTES = 64 << 20
+"""So much of the end of each queue is read. Older entries were read when they were younger."""
+_PART_ENTRIES_LEAST, _PART_ENTRIES_MOST = 1 << 10, 1 << 16
+_SECTOR_BYTES = 512
+_STAT_BLOCK_BYTES = 512
+"""The unit of `st_blocks`."""
+_PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """How much of a queue makes sense: its entries [first, sound)."""
+
+    first: int
+    sound: int
+    junk: bool
+    """Whether anything but zeros comes after the sound entries."""
+    junk_low: int
+    junk_high: int
+    """The lowest and highest physical offset that junk names; −1 where it names none."""
+    torn: bool = False
+    """Whether junk has an entry of which a power cut may have left a part."""
+
+
+class QueueFiles:
+    """All consume queues of one lane. Those that `queue` opened stay open until `close`.
+
+    `file_bytes` is the configured size of a queue's file. Where most files of the lane have another
+    size, that one counts.
+    """
+
+    def __init__(self, lane_directory: LaneDirectory, channel: FileChannel, file_bytes: int = FILE_BYTES) -> None:
+        self.lane_directory, self.channel = lane_directory, channel
+        self.file_bytes = self._usual_file_bytes(file_bytes)
+        self._open = OpenQueues(channel, self.file_bytes)
+
+    # ---- open queues ----------------------------------------------------------------------------
+
+    def queue(self, topic: str) -> ConsumeQueue:
+        """The lane's own queue of a topic; it stays open. Raises OSError where a sync fails."""
+        return self._open.get(self.lane_directory.queue_path(topic))
+
+    def opened(self, directory: Path) -> ConsumeQueue:
+        """A queue for the length of a with-block."""
+        return ConsumeQueue(directory, self.file_bytes, self.channel)
+
+    def sync(self) -> None:
+        """Makes everything durable that was placed. Raises OSError."""
+        self._open.sync()
+
+    def close(self) -> None:
+        """Closes the queues that are open, whatever else happened."""
+        self._open.close()
+
+    # ---- what is there --------------------------------------------------------------------------
+
+    def directories(self) -> Iterator[Path]:
+        """The directory of every queue in the lane. A RocketMQ that had the lane open may have made
+        queues of other numbers.
+        """
+        return queue_directories(self.lane_directory.consumequeue, self.channel)
+
+    def files(self, directory: Path) -> list[tuple[int, int]]:
+        """Start and length of each file, ascending. Raises DamagedFile for what is no plain file."""
+        found = []
+        for name in self.channel.list(directory):
+            if is_segment_name(name):
+                facts = os.lstat(directory / name)
+                if not stat.S_ISREG(facts.st_mode):
+                    raise DamagedFile(f"{directory / name}: no regular file")
+                found.append((int(name), facts.st_size))
+        return found
+
+    def _usual_file_bytes(self, configured: int) -> int:
+        """The size that most files of the lane's queues have. Between sizes that are equally common
+        it is the larger, because a file may have been cut.
+        """
+        sizes = Counter({configured: 1})
+        for directory in self.directories():
+            with contextlib.suppress(DamagedFile):
+                sizes.update(size for start, size in self.files(directory) if size and start % size == 0)
+        usual = [(count, size) for size, count in sizes.items() if size % ENTRY_BYTES == 0]
+        return max(usual)[1]
+
+    # ---- what makes sense -----------------------------------------------------------------------
+
+    def state(self, directory: Path) -> QueueState:
+        """Reads a queue. Raises DamagedFile where its files don't fit together."""
+        files = self.files(directory)
+        for start, size in files:
+            if size not in (0, self.file_bytes) or start % self.file_bytes:
+                raise DamagedFile(f"{directory}/{start:020d}: {size:,} bytes, a file here has {self.file_bytes:,}")
+        starts = [start for start, size in files if size]
+        if not starts:
+            return QueueState(0, 0, False, -1, -1)
+        with self.opened(directory) as queue:
+            return self._state_of(queue, starts)
+
+    def _state_of(self, queue: ConsumeQueue, starts: list[int]) -> QueueState:
+        skipped = max(len(starts) - max(_READ_BYTES // self.file_bytes, 2), 0)
+        sound, before, broken, junk, torn = starts[skipped] // ENTRY_BYTES, -1, False, False, False
+        named: list[int] = []
+        for first, entries in self._parts(queue, starts[skipped:]):
+            if not broken:
+                good = _sound_entries(entries, before) if first == sound else 0
+                sound += good
+                if good:
+                    before = int(entries["physical_offset"][good - 1])
+                broken = good < len(entries)
+                entries, first = entries[good:], first + good
+            parts = _may_be_parts(entries, first * ENTRY_BYTES % self.file_bytes)
+            torn = torn or bool(parts.any())
+            entries = entries[~parts]
+            if np.frombuffer(entries.tobytes(), np.uint8).any():
+                junk = True
+                offsets = entries["physical_offset"][entries["size"] != 0]
+                named += [int(offsets.min()), int(offsets.max())] if len(offsets) else [0]
+        low, high = min(named, default=-1), max(named, default=-1)
+        return QueueState(starts[0] // ENTRY_BYTES, sound, junk, low, high, torn)
+
+    def _parts(self, queue: ConsumeQueue, starts: list[int]) -> Iterator[tuple[int, Entries]]:
+        """The entries of these files, some at a time, with the queue offset of the first.
+
+        The rest of a file is a hole where the disk has given the file no more blocks than the part
+        that was read takes. A hole is not read.
+        """
+        per_file = self.file_bytes // ENTRY_BYTES
+        for start in starts:
+            given = os.lstat(queue.directory / segment_name(start)).st_blocks * _STAT_BLOCK_BYTES
+            first, at, entries = start // ENTRY_BYTES, 0, np.empty(0, ENTRY)
+            while at < per_file:
+                at += len(entries)
+                entries = queue.entries(
+                    first + at, min(max(at, _PART_ENTRIES_LEAST), _PART_ENTRIES_MOST, per_file - at)
+                )
+                if not len(entries):
+                    break
+                yield first + at, entries
+                empty = entries["size"] == 0
+                if empty[-1]:
+                    used = (at + int(empty.argmax())) * ENTRY_BYTES
+                    if given <= -(-used // _PAGE_BYTES) * _PAGE_BYTES:
+                        break
+
+
+def place_of(queue: ConsumeQueue, offset: int) -> int:
+    """The log offset that the entry of a queue offset names; −1 where there is no entry."""
+    entries = queue.entries(max(offset, 0), min(offset + 1, 1))
+    return int(entries["physical_offset"][0]) if len(entries) else -1
+
+
+def _sound_entries(entries: Entries, before: int) -> int:
+    """How many of the first entries make sense: a size, and physical offsets that never go back."""
+    offsets, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
+    filled = sizes == PRE_FILL_SIZE
+    offsets[filled & (offsets == 0)] = -1
+    previous = np.empty_like(offsets)
+    previous[0], previous[1:] = before, offsets[:-1]
+    good = (sizes >= RECORD_BYTES_MIN) & (offsets >= previous) & (offsets >= -1)
+    return len(good) if good.all() else int(good.argmin())
+
+
+def _may_be_parts(entries: Entries, position: int) -> npt.NDArray[np.bool_]:
+    """Which entries may be parts of one. Such an entry lies in two sectors: one sector has nothing of
+    it and the other has something, for a power cut tears between sectors. What it names says nothing.
+
+    `position`: where the first entry is in its file, bytes.
+    """
+    into = (position + np.arange(len(entries)) * ENTRY_BYTES) % _SECTOR_BYTES
+    parts = into > _SECTOR_BYTES - ENTRY_BYTES
+    for i in np.flatnonzero(parts).tolist():
+        data, cut = entries[i].tobytes(), _SECTOR_BYTES - int(into[i])
+        parts[i] = any(data[:cut]) != any(data[cut:])
+    return parts

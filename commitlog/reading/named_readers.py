@@ -1,0 +1,396 @@
+"""Readers that the store knows by name, and how far each has come: `STORE/readers/<name>.json`.
+
+    {"name": "billing", "store": "<store id>", "moved_ms": 1790000000000, "offsets": {"orders":
+    {"0": 42, "1": 7}}}
+
+An offset is the queue offset of the next message that the reader needs of a topic in a lane. A lane
+without an offset counts as 0: the reader has not seen anything of it yet. More fields, where they
+are needed:
+
+    "kind": "python"        a `Reader`, which goes on from here; without it a Spark query's
+    "all_topics": true      topics without offsets are read too, from 0
+    "pattern": "or.*"       topics that match are read too, from 0 when they appear
+    "passed_over": ["x"]    topics that were looked at and do not match
+    "all_lanes": false      only lanes that have an offset are read
+    "lanes": [0, 2]         only these lanes are read
+    "members": [1, 3]       only lanes whose number modulo 3 is 1 are read
+
+Retention keeps what a named reader needs, so a reader that is gone for good has to be removed.
+Only its owner matches a pattern, because a regular expression may take for ever. For everybody else
+a topic may match if it is neither among the offsets nor passed over: it is kept from its first
+message on, until the owner has looked. (The file of an older version has no `passed_over`. It keeps
+more than it needs until its query runs again.)
+
+A file may hold nonsense, so it is checked. One that can't be believed keeps everything: that costs
+space, and harms no other reader and no stage.
+
+Beside it is `<name>.lock`. Whoever reads under the name holds it locked; the kernel frees it when
+that process dies.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.disk.consume_queue import ENTRY_BYTES
+from commitlog.disk.locks import Lock, holder_of, poll, write_holder
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import CommitLogError, ReaderError, ReaderInUse
+from commitlog.reading.lane_choice import ALL_LANES, LaneChoice
+from commitlog.reading.topic_index import TopicIndex
+from commitlog.record.properties import check_topic
+from commitlog.shm.layout import LANE_ROWS
+
+PATIENCE_SECONDS = 5.0
+"""How long to wait for a name in use: a reader that was just stopped may still be ending."""
+SPARK, PYTHON = "spark", "python"
+"""Kinds of readers."""
+OFFSET_END = (1 << 63) // ENTRY_BYTES
+"""Queue offsets are below this, because an entry's place is a signed number of 64 bits."""
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_FILE_BYTES_MAX = 4 << 20
+"""Room for 300,000 queues."""
+PATTERN_LENGTH_MAX = 10_000
+_TIME_MS_END = 1 << 62
+_UNBELIEVABLE = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    MemoryError,
+    CommitLogError,
+)
+"""The errors that nonsense in a file raises."""
+
+Lag = dict[str, dict[int, int]]
+"""topic → lane → number of messages that are there and not read."""
+
+
+@dataclass(frozen=True)
+class NamedReader:
+    """A named reader and its position.
+
+    `offsets`: topic → lane → next queue offset; `moved_ms`: wall time of its last progress.
+    """
+
+    name: str
+    store_id: str
+    offsets: Mapping[str, Mapping[int, int]]
+    moved_ms: int
+    pattern: str | None = None
+    """It also reads topics that match, from their first message. Only its owner matches them."""
+    all_lanes: bool = True
+    """Whether it reads lanes that have no offset, from their first message."""
+    passed_over: frozenset[str] = frozenset()
+    """Topics that do not match the pattern, as its owner has found."""
+    kind: str = SPARK
+    all_topics: bool = False
+    lanes: LaneChoice = ALL_LANES
+
+    def offset(self, topic: str, lane: int) -> int | None:
+        """The next queue offset that it needs; None where it does not read this topic and lane."""
+        if lane not in self.lanes:
+            return None
+        known = self.offsets.get(topic)
+        if known is not None:
+            return known.get(lane, 0 if self.all_lanes else None)
+        may_match = self.pattern is not None and topic not in self.passed_over
+        return 0 if self.all_topics or may_match else None
+
+    def lag(self, index: TopicIndex) -> Lag:
+        """How many messages it has not read, of those that are there. Deleted ones do not count."""
+        found: Lag = {}
+        for topic in index.topics():
+            for lane, queue in sorted(index.ranges(topic).items()):
+                offset = self.offset(topic, lane)
+                if offset is not None:
+                    found.setdefault(topic, {})[lane] = max(queue.end - max(offset, queue.first), 0)
+        return found
+
+
+class NamedReaders:
+    """The readers of one store."""
+
+    def __init__(self, directory: StoreDirectory, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.directory, self.channel, self.clock = directory, directory.channel, clock
+
+    def names(self) -> list[str]:
+        """Names of all named readers, sorted."""
+        files = self.channel.list(self.directory.readers_directory)
+        return sorted(name for file in files if (name := file.removesuffix(".json")) != file and _NAME.fullmatch(name))
+
+    def load(self, name: str) -> NamedReader:
+        """The reader of a name. Raises FileNotFoundError, OSError, ReaderError (not a position)."""
+        path = self._path(name, "json")
+        data = self.channel.read_file(path, _FILE_BYTES_MAX + 1)
+        try:
+            if len(data) > _FILE_BYTES_MAX:
+                raise ValueError(f"more than {_FILE_BYTES_MAX:,} bytes")
+            return _from_json(name, orjson.loads(data))
+        except _UNBELIEVABLE as error:
+            raise ReaderError(
+                f"{path}: not the position of a reader ({repr(error)[:200]}); remove the file if that reader is gone"
+            ) from error
+
+    def stamp(self, name: str) -> tuple[int, int, int]:
+        """A value that changes whenever the reader's file does. Raises OSError."""
+        facts = os.lstat(self._path(name, "json"))
+        return facts.st_ino, facts.st_mtime_ns, facts.st_size
+
+    def save(self, reader: NamedReader) -> None:
+        """Registers a reader or moves it, durably. Others see the old position or the new.
+
+        Raises OSError, and ReaderError for a reader of too many queues.
+        """
+        data = orjson.dumps(_to_json(reader)) + b"\n"
+        if len(data) > _FILE_BYTES_MAX:
+            raise ReaderError(
+                f"reader {reader.name}: {len(data):,} bytes of offsets, and its file may have {_FILE_BYTES_MAX:,}: read "
+                "fewer topics under one name"
+            )
+        self.channel.create_directory(self.directory.readers_directory, below=self.directory.path)
+        self.channel.replace_file(self._path(reader.name, "json"), data)
+
+    def remove(self, name: str) -> None:
+        """Forgets a reader: nothing is kept for it any more.
+
+        Raises ReaderInUse, and ReaderError where there is no such reader.
+        """
+        path = self._path(name, "json")
+        self.check_is_registered(name)
+        held = self.hold(name)
+        try:
+            self.channel.unlink(path)
+            self.channel.unlink(self._path(name, "lock"))
+            self.channel.sync_directory(self.directory.readers_directory)
+        except OSError as error:
+            raise ReaderError(f"{path}: can't be removed ({error.strerror}): remove it by hand") from error
+        finally:
+            self.let_go(held)
+
+    def check_is_registered(self, name: str) -> None:
+        """Raises ReaderError, which lists the readers, where there is none of this name."""
+        names = self.names()
+        if name not in names:
+            raise ReaderError(f"{self.directory.path}: no reader {name!r}; there are {', '.join(names) or 'none'}")
+
+    # ---- holding a name -------------------------------------------------------------------------
+
+    def hold(self, name: str) -> Lock:
+        """Takes the name for this process, until it closes the lock or dies.
+
+        A forked child does not hold it. Raises ReaderInUse where another process holds it,
+        ReaderError where the store may not be written.
+        """
+        path = self._path(name, "lock")
+        until = self.clock.monotonic_ns() + int(PATIENCE_SECONDS * 1e9)
+        lock = poll(lambda: self._try(name, path), until, self.clock)
+        if lock is None:
+            raise ReaderInUse(
+                f"reader {name} is in use by process {holder_of(path, self.channel)}: stop that reader first, or give this "
+                "one a name of its own"
+            )
+        return lock
+
+    def _remove_leftovers(self, name: str) -> None:
+        """Removes new files of the position whose writers were killed before the rename."""
+        left = re.compile(rf"\.{re.escape(name)}\.json\.[0-9]+\.tmp")
+        for file in self.channel.list(self.directory.readers_directory):
+            if left.fullmatch(file):
+                self.channel.unlink(self.directory.readers_directory / file)
+
+    def let_go(self, held: Lock) -> None:
+        """Gives back what `hold` gave. In a forked child, which holds nothing, it does nothing."""
+        held.close()
+
+    def is_held(self, name: str) -> bool:
+        """Whether a process reads under the name now."""
+        return self.channel.is_locked(self._path(name, "lock"))
+
+    def _try(self, name: str, path: Path) -> Lock | None:
+        lock = Lock(self.channel)
+        try:
+            if self._take(lock, name, path):
+                return lock
+        except BaseException:  # whoever keeps the error would keep the lock
+            lock.close()
+            raise
+        lock.close()
+        return None
+
+    def _take(self, lock: Lock, name: str, path: Path) -> bool:
+        try:
+            self.channel.create_directory(path.parent, below=self.directory.path)
+            if not lock.try_take(path):
+                return False
+            write_holder(lock.fd, self.channel)
+            self._remove_leftovers(name)
+            return True
+        except OSError as error:
+            raise self._refused(path, error) from error
+
+    @staticmethod
+    def _refused(path: Path, error: OSError) -> ReaderError:
+        return ReaderError(
+            f"{path.parent}: {error.strerror}; the position of a named reader is kept in the store: run as a user "
+            "who may write there, or read without a name (readerName)"
+        )
+
+    def _path(self, name: str, kind: str) -> Path:
+        check_name(name)
+        return self.directory.readers_directory / f"{name}.{kind}"
+
+
+def check_name(name: str) -> None:
+    """Raises ReaderError for a text that can't be the name of a reader."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ReaderError(f"{name!r} is no reader's name: letters, digits, _ . and -, 100 at most, not . or - first")
+
+
+def _to_json(reader: NamedReader) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "name": reader.name,
+        "store": reader.store_id,
+        "moved_ms": reader.moved_ms,
+        "offsets": {
+            topic: {str(lane): offset for lane, offset in sorted(lanes.items())}
+            for topic, lanes in sorted(reader.offsets.items())
+        },
+    }
+    if reader.kind != SPARK:
+        values["kind"] = reader.kind
+    if reader.all_topics:
+        values["all_topics"] = True
+    if reader.pattern is not None:
+        values["pattern"] = reader.pattern
+        values["passed_over"] = sorted(reader.passed_over)
+    if not reader.all_lanes:
+        values["all_lanes"] = False
+    if reader.lanes.numbers is not None:
+        values["lanes"] = sorted(reader.lanes.numbers)
+    if reader.lanes.member is not None:
+        values["members"] = list(reader.lanes.member)
+    return values
+
+
+def _from_json(name: str, values: dict[str, Any]) -> NamedReader:
+    """The reader that a file describes; raises one of _UNBELIEVABLE.
+
+    Types are checked strictly: neither True nor "1" is a number.
+    """
+    pattern = values.get("pattern")
+    if pattern is not None and len(_is(str, pattern)) > PATTERN_LENGTH_MAX:
+        raise ValueError("a pattern that long")
+    passed_over = frozenset(_is(list, values.get("passed_over", [])))
+    for topic in passed_over:
+        check_topic(topic)
+    kind = values.get("kind", SPARK)
+    if kind not in (SPARK, PYTHON):
+        raise ValueError(f"kind {kind!r}")
+    return NamedReader(
+        name,
+        _is(str, values["store"]),
+        {topic: _queues(topic, lanes) for topic, lanes in _is(dict, values["offsets"]).items()},
+        _number(values["moved_ms"], _TIME_MS_END),
+        pattern,
+        _is(bool, values.get("all_lanes", True)),
+        passed_over,
+        kind,
+        _is(bool, values.get("all_topics", False)),
+        LaneChoice.of(values.get("lanes"), values.get("members")),
+    )
+
+
+def _queues(topic: str, lanes: object) -> dict[int, int]:
+    check_topic(topic)
+    return {_lane(lane): _number(offset, OFFSET_END) for lane, offset in _is(dict, lanes).items()}
+
+
+def _lane(text: str) -> int:
+    if not (
+        text.isascii() and text.isdecimal() and len(text) <= 4 and str(int(text)) == text and int(text) < LANE_ROWS
+    ):
+        raise ValueError(f"lane {text[:20]!r}")
+    return int(text)
+
+
+def _number(value: object, end: int) -> int:
+    if type(value) is not int or not 0 <= value < end:
+        raise ValueError(f"{str(value)[:40]} is not in [0, {end:,})")
+    return value
+
+
+def _is(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"{str(value)[:40]!r} is no {kind.__name__}")
+    return value
+
+
+# ---- for people --------------------------------------------------------------------------------
+
+STANDS_STILL_MS = 86_400_000
+"""There is a warning for a reader that is behind and has not moved for this long."""
+
+
+@dataclass(frozen=True)
+class ReaderState:
+    """A named reader as `commitlog stat` and `commitlog readers` show it."""
+
+    name: str
+    running: bool
+    """Whether a process reads under the name now."""
+    kind: str = ""
+    """SPARK or PYTHON; empty where its position can't be read."""
+    still_ms: int = 0
+    """For how long it has not moved."""
+    offsets: Mapping[str, Mapping[int, int]] | None = None
+    lag: Lag | None = None
+    warning: str = ""
+
+    @property
+    def behind(self) -> int:
+        """Messages it has not read, over all topics and lanes."""
+        return sum(sum(lanes.values()) for lanes in (self.lag or {}).values())
+
+
+def reader_states(index: TopicIndex, clock: Clock = SYSTEM_CLOCK) -> list[ReaderState]:
+    """All named readers of the index's store, by name; a damaged position gives a warning."""
+    view = index.view
+    readers = NamedReaders(StoreDirectory(view.path), clock)
+    found = []
+    for name in readers.names():
+        running = False
+        try:
+            running = readers.is_held(name)
+            reader = readers.load(name)
+        except FileNotFoundError:
+            continue  # removed meanwhile
+        except (OSError, ReaderError) as error:
+            found.append(
+                ReaderState(name, running, warning=f"reader {name}: {error}; until then everything is kept for it")
+            )
+            continue
+        still_ms = max(clock.wall_ms() - reader.moved_ms, 0)
+        if reader.store_id != view.store_id:
+            warning = f"reader {name}: belongs to another store, nothing is kept for it"
+            found.append(ReaderState(name, running, reader.kind, still_ms, reader.offsets, {}, warning))
+            continue
+        state = ReaderState(name, running, reader.kind, still_ms, reader.offsets, reader.lag(index))
+        if state.behind and still_ms >= STANDS_STILL_MS:
+            warning = (
+                f"reader {name} has not moved for {still_ms // 3_600_000:,} hours and keeps what it has not read: start it "
+                f"again, or `commitlog readers {view.path} --remove {name}`"
+            )
+            state = replace(state, warning=warning)
+        found.append(state)
+    return found

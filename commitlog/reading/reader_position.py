@@ -1,0 +1,458 @@
+"""The position of a named reader: `Reader(path, name="billing")` goes on where it was.
+
+The position is kept in the store (named_readers.py). Retention keeps what the reader has not
+done, `commitlog readers` shows how far it is behind, and only one process at a time has the name.
+
+**At least once.** A position is written after messages were given out, never before. So a reader
+that is started again gets what was not committed, some of it a second time, and misses nothing.
+Three counts matter, each by topic and lane:
+
+- *given out*: the messages that the reader has handed to its user;
+- *done*: the same without the last message, until the user asks for another one: the user may
+  still be working on it;
+- *committed*: what the file says.
+
+`commit()` commits what was given out: the caller says with it that the last message is done too. An
+automatic commit takes what is done. A position never goes back, except by `seek`.
+
+Threads: the thread that reads calls `given`, `waits` and `ended`. Any thread or signal handler may
+call `commit` and `close`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from functools import partial
+
+from commitlog.clock import SYSTEM_CLOCK, Clock, limit_ns
+from commitlog.disk.locks import Lock
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import DataLoss, IllegalArgument, OffsetOutOfRange, OptionError, ReaderError, ReadingWarning
+from commitlog.message import Message
+from commitlog.reading.lane_choice import ALL_LANES, LaneChoice
+from commitlog.reading.named_readers import PYTHON, NamedReader, NamedReaders, check_name
+from commitlog.reading.starting_point import EARLIEST, EARLIEST_OFFSET, Offsets, QueueStarts, parse_starts, resolve
+from commitlog.reading.topic_index import QueueRange, TopicIndex
+from commitlog.reading.view import LogView
+from commitlog.record.properties import check_topic
+
+log = logging.getLogger(__name__)
+
+Places = dict[tuple[str, int], int]
+"""(topic, lane) → next queue offset."""
+
+
+class ReaderPosition:
+    """The position of one reader; it holds the reader's name from its making to `close`.
+
+    Raises ReaderInUse, and ReaderError where the store may only be read.
+    """
+
+    def __init__(
+        self,
+        view: LogView,
+        name: str,
+        topics: Collection[str] | None,
+        lanes: LaneChoice,
+        auto_commit_seconds: float | None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.name, self.topics, self.lanes, self.clock = name, topics, lanes, clock
+        self._view, self._store_id = view, view.store_id
+        self._every_ns = None if auto_commit_seconds is None else limit_ns(auto_commit_seconds)
+        self._readers = NamedReaders(StoreDirectory(view.path, view.channel), clock)
+        self._done: Places = {}
+        self._committed: Places = {}
+        self._last: Message | None = None
+        self._tried_ns = clock.monotonic_ns()
+        self._complaint = ""
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._is_writing = self._is_closing = self._is_closed = False
+        held = self._readers.hold(name)
+        self._let_go = weakref.finalize(self, _let_go, self._readers, held, self._pid)
+
+    # ---- the beginning --------------------------------------------------------------------------
+
+    def begin(self, index: TopicIndex, starts: QueueStarts, *, fail_on_data_loss: bool) -> QueueStarts:
+        """Where to begin in each queue: where the reader was, or, the first time, as `starts` says.
+
+        The position is in the file when this returns, so that retention knows it. Raises
+        ReaderError (a position of another store, or of a Spark query; one that can't be read or
+        written), DataLoss, OffsetOutOfRange.
+        """
+        known = self._load()
+        if known is None:
+            check_named(starts, read_queues(index, self.topics))
+            self._done = {
+                (topic, lane): _resolved(index, starts, topic, lane, queue)
+                for topic, lane, queue in _queues(index, self.topics, self.lanes)
+            }
+        else:
+            self._done = self._gone_on(known, index, fail_on_data_loss)
+        reader = self._registered(self._done)
+        if known is None or replace(known, moved_ms=0) != replace(reader, moved_ms=0):
+            try:
+                self._readers.save(reader)
+            except OSError as error:
+                raise self._unwritable(error) from error
+        self._committed = dict(self._done)
+        return QueueStarts(EARLIEST, _by_topic(self._done))
+
+    def _load(self) -> NamedReader | None:
+        try:
+            known = self._readers.load(self.name)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ReaderError(
+                f"reader {self.name}: {error.filename}: {error.strerror}; remove it, or fix it"
+            ) from error
+        check_owner(known, self._store_id, self._readers)
+        return known
+
+    def _gone_on(self, known: NamedReader, index: TopicIndex, fail_on_data_loss: bool) -> Places:
+        """The places of a known reader in the queues that are there.
+
+        A queue that is new to it begins with the first message that is kept.
+        """
+        found: Places = {}
+        lost: list[str] = []
+        missing = 0
+        for topic, lane, queue in _queues(index, self.topics, self.lanes):
+            offset = known.offset(topic, lane)
+            if offset is None:
+                offset = queue.first
+            elif offset > queue.end:
+                raise OffsetOutOfRange(
+                    f"reader {self.name}: it was at {offset:,} in topic {topic}, lane {lane}, and the store ends at "
+                    f"{queue.end:,}. If the store was killed, start it once (`commitlog run`), and it recovers; otherwise "
+                    f"move the reader: `{self._seek()} earliest`, or to another place"
+                )
+            elif offset < queue.first:
+                missing += queue.first - offset
+                lost.append(f"{queue.first - offset:,} of topic {topic}, lane {lane} (from {offset:,} on)")
+            found[topic, lane] = max(offset, queue.first)
+        for topic, lanes in known.offsets.items():
+            for lane, offset in lanes.items():
+                is_read = (self.topics is None or topic in self.topics) and lane in self.lanes
+                if offset and is_read and (topic, lane) not in found:
+                    lost.append(f"the whole of topic {topic}, lane {lane}, where it was at {offset:,}")
+        if lost:
+            shown = "; ".join(lost[:5]) + "; …" * (len(lost) > 5)
+            text = f"reader {self.name}: {missing:,} messages were deleted before it read them: {shown}"
+            if fail_on_data_loss:
+                raise DataLoss(f"{text}. Go on without them: fail_on_data_loss=False, or `{self._seek()} earliest`")
+            warnings.warn(f"{text}; it goes on without them", ReadingWarning, stacklevel=5)
+        return found
+
+    def _seek(self) -> str:
+        return f"commitlog readers {self._readers.directory.path} --seek {self.name}"
+
+    def _registered(self, places: Places) -> NamedReader:
+        offsets: Offsets = {topic: {} for topic in self.topics or ()} | _by_topic(places)
+        now_ms = self.clock.wall_ms()
+        everything = self.topics is None
+        return NamedReader(
+            self.name, self._store_id, offsets, now_ms, kind=PYTHON, all_topics=everything, lanes=self.lanes
+        )
+
+    # ---- what is given out ----------------------------------------------------------------------
+
+    def given(self, message: Message) -> None:
+        """Notes that this message is given out; the one before it is done."""
+        self._no_child()
+        self._last_is_done()
+        self._last = message
+        if self._every_ns is not None:
+            self._commit_if_due(self._every_ns)
+
+    def waits(self) -> None:
+        """Notes that the reader is asked for a message and there is none yet: all are done."""
+        self._last_is_done()
+        if self._every_ns is not None:
+            self._commit_if_due(self._every_ns)
+
+    def ended(self) -> None:
+        """Notes that there are no more messages: all are done."""
+        self._last_is_done()
+        if self._every_ns is not None:
+            self._commit_if_due(0)
+
+    def _last_is_done(self) -> None:
+        last = self._last
+        if last is not None:
+            self._done[last.topic, last.partition] = last.offset + 1
+            self._last = None
+
+    def _given_out(self) -> Places:
+        places, last = self._done.copy(), self._last
+        if last is not None:
+            places[last.topic, last.partition] = last.offset + 1
+        return places
+
+    def position(self) -> Offsets:
+        """For each topic and lane, the queue offset that will be given out next."""
+        return _by_topic(self._given_out())
+
+    def committed(self) -> Offsets:
+        """For each topic and lane, the queue offset where a new reader of this name would begin."""
+        return _by_topic(self._committed)
+
+    # ---- commits --------------------------------------------------------------------------------
+
+    def commit(self, message: Message | None = None) -> None:
+        """Commits what was given out.
+
+        With a message it commits, in the message's topic and lane, everything up to that message.
+        Raises ReaderError (closed, in a forked child, not this reader's message, inside another
+        commit of this thread, or the file can't be written), IllegalArgument (not a message).
+        """
+        self._no_child()
+        places = self._given_out()
+        if message is not None:
+            if not isinstance(message, Message):
+                raise IllegalArgument(
+                    f"reader {self.name}: commit takes a message that this reader has given out, or nothing for all of them, "
+                    f"not {type(message).__name__}"
+                )
+            key = message.topic, message.partition
+            if message.offset >= places.get(key, 0):
+                raise ReaderError(
+                    f"reader {self.name}: offset {message.offset:,} of topic {key[0]}, lane {key[1]} was not given out by "
+                    "this reader: commit its own messages"
+                )
+            places = {key: message.offset + 1}
+        try:
+            with self._lock:
+                self._check_is_free()
+                self._write(places)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        finally:
+            self._close_if_wanted()
+
+    def _check_is_free(self) -> None:
+        if self._is_writing:
+            raise ReaderError(
+                f"reader {self.name}: this thread is in the middle of a commit: commit when the signal handler has ended"
+            )
+        if self._is_closed:
+            raise ReaderError(f"reader {self.name} is closed: commit before you close it")
+
+    def _commit_if_due(self, every_ns: float) -> None:
+        """Commits automatically when it is time.
+
+        A file that can't be written loses nothing: the commit is tried again, and one warning is
+        logged.
+        """
+        if self.clock.monotonic_ns() - self._tried_ns < every_ns:
+            return
+        self._no_child()
+        if self._lock.acquire(blocking=False):  # else another thread is committing
+            try:
+                if not (self._is_writing or self._is_closed):
+                    self._write_or_complain()
+            finally:
+                self._lock.release()
+                self._close_if_wanted()
+
+    def _write_or_complain(self) -> None:
+        try:
+            self._write(self._done.copy())
+            self._complaint = ""
+        except (OSError, ReaderError) as error:
+            text = str(self._unwritable(error) if isinstance(error, OSError) else error)
+            if text != self._complaint:
+                log.warning("%s; until then more is kept and comes again", text)
+                self._complaint = text
+
+    def _write(self, places: Places) -> None:
+        """Moves the committed places forward to these; none goes back.
+
+        Raises OSError, ReaderError.
+        """
+        self._tried_ns = self.clock.monotonic_ns()
+        wanted = self._committed | {key: max(to, self._committed.get(key, 0)) for key, to in places.items()}
+        if wanted == self._committed:
+            return
+        if self._view.store_id != self._store_id:
+            raise ReaderError(f"reader {self.name}: {self._view.path} is another store now: make a new reader for it")
+        self._is_writing = True
+        try:
+            self._readers.save(self._registered(wanted))
+            self._committed = wanted
+        finally:
+            self._is_writing = False
+
+    def _unwritable(self, error: OSError) -> ReaderError:
+        place = self._readers.directory.readers_directory
+        return ReaderError(
+            f"reader {self.name}: its position can't be written to {place}: {error.strerror}; make room or fix permissions"
+        )
+
+    def _no_child(self) -> None:
+        if os.getpid() != self._pid:
+            raise ReaderError(
+                f"reader {self.name} was made before a fork, by the parent process: make one with another name in the child"
+            )
+
+    # ---- the end --------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Commits what is done, if commits are automatic, and gives the name back.
+
+        In a forked child it does nothing. During a commit (of another thread, or of this one under
+        a signal handler) it leaves both to the end of that commit.
+        """
+        self._is_closing = True
+        if os.getpid() == self._pid:
+            self._close_if_wanted()
+
+    def _close_if_wanted(self) -> None:
+        while self._is_closing and not self._is_closed and self._lock.acquire(blocking=False):
+            try:
+                if self._is_writing:
+                    return
+                if not self._is_closed:
+                    if self._every_ns is not None:
+                        self._write_or_complain()
+                    self._is_closed = True
+                    self._let_go()
+            finally:
+                self._lock.release()
+
+
+def _let_go(readers: NamedReaders, held: Lock, pid: int) -> None:
+    if os.getpid() == pid:
+        readers.let_go(held)
+
+
+def check_options(
+    name: str | None,
+    topics: Collection[str] | None,
+    auto_commit_seconds: float | None,
+    isolation: str,
+    *,
+    one_log: bool,
+) -> None:
+    """Raises for options of a reader that do not go together.
+
+    OptionError, ReaderError (the name is not allowed), IllegalTopic.
+    """
+    if auto_commit_seconds is not None:
+        is_number = isinstance(auto_commit_seconds, int | float) and not isinstance(auto_commit_seconds, bool)
+        if not is_number or not 0 <= auto_commit_seconds < math.inf:
+            raise OptionError(
+                f"auto_commit_seconds: {auto_commit_seconds!r} is not allowed; give seconds, from 0 on, or None"
+            )
+        if name is None:
+            raise OptionError("auto_commit_seconds: only a reader with a name has a position to commit; give it one")
+    if name is None:
+        return
+    check_name(name)
+    for topic in topics or ():
+        check_topic(topic)
+    if one_log:
+        raise OptionError(f"name={name!r}: a RocketMQ store root is only read, and keeps no position: leave it out")
+    if isolation != "flushed":
+        raise OptionError(
+            f"name={name!r}: a position needs flushed messages, because a power loss may take others: leave isolation out"
+        )
+
+
+def check_owner(reader: NamedReader, store_id: str, readers: NamedReaders) -> None:
+    """Raises ReaderError where a position is not a Python reader's, or belongs to another store."""
+    remove = f"`commitlog readers {readers.directory.path} --remove {reader.name}`"
+    if reader.kind != PYTHON:
+        raise ReaderError(
+            f"reader {reader.name} is a Spark query's, and its checkpoint says where it is: start the query with a new "
+            f"checkpoint to begin elsewhere. For a reader of Python choose another name, or drop this one with {remove}"
+        )
+    if reader.store_id != store_id:
+        raise ReaderError(
+            f"reader {reader.name}: its position belongs to another store ({reader.store_id}; this one is {store_id}): "
+            f"drop the reader with {remove}, then it begins anew"
+        )
+
+
+def seek(index: TopicIndex, name: str, to: str, clock: Clock = SYSTEM_CLOCK) -> NamedReader:
+    """Moves a reader that does not run to a start, or single queues of it to offsets (JSON).
+
+    Queues that the offsets do not name stay where they are. Returns the reader as it is now. Raises
+    BadStart, OffsetOutOfRange, ReaderInUse, ReaderError (no such reader, a Spark query's, one of
+    another store), OSError.
+    """
+    starts = parse_starts(to, clock)
+    readers = NamedReaders(StoreDirectory(index.view.path, index.view.channel), clock)
+    readers.check_is_registered(name)
+    held = readers.hold(name)
+    try:
+        reader = readers.load(name)
+        check_owner(reader, index.view.store_id, readers)
+        offsets: Offsets = {topic: dict(lanes) for topic, lanes in reader.offsets.items()}
+        queues = {(topic, lane): queue for topic, lane, queue in _queues(index, None, reader.lanes)}
+        queues = {key: queue for key, queue in queues.items() if reader.offset(*key) is not None}
+        named = {(topic, lane) for topic, lanes in starts.offsets.items() for lane in lanes}
+        check_named(starts, set(queues), least=EARLIEST_OFFSET)
+        for topic, lane in named or queues:
+            offsets.setdefault(topic, {})[lane] = _resolved(index, starts, topic, lane, queues[topic, lane])
+        moved = replace(reader, offsets=offsets, moved_ms=clock.wall_ms())
+        readers.save(moved)
+        return moved
+    finally:
+        readers.let_go(held)
+
+
+def check_named(starts: QueueStarts, present: Collection[tuple[str, int]], least: int = 1) -> None:
+    """Checks that every queue with an offset of `least` or more is present and read.
+
+    Raises OffsetOutOfRange.
+    """
+    for topic, lanes in starts.offsets.items():
+        for lane, number in lanes.items():
+            if number >= least and (topic, lane) not in present:
+                raise OffsetOutOfRange(
+                    f"offset {number:,} of topic {topic}, lane {lane}: this queue has no messages, or is not read: give "
+                    "offsets of other queues (`commitlog stat` shows them)"
+                )
+
+
+def read_queues(index: TopicIndex, topics: Collection[str] | None) -> set[tuple[str, int]]:
+    """Topic and lane of the queues of these topics, in all lanes.
+
+    All lanes, because all members of a group may be given the same starts.
+    """
+    return {(topic, lane) for topic, lane, _ in _queues(index, topics, ALL_LANES)}
+
+
+def _queues(
+    index: TopicIndex, topics: Collection[str] | None, lanes: LaneChoice
+) -> Iterator[tuple[str, int, QueueRange]]:
+    """Topic, lane and range of the queues that are present and read."""
+    for topic in index.topics():
+        if topics is None or topic in topics:
+            for lane, queue in sorted(index.ranges(topic).items()):
+                if lane in lanes:
+                    yield topic, lane, queue
+
+
+def _resolved(index: TopicIndex, starts: QueueStarts, topic: str, lane: int, queue: QueueRange) -> int:
+    where = f"{topic}, lane {lane}"
+    return resolve(
+        starts.of(topic, lane), queue.first, queue.end, partial(index.find_by_time, topic, lane), where=where
+    )
+
+
+def _by_topic(places: Places) -> Offsets:
+    found: Offsets = {}
+    for (topic, lane), offset in sorted(places.items()):
+        found.setdefault(topic, {})[lane] = offset
+    return found

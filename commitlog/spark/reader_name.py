@@ -1,0 +1,126 @@
+"""Option `readerName`: a query's finished position, kept in the store under a name while one
+process holds that name.
+
+Spark says what is done in one place only: the `start` that it passes to `latestOffset`. (`commit`
+lags a batch and is left out for the last one.) So that is the position. It is written about once a
+second at most, from within that call, which an idle query gets all the time; what a killed process
+did not write is too low a position, and that only keeps more than is needed.
+
+A pattern is matched here and nowhere else: all topics that are there are written, those that match
+with their offsets, the others as passed over.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import replace
+
+from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import ReaderError
+from commitlog.reading.named_readers import SPARK, NamedReader, NamedReaders
+from commitlog.reading.starting_point import Offsets
+from commitlog.spark.options import Subscription
+
+WRITE_EVERY_NS = 1_000_000_000
+
+log = logging.getLogger(__name__)
+
+
+class Registration:
+    """Holds the name from its making to `close`. Raises ReaderInUse, ReaderError (the store may
+    only be read).
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], name: str, subscription: Subscription, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self.readers = NamedReaders(StoreDirectory(path), clock)
+        self.name, self.subscription, self.clock = name, subscription, clock
+        self._held = self.readers.hold(name)
+        self._position: NamedReader | None = None
+        self._written: NamedReader | None = None
+        self._written_ns = 0
+        self._complaint = ""
+        try:
+            self._check_kind()
+        except ReaderError:
+            self.readers.let_go(self._held)
+            raise
+
+    def _check_kind(self) -> None:
+        """Raises ReaderError for a name whose position is no query's: it would be lost. What can't
+        be read is replaced.
+        """
+        try:
+            kind = self.readers.load(self.name).kind
+        except (OSError, ReaderError):
+            return
+        if kind != SPARK:
+            raise ReaderError(
+                f"reader {self.name} is one of Python's (commitlog.Reader), whose position this query would replace: choose "
+                f"another name, or drop that one with `commitlog readers {self.readers.directory.path} --remove {self.name}`"
+            )
+
+    def move(self, store_id: str, done: Offsets, present: list[str]) -> None:
+        """Everything before these offsets is read; `present` are the topics that the store has.
+
+        Raises ReaderError where the first position can't be written.
+        """
+        chosen = self.subscription
+        passed_over = frozenset(present) - set(chosen.chosen(present)) if chosen.pattern is not None else frozenset()
+        self._position = NamedReader(
+            self.name,
+            store_id,
+            self._needs(done, present),
+            moved_ms=0,
+            pattern=chosen.pattern,
+            all_lanes=chosen.assigned is None,
+            passed_over=passed_over,
+        )
+        self.write()
+
+    def write(self, *, now: bool = False) -> None:
+        """Writes the position if it moved and a second has passed since the last time, or at once
+        (`now`).
+        """
+        if self._position == self._written or self._position is None:
+            return
+        if not now and self._written and self.clock.monotonic_ns() - self._written_ns < WRITE_EVERY_NS:
+            return
+        self._written_ns = self.clock.monotonic_ns()
+        try:
+            self.readers.save(replace(self._position, moved_ms=self.clock.wall_ms()))
+        except OSError as error:
+            self._complain(error)
+            return
+        self._written, self._complaint = self._position, ""
+
+    def _needs(self, done: Offsets, present: list[str]) -> Offsets:
+        """The position in what is subscribed to: also topics, and assigned lanes, that have no
+        message yet.
+        """
+        assigned = self.subscription.assigned
+        if assigned is not None:
+            return {topic: {n: done.get(topic, {}).get(n, 0) for n in lanes} for topic, lanes in assigned.items()}
+        return {topic: dict(done.get(topic, {})) for topic in self.subscription.chosen(sorted({*done, *present}))}
+
+    def _complain(self, error: OSError) -> None:
+        """A first position must be written; that a later one can't be loses nothing, so the query
+        goes on.
+        """
+        place = self.readers.directory.readers_directory
+        text = f"reader {self.name}: its position can't be written to {place}: {error.strerror}"
+        if self._written is None:
+            raise ReaderError(f"{text}; make room or fix permissions, or read without readerName") from error
+        if text != self._complaint:
+            log.warning("%s; until it can, more is kept for it than it needs", text)
+            self._complaint = text
+
+    def close(self) -> None:
+        """Writes what is not written yet, and gives the name back."""
+        try:
+            self.write(now=True)
+        finally:
+            self.readers.let_go(self._held)

@@ -1,0 +1,388 @@
+"""Decodes records of a mapped segment into an Arrow RecordBatch, with no Python loop over records.
+
+One copy of numpy's gathers a field of many records (byte_ranges.py), and one `take` the bytes of
+varying length (arrays.py). Only the columns that were asked for are built. Every record is checked
+against its place first: magic, size, queue id, queue offset, physical offset, the topic and all
+lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from commitlog.errors import CorruptRecord
+from commitlog.reading.queue_bounds import NamedQueue
+from commitlog.record.body_compression import plain_body
+from commitlog.record.byte_ranges import Ints, evenly, stride_of
+from commitlog.record.host import Host, message_id
+from commitlog.record.layout import (
+    BODY_LENGTH_BYTES,
+    CRC_PROPERTY_BYTES,
+    CRC_PROPERTY_NAME,
+    HEAD_V4,
+    HEAD_V4_BYTES,
+    HOST_V6_MORE,
+    HOSTS_V6,
+    I64,
+    MAGIC_V1,
+    MAGIC_V2,
+    PHYSICAL_OFFSET_AT,
+    PROPERTIES_LENGTH_BYTES,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    STORE_TIMESTAMP_AT,
+    SYS_FLAG_AT,
+    TAIL_BYTES_MIN,
+    TOTAL_SIZE_AT,
+    V1_TOPIC_BYTES_MAX,
+    V1_TOPIC_LENGTH_BYTES,
+    SysFlag,
+    host_bytes,
+)
+from commitlog.record.record import decode
+from commitlog.spark.rows import arrays
+from commitlog.spark.rows.arrays import Spans
+from commitlog.spark.rows.property_pairs import CRC_WORD, Pairs, parse_pairs
+from commitlog.spark.rows.segments import Segment
+
+ROWS_MAX = 75_000
+BATCH_BYTES_MAX = 16 << 20
+"""A batch is cut before it passes one of these limits, but it has at least one row.
+
+A batch costs Spark about a millisecond, and memory for its bytes.
+"""
+CREATE_TIME_TYPE = 1
+"""timestampType: what Kafka calls LogAppendTime, the time of the store."""
+
+_MS_MOST = (2**63 - 1) // 1000
+"""Times count in microseconds here."""
+
+_BLOCK_ROWS = 4_000
+"""So many records stay in a core's cache while their fields are compared one after the other."""
+_ALIKE = ((TOTAL_SIZE_AT, "i8"), (QUEUE_ID_AT, "i4"), (SYS_FLAG_AT, "i4"))
+"""TOTALSIZE with MAGIC, QUEUEID, SYSFLAG: the fields that say how a record is laid out."""
+
+_MESSAGE_ID = np.dtype([(name, HEAD_V4[name]) for name in ("store_host", "physical_offset")])
+_HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where records are in a segment.
+
+    `at` (bytes from the segment's start) and `size` (bytes) are those of each record, `offset` is
+    the queue offset of the first.
+    """
+
+    at: Ints
+    size: Ints
+    offset: int
+
+    def cut(self, start: int, end: int) -> Places:
+        return Places(self.at[start:end], self.size[start:end], self.offset + start)
+
+
+def cut(places: Places) -> Iterator[Places]:
+    """The records in pieces of at most 75,000 rows and 16 MiB, each with one row at least."""
+    total = np.cumsum(places.size)
+    start, count = 0, len(places.at)
+    while start < count:
+        before = int(total[start - 1]) if start else 0
+        end = int(np.searchsorted(total, before + BATCH_BYTES_MAX, side="right"))
+        end = max(min(end, start + ROWS_MAX), start + 1)
+        yield places.cut(start, end)
+        start = end
+
+
+@lru_cache(maxsize=64)
+def usual_tail(topic: bytes) -> tuple[np.dtype[np.void], dict[str, int]]:
+    """What follows the body of a V1 record up to its first property: the layout, and what some
+    fields have to be.
+
+    Topic and its length are read as a few numbers, which numpy compares many times faster than
+    strings.
+    """
+    text = bytes([len(topic) & 0xFF]) + topic
+    fields: list[tuple[str, str]] = []
+    expected = {}
+    for width in (8, 4, 2, 1):
+        while len(text) >= width:
+            name = f"topic {len(fields)}"
+            fields.append((name, f"<u{width}"))
+            expected[name] = int.from_bytes(text[:width], "little")
+            text = text[width:]
+    fields += [("properties_bytes", ">i2"), ("name", ">i8")]
+    return np.dtype(fields), expected
+
+
+def words_of(start: int, end: int) -> Iterator[tuple[int, str]]:
+    """The bytes [start, end), at least four, as numbers: where, and of which type. They may
+    overlap.
+    """
+    width = 8 if end - start >= 8 else 4
+    for at in (*range(start, end - width, width), end - width):
+        yield at, f"i{width}"
+
+
+class Decoder:
+    """The records of one batch, checked. Parts that several columns need are made once."""
+
+    heads: npt.NDArray[Any]
+    """Of type HEAD_V4: the fields after an IPv6 host are not where it says."""
+    sys_flag: npt.NDArray[np.int32]
+    stored_at: Ints
+    has_ipv6: bool
+    body: Spans
+    properties: Spans
+
+    def __init__(self, segment: Segment, queue: NamedQueue, places: Places) -> None:
+        self.segment, self.queue, self.places = segment, queue, places
+        self.topic = queue.topic.encode()
+        self.count = len(places.at)
+        self._has_no_pairs = False  # as far as is known; `pairs` looks closer
+        self._check_bounds()
+        if self._are_like_the_first():
+            return
+        self.heads = segment.gather_as(HEAD_V4, places.at)
+        self.sys_flag = self.heads["sys_flag"].astype(np.int32)
+        self._check_heads()
+        self._find_body()
+        self._check_tails()
+
+    # ---- finding and checking -------------------------------------------------------------------
+
+    def _fail(self, wrong: npt.NDArray[np.bool_], reason: str) -> None:
+        """Raises CorruptRecord for the first record for which `wrong` holds, if there is one."""
+        if wrong.any():
+            index = int(np.argmax(wrong))
+            offset = self.segment.base + int(self.places.at[index])
+            row = f"topic {self.queue.topic}, lane {self.queue.lane}, offset {self.places.offset + index}"
+            raise CorruptRecord(f"{row}: {reason}", offset, str(self.segment.path))
+
+    def _check_bounds(self) -> None:
+        at, size = self.places.at, self.places.size
+        outside = (at < 0) | (size < HEAD_V4_BYTES) | (at + size > self.segment.size)
+        self._fail(outside, "the record is not in its segment")
+        self._fail(np.concatenate((at[1:] < (at + size)[:-1], [False])), "the next record lies within this one")
+
+    def _are_like_the_first(self) -> bool:
+        """Whether all records have the size and layout of the first one.
+
+        The first one is checked by itself, and the others are compared with its bytes in place.
+        This takes half the time of gathering them. Where it returns False, the other checks find
+        out what is different.
+        """
+        places, u8 = self.places, self.segment.u8
+        stride = stride_of(places.at)
+        if not stride or not self.queue.offset_is_stored or (places.size != places.size[0]).any():
+            return False
+        first = Decoder(self.segment, self.queue, places.cut(0, 1))
+        start = int(places.at[0])
+        found = (first.body.start, first.body.end, first.properties.start, first.stored_at)
+        body_at, body_end, properties_at, stored_at = (int(where[0]) - start for where in found)
+        # where the first has no pairs, the name of the CRC property is compared too
+        named = properties_at + (len(CRC_PROPERTY_NAME) if first._has_no_pairs else 0)
+        words = [*_ALIKE, (body_at - BODY_LENGTH_BYTES, "i4"), *words_of(body_end, named)]
+        wanted = [(where, kind, evenly(u8, kind, start + where, 1, 1)[0]) for where, kind in words]
+        expected = {
+            QUEUE_OFFSET_AT: np.arange(places.offset, places.offset + self.count),
+            PHYSICAL_OFFSET_AT: places.at + self.segment.base,
+        }
+        for begin in range(0, self.count, _BLOCK_ROWS):
+            count, at = min(_BLOCK_ROWS, self.count - begin), start + begin * stride
+            for where, kind, word in wanted:
+                if (evenly(u8, kind, at + where, stride, count) != word).any():
+                    return False
+            for where, numbers in expected.items():
+                if (evenly(u8, ">i8", at + where, stride, count) != numbers[begin : begin + count]).any():
+                    return False
+        self.heads = evenly(u8, HEAD_V4, start, stride, self.count)
+        self.sys_flag = np.full(self.count, first.sys_flag[0])
+        self.has_ipv6, self.stored_at = first.has_ipv6, places.at + stored_at
+        self.body = Spans(places.at + body_at, places.at + body_end)
+        self.properties = Spans(places.at + properties_at, places.at + places.size)
+        self._has_no_pairs = first._has_no_pairs
+        return True
+
+    def _check_heads(self) -> None:
+        heads, places = self.heads, self.places
+        magic = heads["magic"]
+        self._is_v2 = magic == MAGIC_V2
+        self._fail(~self._is_v2 & (magic != MAGIC_V1), "no record begins here")
+        self._fail(heads["total_size"] != places.size, "the size in the record is not the one in the consume queue")
+        self._fail(heads["physical_offset"] != places.at + self.segment.base, "a record of another place")
+        if self.queue.offset_is_stored:
+            self._fail(heads["queue_id"] != self.queue.lane, "a record of another lane")
+            expected = np.arange(places.offset, places.offset + self.count)
+            self._fail(heads["queue_offset"] != expected, "a record with another queue offset")
+
+    def _find_body(self) -> None:
+        at = self.places.at
+        hosts = self.sys_flag & HOSTS_V6
+        self.has_ipv6 = bool(hosts.any())
+        if self.has_ipv6:
+            born, stored = ((hosts & flag) != 0 for flag in (SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6))
+            self.stored_at = at + STORE_TIMESTAMP_AT + HOST_V6_MORE * born
+            after = self.stored_at + (HEAD_V4_BYTES - STORE_TIMESTAMP_AT) + HOST_V6_MORE * stored
+            self._fail(after > at + self.places.size, "the record is too short for its addresses")
+            body_bytes = self.segment.gather(">i4", after - BODY_LENGTH_BYTES).astype(np.int64)
+        else:
+            self.stored_at = at + STORE_TIMESTAMP_AT
+            after = at + HEAD_V4_BYTES
+            body_bytes = self.heads["body_bytes"].astype(np.int64)
+        self.body = Spans(after, after + body_bytes)
+        ends = at + self.places.size
+        too_long = self.body.end + TAIL_BYTES_MIN + self._is_v2 > ends
+        self._fail((body_bytes < 0) | too_long, "the body is longer than its record")
+
+    def _check_tails(self) -> None:
+        if not self._tails_are_usual():
+            self._check_each_tail()
+
+    def _tails_are_usual(self) -> bool:
+        """Looks at topic, properties' length and the first property's name by one gather, where all
+        records are V1.
+
+        False, where anything is otherwise: then `_check_each_tail` finds out what.
+        """
+        at, topic = self.body.end, self.topic
+        kind, expected = usual_tail(topic)
+        is_other = not self.queue.offset_is_stored or len(topic) > V1_TOPIC_BYTES_MAX or bool(self._is_v2.any())
+        if is_other or int(at[-1]) + kind.itemsize > self.segment.size:
+            return False
+        tails = self.segment.gather_as(kind, at)
+        ends = self.places.at + self.places.size
+        properties_at = at + len(topic) + TAIL_BYTES_MIN
+        if any((tails[name] != word).any() for name, word in expected.items()):
+            return False
+        if (tails["properties_bytes"] != ends - properties_at).any():
+            return False
+        self.properties = Spans(properties_at, ends)
+        lengths = tails["properties_bytes"]
+        self._has_no_pairs = bool(((tails["name"] == CRC_WORD) & (lengths == CRC_PROPERTY_BYTES)).all())
+        return True
+
+    def _check_each_tail(self) -> None:
+        ends = self.places.at + self.places.size
+        topic_at = self.body.end + V1_TOPIC_LENGTH_BYTES + self._is_v2
+        topic_bytes = self.segment.u8[topic_at - 1].astype(np.int64)  # of V2 the low byte
+        if self._is_v2.any():
+            topic_bytes += np.where(self._is_v2, self.segment.u8[topic_at - 2].astype(np.int64) << 8, 0)
+        properties_at = topic_at + topic_bytes + PROPERTIES_LENGTH_BYTES
+        self._fail(properties_at > ends, "the topic is longer than its record")
+        length = self.segment.gather(">i2", properties_at - PROPERTIES_LENGTH_BYTES)
+        self._fail(length != ends - properties_at, "the properties are not as long as the record says")
+        if self.queue.offset_is_stored:
+            self._fail(topic_bytes != len(self.topic), "a record of another topic")
+            names = self.segment.gather(f"S{len(self.topic)}", topic_at)
+            self._fail(names != self.topic, "a record of another topic")
+        self.properties = Spans(properties_at, ends)
+
+    # ---- columns --------------------------------------------------------------------------------
+
+    def batch(self, schema: pa.Schema) -> pa.RecordBatch:
+        """All columns of the schema, which has names and types of columns.py."""
+        columns = [_BUILDERS[field.name](self, field.type) for field in schema]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    @cached_property
+    def pairs(self) -> Pairs | None:
+        """All properties; None where no record has any but the appended CRC."""
+        if self._has_no_pairs:
+            return None
+        spans = self.properties
+        lengths = spans.end - spans.start
+        if not ((lengths == 0) | (lengths == CRC_PROPERTY_BYTES)).all():
+            return parse_pairs(self.segment, spans.start, spans.end)
+        where = spans.start[lengths == CRC_PROPERTY_BYTES]
+        if len(where) and not (self.segment.gather(">i8", where) == CRC_WORD).all():
+            return parse_pairs(self.segment, spans.start, spans.end)
+        return None
+
+    def property_values(self, name: bytes, kind: pa.DataType) -> pa.Array:
+        if self.pairs is None:
+            return arrays.nulls(kind, self.count)
+        spans, which = self.pairs.value_by_row(name)
+        return arrays.take_spans(pa.py_buffer(self.pairs.data), spans, kind, which)
+
+    def pair_lists(self, kind: pa.DataType, *, headers: bool) -> pa.Array:
+        pairs = self.pairs or parse_pairs(self.segment, self.properties.start, self.properties.start)
+        if headers:
+            pairs = pairs.select(~pairs.reserved())
+            key_kind, value_kind = kind.value_type.field(0).type, kind.value_type.field(1).type
+        else:
+            key_kind, value_kind = kind.key_type, kind.item_type
+        data = pa.py_buffer(pairs.data)
+        keys = arrays.take_spans(data, Spans(pairs.name_at, pairs.name_end), key_kind)
+        values = arrays.take_spans(data, Spans(pairs.name_end + 1, pairs.value_end), value_kind)
+        return arrays.lists(kind, pairs.counts(), [keys, values], empty_is_null=headers)
+
+    def values(self, kind: pa.DataType) -> pa.Array:
+        if not (self.sys_flag & SysFlag.COMPRESSED).any():
+            return arrays.take_spans(self.segment.buffer, self.body, kind)
+        unpacked = []
+        for at, size in zip(self.places.at.tolist(), self.places.size.tolist(), strict=True):
+            record = decode(
+                self.segment.map, at, limit=at + size, physical_offset=self.segment.base + at, check_crc=False
+            )
+            unpacked.append(plain_body(record))
+        return arrays.binaries(unpacked)
+
+    def timestamps(self, ms: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
+        inside = np.clip(ms.astype(np.int64), -_MS_MOST, _MS_MOST)  # a client may have sent any number
+        return arrays.fixed(inside * 1000, kind)
+
+    def stored(self, kind: pa.DataType) -> pa.Array:
+        stored = self.segment.gather(">i8", self.stored_at) if self.has_ipv6 else self.heads["store_timestamp"]
+        return self.timestamps(stored, kind)
+
+    def message_ids(self, kind: pa.DataType) -> pa.Array:
+        if self.has_ipv6:
+            return self._message_ids_ipv6()
+        ids = np.empty(self.count, _MESSAGE_ID)
+        ids["store_host"], ids["physical_offset"] = self.heads["store_host"], self.heads["physical_offset"]
+        raw = ids.view(np.uint8).reshape(self.count, -1)
+        return arrays.fixed_strings(_HEX[np.stack((raw >> 4, raw & 15), axis=2).reshape(self.count, -1)], kind)
+
+    def _message_ids_ipv6(self) -> pa.Array:
+        found = []
+        rows = zip(self.stored_at.tolist(), self.sys_flag.tolist(), self.heads["physical_offset"].tolist(), strict=True)
+        for stored_at, sys_flag, physical_offset in rows:
+            at, size = stored_at + I64.size, host_bytes(sys_flag)["store_host"]
+            found.append(message_id(Host.decode(self.segment.map[at : at + size]), physical_offset).encode())
+        return pa.Array.from_buffers(pa.string(), self.count, arrays.binaries(found).buffers())
+
+    def numbers(self, values: npt.NDArray[Any], dtype: type[np.generic], kind: pa.DataType) -> pa.Array:
+        return arrays.fixed(np.ascontiguousarray(values.astype(dtype)), kind)
+
+    def constant(self, value: int, kind: pa.DataType) -> pa.Array:
+        return arrays.fixed(np.full(self.count, value, np.int32), kind)
+
+    def offsets(self, kind: pa.DataType) -> pa.Array:
+        return arrays.fixed(np.arange(self.places.offset, self.places.offset + self.count, dtype=np.int64), kind)
+
+
+_BUILDERS: dict[str, Callable[[Decoder, pa.DataType], pa.Array]] = {
+    "key": lambda rows, kind: rows.property_values(b"KEYS", kind),
+    "value": Decoder.values,
+    "topic": lambda rows, kind: arrays.constant_strings(rows.topic, rows.count),
+    "partition": lambda rows, kind: rows.constant(rows.queue.lane, kind),
+    "offset": Decoder.offsets,
+    "timestamp": Decoder.stored,
+    "timestampType": lambda rows, kind: rows.constant(CREATE_TIME_TYPE, kind),
+    "headers": lambda rows, kind: rows.pair_lists(kind, headers=True),
+    "tags": lambda rows, kind: rows.property_values(b"TAGS", kind),
+    "bornTimestamp": lambda rows, kind: rows.timestamps(rows.heads["born_timestamp"], kind),
+    "properties": lambda rows, kind: rows.pair_lists(kind, headers=False),
+    "physicalOffset": lambda rows, kind: rows.numbers(rows.heads["physical_offset"], np.int64, kind),
+    "messageId": Decoder.message_ids,
+    "size": lambda rows, kind: rows.numbers(rows.places.size, np.int32, kind),
+    "sysFlag": lambda rows, kind: rows.numbers(rows.sys_flag, np.int32, kind),
+}

@@ -1,0 +1,422 @@
+"""The life of a stage: started, woken, drained, stopped. RocketMQ's ServiceThread, as a process.
+
+A stage is a process that holds its stage lock, binds its bell, and then turns rounds: it waits for
+a wakeup or for the end of its interval, and works on every lane. It leaves when its owner closes
+its standard input (the owner's death closes it too), or on SIGTERM. Before it leaves it drains, for
+at most ten rounds, and says what is left.
+
+**No lost wakeup.** A producer that finds the stage awake does not ring. On x86 the producer's look
+at the sleep word may overtake its own store of `wrote`, so both could miss each other. The sleeper
+pays for that: it announces its sleep, looks at the positions, waits a millisecond (store buffers
+drain in far less), looks again, and only then sleeps for long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import signal
+import sys
+from abc import ABC, abstractmethod
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+import numpy.typing as npt
+import zmq
+
+from commitlog.appending.wakeups import WakeupReceiver, WakeupSender
+from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.config import Config
+from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.locks import holder_of, is_running, poll, stage_at, try_file, write_holder
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import CommitLogError, StageFailed, StoreNotFound, store_moved
+from commitlog.reading.view import attach_control
+from commitlog.shm.layout import STAGES, Header, Lane, Stage
+from commitlog.shm.statistics import record_duration
+from commitlog.stages.store_channel import StoreChannel
+from commitlog.stages.supervising.log_files import log_to_own_output
+
+DRAIN_ROUNDS = 10
+_DRAIN_ROUND_MS = 200
+_SETTLE_MS = 1
+_SPIN_NS = 1_000_000
+"""How long a stage goes on looking for work that somebody waits for, after it has found some."""
+_SERVE_NS = 5_000_000
+"""How long those who wait for a flush may keep a stage from the other lanes."""
+_HURRY_NS = 20_000_000
+"""How long the rest after work is short, after somebody has waited for a flush."""
+_SMALL_STEP_BYTES = 1 << 16
+_LARGE_STEP_BYTES = 1 << 20
+_STDIN = 0
+
+log = logging.getLogger(__name__)
+
+
+class BaseStage(ABC):
+    """Base of the four stages: its life, its waits and its words. A subclass does the work.
+
+    Of a subclass: `watched` are the lane words whose change is news to it. `reach` is the lane word
+    that says how far it has done its part of a synchronous flush; None: it has no part in one.
+    `fault_word` is the lane word for its errno.
+
+    Attributes: `lanes` is the live table of all lane rows, of shape (128, 128), in words;
+    `stage_row` are the words of this stage; `pool` is the pool's directory.
+    """
+
+    name: str
+    fault_word: int
+    watched: tuple[int, ...]
+    reach: int | None = None
+    interval_ms: int
+    linger_ms: int
+
+    def __init__(self, path: Path, channel: FileChannel | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.channel, self.clock = channel or self._channel_at(path), clock
+        self.directory = StoreDirectory(path, self.channel)
+        self._lock_fd = self._take_lock()
+        self.facts = self.directory.load()
+        self.config = Config.from_json(self.facts.config)
+        control = attach_control(self.directory, self.facts, writable=True)
+        if control is None or self.facts.pool is None:
+            raise StageFailed(
+                f"{path}: the {self.name} finds no pool of this store; start the store, not a single stage"
+            )
+        self.control, self.words = control, control.words
+        self.lanes: npt.NDArray[np.uint64] = control.lane_table()
+        self.pool = Path(self.facts.pool.directory)
+        self._pool_lock_fd = self._take_pool_lock()
+        self.stage_row = control.stage_row(self.name)
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._bell = WakeupReceiver(self.context, self.pool, self.name)
+        self.stopping = False
+        self._spin_until = self._hurry_until = 0
+        self._served: list[int] = []
+        self._rung = False  # frames wait in the bell; they are taken out after the round that they asked for
+        self._requested = self.lanes[:, Lane.FLUSH_REQUESTED]
+        self._reached = None if self.reach is None else self.lanes[:, self.reach]
+        self._not_before: dict[int, int] = {}  # lane → monotonic ns at which what has failed is tried again
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._poller = zmq.Poller()
+        for source in (self._bell.socket, _STDIN, self._wake_read):
+            self._poller.register(source, zmq.POLLIN)
+
+    @staticmethod
+    def _channel_at(path: Path) -> FileChannel:
+        """The disk as this stage sees it. Raises StoreNotFound."""
+        try:
+            return StoreChannel(path)
+        except OSError as error:
+            raise StoreNotFound(f"{path}: {error.strerror}; start the store, not a single stage") from error
+
+    def _take_lock(self) -> int:
+        """Takes the stage's own lock, which alone decides that there is one of it.
+
+        It waits for the lock as long as a start may take. An orphan may have it: a stage that was
+        launched just before its supervisor was killed, and so late that the next start has let the
+        lock go for this stage. This one waits until the orphan has drained. Raises StageFailed.
+        """
+        wait_ms = Config.from_json(self.directory.load().config).supervisor.start_wait_ms
+        until = self.clock.monotonic_ns() + wait_ms * 1_000_000
+        path = self.directory.stage_lock_file(self.name)
+        fd = poll(lambda: try_file(path, self.channel), until, self.clock)
+        if fd is None:
+            holder = holder_of(path, self.channel)
+            raise StageFailed(f"{self.directory.path}: a {self.name} is running already (pid {holder})")
+        write_holder(fd, self.channel)
+        return fd
+
+    def _take_pool_lock(self) -> int:
+        """Takes the lock at its other place, which nobody removes together with the lock file.
+
+        See commitlog/disk/locks.py. Raises StageFailed.
+        """
+        fd = self.channel.open(self.control.region.path, write=True)
+        if not self.channel.try_lock(fd, stage_at(self.name)):
+            self.channel.close(fd)
+            raise StageFailed(f"{self.directory.path}: a {self.name} is running already, and its lock file was removed")
+        return fd
+
+    # ---- what a stage is ------------------------------------------------------------------------
+
+    @abstractmethod
+    def work(self) -> int:
+        """Turns one round over all lanes. Returns how much moved: bytes, or 1 for any step.
+
+        After a large step the stage does not rest.
+        """
+
+    @abstractmethod
+    def left(self) -> int:
+        """How much this stage has still to do before it may leave: bytes, or steps."""
+
+    def waiting_lanes(self) -> list[int]:
+        """Lanes where somebody waits for a synchronous flush and this stage's part is not done.
+
+        A lane whose last step failed is not among them before it may be tried again.
+        """
+        if self._reached is None:
+            return []
+        now = self.clock.monotonic_ns()
+        lanes: list[int] = np.flatnonzero(self._requested > self._reached).tolist()
+        return [lane for lane in lanes if self._not_before.get(lane, 0) <= now]
+
+    def is_awaited(self, lane: int) -> bool:
+        """Whether a synchronous flush of a lane can be carried on by this stage now."""
+        return False
+
+    def advance(self, lane: int, now: int) -> int:
+        """Does one step of one lane. Returns how many bytes moved. `now`: monotonic ns."""
+        return 0
+
+    def on_start(self) -> None:
+        """Called before the first round."""
+
+    def on_wait_end(self) -> None:
+        """Called after each wait, with or without work: a stage's house-keeping.
+
+        RocketMQ's onWaitEnd.
+        """
+
+    def on_stop(self) -> None:
+        """Called after the last round: gives descriptors and mappings back."""
+
+    def bell_of(self, stage: str) -> WakeupSender:
+        """The sender that wakes another stage."""
+        return WakeupSender(self.context, self.pool, stage, self.control.stage_row(stage))
+
+    # ---- its life -------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Turns rounds until it is told to stop, drains, leaves. Raises StoreMoved."""
+        row = self.stage_row
+        row[Stage.PID] = os.getpid()
+        row[Stage.STARTED_MS] = self.clock.wall_ms()
+        row[Stage.SLEEP] = (row[Stage.SLEEP] + 2) & ~1  # whatever a killed one left: awake
+        self.beat()
+        self.on_start()
+        log.info("%s started, pid %d, generation %d", self.name, os.getpid(), self.control.generation)
+        seen: int | None = None  # what `news` said before a round that found nothing to do
+        while not self.stopping:
+            moved = self._round()
+            if moved:
+                seen = None
+                if self.linger_ms and moved < _LARGE_STEP_BYTES:
+                    self._linger()
+                else:
+                    self._poll(0)  # an order to stop comes through in any rush
+            elif seen is None:
+                seen = self.news()
+                continue
+            else:
+                self.wait_for_running(self.interval_ms, seen)
+                seen = None if self._rung else self.news()
+            self.beat()
+            self._check_place()
+            self.on_wait_end()
+        row[Stage.SLEEP] += 2  # a producer that sends on looks up, and learns that the store is closing
+        self._drain()
+        self._check_place()
+        self.on_stop()
+        self._close()
+
+    def _round(self) -> int:
+        """Works, and only then takes out the frames that rang for the work.
+
+        A stage that comes out of sleep has cold caches, and somebody waits for the work. The frames
+        are taken out before anything that may wait: where one of them came for more, that is seen
+        as news by then.
+        """
+        moved = self.work()
+        if self._rung:
+            self._rung = False
+            self.stage_row[Stage.BAD_FRAMES] += self._bell.drain()[1]
+        return moved
+
+    def news(self) -> int:
+        """A number that changes when any watched word does: the words only grow, so this is their
+        sum.
+        """
+        return int(self.lanes[:, self.watched].sum())
+
+    def wait_for_running(self, interval_ms: int, seen: int) -> None:
+        """Sleeps until a wakeup, the end of the interval, or the stop.
+
+        `seen` is what `news` said before the last round. Returns at once where it says something
+        else now. What the round saw and could not do (a segment is missing, the disk is full) is no
+        news, so a blocked stage sleeps too.
+        """
+        row = self.stage_row
+        if self._serve_waiters():
+            return
+        row[Stage.SLEEP] += 1  # odd: asleep, ring me
+        try:
+            if self.news() != seen or self._poll(_SETTLE_MS) or self.news() != seen:
+                return
+            if self._poll(max(interval_ms - _SETTLE_MS, 0)):
+                row[Stage.WAKEUPS] += 1
+        finally:
+            row[Stage.SLEEP] += 1
+
+    def _serve_waiters(self) -> bool:
+        """Serves the lanes that wait for a synchronous flush at once. True when something moved.
+
+        A wakeup takes as long as a whole step does, so the stage looks at these lanes again and
+        again in place of sleeping. After a small step it looks for a moment longer, because whoever
+        waits for each message comes back at once. After five milliseconds the other lanes get their
+        turn.
+
+        A stage that finds nothing to do yields: three processes do so, and there may be two cores
+        only.
+        """
+        clock = self.clock.monotonic_ns
+        now = clock()
+        end = now + _SERVE_NS
+        if lanes := self.waiting_lanes():
+            self._served, self._spin_until, self._hurry_until = lanes, now + _SPIN_NS, now + _HURRY_NS
+        moved = False
+        while now < self._spin_until and now < end:
+            for lane in self._served:
+                if self.is_awaited(lane) and (step := self.advance(lane, now)):
+                    moved = True
+                    lanes = self.waiting_lanes()
+                    self._spin_until = clock() + _SPIN_NS if lanes or step < _SMALL_STEP_BYTES else 0
+                    self._served = lanes or self._served
+                    break
+            else:
+                os.sched_yield()
+            now = clock()
+        if moved:
+            self._poll(0)
+        return moved
+
+    def _linger(self) -> None:
+        """Rests after work, so that a busy pipeline makes few large steps.
+
+        It does not rest while somebody waits for a flush.
+        """
+        if self._serve_waiters():
+            return
+        self.stage_row[Stage.LINGERING] = 1
+        linger_ms = min(self.linger_ms, 1) if self.clock.monotonic_ns() < self._hurry_until else self.linger_ms
+        woken = self._poll(0 if self.waiting_lanes() else linger_ms)  # polls always: an order to stop comes through
+        self.stage_row[Stage.LINGERING] = 0
+        if woken:
+            self._serve_waiters()
+
+    def _poll(self, milliseconds: int) -> bool:
+        """Waits for a wakeup or an order to stop. True when one of them came."""
+        events = dict(self._poller.poll(milliseconds))
+        if not events:
+            return False
+        if self._bell.socket in events:
+            self._rung = True
+        if self._wake_read in events:
+            os.read(self._wake_read, 4096)
+        if _STDIN in events and not os.read(_STDIN, 4096):
+            self.stopping = True
+            self._poller.unregister(_STDIN)
+        return True
+
+    def beat(self) -> None:
+        """Stores the heartbeat, by which the supervisor tells a hung stage from an idle one."""
+        row = self.stage_row
+        row[Stage.HEARTBEAT] = self.clock.monotonic_ns()
+        row[Stage.ROUNDS] += 1
+
+    def set_fault(self, lane: int, code: int) -> bool:
+        """Tells those who wait for a lane what keeps this stage from it. True when that is new.
+
+        `code`: an errno, or 0 for nothing.
+        """
+        row = self.control.row(lane)
+        if row[self.fault_word] == code:
+            return False
+        row[self.fault_word] = code
+        level = logging.WARNING if code else logging.INFO
+        log.log(level, "lane %d: fault %s", lane, errno.errorcode.get(code, "healed"))
+        return True
+
+    def count_action(self, nanoseconds: int) -> None:
+        """Counts one action (a commit, a sync, …) and how long it took."""
+        self.stage_row[Stage.ACTIONS] += 1
+        record_duration(self.stage_row, Stage.HISTOGRAM, nanoseconds)
+
+    def _drain(self) -> None:
+        """Works on until nothing is left, or until ten rounds have moved nothing.
+
+        Nobody would kill an orphan for being late, so an orphan ends its drain itself when the time
+        of a stop is over.
+        """
+        if self._is_orphan():
+            self.words[Header.CLOSING] = 1  # nobody else is left to tell the producers, which might never pause
+        deadline = self.clock.monotonic_ns() + self.config.supervisor.stop_timeout_ms * 1_000_000
+        idle_rounds = 0
+        while self.left() and idle_rounds < DRAIN_ROUNDS:
+            self._check_place()
+            seen = self.news()
+            if not self._round():
+                idle_rounds += 1
+                self.wait_for_running(_DRAIN_ROUND_MS, seen)
+            self.beat()
+            if self.clock.monotonic_ns() > deadline and self._is_orphan():
+                break
+        left = self.left()
+        self.stage_row[Stage.LEFT] = left
+        if left:
+            log.warning(
+                "%s leaves, %s bytes left: they stay in the pool, and the next start goes on with it", self.name, left
+            )
+        else:
+            log.info("%s drained", self.name)
+
+    def _check_place(self) -> None:
+        """Leaves at once, as if it were killed, where another directory is at the store's path.
+
+        The same where no directory is there. The pool has all that is not flushed, and the next
+        start of the store goes on with it. Raises StoreMoved.
+        """
+        if not self.control.is_at(self.directory.path):
+            self._close()
+            raise store_moved(self.directory.path, self.pool)
+
+    def _is_orphan(self) -> bool:
+        """Whether the supervisor is dead: it holds the store's lock for its whole life."""
+        return not is_running(self.directory, self.pool)
+
+    def _close(self) -> None:
+        self.stage_row[Stage.PID] = 0
+        self.stage_row[Stage.SLEEP] += 2
+        self._bell.close()
+        self.context.destroy(linger=0)
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+        del self.lanes, self._requested, self._reached
+        self.channel.close(self._pool_lock_fd)
+        self.channel.close(self._lock_fd)
+
+    def request_stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
+        """Has the stage stop, as if the owner had closed its standard input. Handles SIGTERM."""
+        self.stopping = True
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_write, b"s")
+
+
+def main(kind: type[BaseStage]) -> None:
+    """Runs a stage process: `python -P -m commitlog.stages.<name> STORE`.
+
+    Its output goes to the stage's log file in the store.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert kind.name in STAGES
+    log_to_own_output(StoreDirectory(sys.argv[1]).logs_directory / f"{kind.name}.log")
+    try:
+        stage = kind(Path(sys.argv[1]))
+        signal.signal(signal.SIGTERM, stage.request_stop)
+        stage.run()
+    except CommitLogError as error:
+        log.error("%s: %s", type(error).__name__, error)
+        sys.exit(1)

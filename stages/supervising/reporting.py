@@ -1,0 +1,34 @@
+"""What the supervisor tells the owner of a store: a JSON object a line, on its standard output."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from commitlog.errors import CommitLogError
+from commitlog.lines import to_json
+
+_STDOUT = 1
+
+log = logging.getLogger(__name__)
+
+
+def tell(message: dict[str, Any]) -> None:
+    """Sends one report. An owner that is gone hears nothing."""
+    try:
+        os.write(_STDOUT, to_json(message) + b"\n")
+    except BrokenPipeError:
+        log.info("the owner is gone: %s", message)
+
+
+def tell_error(error: CommitLogError) -> None:
+    """Names an error to the owner and in the log."""
+    log.error(str(error))
+    tell({"error": type(error).__name__, "message": str(error)})
+
+
+def warn(text: str) -> None:
+    """Sends a warning to the owner and to the log."""
+    log.warning(text)
+    tell({"warning": text})

@@ -1,0 +1,181 @@
+"""A store that is open: starts its stages, watches them, and stops them in order."""
+
+from __future__ import annotations
+
+import logging
+import select
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+
+from commitlog.clock import Clock
+from commitlog.config import Config
+from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.store_directory import StoreDirectory, StoreFacts
+from commitlog.errors import CommitLogError, StageFailed, StoreMoved
+from commitlog.shm.layout import Header
+from commitlog.shm.positions import ControlRegion
+from commitlog.shm.statistics import take_sample
+from commitlog.stages.supervising.reporting import tell_error, warn
+from commitlog.stages.supervising.stage_processes import StageProcess, StageProcesses, stage_module
+from commitlog.stages.supervising.stopping import close_store, give_up_pool, is_undrained, rewrites_are_left
+from commitlog.stages.supervising.store_watch import StoreWatch
+from commitlog.status import StopReport
+
+_STDIN = 0
+_POLL_MS = 200
+_POLL_SECONDS = 0.005
+_DRAIN_AGAIN_NS = 3_000_000_000
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class StopRequest:
+    """What SIGTERM asks for. The first one asks to stop; one that comes while the store stops, to
+    hurry.
+    """
+
+    stop: bool = False
+    hurry: bool = False
+
+    def on_signal(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
+        """The handler of SIGTERM."""
+        self.hurry, self.stop = self.stop, True
+
+
+class RunningStore:
+    """An open store: its locks are held, and its pool is this start's.
+
+    `made_pool`: this start has made the pool. `stages`: the processes, none before `start_stages`.
+    """
+
+    def __init__(
+        self,
+        directory: StoreDirectory,
+        facts: StoreFacts,
+        control: ControlRegion,
+        config: Config,
+        channel: FileChannel,
+        clock: Clock,
+        *,
+        made_pool: bool,
+        report: Callable[[str], None] = warn,
+        module_of: Callable[[str], str] = stage_module,
+        request: StopRequest | None = None,
+    ) -> None:
+        self.directory, self.facts, self.control = directory, facts, control
+        self.channel, self.clock, self.report = channel, clock, report
+        self.request = request or StopRequest()
+        self.store_watch = StoreWatch(directory, control)
+        self.stages = StageProcesses(directory, control, config.supervisor, channel, clock, report, module_of)
+        self._made_pool = made_pool
+
+    def start_stages(self) -> None:
+        """Returns when all stages work. Raises StageFailed, OSError; then the start is given up."""
+        try:
+            self.stages.start()
+        except (CommitLogError, OSError):
+            self.give_up()
+            raise
+
+    def beat(self) -> None:
+        """Shows that the supervisor lives, and takes a sample of the throughput now and then."""
+        now = self.control.words[Header.SUPERVISOR_HEARTBEAT] = self.clock.monotonic_ns()
+        take_sample(self.control.words, now)
+
+    def give_up(self) -> None:
+        """Ends a start that failed: no stage stays, and no pool that this start has made. A pool that
+        a producer has found meanwhile and sent to stays for the next start, as after any stop.
+        """
+        try:
+            self.stages.kill()
+            if self._made_pool:
+                self.control.words[Header.CLOSING] = 1
+                give_up_pool(self.directory, self.facts, self.control, self.channel)
+        except OSError as error:  # the owner hears why the start has failed all the same
+            log.warning("what this start has made stays: %s", error)
+        finally:
+            self.control.close()
+
+    # ---- watching -------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Starts again what dies, until the owner asks to stop or goes away. Raises StageFailed,
+        PoolUnlinked, StoreMoved.
+        """
+        poller = select.poll()
+        poller.register(_STDIN, select.POLLIN)
+        for stage in self.stages.by_name.values():
+            poller.register(stage.pidfd, select.POLLIN)
+        while not self.request.stop:
+            events = {fd for fd, _ in poller.poll(self._milliseconds_to_wait())}
+            self.beat()
+            if _STDIN in events:  # "stop", or the owner is gone
+                return
+            self.store_watch.check()
+            for stage in list(self.stages.by_name.values()):
+                self._watch_stage(stage, events, poller)
+
+    def _watch_stage(self, stage: StageProcess, events: set[int], poller: select.poll) -> None:
+        if stage.pidfd in events:
+            poller.unregister(stage.pidfd)
+            self.stages.bury(stage)
+        elif stage.start_at and stage.start_at <= self.clock.monotonic_ns():
+            again = self.stages.restart(stage)
+            if again is not None:
+                poller.register(again.pidfd, select.POLLIN)
+        elif not stage.start_at:
+            self.stages.kill_if_hung(stage)
+
+    def _milliseconds_to_wait(self) -> float:
+        """Until a dead stage is to be started again, one round at most."""
+        start_at = self.stages.next_start()
+        if start_at is None:
+            return _POLL_MS
+        return max(min(_POLL_MS, (start_at - self.clock.monotonic_ns()) / 1e6), 0)
+
+    # ---- stopping -------------------------------------------------------------------------------
+
+    def stop(self) -> StopReport:
+        """Tells producers, lets the stages drain in order, writes the last positions, and removes the
+        pool. Where the store's path leads elsewhere the pool stays, and nothing is written.
+        """
+        self.request.stop = True  # from here on a SIGTERM hurries
+        self.control.words[Header.CLOSING] = 1
+        all_had_time = self.stages.stop(self._is_hurried)
+        try:
+            self.store_watch.check_place()
+            if self._can_drain_more() and all_had_time and not self.request.hurry:
+                self._drain_again()
+                self.store_watch.check_place()
+            report = close_store(self.directory, self.facts, self.control, self.channel)
+        except StoreMoved as error:
+            tell_error(error)
+            report = StopReport(drained=False, kept=(str(error),))
+        self.control.words[Header.SUPERVISOR_PID] = 0
+        self.control.close()
+        return report
+
+    def _is_hurried(self) -> bool:
+        return self.request.hurry
+
+    def _can_drain_more(self) -> bool:
+        """Whether something is left only because a stage was dead, or asked for a rewrite when the
+        committer had gone.
+        """
+        return (rewrites_are_left(self.control) or self.stages.has_failed()) and is_undrained(self.control)
+
+    def _drain_again(self) -> None:
+        """Lets all stages run a second and last time, together: what a flusher asks to be written
+        again needs a committer.
+        """
+        log.info("something is left that another round of the stages can do")
+        try:
+            self.stages.start()
+        except (StageFailed, OSError) as error:
+            self.report(str(error))
+        deadline = self.clock.monotonic_ns() + _DRAIN_AGAIN_NS
+        while is_undrained(self.control) and self.clock.monotonic_ns() < deadline and not self.request.hurry:
+            self.clock.sleep(_POLL_SECONDS)
+        self.stages.stop(self._is_hurried)

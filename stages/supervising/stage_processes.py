@@ -1,0 +1,212 @@
+"""The stages of a running store, as processes: starts them, notes their deaths, kills those that hang,
+and stops them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from commitlog.clock import Clock
+from commitlog.config import SupervisorConfig
+from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import StageFailed
+from commitlog.shm.layout import STAGES, Stage
+from commitlog.shm.positions import ControlRegion
+from commitlog.stages.supervising.log_files import last_lines, open_log
+from commitlog.stages.supervising.patience import Heartbeats, Patience
+
+STOP_ORDER = ("committer", "flusher", "dispatcher", "allocator")
+_START_NS = 20_000_000_000
+_BACKOFF_SECONDS_MAX = 2.0
+_ROUNDS_OF_A_LIFE = 3
+"""A stage that has turned so many rounds could work: whatever killed it, it is started again at
+once.
+"""
+_POLL_SECONDS = 0.005
+
+
+def stage_module(name: str) -> str:
+    """The module that is run as a stage."""
+    return f"commitlog.stages.{name}"
+
+
+@dataclass
+class StageProcess:
+    """One stage as the supervisor sees it."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    pidfd: int
+    """−1 once it is dead and buried."""
+    rounds: int
+    """How many rounds earlier stages of its name have turned."""
+    deaths: list[int] = field(default_factory=list)
+    """When stages of its name died, monotonic ns, within the window."""
+    stillborn: int = 0
+    """How many in a row died before they could work."""
+    start_at: int = 0
+    """When it is to be started again, monotonic ns; 0 while it runs."""
+
+
+class StageProcesses:
+    """All stages of one store, by name. `warn` hears of deaths and kills; `module_of` gives the module
+    that is run as a stage.
+    """
+
+    def __init__(
+        self,
+        directory: StoreDirectory,
+        control: ControlRegion,
+        config: SupervisorConfig,
+        channel: FileChannel,
+        clock: Clock,
+        warn: Callable[[str], None],
+        module_of: Callable[[str], str] = stage_module,
+    ) -> None:
+        self.by_name: dict[str, StageProcess] = {}
+        self.heartbeats = Heartbeats(control, clock)
+        self._directory, self._control, self._config = directory, control, config
+        self._channel, self._clock, self._warn, self._module_of = channel, clock, warn, module_of
+
+    # ---- starting -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts all of them, and waits until each turns its rounds. Raises StageFailed with the last
+        line of a stage's log, OSError.
+        """
+        for name in STAGES:
+            self.by_name[name] = self._launch(name)
+        patience = Patience(self._clock, _START_NS)
+        for stage in self.by_name.values():
+            row = self._control.stage_row(stage.name)
+            while row[Stage.PID] != stage.process.pid:
+                if stage.process.poll() is not None or patience.is_over():
+                    raise StageFailed(f"the {stage.name} did not start: {self._last_words(stage.name)}")
+                self._clock.sleep(_POLL_SECONDS)
+
+    def _launch(self, name: str, before: StageProcess | None = None) -> StageProcess:
+        self._channel.create_directory(self._directory.logs_directory, below=self._directory.path)
+        fd = open_log(self._directory.logs_directory / f"{name}.log")
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", self._module_of(name), str(self._directory.path)],
+                stdin=subprocess.PIPE,
+                stdout=fd,
+                stderr=fd,
+                start_new_session=True,
+            )
+        finally:
+            os.close(fd)
+        stage = StageProcess(name, process, os.pidfd_open(process.pid), self._rounds(name))
+        if before is not None:
+            stage.deaths, stage.stillborn = before.deaths, before.stillborn
+        return stage
+
+    def _rounds(self, name: str) -> int:
+        return self._control.stage_row(name)[Stage.ROUNDS]
+
+    def _last_words(self, name: str) -> str:
+        path = self._directory.logs_directory / f"{name}.log"
+        try:
+            lines = last_lines(path, channel=self._channel)
+        except OSError as error:
+            return f"its log can't be read: {error}"
+        return f"{lines[-1] if lines else 'it said nothing'} (see {path})"
+
+    # ---- restarting -----------------------------------------------------------------------------
+
+    def restart(self, stage: StageProcess) -> StageProcess | None:
+        """Starts a dead stage again. None where the machine refuses it now (no process, no descriptor,
+        no log): it is tried again later.
+        """
+        try:
+            again = self._launch(stage.name, stage)
+        except OSError as error:
+            stage.start_at = self._clock.monotonic_ns() + int(_BACKOFF_SECONDS_MAX * 1e9)
+            self._warn(f"the {stage.name} can't be started now: {error}")
+            return None
+        self.by_name[stage.name] = again
+        return again
+
+    def next_start(self) -> int | None:
+        """When the next dead stage is to be started again, monotonic ns; None where none is dead."""
+        return min((stage.start_at for stage in self.by_name.values() if stage.start_at), default=None)
+
+    def bury(self, stage: StageProcess) -> None:
+        """Notes a stage's death, and when to start it again: at once, or with back-off where the last
+        ones died young. Raises StageFailed after too many deaths.
+        """
+        code = stage.process.wait()
+        os.close(stage.pidfd)
+        stage.pidfd = -1
+        if stage.process.stdin:
+            stage.process.stdin.close()
+        now = self._clock.monotonic_ns()
+        window = self._config.restarts_window_ms * 1_000_000
+        stage.deaths = [at for at in stage.deaths if now - at < window] + [now]
+        if len(stage.deaths) > self._config.restarts_max:
+            raise StageFailed(
+                f"the {stage.name} died {len(stage.deaths)} times in {window // 10**9} s, it is given up: "
+                f"{self._last_words(stage.name)}"
+            )
+        has_worked = self._rounds(stage.name) - stage.rounds >= _ROUNDS_OF_A_LIFE
+        stage.stillborn = 0 if has_worked else stage.stillborn + 1
+        delay = 0.0 if stage.stillborn < 2 else min(0.05 * 2 ** (stage.stillborn - 2), _BACKOFF_SECONDS_MAX)
+        stage.start_at = now + max(int(delay * 1e9), 1)
+        when = f"in {delay:g} s" if delay else "at once"
+        self._control.stage_row(stage.name)[Stage.RESTARTS] += 1
+        self._warn(f"the {stage.name} (pid {stage.process.pid}) died with {code}; it is started again {when}")
+
+    def kill_if_hung(self, stage: StageProcess) -> None:
+        """Kills a stage whose heart stands still for long while this process runs. The stage's lock
+        tells when it is gone.
+        """
+        limit_ns, pid = self._config.hung_after_ms * 1_000_000, stage.process.pid
+        silent_ns = self.heartbeats.silent_for(stage.name, pid, limit_ns, _START_NS)
+        if silent_ns:
+            self._warn(f"the {stage.name} (pid {pid}) gave no sign for {silent_ns // 10**9} s; it is killed")
+            stage.process.kill()
+
+    # ---- stopping -------------------------------------------------------------------------------
+
+    def stop(self, is_hurried: Callable[[], bool]) -> bool:
+        """Lets the stages drain and leave, one after the other. Whoever needs too long is killed, and
+        so is everybody once `is_hurried`. Whether nobody had to be killed.
+        """
+        were_done = [self._stop(self.by_name[name], is_hurried) for name in STOP_ORDER]
+        return all(were_done)
+
+    def _stop(self, stage: StageProcess, is_hurried: Callable[[], bool]) -> bool:
+        if stage.pidfd < 0:  # dead, and waits to be started again
+            return True
+        if stage.process.stdin:
+            stage.process.stdin.close()
+        is_done = True
+        patience = Patience(self._clock, self._config.stop_timeout_ms * 1_000_000)
+        while stage.process.poll() is None:
+            if patience.is_over() or is_hurried():
+                is_done = False
+                late = "after a second signal" if is_hurried() else "when its time was up"
+                self._warn(f"the {stage.name} was still draining {late}; it is killed")
+                stage.process.kill()
+                stage.process.wait()
+                break
+            self._clock.sleep(_POLL_SECONDS)
+        os.close(stage.pidfd)
+        stage.pidfd = -1
+        return is_done
+
+    def has_failed(self) -> bool:
+        """Whether a stage ended with an error, once all of them have ended."""
+        return any(stage.process.returncode != 0 for stage in self.by_name.values())
+
+    def kill(self) -> None:
+        """Kills all of them, and waits until they are gone."""
+        for stage in self.by_name.values():
+            stage.process.kill()
+            stage.process.wait()

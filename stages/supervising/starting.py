@@ -1,0 +1,137 @@
+"""Opens a store: from a path and a configuration to a running store, or to a named error.
+
+An error leaves everything as it was that is another owner's. Locks come first: nothing that exists is
+looked into, and nothing is written, before they are held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.config import AUTO_SEGMENT_BYTES_MAX, MIN_SEGMENT_BYTES, Config
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.store_directory import StoreDirectory, StoreFacts, new_store_id
+from commitlog.errors import CommitLogError, StoreNotFound, StoreRefused
+from commitlog.opening.pool import open_pool
+from commitlog.opening.pool_sizing import check_lane_fits, choose_segment_bytes
+from commitlog.reading.view import attach_control
+from commitlog.shm.layout import Header
+from commitlog.stages.supervising.reporting import warn
+from commitlog.stages.supervising.running_store import RunningStore, StopRequest
+from commitlog.stages.supervising.stage_processes import stage_module
+from commitlog.stages.supervising.store_locks import StoreLocks
+
+_LEFT_OF_A_START = {"lock", "locks", "logs", "lanes"}
+
+
+class StoreOpening:
+    """See the module. `locks` are held from `run` on, until they are closed or the process ends."""
+
+    def __init__(
+        self,
+        path: Path,
+        config: Config,
+        channel: FileChannel = DISK,
+        clock: Clock = SYSTEM_CLOCK,
+        *,
+        report: Callable[[str], None] = warn,
+        module_of: Callable[[str], str] = stage_module,
+        request: StopRequest | None = None,
+    ) -> None:
+        self.directory = StoreDirectory(path, channel)
+        self.locks = StoreLocks(self.directory, channel, clock, config.supervisor.start_wait_ms)
+        self._config, self._channel, self._clock = config, channel, clock
+        self._report, self._module_of, self._request = report, module_of, request
+
+    def run(self, on_locked: Callable[[], None] = lambda: None) -> RunningStore:
+        """Takes the locks, makes the store if it is missing, and opens its pool. No stage runs yet.
+
+        `on_locked` is called when the store is ours: before that, not even its log may be written.
+        Raises StoreRunning, StoreRefused, StoreDamaged, StoreTooNew, NotEnoughSharedMemory,
+        PoolNotAdopted, RecoveryError, UnsafePath, DiskError, OSError.
+        """
+        facts = self._load_or_plan()
+        self.locks.take()
+        on_locked()
+        facts = replace(self._load_or_make(facts), config=self._config.to_json())
+        if last := attach_control(self.directory, facts):
+            last.close()
+            self.locks.take_in(last.region.path.parent)
+        last_pool = facts.pool
+        control, facts = open_pool(self.directory, facts, self._channel, self._report)
+        store = RunningStore(
+            self.directory, facts, control, self._config, self._channel, self._clock,
+            made_pool=facts.pool != last_pool, report=self._report, module_of=self._module_of, request=self._request,
+        )  # fmt: skip
+        try:
+            self.locks.take_in(control.region.path.parent)
+            self.directory.save(facts)
+            control.words[Header.SUPERVISOR_PID] = os.getpid()
+            store.beat()
+            self._mark_lanes_dirty()
+            self.locks.let_stages_go()
+        except (CommitLogError, OSError):
+            store.give_up()
+            raise
+        return store
+
+    # ---- the store's directory ------------------------------------------------------------------
+
+    def _load_or_plan(self) -> StoreFacts:
+        """The facts of the store, or those of the store to be made. Nothing is created before all
+        that speaks against a start was looked for.
+        """
+        try:
+            facts = self.directory.load()
+            self.directory.check_owner()
+            check_lane_fits(facts.segment_bytes, self._config.store.buffers_per_lane)
+            return facts
+        except StoreNotFound:
+            parent = next(p for p in (self.directory.path, *self.directory.path.parents) if p.exists())
+            if not os.access(parent, os.W_OK | os.X_OK):
+                raise StoreRefused(f"{parent}: no permission to make a store here; choose another path") from None
+            if self.directory.path.exists():
+                self.directory.check_owner()
+                self._refuse_foreign()
+            wanted = self._config.store
+            largest = wanted.segment_bytes or AUTO_SEGMENT_BYTES_MAX
+            smallest = wanted.segment_bytes or MIN_SEGMENT_BYTES
+            size = choose_segment_bytes(wanted.buffers_per_lane, largest, smallest)
+            return StoreFacts(id=new_store_id(), segment_bytes=size)
+
+    def _refuse_foreign(self) -> None:
+        """Raises StoreRefused for a directory with things in it that no start of a store has left."""
+        draft = f".{self.directory.file.name}."
+        names = self._channel.list(self.directory.path)
+        foreign = [name for name in names if name not in _LEFT_OF_A_START and not name.startswith(draft)]
+        if foreign:
+            raise StoreRefused(
+                f"{self.directory.path} is a directory with other things in it ({', '.join(foreign[:3])}); "
+                f"give a new or an empty one"
+            )
+
+    def _load_or_make(self, planned: StoreFacts) -> StoreFacts:
+        """Loads the facts once more, now that nobody else can change them. Where there is no store, it
+        is made as planned.
+        """
+        try:
+            facts = self.directory.load()
+        except StoreNotFound:
+            # a parent that may not be opened is somebody else's, and so was the making of our
+            # directory
+            with contextlib.suppress(PermissionError):
+                self._channel.sync_directory(self.directory.path.parent)
+            self.directory.save(planned)
+            facts = planned
+        self._channel.create_directory(self.directory.lanes_directory, below=self.directory.path)
+        return facts
+
+    def _mark_lanes_dirty(self) -> None:
+        """Writes RocketMQ's `abort` file, which is in a store root from its start to its proper end."""
+        for lane in self.directory.lane_numbers():
+            self._channel.replace_file(self.directory.lane(lane).abort_file, str(os.getpid()).encode())

@@ -1,0 +1,30 @@
+"""Readers of one name, for tests of named readers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from commitlog.message import Message
+from commitlog.reader import Reader
+from commitlog.reading.named_readers import NamedReader, NamedReaders
+from tests.builders.hand_made import HandMadeStore
+
+Places = list[tuple[str, int, int]]
+
+
+def billing(store: HandMadeStore, **options: Any) -> Reader:
+    return Reader(store.path, **{"topic": "orders", "name": "billing"} | options)
+
+
+def place(message: Message) -> tuple[str, int, int]:
+    return message.topic, message.partition, message.offset
+
+
+def rest(store: HandMadeStore, **options: Any) -> Places:
+    """What a reader of the name is given now."""
+    with billing(store, **options) as reader:
+        return list(map(place, reader))
+
+
+def stored(store: HandMadeStore, name: str = "billing") -> NamedReader:
+    return NamedReaders(store.directory).load(name)

@@ -1,0 +1,185 @@
+"""README and docs/ say what is true: examples run, and commands, knobs, options, errors and links
+are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import typer.main
+
+from commitlog import Producer, Store, errors
+from commitlog.cli.app import COMMANDS, app
+from commitlog.config import Config
+from commitlog.config_file import load_config
+from commitlog.spark.options import SINK_SPELLING, SPELLING
+from commitlog.spark.rows.schema import ALL_COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parent.parent
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [*sorted(ROOT.glob("*.md")), *DOCS]
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_CODE = re.compile(r"`([^`\n]+)`")
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_KNOB = re.compile(rf"(?<![\w./])({'|'.join(field.name for field in dataclasses.fields(Config))})\.([a-z_]+)\b")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The fenced blocks of one language, in their order."""
+    return [text for found, text in _BLOCK.findall(page.read_text()) if found == language]
+
+
+def inline(page: Path) -> Iterator[str]:
+    """What stands in backticks in the prose and in tables."""
+    yield from _CODE.findall(_BLOCK.sub("", page.read_text()))
+
+
+def uses_spark(page: Path) -> bool:
+    return "commitlog.spark" in "".join(blocks(page, "python"))
+
+
+def named(pages: list[Path]) -> list[object]:
+    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages]
+
+
+def run_examples(page: Path, directory: Path) -> None:
+    """All of a page's Python as one program, in an empty directory. What it prints is what the
+    page's blocks of `text` show.
+    """
+    program = directory / "examples.py"
+    program.write_text("\n".join(blocks(page, "python")))
+    done = subprocess.run([sys.executable, program], cwd=directory, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    assert done.stdout == "".join(blocks(page, "text")), done.stderr[-4000:]
+
+
+@pytest.mark.parametrize("page", named([page for page in DOCS if blocks(page, "python") and not uses_spark(page)]))
+def test_examples(page: Path, tmp_path: Path) -> None:
+    run_examples(page, tmp_path)
+
+
+@pytest.mark.parametrize("page", named([page for page in DOCS if uses_spark(page)]))
+def test_examples_with_spark(page: Path, spark: SparkSession, tmp_path: Path) -> None:
+    """In the session of the tests, which `commitlog.spark.session` returns. Spark's JVM is somewhere
+    else, so paths are absolute here.
+    """
+    program, said = "\n".join(blocks(page, "python")), io.StringIO()
+    for name in ("data/events", "checkpoint"):
+        program = program.replace(f'"{name}"', repr(str(tmp_path / name)))
+    with contextlib.redirect_stdout(said), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that session lacks what a user's has
+        exec(compile(program, str(page), "exec"), {})
+    assert said.getvalue() == "".join(blocks(page, "text"))
+
+
+def command_lines() -> Iterator[tuple[str, str]]:
+    """Page and command: each line of a shell block that runs `commitlog`, alone or behind a pipe."""
+    for page in PAGES:
+        for line in "".join(blocks(page, "sh")).splitlines():
+            for part in line.partition("#")[0].split("|"):
+                if part.strip().startswith("commitlog "):
+                    yield page.name, part.strip()
+
+
+@pytest.mark.parametrize("line", sorted({line for _, line in command_lines()}))
+def test_a_command_line_is_understood(line: str) -> None:
+    """Its command, its options and the number of its arguments."""
+    words = shlex.split(re.sub(r" [<>&].*", "", line))[1:]
+    group = typer.main.get_command(app)
+    context = group.make_context("commitlog", words, resilient_parsing=True)
+    command = group.get_command(context, words[0])  # type: ignore[attr-defined]
+    assert command is not None, f"there is no command {words[0]}"
+    command.make_context(words[0], words[1:], parent=context)
+
+
+def test_commands_in_prose_are_there() -> None:
+    wrong = {
+        f"{page.name}: {code}"
+        for page in PAGES
+        for code in inline(page)
+        if (found := re.match(r"commitlog ([a-z]+)\b", code)) and found[1] not in COMMANDS
+    }
+    assert not wrong
+
+
+@pytest.mark.parametrize("page", named(PAGES))
+def test_knobs_are_there(page: Path) -> None:
+    """What is named as `section.knob` is a knob, or a method of Store or Producer; a TOML block
+    loads.
+    """
+    others = {"store.json", *(f"producer.{name}" for name in dir(Producer)), *(f"store.{name}" for name in dir(Store))}
+    for code in inline(page):
+        for section, name in _KNOB.findall(code):
+            is_knob = hasattr(getattr(Config(), section), name)
+            assert is_knob or f"{section}.{name}" in others, f"there is no knob {section}.{name}"
+    for text in blocks(page, "toml"):
+        load_config(tomllib.loads(text))
+
+
+def slug(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def anchors(page: Path) -> set[str]:
+    return {slug(heading) for heading in re.findall(r"^#+ (.*)$", _BLOCK.sub("", page.read_text()), re.MULTILINE)}
+
+
+@pytest.mark.parametrize("page", named(PAGES))
+def test_links_lead_somewhere(page: Path) -> None:
+    """To a file of the repository, and to a heading in it; also `docs/x.md` and `configs/x` named
+    in backticks.
+    """
+    for link in _LINK.findall(_BLOCK.sub("", page.read_text())):
+        if link.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+    for code in inline(page):
+        if re.fullmatch(r"(docs|configs|scripts|tests|commitlog|stages|shm)/[\w./@-]+", code):
+            assert (ROOT / code).exists(), code
+
+
+def test_every_page_is_in_the_index() -> None:
+    linked = set(_LINK.findall((ROOT / "docs/README.md").read_text()))
+    assert {page.name for page in DOCS} - {"README.md"} <= linked
+
+
+def test_every_option_and_column_of_spark_is_documented() -> None:
+    """Each in backticks in docs/spark.md."""
+    there = set(inline(ROOT / "docs/spark.md"))
+    assert {*SPELLING.values(), *SINK_SPELLING.values(), *ALL_COLUMNS} <= there
+
+
+def test_errors_named_are_there() -> None:
+    """Of each table whose first column is `error`: the names are those of commitlog.errors."""
+    found = 0
+    for page in PAGES:
+        for table in re.findall(r"^\| error \|.*\n\|[-| ]+\|\n((?:\|.*\n)+)", page.read_text(), re.MULTILINE):
+            for row in table.splitlines():
+                for name in re.findall(r"`(\w+)`", row.split("|")[1]):
+                    assert hasattr(errors, name), f"{page.name}: there is no error {name}"
+                    found += 1
+    assert found > 20
+
+
+def test_pictures_are_small() -> None:
+    """They are in every checkout."""
+    assert all(path.stat().st_size < 150_000 for path in (ROOT / "docs/images").iterdir())
