@@ -130,6 +130,9 @@ class Store:
     def producer(self) -> Producer:
         """A producer of this store, which `close` closes too. Raises what Producer raises."""
         producer = Producer(self.path)
+        for other in [other for other in self._producers if other._closed]:  # its mapping of the pool goes with it
+            with contextlib.suppress(ValueError):  # another thread makes a producer too
+                self._producers.remove(other)
         self._producers.append(producer)
         return producer
 

@@ -22,6 +22,8 @@ from tests.waiting import PATIENCE_SECONDS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.builders.hand_made import HandMadeStore
+
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell does for background processes
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -34,6 +36,26 @@ for _name in list(os.environ):  # settings of a user or a CI service for other p
 # No limit of time for an example: the machine may be busy with other things.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Has xdist start what lasts longest, and lets one worker alone make a Spark session.
+
+    Each worker begins with an equal part of the list; one that has nothing to do takes tests from
+    the end of another's. So tests of the session come first, and those that start a JVM of their
+    own where the second worker begins.
+    """
+    of_session = [item for item in items if "spark_session" in _fixtures(item)]
+    of_own_jvm = [item for item in items if "quick_java" in _fixtures(item) and item not in of_session]
+    slow = {*of_session, *of_own_jvm}
+    rest = [item for item in items if item not in slow]
+    second = len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) - len(of_session)
+    items[:] = [*of_session, *rest[: max(second, 0)], *of_own_jvm, *rest[max(second, 0) :]]
+
+
+def _fixtures(item: pytest.Item) -> list[str]:
+    return getattr(item, "fixturenames", [])
+
 
 _spark_jvm: int | None = None  # one session a worker, and one JVM
 
@@ -101,7 +123,8 @@ def shm_root(
         return before.leaks() + pools
 
     found = leaks.left_in_the_end(left, PATIENCE_SECONDS)
-    leaks.kill(before.left_processes())
+    if found:
+        leaks.kill(before.left_processes())
     shutil.rmtree(root)
     if found:
         pytest.fail("left behind: " + "; ".join(found), pytrace=False)
@@ -142,6 +165,16 @@ def quick_java(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.spark_session import QUICK
 
     monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> HandMadeStore:
+    """A stopped store: 100 messages of `orders` and of `other` in each of lanes 0 and 1. Files with
+    other needs have a fixture of this name of their own.
+    """
+    from tests.builders.hand_made import small_store
+
+    return small_store(tmp_path / "store")
 
 
 @pytest.fixture

@@ -26,42 +26,19 @@ _SPARK_SOCKET = re.compile(r"/\.[0-9a-f]{8}-[0-9a-f-]{27}\.sock$")
 SUSPECTS = ("commitlog-", "psm_", "sem.", "test-of-leaks")  # our pools, and what multiprocessing makes
 
 
-@dataclass(frozen=True)
-class Process:
-    """One line of the process table; `start` tells a re-used pid from the one before."""
-
-    pid: int
-    start: int
-    parent: int
-    state: str
+def pids() -> frozenset[int]:
+    """All processes of the machine, zombies included."""
+    return frozenset(int(name) for name in os.listdir(PROC) if name.isdigit())
 
 
-def processes() -> dict[int, Process]:
-    """The process table, zombies included."""
-    table = {}
-    for name in os.listdir(PROC):
-        if not name.isdigit():
-            continue
-        try:
-            fields = (PROC / name / "stat").read_bytes().rpartition(b")")[2].split()  # a name may not be UTF-8
-        except OSError:
-            continue  # gone since the listing
-        table[int(name)] = Process(int(name), int(fields[19]), int(fields[1]), fields[0].decode())
-    return table
-
-
-def descendants(of: int, table: dict[int, Process]) -> set[int]:
-    """Pids of children, grandchildren and so on."""
-    children: dict[int, list[int]] = {}
-    for process in table.values():
-        children.setdefault(process.parent, []).append(process.pid)
-    found: set[int] = set()
-    open_pids = [of]
-    while open_pids:
-        for child in children.get(open_pids.pop(), []):
-            found.add(child)
-            open_pids.append(child)
-    return found
+def parent_and_state(pid: int) -> tuple[int, str]:
+    """From the process table; (0, "") for a process that is gone."""
+    try:
+        with open(f"{PROC}/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()  # a name may not be UTF-8
+    except OSError:
+        return 0, ""
+    return int(fields[1]), fields[0].decode()
 
 
 def describe(pid: int) -> str:
@@ -75,9 +52,9 @@ def describe(pid: int) -> str:
 def descriptors() -> dict[int, str]:
     """Open descriptors of this process and what they are."""
     found = {}
-    for name in os.listdir(PROC / "self" / "fd"):
+    for name in os.listdir(f"{PROC}/self/fd"):
         try:
-            found[int(name)] = os.readlink(PROC / "self" / "fd" / name)
+            found[int(name)] = os.readlink(f"{PROC}/self/fd/{name}")
         except OSError:
             continue  # the listing's own descriptor
     return found
@@ -116,12 +93,15 @@ class Snapshot:
 
     `mark` is an environment entry that every process of the test inherits, so that processes are
     found that have lost their parent. Stores of tests are below `stores`.
+
+    It is taken around each of thousands of tests, so it reads no more than the names of the
+    processes; what a new one is, is asked afterwards.
     """
 
     mark: str
     stores: Path
     spark_jvm: int | None
-    table: dict[int, Process]
+    pids: frozenset[int]
     descriptors: dict[int, str]
     threads: frozenset[threading.Thread]
     shared_memory: frozenset[str]
@@ -132,7 +112,7 @@ class Snapshot:
             mark,
             stores,
             spark_jvm,
-            processes(),
+            pids(),
             descriptors(),
             frozenset(threading.enumerate()),
             frozenset(shared_memory()),
@@ -152,16 +132,17 @@ class Snapshot:
 
         Those of Spark may come and go.
         """
-        table = processes()
-        new = {pid for pid, process in table.items() if not self._was_there(process)}
-        if self.spark_jvm is not None:
-            new -= descendants(self.spark_jvm, table) | {self.spark_jvm}
-        ours = descendants(os.getpid(), table)
-        return {pid for pid in new if pid in ours or (table[pid].state != "Z" and self._is_marked(pid))}
+        return {pid for pid in pids() - self.pids if self._is_of_the_test(pid)}
 
-    def _was_there(self, process: Process) -> bool:
-        before = self.table.get(process.pid)
-        return before is not None and before.start == process.start
+    def _is_of_the_test(self, pid: int) -> bool:
+        ancestor, state = parent_and_state(pid)
+        is_sparks = pid == self.spark_jvm
+        while ancestor not in (0, os.getpid()) and not is_sparks:
+            is_sparks = ancestor == self.spark_jvm
+            ancestor = parent_and_state(ancestor)[0]
+        if is_sparks:
+            return False
+        return ancestor == os.getpid() or (state != "Z" and self._is_marked(pid))
 
     def _is_marked(self, pid: int) -> bool:
         try:
@@ -234,7 +215,7 @@ def _is_in_use(path: Path) -> bool:
     Then it belongs to somebody who works beside the tests.
     """
     needle = str(path).encode()
-    for pid in processes():
+    for pid in pids():
         try:
             if needle in (PROC / str(pid) / "maps").read_bytes():
                 return True

@@ -7,6 +7,7 @@ processes that a test starts use it and never make one: their JVM would outlive 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,3 +65,14 @@ def _end(session: SparkSession) -> None:
     wait_until(lambda: gateway.proc.poll() is not None, "the JVM has ended")
     SparkContext._gateway = None
     SparkContext._jvm = None
+
+
+def path_without_java(directory: Path) -> str:
+    """A folder with a link to every command on PATH but `java`."""
+    directory.mkdir()
+    for folder in os.environ["PATH"].split(os.pathsep):
+        for program in Path(folder).glob("*"):
+            link = directory / program.name
+            if program.name != "java" and not link.is_symlink():
+                link.symlink_to(program)
+    return str(directory)

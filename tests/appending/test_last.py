@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from commitlog import errors
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.receipt import BatchReceipt
 from tests.faults.bench import Bench, bench
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 STEPS = ("allocator", "flusher", "committer", "flusher", "dispatcher")
@@ -31,8 +33,10 @@ def last(producer: commitlog.Producer, topic: str) -> tuple[int, bytes] | None:
     return None if message is None else (message.offset, message.value)
 
 
-@pytest.mark.parametrize("write_path", ["pool", "direct"])
-@pytest.mark.parametrize("seed", range(4))
+_NIGHTLY = [(0, "direct"), (1, "pool"), *product((2, 3), ("pool", "direct"))]
+
+
+@pytest.mark.parametrize(("seed", "write_path"), with_nightly([(0, "pool"), (1, "direct")], _NIGHTLY))
 def test_it_is_what_was_accepted_last(seed: int, write_path: str, tmp_path: Path) -> None:
     """After every step of a random history: sizes, topics, batches, stages that lag, producers that
     come and go.

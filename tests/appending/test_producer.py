@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -28,11 +29,24 @@ from tests.waiting import wait_until
 SMALL: dict[str, Any] = {"store": {"segment_bytes": 1 << 16, "max_lanes": 3}}
 
 
-@pytest.fixture(params=["pool", "direct"])
+@pytest.fixture(params=["pool", pytest.param("direct", marks=pytest.mark.nightly)])
 def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[commitlog.Store]:
-    """A running store with small segments, written both ways."""
-    settings = {"store": {**SMALL["store"], "write_path": request.param}, "producer": {"sync_flush_timeout_ms": 60_000}}
-    with commitlog.Store.open(tmp_path / "store", settings) as opened:
+    """A running store with small segments; nightly also one that is written directly."""
+    with _opened(tmp_path, request.param) as opened:
+        yield opened
+
+
+@pytest.fixture(params=["pool", "direct"])
+def store_of_each_way(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[commitlog.Store]:
+    """For tests of what the two ways do differently: placing, rolling, draining."""
+    with _opened(tmp_path, request.param) as opened:
+        yield opened
+
+
+@contextmanager
+def _opened(directory: Path, write_path: str) -> Iterator[commitlog.Store]:
+    settings = {"store": {**SMALL["store"], "write_path": write_path}, "producer": {"sync_flush_timeout_ms": 60_000}}
+    with commitlog.Store.open(directory / "store", settings) as opened:
         yield opened
 
 
@@ -41,13 +55,13 @@ def read(store: commitlog.Store, **how: Any) -> list[commitlog.Message]:
         return list(reader)
 
 
-def test_a_message_comes_back_as_it_was_sent(store: commitlog.Store) -> None:
+def test_a_message_comes_back_as_it_was_sent(store_of_each_way: commitlog.Store) -> None:
     """Every part of it, and the receipt says where it is."""
-    producer = store.producer()
+    producer = store_of_each_way.producer()
     receipt = producer.send("orders", b"one", key="42", tags="new", headers={"trace": "x"}, born_timestamp=1234)
     assert receipt.wait("flushed", timeout=60) is PutMessageStatus.PUT_OK
     assert receipt.done("committed")
-    (message,) = read(store)
+    (message,) = read(store_of_each_way)
     assert (message.topic, message.partition, message.offset) == ("orders", producer.lane, 0)
     assert (message.key, message.tags, message.value, message.headers) == ("42", "new", b"one", {"trace": "x"})
     assert message.born_timestamp == 1234
@@ -67,15 +81,15 @@ def test_offsets_count_by_topic_without_a_gap(store: commitlog.Store) -> None:
         assert [(m.topic, m.offset) for m in read(again)] == [(t, n) for n in range(3) for t in "ab"] + [("a", 3)]
 
 
-def test_messages_roll_over_segments(store: commitlog.Store) -> None:
+def test_messages_roll_over_segments(store_of_each_way: commitlog.Store) -> None:
     """More than the buffers hold, of every size up to the largest."""
-    producer = store.producer()
+    producer = store_of_each_way.producer()
     largest = producer.message_bytes_max - 200
     bodies = [bytes([n % 256]) * (n * 997 % largest) for n in range(200)] + [b"x" * largest]
     for body in bodies:
         producer.send("t", body)
     producer.flush(timeout=60)
-    assert [message.value for message in read(store)] == bodies
+    assert [message.value for message in read(store_of_each_way)] == bodies
 
 
 REFUSED: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception]]] = [
@@ -145,20 +159,20 @@ def test_no_producer_without_stages(tmp_path: Path) -> None:
         commitlog.Producer(tmp_path / "store")
 
 
-def test_a_producer_learns_that_its_store_was_closed(store: commitlog.Store) -> None:
+def test_a_producer_learns_that_its_store_was_closed(store_of_each_way: commitlog.Store) -> None:
     """What it had sent is drained; sending on raises; its pool stays only as long as something is
     in it.
     """
-    producer = commitlog.Producer(store.path)
+    producer = commitlog.Producer(store_of_each_way.path)
     producer.send("t", b"before")
-    report = store.close()
+    report = store_of_each_way.close()
     with pytest.raises(errors.StoreStopped) as raised:
         _send_many(producer, 10, [])
     assert raised.value.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
     producer.close()
     assert not report.drained
     assert f"{os.getpid()}" in report.kept[0]
-    with commitlog.Store.open(store.path) as again:
+    with commitlog.Store.open(store_of_each_way.path) as again:
         assert next(iter(read(again))).value == b"before"
 
 
@@ -206,11 +220,11 @@ def test_a_call_inside_a_call_is_refused(store: commitlog.Store) -> None:
     assert [message.value for message in read(store)] == [b"outer", b"next"]
 
 
-def test_an_interrupt_at_any_line_of_send_doubles_and_loses_nothing(store: commitlog.Store) -> None:
+def test_an_interrupt_at_any_line_of_send_doubles_and_loses_nothing(store_of_each_way: commitlog.Store) -> None:
     """KeyboardInterrupt is raised at the k-th line of `send`, for every k; then the same producer
     goes on.
     """
-    producer = store.producer()
+    producer = store_of_each_way.producer()
     sent: list[bytes] = []
     interrupted: list[bytes] = []
     modules = ("commitlog.producer", "commitlog.appending.write_place", "commitlog.record.bound_encoder")
@@ -250,7 +264,7 @@ def test_an_interrupt_at_any_line_of_send_doubles_and_loses_nothing(store: commi
             producer.send("u", after)
             sent.append(after)
     producer.flush()
-    messages = read(store)
+    messages = read(store_of_each_way)
     found = Counter(message.value for message in messages)
     assert all(found[body] == 1 for body in sent)
     assert all(found[body] <= 1 for body in interrupted)
@@ -429,11 +443,11 @@ def test_a_store_needs_no_reader_to_be_whole(store: commitlog.Store) -> None:
     assert read_store(store.path).messages == 500
 
 
-def test_a_batch_is_all_or_nothing_in_one_segment(store: commitlog.Store) -> None:
+def test_a_batch_is_all_or_nothing_in_one_segment(store_of_each_way: commitlog.Store) -> None:
     """Consecutive offsets, one timestamp; too large a batch is refused whole; one that does not fit
     rolls over whole.
     """
-    producer = store.producer()
+    producer = store_of_each_way.producer()
     producer.send("t", b"before")
     receipt = producer.send_batch("t", [b"a", b"", b"ccc"], key="k", tags="g", headers={"p": "1"})
     assert (receipt.offset, len(receipt)) == (1, 3)
@@ -446,11 +460,11 @@ def test_a_batch_is_all_or_nothing_in_one_segment(store: commitlog.Store) -> Non
     assert len(producer.send_batch("t", [])) == 0
     producer.send_batch("t", [b"y" * 10_000])
     rolled = producer.send_batch("t", [b"y" * 10_000] * 6)
-    assert rolled.physical_offset == store.segment_bytes
+    assert rolled.physical_offset == store_of_each_way.segment_bytes
     assert producer.send("t", b"after").offset == 11
     assert receipt.wait("flushed", 60) is PutMessageStatus.PUT_OK
     producer.flush()
-    messages = read(store)
+    messages = read(store_of_each_way)
     assert [m.offset for m in messages] == list(range(12))
     batch = messages[1:4]
     assert [m.value for m in batch] == [b"a", b"", b"ccc"]

@@ -29,9 +29,11 @@ from tests.waiting import wait_until
 THREADS = 8
 
 
-@pytest.fixture(params=["pool", "direct"])
+@pytest.fixture(params=["pool", pytest.param("direct", marks=pytest.mark.nightly)])
 def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[commitlog.Store]:
-    """A running store with small segments, written both ways."""
+    """A running store with small segments; nightly also one that is written directly: how callers
+    take turns is the same there.
+    """
     settings = {
         "store": {"segment_bytes": 1 << 16, "write_path": request.param},
         "producer": {"buffer_wait_ms": 100_000, "segment_wait_ms": 100_000},

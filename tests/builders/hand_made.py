@@ -5,6 +5,7 @@ Any part may not be dispatched or flushed yet.
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,9 +66,11 @@ class HandMadeLane:
     def _write(self, data: bytes) -> None:
         size = self.store.segment_bytes
         path = self.store.directory.lane(self.number).segment_path(self.end - self.end % size)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("r+b" if path.exists() else "wb") as file:
-            file.truncate(size)
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+            os.truncate(path, size)
+        with path.open("r+b", buffering=0) as file:
             file.seek(self.end % size)
             file.write(data)
 

@@ -9,11 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def _queues(store: Path) -> list[Path]:
-    """The directory of each consume queue that has a file."""
-    return sorted({file.parent for file in store.glob("lanes/*/consumequeue/*/*/*")})
-
-
 def _remove(queue: Path, _other: Path, _chance: random.Random) -> None:
     shutil.rmtree(queue.parent)
 
@@ -52,13 +47,22 @@ QUEUE_DAMAGE: dict[str, Callable[[Path, Path, random.Random], None]] = {
 KINDS = (*QUEUE_DAMAGE, "positions removed", "positions swapped")
 
 
+def places(store: Path, what: str) -> list[Path]:
+    """What may be hit: the directory of each consume queue that has a file, or `positions` of each
+    lane. A damage needs two.
+    """
+    if what in QUEUE_DAMAGE:
+        return sorted({file.parent for file in store.glob("lanes/*/consumequeue/*/*/*")})
+    return sorted(store.glob("lanes/*/positions"))
+
+
 def damage(store: Path, chance: random.Random, what: str = "") -> str:
     """Does `what`, or any of the kinds; returns which, "" where there was nothing to damage."""
     what = what or chance.choice(KINDS)
-    places = _queues(store) if what in QUEUE_DAMAGE else sorted(store.glob("lanes/*/positions"))
-    if len(places) < 2:
+    found = places(store, what)
+    if len(found) < 2:
         return ""
-    one, other = chance.sample(places, 2)
+    one, other = chance.sample(found, 2)
     if what in QUEUE_DAMAGE:
         QUEUE_DAMAGE[what](one, other, chance)
     elif what == "positions removed":

@@ -16,12 +16,13 @@ import pytest
 
 import commitlog
 from commitlog.disk.consume_queue import ENTRY_BYTES
-from commitlog.errors import StageFailed
 from commitlog.inspecting.verify import verify_store
 from commitlog.reading.view import StoreView
-from commitlog.shm.layout import ENTRY_COUNTS, STAGES, Lane
+from commitlog.shm.layout import ENTRY_COUNTS, Lane
 from commitlog.shm.positions import counted_entries
-from tests.crash.scene import kill, pid_of
+from tests.builders.killed import kill_store
+from tests.crash.scene import pid_of
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.leaves_pools
@@ -89,10 +90,7 @@ def killed(
     if unsynced:
         os.kill(pid_of(path, "dispatcher"), signal.SIGSTOP)
         sent |= fill(producers, unsynced)
-    for name in ("", *STAGES):
-        kill(pid_of(path, name))
-    with pytest.raises(StageFailed):
-        store.close()
+    kill_store(store)
     return sent, producers
 
 
@@ -194,9 +192,12 @@ DAMAGES = [
 ]  # fmt: skip
 
 
-_DELETES = [remove_all, cut_a_file, swap_with_another, zero_last_entries]
-"""Kinds that are tried with retention each time. The others are nightly: it takes many messages
-until retention deletes.
+_DAILY: dict[str, list[Callable[[Path], None]]] = {
+    "whole": [remove_topic, cut_a_file, zero_last_entries, swap_with_another_lane, garbage, file_for_directory],
+    "retained": [remove_all, swap_with_another],
+}
+"""One of each kind: nothing there, too little, too few entries, those of another queue, none of
+ours, no directory. The others are variants of these and are tried nightly.
 """
 
 
@@ -207,7 +208,7 @@ until retention deletes.
             damage,
             config,
             id=f"{damage.__name__}-{name}",
-            marks=[pytest.mark.nightly] if config is RETAINED and damage not in _DELETES else [],
+            marks=[] if damage in _DAILY[name] else [pytest.mark.nightly],
         )
         for damage in DAMAGES
         for name, config in (("whole", CONFIG), ("retained", RETAINED))
@@ -229,7 +230,7 @@ def test_damaged_queues_are_built_anew(
     assert "they are built anew from the log" in caplog.text
 
 
-@pytest.mark.parametrize("damage", [None, remove_topic, swap_with_another, zero_last_entries])
+@pytest.mark.parametrize("damage", with_nightly([None, zero_last_entries], [remove_topic, swap_with_another]))
 def test_entries_that_were_not_synced_are_no_damage(
     damage: Callable[[Path], None] | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -285,7 +286,7 @@ def forget_counts(path: Path) -> None:
     view.close()
 
 
-@pytest.mark.parametrize("damage", [remove_topic, remove_rare_topic, cut_between_entries])
+@pytest.mark.parametrize("damage", with_nightly([remove_topic, cut_between_entries], [remove_rare_topic]))
 def test_who_reads_a_killed_store_is_told(damage: Callable[[Path], None], tmp_path: Path) -> None:
     """The pool has the number of entries, so no message is missing silently."""
     path = tmp_path / "store"
@@ -303,18 +304,30 @@ def test_who_reads_a_killed_store_is_told(damage: Callable[[Path], None], tmp_pa
     check(path, CONFIG, sent)
 
 
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Sent]:
+    """A stopped store, and what is in it; a test works on a copy."""
+    path = tmp_path_factory.mktemp("filled") / "store"
+    with commitlog.Store.open(path, CONFIG) as store:
+        return path, fill([store.producer(), store.producer()], 1300)
+
+
 @pytest.mark.parametrize(
     "damage",
-    [remove_topic, remove_rare_topic, remove_all, empty_directory, zero_last_entries, swap_with_another, garbage],
+    with_nightly(
+        [remove_all, zero_last_entries, garbage],
+        [remove_topic, remove_rare_topic, empty_directory, swap_with_another],
+    ),
 )
-def test_a_lessee_believes_no_queue_without_a_look(damage: Callable[[Path], None], tmp_path: Path) -> None:
+def test_a_lessee_believes_no_queue_without_a_look(
+    damage: Callable[[Path], None], filled: tuple[Path, Sent], tmp_path: Path
+) -> None:
     """A queue is damaged before the dispatcher opens it.
 
     Offsets go on, and the next start repairs the queue.
     """
-    path = tmp_path / "store"
-    with commitlog.Store.open(path, CONFIG) as store:
-        sent = fill([store.producer(), store.producer()], 1300)
+    path, sent = tmp_path / "store", dict(filled[1])
+    shutil.copytree(filled[0], path)
     with commitlog.Store.open(path, CONFIG) as store:
         damage(path)
         with store.producer() as first, store.producer() as second:

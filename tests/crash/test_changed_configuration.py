@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import commitlog
-from commitlog.errors import StageFailed
-from commitlog.shm.layout import STAGES
-from tests.crash.scene import kill, pid_of
+from tests.builders.killed import kill_store
+from tests.crash.scene import pid_of
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 DIRECT = {"write_path": "direct"}
@@ -36,7 +36,10 @@ def settings(store: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-@pytest.mark.parametrize("change", CHANGES)
+_NIGHTLY = ["more buffers", "fewer lanes, larger segments"]
+
+
+@pytest.mark.parametrize("change", with_nightly([name for name in CHANGES if name not in _NIGHTLY], _NIGHTLY))
 def test_nothing_is_dropped(change: str, tmp_path: Path) -> None:
     before, after, buffers = CHANGES[change]
     path = tmp_path / "store"
@@ -49,12 +52,7 @@ def test_nothing_is_dropped(change: str, tmp_path: Path) -> None:
     for producer in producers:
         for body in bodies:
             producer.send("t", body)
-    for name in ("", *STAGES):
-        kill(pid_of(path, name))
-    for producer in producers:
-        producer.close()
-    with pytest.raises(StageFailed):
-        store.close()
+    kill_store(store)
     with commitlog.Store.open(path, settings(after)) as store:
         wait_until(lambda: _free_buffers(path) == [buffers and buffers - 1], "the buffers of the new configuration")
         assert store.close().drained

@@ -1,6 +1,6 @@
 """kill -9: nothing that was accepted is ever lost, doubled, changed or out of order.
 
-Some 190 kills by default.
+Some 120 kills by default.
 """
 
 from __future__ import annotations
@@ -29,12 +29,24 @@ both_paths = pytest.mark.parametrize("write_path", ["pool", "direct"])
 all_ways = pytest.mark.parametrize("way", WAYS)
 
 
-@all_ways
-def test_stages_killed_alone_and_in_pairs(way: str, tmp_path: Path) -> None:
+_PAIRS = [(a, b) for i, a in enumerate(STAGES) for b in STAGES[i + 1 :]]
+_ALONE = [(stage,) for stage in STAGES]
+
+
+@pytest.mark.parametrize(
+    ("way", "victims_in_turn"),
+    [
+        pytest.param("pool", [*_ALONE, *_PAIRS], id="pool"),
+        pytest.param("direct", _ALONE, id="direct"),
+        pytest.param("write_direct", _ALONE, id="write_direct"),
+        pytest.param("direct", _PAIRS, id="direct, pairs", marks=pytest.mark.nightly),
+        pytest.param("write_direct", _PAIRS, id="write_direct, pairs", marks=pytest.mark.nightly),
+    ],
+)
+def test_stages_killed_alone_and_in_pairs(way: str, victims_in_turn: list[tuple[str, ...]], tmp_path: Path) -> None:
     """Every stage and every pair, under two writers, in any order; now and then a writer too."""
     chance = random.Random(1)
-    pairs = [(a, b) for i, a in enumerate(STAGES) for b in STAGES[i + 1 :]]
-    turns = [*((stage,) for stage in STAGES), *pairs]
+    turns = list(victims_in_turn)
     chance.shuffle(turns)
     with Scene(tmp_path, chance, way) as scene:
         for number, victims in enumerate(turns):
@@ -44,21 +56,21 @@ def test_stages_killed_alone_and_in_pairs(way: str, tmp_path: Path) -> None:
             scene.kill_stages(victims)
         scene.goes_on()
         assert (scene.direct_segments() > 0) is (way == "write_direct")
-        assert scene.finish() > 100
-        assert sum(scene.kills.values()) >= 16 + 4 + 2
+        assert scene.finish() > 50
+        assert sum(scene.kills.values()) >= sum(map(len, turns)) + (len(turns) + 2) // 3 + 2
 
 
 @pytest.mark.leaves_pools
 @all_ways
 def test_everything_killed_at_once_comes_back_whole(way: str, tmp_path: Path) -> None:
-    """Supervisor, stages and writers together, three times; the next start adopts the pool."""
+    """Supervisor, stages and writers together, twice; the next start adopts the pool."""
     with Scene(tmp_path, random.Random(2), way) as scene:
-        for _ in range(3):
+        for _ in range(2):
             scene.goes_on()
             scene.kill_everything()
         scene.goes_on()
         assert scene.finish() > 50
-        assert sum(scene.kills.values()) == 3 * 7 + 2
+        assert sum(scene.kills.values()) == 2 * 7 + 2
 
 
 POINTS = [
@@ -156,20 +168,19 @@ def test_producers_killed_at_every_line_of_send(write_path: str, tmp_path: Path)
     assert deaths > 20
 
 
-@pytest.mark.parametrize("also", [(), *((name,) for name in (*STAGES, "producer"))], ids="".join)
-def test_stages_whose_supervisor_is_killed_drain_and_leave(also: tuple[str, ...], tmp_path: Path) -> None:
-    """The supervisor alone, and with one of the others, under writers that never pause.
+def test_stages_whose_supervisor_is_killed_drain_and_leave(tmp_path: Path) -> None:
+    """The supervisor alone, and with each of the others, under writers that never pause.
 
     No orphan stays. A start beside orphans that still drain waits for them, and goes on with what a
     killed stage left.
     """
     with Scene(tmp_path, random.Random(3)) as scene:
-        for _ in range(2):
+        for also in ((), *((name,) for name in (*STAGES, "producer"))):
             scene.goes_on()
             scene.kill_supervisor(also)
         scene.goes_on()
-        assert scene.finish() > 30
-        assert scene.kills["supervisor"] == 2
+        assert scene.finish() > 100
+        assert scene.kills["supervisor"] == 6
 
 
 @pytest.mark.parametrize("victims", [("committer",), ("flusher",), ("committer", "flusher")])

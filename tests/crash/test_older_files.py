@@ -12,10 +12,10 @@ import commitlog
 from commitlog.disk.checkpoint import PositionsFile
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import PoolNotAdopted, StageFailed
+from commitlog.errors import PoolNotAdopted
 from commitlog.inspecting.verify import verify_store
-from commitlog.shm.layout import STAGES
-from tests.crash.scene import kill, pid_of
+from tests.builders.killed import kill_store
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.leaves_pools
@@ -30,21 +30,20 @@ CONFIG: dict[str, dict[str, Any]] = {
 class Killed:
     """A store that was killed when everything was flushed.
 
-    A copy of its first lane was made half-way.
+    `copies` of its first lane were made on the way, after so many segments.
     """
 
-    def __init__(self, directory: Path, segments: int, copied_at: float) -> None:
-        self.path, self.copy = directory / "store", directory / "copy"
+    def __init__(self, directory: Path, segments: int, *copied_at: float) -> None:
+        self.path = directory / "store"
+        self.copies = {at: directory / f"copy {at}" for at in copied_at}
         store = commitlog.Store.open(self.path, CONFIG)
         self.sent = 0
         with commitlog.Producer(self.path) as producer:
-            self._send(store, producer, int(copied_at * SEGMENT))
-            shutil.copytree(self.path / "lanes/0", self.copy)
+            for at, copy in self.copies.items():
+                self._send(store, producer, int(at * SEGMENT))
+                shutil.copytree(self.path / "lanes/0", copy)
             self._send(store, producer, segments * SEGMENT)
-        for name in ("", *STAGES):
-            kill(pid_of(self.path, name))
-        with pytest.raises(StageFailed):
-            store.close()
+        kill_store(store)
         self.log = self.path / "lanes/0/commitlog"
 
     def _send(self, store: commitlog.Store, producer: commitlog.Producer, until: int) -> None:
@@ -65,9 +64,13 @@ class Killed:
     def segment(self, number: int) -> Path:
         return self.log / f"{number * SEGMENT:020d}"
 
-    def put_back(self, name: str = "commitlog") -> None:
-        """Replaces what is there by the copy."""
-        target, source = self.path / "lanes/0" / name, self.copy / name
+    def put_back(self, copy: Path, *names: str) -> None:
+        """Replaces what is there by what the copy has."""
+        for name in names or ("commitlog",):
+            self._put_back(copy, name)
+
+    def _put_back(self, copy: Path, name: str) -> None:
+        target, source = self.path / "lanes/0" / name, copy / name
         if source.is_dir():
             shutil.rmtree(target)
             shutil.copytree(source, target)
@@ -88,18 +91,21 @@ class Killed:
 def test_what_buffers_hold_is_written_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Older files of a log that is in the buffers completely: nothing is lost."""
     case = Killed(tmp_path, 2, 0.5)
-    case.put_back()
+    case.put_back(case.copies[0.5])
     case.is_whole()
     assert caplog.text.count("written back from memory") == 3
 
 
-@pytest.mark.parametrize("how", ["missing", "empty", "zeros", "cut", "flipped"])
-@pytest.mark.parametrize("number", [-1, -2])
+_HARMS = [(how, number) for how in ("missing", "empty", "zeros", "cut", "flipped") for number in (-1, -2)]
+_DAILY = [("missing", -2), ("cut", -1), ("zeros", -1), ("flipped", -2)]
+
+
+@pytest.mark.parametrize(("how", "number"), with_nightly(_DAILY, [harm for harm in _HARMS if harm not in _DAILY]))
 def test_a_harmed_segment_is_written_back(
     how: str, number: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The last segment and the one before it; also with older positions and queues."""
-    case = Killed(tmp_path, 5, 0.5)
+    case = Killed(tmp_path, 5)
     last = max(file for file in case.log.iterdir() if any(file.read_bytes()))
     file = case.log / f"{int(last.name) + (number + 1) * SEGMENT:020d}"
     data = file.read_bytes()
@@ -111,21 +117,22 @@ def test_a_harmed_segment_is_written_back(
     assert f"{file.name}: of what was flushed" in caplog.text
 
 
-@pytest.mark.parametrize("with_positions", [False, True])
-@pytest.mark.parametrize("copied_at", [0.5, 2.5, 3.5])
-def test_older_files_than_the_buffers_are_refused(copied_at: float, with_positions: bool, tmp_path: Path) -> None:
-    """The error names the file. With the newer files back in place, all is as before."""
-    case = Killed(tmp_path, 6, copied_at)
+def test_older_files_than_the_buffers_are_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    """The error names the file, each time. With the newer files back in place, all is as before."""
+    case = Killed(tmp_path, 6, 0.5, 2.5, 3.5)
     newer = tmp_path / "newer"
     shutil.copytree(case.path / "lanes/0", newer)
-    case.put_back()
-    if with_positions:
-        case.put_back("positions")
-        case.put_back("consumequeue")
-    with pytest.raises(PoolNotAdopted, match=r"these files are older than the pool .* put the newer files back"):
-        commitlog.Store.open(case.path, CONFIG)
-    case.copy = newer
-    case.put_back()
+    everything = ("commitlog", "positions", "consumequeue")
+    for at, copy in case.copies.items():
+        for names in (("commitlog",), everything):
+            with subtests.test(copied_at=at, names=names):
+                case.put_back(newer, *everything)
+                case.put_back(copy, *names)
+                with pytest.raises(
+                    PoolNotAdopted, match=r"these files are older than the pool .* put the newer files back"
+                ):
+                    commitlog.Store.open(case.path, CONFIG)
+    case.put_back(newer)  # positions and queues stay older
     case.is_whole()
 
 
@@ -135,30 +142,32 @@ def test_only_the_half_full_segment_is_older(tmp_path: Path) -> None:
     Those are healed, and this one is checked.
     """
     case = Killed(tmp_path, 5, 2.5)
-    shutil.copyfile(case.copy / f"commitlog/{2 * SEGMENT:020d}", case.segment(2))
+    shutil.copyfile(case.copies[2.5] / f"commitlog/{2 * SEGMENT:020d}", case.segment(2))
     case.segment(3).unlink()
     with pytest.raises(PoolNotAdopted, match=f"{2 * SEGMENT:020d} ends at offset .* older than the pool"):
         commitlog.Store.open(case.path, CONFIG)
 
 
-@pytest.mark.parametrize("how", ["missing", "empty", "zeros", "cut"])
-def test_a_segment_that_no_buffer_holds_is_refused(how: str, tmp_path: Path) -> None:
+def test_a_segment_that_no_buffer_holds_is_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
     """The store is left as it is, and the error names the file."""
-    case = Killed(tmp_path, 6, 0.5)
+    case = Killed(tmp_path, 6)
     file = case.segment(1)
     data = file.read_bytes()
-    file.unlink()
-    if how != "missing":
-        file.write_bytes({"empty": b"", "zeros": bytes(SEGMENT), "cut": data[:999]}[how])
-    with pytest.raises(PoolNotAdopted, match=f"{file.name} (is missing|is empty|has 999 bytes), and all below"):
-        commitlog.Store.open(case.path, CONFIG)
-    file.write_bytes(data)
+    harms = {"missing": None, "empty": b"", "zeros": bytes(SEGMENT), "cut": data[:999]}
+    for how, left in harms.items():
+        with subtests.test(how=how):
+            file.unlink()
+            if left is not None:
+                file.write_bytes(left)
+            with pytest.raises(PoolNotAdopted, match=f"{file.name} (is missing|is empty|has 999 bytes), and all below"):
+                commitlog.Store.open(case.path, CONFIG)
+            file.write_bytes(data)
     case.is_whole()
 
 
 def test_segments_made_ahead_are_made_again(tmp_path: Path) -> None:
     """They hold nothing."""
-    case = Killed(tmp_path, 2, 0.5)
+    case = Killed(tmp_path, 2)
     ahead = [file for file in case.log.iterdir() if not any(file.read_bytes())]
     assert ahead
     for file in ahead:
@@ -168,7 +177,7 @@ def test_segments_made_ahead_are_made_again(tmp_path: Path) -> None:
 
 def test_a_lane_without_its_directory_is_refused(tmp_path: Path) -> None:
     """With buffers or without."""
-    case = Killed(tmp_path, 2, 0.5)
+    case = Killed(tmp_path, 2)
     (case.path / "lanes/0").rename(tmp_path / "away")
     with pytest.raises(PoolNotAdopted, match=r"lane 0 is in .* and has no directory"):
         commitlog.Store.open(case.path, CONFIG)

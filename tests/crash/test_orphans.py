@@ -26,6 +26,7 @@ from tests.faults.channel import Rule
 from tests.faults.stage import mark
 from tests.faults.supervisor import patched_stages
 from tests.faults.test_disk import CONFIG, Sender, faulty_store
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 
@@ -50,7 +51,9 @@ def still_there(path: Path) -> list[str]:
     return [stage for stage in STAGES if DISK.is_locked(path / "locks" / stage)]
 
 
-@pytest.mark.parametrize("way", ["in batches", "in batches, with no linger", "one by one, waiting for each"])
+@pytest.mark.parametrize(
+    "way", with_nightly(["in batches", "one by one, waiting for each"], ["in batches, with no linger"])
+)
 def test_a_producer_that_never_pauses_does_not_keep_them(way: str, tmp_path: Path) -> None:
     """Its error is that the store has stopped, or that the stages are gone.
 

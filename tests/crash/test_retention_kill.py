@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 
 import commitlog
-from commitlog import errors
 from commitlog.disk.file_channel import DISK
 from commitlog.inspecting.verify import verify_store
 from commitlog.shm.layout import STAGES, Lane
+from tests.builders.killed import kill_store
 from tests.crash.accounts import read_store
-from tests.crash.scene import kill, pid_of
 from tests.faults.channel import Rule
 from tests.faults.test_disk import CONFIG, SEGMENT_BYTES, Sender, faulty_store
 from tests.waiting import wait_until
@@ -130,11 +129,7 @@ def test_the_pool_lost_between_the_steps_of_a_deletion(tmp_path: Path, shm_root:
 
 
 def _start_after_killing_everything(sender: Sender, lose: Path | None = None) -> None:
-    for name in ("", *STAGES):
-        kill(pid_of(sender.store.path, name))
-    sender.producer.close()
-    with pytest.raises(errors.StageFailed):
-        sender.store.close()
+    kill_store(sender.store)
     wait_until(lambda: not _locked(sender.store.path), "the kernel to free the locks")
     if lose:
         shutil.rmtree(next(lose.iterdir()))

@@ -12,6 +12,7 @@ from tests.crash import damage
 from tests.crash.scene import Scene
 from tests.crash.torture import chaos_of, on_a_small_disk, one_store, power_cuts
 from tests.crash.writer import KINDS
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.leaves_pools
 
@@ -31,12 +32,21 @@ def test_a_disk_that_is_full_now_and_then(tmp_path: Path) -> None:
     assert messages > 50
 
 
-def test_files_damaged_before_a_start_that_has_the_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("queue zeroed", "positions swapped"),
+        pytest.param(damage.KINDS, marks=pytest.mark.nightly),
+    ],
+    ids=["some", "all"],
+)
+def test_files_damaged_before_a_start_that_has_the_memory(kinds: tuple[str, ...], tmp_path: Path) -> None:
     """Each kind of damage once: all messages are there, once, and queue offsets go on."""
     chance = random.Random(5)
     with Scene(tmp_path, chance, kinds=("plain", "plain", "asyncio")) as scene:
-        for what in damage.KINDS:
+        for what in kinds:
             scene.goes_on(30)
+            wait_until(lambda what=what: len(damage.places(scene.path, what)) > 1, f"files for {what}")  # type: ignore[misc]
             scene.kill_everything(partial(_befalls, what, scene.path, chance))
         scene.goes_on()
         assert scene.finish() > 50

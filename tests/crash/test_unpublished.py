@@ -18,13 +18,12 @@ from commitlog.appending.lease import Lease
 from commitlog.disk.direct_segment import DirectSegment
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import StageFailed
 from commitlog.inspecting.verify import verify_store
 from commitlog.reading.view import attach_control
 from commitlog.record.layout import Buffer
-from commitlog.shm.layout import STAGES, Lane
+from commitlog.shm.layout import Lane
+from tests.builders.killed import kill_store
 from tests.crash.accounts import check, read_store
-from tests.crash.scene import kill, pid_of
 from tests.faults.channel import FaultsDirectory, Rule
 from tests.faults.test_disk import CONFIG, SEGMENT_BYTES, Sender, faulty_store
 from tests.waiting import wait_until
@@ -139,7 +138,7 @@ def test_a_direct_lane_that_the_pool_takes_over(tmp_path: Path) -> None:
     sender.send().wait("flushed", timeout=60)
     sender.producer.close()
     killed_at_its_first_direct_write_of(TORN, lambda: _send_with_a_new_producer(path, TORN))
-    _kill_all(store)
+    kill_store(store)
     store = commitlog.Store.open(path, config)
     lock = path / "lanes" / "0" / "lock"
     wait_until(lambda: not (_lane_word(path, Lane.BUFFERS) & 1 or DISK.is_locked(lock)), "the lane to be given back")
@@ -152,16 +151,9 @@ def test_a_direct_lane_that_the_pool_takes_over(tmp_path: Path) -> None:
             os._exit(0)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     assert _lane_word(path, Lane.SLOTS) == 3
-    _kill_all(store)
+    kill_store(store)
     assert commitlog.Store.open(path, config).close().drained
     looks_whole(path, sender)
-
-
-def _kill_all(store: commitlog.Store) -> None:
-    for name in ("", *STAGES):
-        kill(pid_of(store.path, name))
-    with pytest.raises(StageFailed):
-        store.close()
 
 
 def _lane_word(path: Path, word: int) -> int:

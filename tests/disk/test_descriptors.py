@@ -156,6 +156,18 @@ with commitlog.Store.open(sys.argv[1], {"store": {"segment_bytes": 65536, "write
 """
 
 
+def test_a_producer_that_was_closed_keeps_none(tmp_path: Path) -> None:
+    """However many a store has made one after the other."""
+    with commitlog.Store.open(tmp_path / "store", {"store": {"segment_bytes": 1 << 16}}) as store:
+        store.producer().close()
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(10):
+            with store.producer() as producer:
+                producer.send("t", b"x")
+        del producer
+        assert len(os.listdir("/proc/self/fd")) <= before + 1  # the last one's, until the next is made
+
+
 @pytest.mark.parametrize("write_path", ["pool", "direct"])
 def test_a_program_without_standard_descriptors_writes_into_nothing_of_ours(write_path: str, tmp_path: Path) -> None:
     """It closes them before the start, and again later, and writes to them all the same: the

@@ -17,7 +17,8 @@ from commitlog.cli.app import app
 from commitlog.opening.stray_pools import stray_pools
 from commitlog.shm.layout import STAGES
 from tests import leaks
-from tests.crash.scene import kill, pid_of
+from tests.builders.killed import kill_store
+from tests.crash.scene import pid_of
 from tests.fake_clock import SetClock
 from tests.waiting import wait_until
 
@@ -50,10 +51,7 @@ def killed(path: Path, *, unflushed: bool) -> None:
     if unflushed:
         producer.send("t", b"in memory")
     producer.close()
-    for name in ("", *STAGES):
-        kill(pid_of(path, name))
-    with pytest.raises(errors.StageFailed):
-        store.close()
+    kill_store(store)
 
 
 def values(path: Path) -> list[bytes | None]:
@@ -108,8 +106,7 @@ def test_a_zombie_keeps_no_pool(tmp_path: Path, shm_root: Path) -> None:
 
 def _zombies(count: int) -> list[int]:
     """Children of this process that have ended, when there are so many."""
-    table = leaks.processes()
-    ended = [pid for pid, process in table.items() if process.parent == os.getpid() and process.state == "Z"]
+    ended = [pid for pid in leaks.pids() if leaks.parent_and_state(pid) == (os.getpid(), "Z")]
     return sorted(ended) if len(ended) == count else []
 
 

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import orjson
 import pytest
+from typer.testing import CliRunner
 
 import commitlog
+from commitlog.cli.app import app
+from commitlog.errors import CommitLogError
 from tests.builders.made_lane import SEGMENT, make_lane
 
 SENT = 20
@@ -33,6 +36,19 @@ def add(path: Path) -> None:
         producer.flush()
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store to which `add` was done once; `path` is a test's own copy."""
+    path = tmp_path_factory.mktemp("made") / "store"
+    add(path)
+    return path
+
+
+@pytest.fixture
+def path(made: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(made, tmp_path / "store")
+
+
 def command(*words: str | Path) -> subprocess.CompletedProcess[bytes]:
     """A command of ours; one that waits for ever fails the test."""
     return subprocess.run([sys.executable, "-m", "commitlog.cli", *words], capture_output=True, timeout=60)
@@ -43,12 +59,11 @@ def offsets(path: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_files_with_odd_names(name: str, tmp_path: Path) -> None:
+def test_files_with_odd_names(name: str, path: Path) -> None:
     """In the log and in a consume queue: the store opens, goes on where it was, and keeps its hands
     off them.
     """
-    path, lane = tmp_path / "store", tmp_path / "store/lanes/0"
-    add(path)
+    lane = path / "lanes/0"
     foreign = [lane / part / os.fsdecode(NAMES[name]) for part in ("commitlog", "consumequeue/orders/0")]
     for file in foreign:
         file.write_bytes(b"mine")
@@ -62,20 +77,16 @@ def test_files_with_odd_names(name: str, tmp_path: Path) -> None:
     shutil.rmtree(os.fsencode(path))  # pytest's own clean-up does not get past every name
 
 
-def test_a_number_that_no_lane_can_have(tmp_path: Path) -> None:
+def test_a_number_that_no_lane_can_have(path: Path) -> None:
     """Passed over."""
-    path = tmp_path / "store"
-    add(path)
     (path / "lanes/999/commitlog").mkdir(parents=True)
     add(path)
     assert offsets(path) == list(range(2 * SENT))
     assert command("verify", path).returncode == 0
 
 
-def test_a_file_in_place_of_a_lane(tmp_path: Path) -> None:
+def test_a_file_in_place_of_a_lane(path: Path) -> None:
     """A named error of every command and of a start; without it all is well."""
-    path = tmp_path / "store"
-    add(path)
     (path / "lanes/1").write_bytes(b"mine")
     for name in ("verify", "dump", "cat", "run"):
         said = command(name, path)
@@ -100,21 +111,19 @@ def test_a_damaged_store_in_a_directory_whose_name_is_no_utf8(tmp_path: Path) ->
     shutil.rmtree(os.fsencode(lane.directory.path.parent))
 
 
+@pytest.mark.filterwarnings("ignore::commitlog.errors.ReadingWarning")
 @pytest.mark.parametrize("name", ["consumequeue/orders/0/00000000000000000000", "positions", "checkpoint", "lock"])
-def test_a_named_pipe_keeps_nobody_waiting(name: str, tmp_path: Path) -> None:
+def test_a_named_pipe_keeps_nobody_waiting(name: str, path: Path) -> None:
     """To open one is to wait for somebody at its other end: it is read past, or a named error.
     Without it all is well, and no start that failed has left a pool behind.
     """
-    path = tmp_path / "store"
-    add(path)
     pipe = path / "lanes/0" / name
     pipe.unlink()
     os.mkfifo(pipe)
     for words in (("verify",), ("cat", "--topic", "orders"), ("stat",), ("produce",)):
         more = ["orders", os.devnull] if words == ("produce",) else []
-        said = command(words[0], path, *words[1:], *more)
-        assert b"Traceback" not in said.stderr
-        assert said.returncode == 0 or b"]" in said.stderr or b"NOT good" in said.stdout
+        said = CliRunner().invoke(app, [words[0], str(path), *words[1:], *more])
+        assert said.exit_code == 0 or isinstance(said.exception, CommitLogError) or "NOT good" in said.output
     pipe.unlink(missing_ok=True)
     add(path)
     assert offsets(path) == list(range(2 * SENT))

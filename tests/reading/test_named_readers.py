@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,19 +22,13 @@ from commitlog.errors import (
 )
 from commitlog.reader import Reader
 from commitlog.reading.named_readers import NamedReaders
-from tests.builders.hand_made import HandMadeStore, small_store
+from tests.builders.hand_made import HandMadeStore
 from tests.builders.named_reader import Places, billing, place, rest, stored
 from tests.children import in_child
 from tests.fake_clock import SetClock
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("look_each_time", "little_patience")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> HandMadeStore:
-    """100 messages of `orders` and of `other` in each of lanes 0 and 1."""
-    return small_store(tmp_path / "store")
 
 
 # ---- going on ----------------------------------------------------------------------------------
@@ -58,6 +51,7 @@ def test_it_goes_on_where_it_was(store: HandMadeStore) -> None:
 
 
 def test_what_is_not_committed_comes_again(store: HandMadeStore) -> None:
+    """A new reader of the name begins behind the last commit."""
     with billing(store) as reader:
         first = list(map(place, islice(reader, 10)))
         reader.commit()
@@ -95,6 +89,7 @@ def test_a_commit_of_a_message_moves_its_queue_only(store: HandMadeStore) -> Non
 
 
 def test_a_message_of_somebody_else_is_not_committed(store: HandMadeStore) -> None:
+    """A reader commits only messages that it has given out itself."""
     with billing(store) as reader, Reader(store.path) as plain:
         next(reader)
         for message in islice(plain, 100, 102):
@@ -104,6 +99,7 @@ def test_a_message_of_somebody_else_is_not_committed(store: HandMadeStore) -> No
 
 
 def test_a_reader_without_a_name_has_no_position(store: HandMadeStore) -> None:
+    """Its commit, position and committed are errors, and nothing is written to the store."""
     with Reader(store.path) as reader:
         for call in (reader.commit, reader.position, reader.committed):
             with pytest.raises(ReaderError, match="no name"):
@@ -112,6 +108,7 @@ def test_a_reader_without_a_name_has_no_position(store: HandMadeStore) -> None:
 
 
 def test_a_closed_reader_commits_no_more(store: HandMadeStore) -> None:
+    """The error says to commit before the close."""
     reader = billing(store)
     next(reader)
     reader.close()
@@ -153,6 +150,7 @@ def test_automatic_commits_leave_out_the_message_in_hand(store: HandMadeStore) -
 
 
 def test_an_iteration_that_came_to_its_end_counts_all(store: HandMadeStore) -> None:
+    """With automatic commits the end of the iteration commits, whatever the interval."""
     with billing(store, auto_commit_seconds=3600) as reader:
         assert len(list(reader)) == 200
         assert stored(store).offsets == {"orders": {0: 100, 1: 100}}
@@ -171,6 +169,7 @@ def test_a_reader_that_waits_has_done_all(store: HandMadeStore) -> None:
 
 
 def test_without_them_close_writes_nothing(store: HandMadeStore) -> None:
+    """Without automatic commits only `commit` moves the position."""
     with billing(store) as reader:
         list(islice(reader, 50))
     assert stored(store).offsets == {"orders": {0: 0, 1: 0}}
@@ -206,6 +205,7 @@ def test_a_disk_that_does_not_take_the_position(
 
 
 def test_one_at_a_time_has_the_name(store: HandMadeStore) -> None:
+    """A second reader of the name is refused until the first is closed; other names are free."""
     with billing(store):
         with pytest.raises(ReaderInUse, match=rf"reader billing is in use by process {os.getpid()}: stop that reader"):
             billing(store)
@@ -214,6 +214,7 @@ def test_one_at_a_time_has_the_name(store: HandMadeStore) -> None:
 
 
 def test_a_reader_that_could_not_begin_lets_go(store: HandMadeStore) -> None:
+    """After a refused start nobody holds the name, and no position is left."""
     for options in ({"start": "never"}, {"topic": "none"}, {"start": 5_000}):
         with pytest.raises(commitlog.errors.CommitLogError):
             billing(store, **options)

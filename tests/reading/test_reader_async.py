@@ -72,6 +72,7 @@ def test_poll_waits_as_long_as_it_is_told(store: HandMadeStore) -> None:
 
 
 def test_poll_and_next_may_take_turns(store: HandMadeStore) -> None:
+    """Together they give out each message once."""
     with Reader(store.path, follow=True) as reader:
         given = [message for _ in range(THERE // 2) for message in (next(reader), reader.poll(60)) if message]
         assert len(set(places(given))) == THERE
@@ -80,6 +81,7 @@ def test_poll_and_next_may_take_turns(store: HandMadeStore) -> None:
 
 @pytest.mark.parametrize("timeout", [-1, "1", float("nan"), True, [1]])
 def test_a_timeout_that_is_none(store: HandMadeStore, timeout: Any) -> None:
+    """It is refused, and the reader goes on."""
     with Reader(store.path) as reader:
         with pytest.raises(IllegalArgument, match="timeout"):
             reader.poll(timeout)
@@ -88,6 +90,7 @@ def test_a_timeout_that_is_none(store: HandMadeStore, timeout: Any) -> None:
 
 @pytest.mark.parametrize("timeout", [None, float("inf"), 1e300])
 def test_no_limit(store: HandMadeStore, timeout: float | None) -> None:
+    """Each means no limit; a reader that does not follow gives None at its end all the same."""
     with Reader(store.path) as reader:
         assert len(list(iter(lambda: reader.poll(timeout), None))) == THERE
 
@@ -96,6 +99,8 @@ def test_no_limit(store: HandMadeStore, timeout: float | None) -> None:
 
 
 def test_async_for_gives_what_for_gives(store: HandMadeStore) -> None:
+    """The same messages in the same order."""
+
     async def read() -> list[Message]:
         with Reader(store.path) as reader:
             return [message async for message in reader]
@@ -168,6 +173,8 @@ def test_a_cancelled_wait_loses_nothing(store: HandMadeStore) -> None:
 
 
 def test_wait_for_may_time_out_again_and_again(store: HandMadeStore) -> None:
+    """A cancelled wait takes no message with it."""
+
     async def read() -> list[int]:
         given: list[int] = []
         with Reader(store.path, lanes={0}, start="latest", follow=True) as reader:

@@ -87,6 +87,7 @@ def test_a_close_in_the_body_is_the_end(store: HandMadeStore, follow: bool) -> N
 
 
 def test_a_reader_that_never_began_can_be_closed(store: HandMadeStore) -> None:
+    """It gives out nothing afterwards."""
     reader = Reader(store.path, follow=True)
     reader.close()
     assert bounded(reader) == []
@@ -120,6 +121,7 @@ def test_a_signal_handler_ends_it_while_it_walks(store: HandMadeStore, monkeypat
 
 
 def test_another_thread_ends_it_out_of_its_sleep(store: HandMadeStore) -> None:
+    """A reader that waits for messages ends when it is closed elsewhere."""
     reader = Reader(store.path, follow=True)
     given: list[Message] = []
     thread = threading.Thread(target=lambda: given.extend(islice(reader, 3 * THERE)))
@@ -191,6 +193,7 @@ def test_nothing_is_left_open(store: HandMadeStore) -> None:
 
 
 def test_a_message_outlives_its_reader(store: HandMadeStore) -> None:
+    """Its value is a copy: nothing of it lies in a mapping."""
     with Reader(store.path) as reader:
         message = next(reader)
     assert message.value == b"orders-0-0"

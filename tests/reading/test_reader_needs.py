@@ -32,12 +32,6 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.usefixtures("look_each_time", "little_patience")
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> HandMadeStore:
-    """100 messages of `orders` and of `other` in each of lanes 0 and 1."""
-    return small_store(tmp_path / "store")
-
-
 def holders(store: HandMadeStore, end: int) -> list[str]:
     """Who needs something below an offset of the log in lanes 0 and 1."""
     needs = ReaderNeeds(store.directory, store.id)
@@ -113,6 +107,7 @@ def test_what_retention_took_is_counted(store: HandMadeStore) -> None:
 
 
 def test_a_lane_that_is_gone_is_a_loss(store: HandMadeStore) -> None:
+    """The error names the topic, the lane, and where the reader was."""
     with billing(store) as reader:
         list(reader)
         reader.commit()
@@ -212,6 +207,7 @@ def test_lanes_that_are_given_to_another_name(store: HandMadeStore) -> None:
     ids=str,
 )
 def test_wrong_options_are_errors_of_ours(store: HandMadeStore, options: dict[str, Any]) -> None:
+    """Nothing is registered then."""
     with pytest.raises(OptionError):
         billing(store, **options)
     assert NamedReaders(store.directory).names() == []
@@ -219,11 +215,13 @@ def test_wrong_options_are_errors_of_ours(store: HandMadeStore, options: dict[st
 
 @pytest.mark.parametrize("name", ["", "../x", "a b", 5, b"billing"])
 def test_names_are_names_of_files(store: HandMadeStore, name: Any) -> None:
+    """What could be no file, or a file elsewhere, is refused."""
     with pytest.raises(ReaderError, match="no reader's name"):
         billing(store, name=name)
 
 
 def test_no_store_no_name(tmp_path: Path) -> None:
+    """A reader with a name makes no store."""
     with pytest.raises(StoreNotFound):
         Reader(tmp_path / "none", name="billing")
     assert not (tmp_path / "none").exists()
@@ -249,6 +247,7 @@ def test_another_store_at_the_path_of_a_running_reader(store: HandMadeStore) -> 
 
 
 def test_a_rocketmq_root_keeps_no_position(store: HandMadeStore) -> None:
+    """A root is only read; a reader without a name has starts by queue there too."""
     root = store.path / "lanes/0"
     with pytest.raises(OptionError, match="a RocketMQ store root is only read"):
         Reader(root, name="billing")
@@ -288,5 +287,6 @@ def test_starts_by_queue(store: HandMadeStore) -> None:
     ids=str,
 )
 def test_bad_starts_by_queue(store: HandMadeStore, start: Any, error: type[Exception]) -> None:
+    """Each is refused when the reader is made."""
     with pytest.raises(error):
         Reader(store.path, topic="orders", start=start)

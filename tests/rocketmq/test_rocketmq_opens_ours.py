@@ -15,12 +15,10 @@ import commitlog
 from commitlog.disk.consume_queue import FILE_BYTES, ConsumeQueue
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
-from commitlog.errors import StageFailed
 from commitlog.inspecting.dump import dump_records
 from commitlog.inspecting.verify import verify_store
 from commitlog.opening.recovery import recover_lane
-from commitlog.shm.layout import STAGES
-from tests.crash.scene import kill, pid_of
+from tests.builders.killed import kill_store
 from tests.rocketmq.rocketmq import Found, class_path, open_with_rocketmq
 
 SEGMENT = 1 << 16
@@ -113,10 +111,7 @@ def test_a_lane_after_kill_and_recovery(tmp_path: Path) -> None:
     store = commitlog.Store.open(path, SMALL)
     with store.producer() as producer:
         fill(producer)
-    for stage in ("", *STAGES):  # the supervisor first: it would start the others again
-        kill(pid_of(path, stage))
-    with pytest.raises(StageFailed):
-        store.close()
+    kill_store(store)
     copy = tmp_path / "copy" / "0"
     shutil.copytree(path / "lanes" / "0", copy)
     lane = LaneDirectory(copy, 0)

@@ -121,6 +121,7 @@ def test_life_of_an_environment(checkout: Checkout) -> None:
     assert not (checkout.path / ".venv" / "tmp").exists()
 
 
+@pytest.mark.nightly
 def test_killed_in_the_middle_it_is_made_again(checkout: Checkout) -> None:
     with checkout.start() as process:
         wait_until((checkout.path / ".venv" / "bin" / "python").exists, what="the making of .venv has begun")
@@ -141,6 +142,7 @@ def test_interrupted_it_leaves_nothing(checkout: Checkout) -> None:
     assert not (checkout.path / ".venv").exists()
 
 
+@pytest.mark.nightly
 def test_two_at_once_make_one(checkout: Checkout) -> None:
     with checkout.start() as one, checkout.start() as other:
         said = [process.communicate(timeout=SETUP_SECONDS)[0] for process in (one, other)]

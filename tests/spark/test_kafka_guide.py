@@ -24,11 +24,11 @@ EXACTLY = (
 )
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[commitlog.Store]:
-    """Running, with EVERYTHING in it."""
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[commitlog.Store]:
+    """Running, with EVERYTHING in it; a test that writes has a topic of its own."""
     config = {"store": {"segment_bytes": 1 << 20, "max_lanes": 4}}
-    with commitlog.Store.open(tmp_path / "store", config) as opened:
+    with commitlog.Store.open(tmp_path_factory.mktemp("guide") / "store", config) as opened:
         with opened.producer() as first, opened.producer() as second:
             for topic, lane, count in EVERYTHING:
                 for number in range(count):
@@ -117,28 +117,30 @@ def test_writing_a_stream(spark: SparkSession, store: commitlog.Store, tmp_path:
         .load()
     )
     columns = ["CAST(key AS STRING)", "CAST(value AS STRING)"]
-    df = source.selectExpr(*columns) if by == "option" else source.selectExpr("'copies' AS topic", *columns)
+    topic = f"stream-by-{by}"
+    df = source.selectExpr(*columns) if by == "option" else source.selectExpr(f"'{topic}' AS topic", *columns)
     writer = df.writeStream.format("commitlog").option("path", str(store.path))
     if by == "option":
-        writer = writer.option("topic", "copies")
+        writer = writer.option("topic", topic)
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
     assert query.awaitTermination(250)
-    assert copies(store) == TOPIC1
+    assert copies(store, topic) == TOPIC1
 
 
 @pytest.mark.parametrize("by", ["option", "column"])
 def test_writing_a_batch(spark: SparkSession, store: commitlog.Store, by: str) -> None:
     """Likewise; Spark wants `.mode("append")` said for a source in Python."""
+    topic = f"batch-by-{by}"
     df = spark.createDataFrame(TOPIC1, "key string, value string")
     if by == "column":
-        df = df.selectExpr("'copies' AS topic", "*")
+        df = df.selectExpr(f"'{topic}' AS topic", "*")
     writer = df.write.format("commitlog").option("path", str(store.path))
     if by == "option":
-        writer = writer.option("topic", "copies")
+        writer = writer.option("topic", topic)
     writer.mode("append").save()
-    assert copies(store) == TOPIC1
+    assert copies(store, topic) == TOPIC1
 
 
-def copies(store: commitlog.Store) -> Pairs:
-    with commitlog.Reader(store.path, topic="copies") as reader:
+def copies(store: commitlog.Store, topic: str) -> Pairs:
+    with commitlog.Reader(store.path, topic=topic) as reader:
         return sorted((message.key or "", message.value.decode()) for message in reader)

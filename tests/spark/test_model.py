@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 TOPICS = ("a", "ab", "b")
 LANES = (0, 1, 7, 10)
 ROWS = 60
-FEW = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(FEW, max_examples=2_000)
 Json = dict[str, Any]
 
@@ -183,11 +183,14 @@ def test_many_batches(kind: str, options: dict[str, str]) -> None:
     check_batch(kind, options)
 
 
-def test_batches_in_a_session(spark: SparkSession) -> None:
-    """Some dozens, through Spark itself."""
+@pytest.mark.parametrize("count", [12, pytest.param(60, marks=pytest.mark.nightly)])
+def test_batches_in_a_session(spark: SparkSession, count: int) -> None:
+    """Some of them through Spark itself."""
     cases: list[tuple[str, dict[str, str]]] = []
 
-    @settings(max_examples=36, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=count, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
     @given(kind=kinds, options=batch_options())
     def collect(kind: str, options: dict[str, str]) -> None:
         cases.append((kind, options))
@@ -337,7 +340,7 @@ def first_start(store: HandMadeStore, options: dict[str, str]) -> dict[tuple[str
     return {key: model.begin(key, model.queues[key], chosen, "latest") for key in queues_of(model, options)}
 
 
-@settings(FEW, max_examples=60)
+@settings(FEW, max_examples=40)
 @given(stream_cases())
 def test_streams(case: tuple[dict[str, str], list[str | int]]) -> None:
     """Every row once, from the first start on, whatever appears meanwhile and wherever the query

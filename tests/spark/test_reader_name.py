@@ -20,7 +20,7 @@ from commitlog.reading.named_readers import PYTHON, NamedReader, NamedReaders
 from commitlog.spark import reader_name
 from commitlog.spark.source import CommitLogDataSource, StreamReader
 from commitlog.stages.allocating.reader_needs import ReaderNeeds
-from tests.builders.hand_made import HandMadeStore, small_store
+from tests.builders.hand_made import HandMadeStore
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -29,12 +29,6 @@ if TYPE_CHECKING:
 ALL = ReadAllAvailable()
 Json = dict[str, Any]
 pytestmark = pytest.mark.usefixtures("look_each_time", "little_patience")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> HandMadeStore:
-    """100 messages of `orders` and of `other` in each of lanes 0 and 1."""
-    return small_store(tmp_path / "store")
 
 
 def source(store: HandMadeStore, **options: object) -> CommitLogDataSource:

@@ -24,6 +24,7 @@ from tests.crash.scene import is_running, pid_of
 from tests.fake_clock import SetClock
 from tests.faults.bench import bench
 from tests.faults.supervisor import patched_stages
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -39,21 +40,27 @@ POSITION_OF = {
 }
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_data_moves_again_after_a_kill(stage: str, tmp_path: Path) -> None:
+_OTHERS = [stage for stage in STAGES if stage != "committer"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "kills"),
+    with_nightly([("committer", 6), *((stage, 1) for stage in _OTHERS)], [(stage, 6) for stage in _OTHERS]),
+)
+def test_data_moves_again_after_a_kill(stage: str, kills: int, tmp_path: Path) -> None:
     """Also after the sixth within a minute: a stage that has worked is started again at once,
     without back-off.
     """
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
         word = POSITION_OF[stage]
-        for _ in range(6):
+        for _ in range(kills):
             rounds = rounds_of(store, stage)
             while rounds_of(store, stage) < rounds + 4:  # fewer are no life: it would be started with back-off
                 _send_until_it_moves(producer, word)
             os.kill(pid_of(store.path, stage), signal.SIGKILL)
             _send_until_it_moves(producer, word)
     said = re.findall(rf"the {stage} \(pid \d+\) died with -9; it is started again (.*)", log_of(store))
-    assert said == ["at once"] * 6
+    assert said == ["at once"] * kills
 
 
 def rounds_of(store: commitlog.Store, stage: str) -> int:
