@@ -11,8 +11,10 @@ from tests.crash.scene import kill, pid_of
 
 
 def kill_store(store: commitlog.Store) -> None:
-    """kill -9 of the supervisor, which would start the others again, and of all stages. The pool
-    stays, as do producers that the store has not made."""
+    """kill -9 of the supervisor, which would start the others again, and of all stages.
+
+    The pool stays, as do producers that the store has not made.
+    """
     for name in ("", *STAGES):
         kill(pid_of(store.path, name))
     with pytest.raises(StageFailed):

@@ -207,12 +207,12 @@ def test_every_socket_is_limited(shm_root: Path) -> None:
 
 
 def test_nothing_is_unpickled_from_outside_and_sockets_have_one_maker() -> None:
-    """No module of ours loads pickle or marshal, and only wire.py makes ZeroMQ sockets."""
+    """No module of ours loads pickle or marshal, and only wakeups.py makes ZeroMQ sockets."""
     root = Path(__file__).parents[2]
     for file in (file for room in ("shm", "commitlog", "stages") for file in (root / room).rglob("*.py")):
         text = file.read_text()
         assert not re.search(r"^\s*(import|from) (pickle|cloudpickle|marshal|shelve|dill)\b", text, re.MULTILINE), file
-        assert file.name == "wire.py" or not re.search(r"context\.socket\(|zmq\.Socket\(", text), file
+        assert file.name == "wakeups.py" or not re.search(r"context\.socket\(|zmq\.Socket\(", text), file
 
 
 def test_names_play_no_tricks_in_logs(tmp_path: Path) -> None:
