@@ -1,17 +1,18 @@
 """What a start may rely on: our `positions`, and RocketMQ's `checkpoint` for RocketMQ.
 
-`positions` has two slots of 4 KiB, which are written in turn. Each has a CRC: a torn write costs the
-newest slot, and then the one before it counts. A slot is written only after the data below
-`flushed_where` and the consume queues below `dispatched_where` were synced. So what it says is true
-for ever, and an old slot only makes the scan after a crash longer.
+`positions` has two slots of 4 KiB, which are written in turn. Each slot has a CRC. A torn write
+costs the newest slot, and then the one before it counts. A slot is written only after the data
+below `flushed_where` and the consume queues below `dispatched_where` were synced. So a slot stays
+true for ever, and an old slot only makes the scan after a crash longer.
 
-    0                    8          16           24        32           40      48          56        64
-    │ magic "CLPOS\\0\\0\\3" │ sequence │ generation │ flushed │ dispatched │ first │ last time │ drained │ entries │
+    0       8          16           24        32           40      48          56        64
+    │ magic │ sequence │ generation │ flushed │ dispatched │ first │ last time │ drained │ entries │
     72     80         96
     │ lane │ store id │ CRC-32 │
 
-A slot says which lane and store it belongs to, so that a file from elsewhere is not believed. A slot
-of the version before ends with its CRC-32 at 72. It is read all the same.
+The magic is `CLPOS`, two zero bytes, and the version, 3. A slot says which lane and store it
+belongs to, so that a file from elsewhere is not believed. A slot of version 2 ends with its CRC-32
+at 72, and is read all the same.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ _NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENOTDIR)
 class Positions:
     """Positions of a lane, in bytes of its log.
 
-    `last_store_timestamp` is in ms; `drained`: the store was closed properly. `entries` is what the
-    ends of its consume queues must add up to, each behind its last entry below `dispatched_where`; −1
-    where nobody counted.
+    `last_store_timestamp` is in ms. `drained` says that the store was closed properly. `entries` is
+    the sum of the ends of the lane's consume queues. The end of a queue is one past its last entry
+    below `dispatched_where`. `entries` is −1 where nobody counted.
     """
 
     generation: int
@@ -58,9 +59,9 @@ class Positions:
 class PositionsFile:
     """The `positions` file of a lane. It is opened for each call, so that nothing stays open.
 
-    `store_id`: 32 hex digits, as in `store.json`. Where it is not known it is "": then a slot of any
-    store counts, and what is written counts for any store. `findings` has a line for each slot of
-    another lane or store that the last `load` passed over.
+    `store_id` has 32 hex digits, as in `store.json`. It is "" where the id is not known. Then a
+    slot of any store counts, and what is written counts for any store. `findings` has a line for
+    each slot of another lane or store that the last `load` passed over.
     """
 
     def __init__(self, lane_directory: LaneDirectory, store_id: str, channel: FileChannel) -> None:
@@ -73,8 +74,8 @@ class PositionsFile:
     def load(self) -> Positions | None:
         """The newest slot that is whole and possible; None where there is none. Raises OSError.
 
-        Raises DamagedFile where the path is no plain file. Nothing was lost then, but a start could not
-        write there either.
+        Raises DamagedFile where the path is no plain file. Nothing is lost in that case, but a
+        start could not write there either.
         """
         try:
             slots = self._slots()
@@ -95,8 +96,9 @@ class PositionsFile:
         return owner is None or (owner[0] == self._lane and (not self._store or owner[1] in (self._store, bytes(16))))
 
     def _slots(self) -> list[tuple[int, _Owner | None, Positions]]:
-        """Sequence, owner and positions of each slot that is whole and possible. A slot of the version
-        before has no owner.
+        """Sequence, owner and positions of each slot that is whole and possible.
+
+        A slot of version 2 has no owner.
         """
         try:
             data = self._channel.read_file(self._path, 2 * SLOT_BYTES)
@@ -138,7 +140,7 @@ class PositionsFile:
         with self._channel.opened(self._path, write=True, create=True) as fd:
             self._channel.pwrite(fd, slot, sequence % 2 * SLOT_BYTES)
             self._channel.fdatasync(fd)
-        if not self._is_named:  # whoever made the file may have been killed before its name was durable
+        if not self._is_named:  # the process that made the file may have been killed before the name was durable
             self._channel.sync_directory(self._path.parent)
             self._is_named = True
         self._sequence = sequence
@@ -150,10 +152,10 @@ STORE_CHECKPOINT_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class StoreCheckpoint:
-    """RocketMQ's StoreCheckpoint: up to which store timestamps (ms) data, queues and index are on disk,
-    and two offsets in bytes.
+    """RocketMQ's StoreCheckpoint: how far data, queues and index are on disk.
 
-    Each may be 0, which makes RocketMQ's recovery look further back. It has no CRC, so we write it and
+    The three timestamps are store timestamps in ms, the two offsets are bytes. Each field may be 0:
+    then RocketMQ's recovery begins earlier in the log. The file has no CRC, so we write it and
     never rely on it.
     """
 

@@ -1,16 +1,16 @@
 """RocketMQ's ConsumeQueue: for one topic in one lane, where each message is in the log.
 
-Entry number q (the queue offset) is 20 bytes at q × 20, in files of a fixed size named by their
-first byte's offset:
+Entry number q (the queue offset) is 20 bytes at q × 20. The files have a fixed size, and each is
+named by its first byte's offset:
 
-    physical offset i64 │ size i32 │ tags code i64        big-endian; size 0: nothing placed here yet
+    physical offset i64 │ size i32 │ tags code i64    big-endian; size 0: nothing placed here yet
 
-Entries are *placed*, not appended: to place one again writes the same bytes. A file has its full
-size from the start, and is sparse. So the end of a queue is its last entry with a size. Where a queue
-begins later than 0, RocketMQ fills the places before with (0, 0x7FFFFFFF, 0).
+Entries are *placed*, not appended: placing an entry again writes the same bytes. A file has its
+full size from the start, and is sparse. So the end of a queue is its last entry with a size. Where
+a queue begins later than 0, RocketMQ fills the places before with (0, 0x7FFFFFFF, 0).
 
-Retention unlinks the oldest files while others read. So a listing is good until a name in it turns
-out to be gone. Then the files are listed again, and the question is asked again.
+Retention unlinks the oldest files while others read. So a listing is good until one of its files
+turns out to be gone. Then the files are listed again, and the question is asked again.
 """
 
 from __future__ import annotations
@@ -39,22 +39,24 @@ FILE_BYTES = 300_000 * ENTRY_BYTES
 PRE_FILL_SIZE = 0x7FFFFFFF
 _LIGHT = "%LMQ%"
 _LISTINGS_MOST = 100
-"""So often the files are listed again because one has gone since."""
+"""How often the files are listed again, at most, because one has gone since."""
 
 Entries = npt.NDArray[Any]
 _Answer = TypeVar("_Answer")
 
 
 def is_light(topic: str) -> bool:
-    """Whether RocketMQ takes a queue for a light one: its entries name records of other topics and
-    queues.
+    """Whether RocketMQ takes a queue for a light one.
+
+    The entries of a light queue name records of other topics and queues.
     """
     return topic.startswith(_LIGHT)
 
 
 def first_where(condition: Callable[[int], bool], low: int, high: int) -> int:
-    """The smallest number in [low, high) that meets a condition, which all after it meet too; `high`
-    if none does.
+    """The smallest number in [low, high) that meets a condition; `high` where none does.
+
+    All numbers after it must meet the condition too.
     """
     return bisect_left(range(high), True, low, high, key=condition)
 
@@ -64,15 +66,17 @@ class _FileGone(Exception):
 
 
 class ConsumeQueue:
-    """One queue; a with-block closes it. Reading needs no write access, and sees what other processes
-    place.
+    """One queue; a with-block closes it.
 
-    `directory` is `consumequeue/<topic>/<queue id>` of a lane. Writing makes these three directories
-    where they are missing, and none above them: the lane's own directory has to be there.
-    `file_bytes` counts for a queue that has no file yet; else its first file's size does. `named` has
-    the directories whose names are known to be durable; the queues of a lane may share it.
+    Reading needs no write access, and sees what other processes place.
 
-    All methods raise DamagedFile for a file whose size is no queue's, and OSError.
+    `directory` is `consumequeue/<topic>/<queue id>` of a lane. Writing makes these three
+    directories where they are missing, but none above them: the lane's own directory has to be
+    there. `file_bytes` counts for a queue that has no file yet; otherwise the size of its first
+    file counts. `named` has the directories whose names are known to be durable; the queues of a
+    lane may share it.
+
+    All methods raise OSError, and DamagedFile for a file whose size is wrong for a queue.
     """
 
     def __init__(
@@ -107,8 +111,10 @@ class ConsumeQueue:
         return self._starts
 
     def _ask(self, ask: Callable[[], _Answer]) -> _Answer:
-        """What `ask` says of the files that are listed. Where one of them is gone, the files are listed
-        again and it is asked again. Raises DamagedFile.
+        """The answer of `ask` about the files that are listed.
+
+        Where one of the files is gone, they are listed again, and `ask` is called again. Raises
+        DamagedFile.
         """
         for _ in range(_LISTINGS_MOST):
             try:
@@ -119,7 +125,7 @@ class ConsumeQueue:
 
     @property
     def file_bytes(self) -> int:
-        """The size of each file, bytes."""
+        """The size of each file in bytes."""
         if not self._known_bytes:
             if not self._starts:
                 self._list_files()
@@ -127,7 +133,7 @@ class ConsumeQueue:
         return self._known_bytes or self._default_bytes
 
     def _bytes_of_first(self) -> int:
-        """The size of the first file that has one; 0 where none has."""
+        """The size of the first file that is not empty; 0 where there is none."""
         for start in self._starts:
             path = self.directory / segment_name(start)
             try:
@@ -142,8 +148,10 @@ class ConsumeQueue:
         return 0
 
     def _open(self, start: int) -> int | None:
-        """A descriptor for reading; None where the file is not there, or was made and has no size yet.
-        Raises _FileGone.
+        """A descriptor for reading; None where the file is missing or still empty.
+
+        A file is empty between its creation and the moment it gets its size. Raises _FileGone where
+        the file is listed.
         """
         fd = self._files.get(start)
         if fd is None:
@@ -164,8 +172,9 @@ class ConsumeQueue:
         return fd
 
     def _open_to_write(self, start: int, *, create: bool = True) -> int:
-        """A descriptor for writing. Without `create` it raises FileNotFoundError where the file is
-        missing.
+        """A descriptor for writing.
+
+        Without `create` it raises FileNotFoundError where the file is missing.
         """
         if start in self._writable:
             return self._files[start]
@@ -200,8 +209,10 @@ class ConsumeQueue:
         sizes: npt.ArrayLike,
         tags_codes: npt.ArrayLike,
     ) -> None:
-        """Writes entries at their queue offsets (columns of equal length; sizes in bytes). They are
-        durable after `sync`.
+        """Writes entries at their queue offsets.
+
+        The columns have equal length, and the sizes are in bytes. The entries are durable after
+        `sync`.
         """
         offsets = np.asarray(queue_offsets, dtype=np.int64)
         if not len(offsets):
@@ -219,18 +230,20 @@ class ConsumeQueue:
             self._dirty.add(start)
 
     def sync(self) -> None:
-        """Makes everything durable that was placed. After an OSError it has to be placed again, because
-        the kernel may have dropped it.
+        """Makes everything durable that was placed.
 
-        It syncs the names of new files too, and the first time those of the queue and its topic:
-        whoever made them may have been killed before he had synced them.
+        After an OSError the entries have to be placed again, because the kernel may have dropped
+        them.
+
+        It syncs the names of new files too. The first time it also syncs the names of the queue and
+        its topic, because the process that made them may have been killed before it synced them.
         """
         for start in sorted(self._dirty):
             self.channel.fdatasync(self._files[start])
         if self._dirty:
             self._sync_names()
         self._dirty.clear()
-        for start in sorted(self._writable)[:-1]:  # full: whoever deletes it gets its space back only when it is closed
+        for start in sorted(self._writable)[:-1]:  # full: a deleted file's space is free only once it is closed
             self.channel.close(self._files.pop(start))
             self._writable.discard(start)
 
@@ -245,8 +258,9 @@ class ConsumeQueue:
         return any(self.channel.is_unlinked(self._files[start]) for start in self._writable)
 
     def zero_from(self, queue_offset: int) -> None:
-        """Empties every place from a queue offset on, durably. The last file stays, so that offsets
-        never begin at 0 again.
+        """Empties every place from a queue offset on, durably.
+
+        The last file stays, so that offsets never begin at 0 again.
         """
         self._list_files()
         where = queue_offset * ENTRY_BYTES
@@ -256,19 +270,20 @@ class ConsumeQueue:
             try:
                 fd = self._open_to_write(start, create=False)
             except FileNotFoundError:
-                continue  # what has gone is empty
+                continue  # a file that has gone is empty
             begin = max(where - start, 0)
             data = self.channel.pread(fd, self.file_bytes - begin, begin)
             used = len(data.rstrip(b"\0"))
-            if used:  # never by truncation: a crash in between would leave a file of another size
+            if used:  # not by truncation: a crash in between would leave a file of another size
                 self.channel.pwrite(fd, bytes(used), begin)
                 self.channel.fdatasync(fd)
 
     # ---- reading --------------------------------------------------------------------------------
 
     def entries(self, start: int, count: int) -> Entries:
-        """Up to `count` entries from queue offset `start`, dtype ENTRY; fewer where the files end. A
-        place that is still empty has size 0.
+        """Up to `count` entries from queue offset `start`, dtype ENTRY; fewer where the files end.
+
+        A place that is still empty has size 0.
         """
         return self._ask(lambda: self._read(start, count))
 
@@ -308,8 +323,9 @@ class ConsumeQueue:
         return self._starts[0] // ENTRY_BYTES if self._starts else 0
 
     def first(self) -> int:
-        """The first queue offset with a message. What comes before was deleted, or filled in by
-        RocketMQ.
+        """The first queue offset with a message.
+
+        Everything before it was deleted, or filled in by RocketMQ.
         """
         self._list_files()
         return self._ask(self._first)
@@ -321,16 +337,15 @@ class ConsumeQueue:
         return first_where(lambda offset: self._size_at(offset) != PRE_FILL_SIZE, begin, max(self._end(), begin))
 
     def find_by_timestamp(self, timestamp: int, first: int, end: int, read_timestamp: Callable[[int], int]) -> int:
-        """The queue offset in [first, end) of the first message that was stored at or after a time (ms);
-        `end` where there is none.
+        """The queue offset of the first message in [first, end) stored at or after a time (ms).
 
-        `read_timestamp(queue offset)` reads a record's store timestamp. This is a binary search,
-        because store timestamps only grow.
+        It is `end` where there is none. `read_timestamp(queue offset)` reads a record's store
+        timestamp. This is a binary search, because store timestamps only grow.
         """
         return first_where(lambda offset: read_timestamp(offset) >= timestamp, first, end)
 
     def close(self) -> None:
-        """Closes the files. What was placed and not synced may still be lost in a power cut."""
+        """Closes the files. Entries that were not synced may still be lost in a power cut."""
         for fd in self._files.values():
             self.channel.close(fd)
         self._files.clear()
@@ -346,8 +361,9 @@ class ConsumeQueue:
 
 
 def queue_directories(top: Path, channel: FileChannel) -> Iterator[Path]:
-    """`<topic>/<queue id>` of all topics below a directory `consumequeue/`. Links and other things are
-    left out.
+    """`<topic>/<queue id>` of all topics below a directory `consumequeue/`.
+
+    Links and other things are left out.
     """
     for topic in channel.list(top):
         if _is_directory(top / topic):
@@ -364,8 +380,10 @@ def _is_directory(path: Path) -> bool:
 
 
 def unlink_below(directory: Path, first_where: int, channel: FileChannel) -> None:
-    """Deletes the files of a queue whose entries all name places below a log offset: RocketMQ's
-    deleteExpiredFile. The last file stays, so that offsets never begin at 0 again.
+    """Deletes the files of a queue whose entries all name places below a log offset.
+
+    This is RocketMQ's deleteExpiredFile. The last file stays, so that offsets never begin at 0
+    again.
     """
     old = []
     with ConsumeQueue(directory, channel=channel) as queue:
@@ -375,7 +393,7 @@ def unlink_below(directory: Path, first_where: int, channel: FileChannel) -> Non
                 break
             old.append(start)
     for start in old:
-        with contextlib.suppress(FileNotFoundError):  # somebody else was quicker
+        with contextlib.suppress(FileNotFoundError):  # another process was quicker
             channel.unlink(directory / segment_name(start))
     if old:
         channel.sync_directory(directory)

@@ -1,4 +1,4 @@
-"""The descriptors of a user's process: how many it has left, and which numbers are not for us."""
+"""The descriptors of a user's process: how many are left, and which numbers we must not use."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from commitlog.errors import NotEnoughDescriptors
 
 
 def occupy_standard_descriptors() -> None:
-    """Opens /dev/null as each of the descriptors 0, 1 and 2 that is closed, as git does. Raises OSError.
+    """Opens /dev/null as each of the descriptors 0, 1 and 2 that is closed, as git does.
 
-    Else a pipe, a socket or a mapping of ours would get such a number, and a `print` of the program
-    would go there. They stay open, because ZeroMQ may make a descriptor at any time.
+    Otherwise a pipe, a socket or a mapping of ours would get that number, and a `print` of the
+    program would go there. They stay open, because ZeroMQ may make a descriptor at any time. Raises
+    OSError.
     """
     for number in range(3):
         try:
@@ -24,14 +25,15 @@ def occupy_standard_descriptors() -> None:
 
 
 def are_free(count: int) -> bool:
-    """Whether so many descriptors can be had now. It tries, because the whole machine may have run out
-    of them.
+    """Whether `count` descriptors can be had now.
+
+    It tries, because the whole machine may have run out of them.
     """
     taken: list[io.FileIO] = []
     try:
         taken.extend(map(io.FileIO, map(os.eventfd, repeat(0, count))))  # one call: each has an owner at any moment
         return True
-    except OSError:  # whatever the reason (ENOMEM, too): who only wants to ring a bell must not hear of it
+    except OSError:  # any reason counts (ENOMEM, too): ringing a bell must not raise
         return False
     finally:
         for file in taken:
@@ -39,8 +41,9 @@ def are_free(count: int) -> bool:
 
 
 def check_free(count: int, doing: str) -> None:
-    """Raises NotEnoughDescriptors where `count` descriptors can't be had. `doing`, a part of its text,
-    says what takes them.
+    """Raises NotEnoughDescriptors where `count` descriptors can't be had.
+
+    `doing` says what takes them; it is a part of the error's text.
     """
     if not are_free(count):
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

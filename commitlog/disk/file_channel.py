@@ -1,10 +1,10 @@
-"""The only door to the disk: every open, write, sync, rename and lock of the project goes through
-`FileChannel`.
+"""The only door to the disk: all access of the project goes through `FileChannel`.
 
-RocketMQ's `FileChannel` is Java's. Ours has the calls that a log needs, and each does the whole of
-what its name says: `pwrite` loops over short writes, `create_directory` makes the new name durable.
-Tests put a subclass with planted faults in its place. All methods raise `OSError` as the system
-gives it; the callers turn that into named errors.
+This means every open, write, sync, rename and lock. RocketMQ's `FileChannel` is Java's. Ours has
+the calls that a log needs, and each call does all that its name says: `pwrite` loops over short
+writes, `create_directory` makes the new name durable. Tests replace it with a subclass that has
+planted faults. All methods raise `OSError` as the system gives it; the callers turn it into named
+errors.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class FileChannel:
     def open(self, path: str | Path, *, write: bool = False, create: bool = False, exclusive: bool = False) -> int:
         """A descriptor, close-on-exec. New files are 0600.
 
-        A symbolic link at the last step is refused (ELOOP), and so is what is neither file nor
-        directory (EINVAL): whoever opens a named pipe waits for somebody at its other end. The
-        descriptor is never 0, 1 or 2: where the program has closed these, something in it may write to
-        them all the same.
+        A symbolic link at the last step is refused (ELOOP). Anything that is neither a file nor a
+        directory is refused too (EINVAL), because opening a named pipe waits for somebody at its
+        other end. The descriptor is never 0, 1 or 2: a program that has closed these may still
+        write to them.
         """
         flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_RDWR if write else os.O_RDONLY)
         if create:
@@ -46,7 +46,7 @@ class FileChannel:
             flags |= os.O_EXCL
         made: list[int] = []
         try:
-            # one call: no interrupt between opening and knowing it
+            # one call: no interrupt can come between opening a descriptor and storing it
             made.extend(map(os.open, (path,), (flags,), (0o600,)))
             if stat.S_IFMT(os.fstat(made[0]).st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
                 raise OSError(errno.EINVAL, "no regular file", str(path))
@@ -78,11 +78,14 @@ class FileChannel:
     # ---- bytes ----------------------------------------------------------------------------------
 
     def is_unlinked(self, fd: int) -> bool:
-        """Whether an open file has no name any more. Then nobody will find what is written to it."""
+        """Whether an open file has no name any more: nobody would find what is written to it."""
         return os.fstat(fd).st_nlink == 0
 
     def write_once(self, fd: int, data: Buffer, offset: int) -> int:
-        """One pwrite, which may be short. Only `pwrite` calls it: tests make it short, or let it fail."""
+        """One pwrite, which may be short.
+
+        Only `pwrite` calls it. Tests make it short, or let it fail.
+        """
         return os.pwrite(fd, data, offset)
 
     def pwrite(self, fd: int, data: Buffer, offset: int) -> None:
@@ -104,21 +107,23 @@ class FileChannel:
         return data
 
     def next_data(self, fd: int, offset: int) -> int | None:
-        """The first byte from `offset` on that is not in a hole of the file; None where all the rest is a
-        hole.
+        """The first byte from `offset` on that is not in a hole of the file.
+
+        None where the whole rest is a hole.
         """
         try:
             return os.lseek(fd, offset, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
                 return None
-            if error.errno == errno.EINVAL:  # a file system that knows no holes
+            if error.errno == errno.EINVAL:  # the file system does not know holes
                 return offset
             raise
 
     def map_read(self, fd: int, length: int) -> mmap.mmap:
-        """A read-only shared mapping of the first `length` bytes. The descriptor may be closed
-        afterwards.
+        """A read-only shared mapping of the first `length` bytes.
+
+        The descriptor may be closed afterwards.
         """
         return mmap.mmap(fd, length, prot=mmap.PROT_READ)
 
@@ -133,8 +138,9 @@ class FileChannel:
         os.fdatasync(fd)
 
     def allocate(self, fd: int, length: int) -> None:
-        """Reserves `length` bytes (posix_fallocate), so that a full disk is an error here and never
-        later.
+        """Reserves `length` bytes (posix_fallocate).
+
+        So a full disk is an error here, and never later.
         """
         os.posix_fallocate(fd, 0, length)
 
@@ -161,7 +167,7 @@ class FileChannel:
         os.rmdir(path)
 
     def space(self, path: str | Path) -> tuple[int, int]:
-        """Bytes of the file system that are used, and bytes that this user may still use."""
+        """Used bytes of the file system, and the bytes that this user may still use."""
         facts = os.statvfs(path)
         return (facts.f_blocks - facts.f_bfree) * facts.f_frsize, facts.f_bavail * facts.f_frsize
 
@@ -173,17 +179,20 @@ class FileChannel:
             return []
 
     def create_directory(self, path: str | Path, *, below: Path | None = None) -> None:
-        """Makes the directory (0700) with its missing parents. The names that it made are durable then.
+        """Makes the directory (0700) with its missing parents, and makes the new names durable.
 
-        `below` is a directory above it that has to be there; else it raises FileNotFoundError. What
-        belongs to a running store is made below the store's own directory only: else a store that was
-        moved away would begin again at its old path.
+        `below` is a directory above it that has to be there; otherwise it raises FileNotFoundError.
+        The directories of a running store are made only below the store's own directory. Otherwise
+        a store that was moved away would begin again at its old path.
         """
         for directory in self.make_directory(path, below=below):
             self.sync_directory(directory.parent)
 
     def make_directory(self, path: str | Path, *, below: Path | None = None) -> Sequence[Path]:
-        """Like `create_directory`, but syncs no name. Returns the directories that it made, top first."""
+        """Like `create_directory`, but syncs no name.
+
+        Returns the directories that it made, top first.
+        """
         path = Path(path)
         missing = []
         while not path.is_dir():
@@ -206,8 +215,10 @@ class FileChannel:
             return self.pread(fd, limit, 0)
 
     def replace_file(self, path: str | Path, data: bytes) -> None:
-        """Writes a small file, durably. A reader sees the old content or the new, never a mixture; so
-        does a start after a crash.
+        """Writes a small file, durably.
+
+        A reader sees either the old content or the new, never a mixture. The same holds for a start
+        after a crash.
         """
         path = Path(path)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -227,11 +238,13 @@ class FileChannel:
     # ---- locks ----------------------------------------------------------------------------------
 
     def try_lock(self, fd: int, at: int | None = None) -> bool:
-        """Takes a write lock of the whole file, or of the byte `at`, for this open file description
-        (OFD). The lock is freed when the last copy of the descriptor closes.
+        """Takes a write lock of the whole file, or of the byte `at`.
 
-        False where somebody else holds it: a process of ours, or a RocketMQ (its POSIX lock conflicts
-        with ours).
+        The lock belongs to this open file description (OFD). It is freed when the last copy of the
+        descriptor closes.
+
+        Returns False where somebody else holds the lock: a process of ours, or a RocketMQ.
+        RocketMQ's lock is a POSIX lock, which conflicts with ours.
         """
         try:
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _write_lock(at))
@@ -240,8 +253,9 @@ class FileChannel:
         return True
 
     def is_locked(self, path: str | Path, at: int | None = None) -> bool:
-        """Whether anybody holds the lock of a file, or of its byte `at`. A file that is not there is not
-        locked.
+        """Whether anybody holds the lock of a file, or of its byte `at`.
+
+        A file that is not there is not locked.
         """
         try:
             with self.opened(path) as fd:
@@ -251,8 +265,9 @@ class FileChannel:
         return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
     def is_at(self, fd: int, path: str | Path) -> bool:
-        """Whether an open file still has its name. Nobody else sees a lock on a file that was removed or
-        replaced.
+        """Whether an open file still has its name.
+
+        Nobody else sees a lock on a file that was removed or replaced.
         """
         try:
             return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))

@@ -1,9 +1,9 @@
 """The locks of a store: who holds what, and descriptors that are closed whatever happens.
 
 Each lock is held at two places. One is a file in the store's directory, where people and RocketMQ
-look; its holder writes his pid into it. The other is a byte of the pool's control file, because
-somebody may remove a file: then whoever comes next would make a new one and lock that. Both are OFD
-locks: the kernel frees them when their holder dies.
+look; its holder writes its pid into it. The other is a byte of the pool's control file. The file
+alone is not enough: if somebody removes it, the next process would make a new file and lock that.
+Both are OFD locks: the kernel frees them when their holder dies.
 
     lane n                     lanes/<n>/lock       byte n of the pool's `control`
     supervisor                 lock                 byte 128
@@ -31,8 +31,10 @@ from commitlog.shm.positions import CONTROL_NAME
 _SUPERVISOR_AT = LANE_ROWS
 
 _birth = threading.RLock()
-"""Held while a lock's descriptor is made, and by whoever forks: so no child has a descriptor that it
-does not know of. It may be taken twice, because a signal handler that forks may have come in between.
+"""Held while a lock's descriptor is made, and during every fork.
+
+So no child has a descriptor that it does not know of. A thread may take it twice, because a signal
+handler that forks may run while the thread holds it.
 """
 _POLL_SECONDS = 0.02
 _PID_BYTES_MAX = 32
@@ -43,8 +45,9 @@ _Taken = TypeVar("_Taken")
 class Lock:
     """Locks of a user's process, all held until `close`.
 
-    They are closed in a forked child too, which would hold them for as long as it lives. They are
-    also closed when the last reference goes, because an exception may come at any moment.
+    They are closed in a forked child too; otherwise the child would hold them for as long as it
+    lives. They are also closed when the last reference goes, because an exception may come at any
+    moment.
     """
 
     def __init__(self, channel: FileChannel) -> None:
@@ -52,8 +55,10 @@ class Lock:
         self._channel = channel
 
     def try_take(self, path: Path, at: int | None = None) -> bool:
-        """Locks a file, which is made if it is missing, or a byte of a file that is there. False where
-        somebody else holds it, or the file was removed meanwhile. Raises OSError.
+        """Locks a file, or the byte `at` of a file.
+
+        A whole file is made if it is missing; for a byte the file has to be there. Returns False
+        where somebody else holds the lock, or where the file was removed meanwhile. Raises OSError.
         """
         channel = self._channel
         with _birth:
@@ -63,8 +68,9 @@ class Lock:
 
     @property
     def fd(self) -> int:
-        """The descriptor of the file that was locked last. Raises ForkedProducer where a fork has
-        closed it just now.
+        """The descriptor of the file that was locked last.
+
+        Raises ForkedProducer where a fork has just closed it.
         """
         try:
             return self._files[-1].fileno()
@@ -77,12 +83,12 @@ class Lock:
         return any(file.closed for file in self._files)
 
     def close(self) -> None:
-        """Lets go of all of them."""
+        """Releases all of them."""
         for file in self._files:
             file.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_files"):  # else the making of it was interrupted
+        if hasattr(self, "_files"):  # False where an interrupt came during __init__
             self.close()
 
 
@@ -90,8 +96,10 @@ class Lock:
 
 
 def try_file(path: Path, channel: FileChannel, at: int | None = None) -> int | None:
-    """Locks a file as `Lock.try_take` does, for a process of ours: its forked children hold the lock
-    too. A descriptor, or None where somebody else holds it. Raises OSError.
+    """Locks a file as `Lock.try_take` does, for a process of ours.
+
+    Its forked children hold the lock too. Returns a descriptor, or None where somebody else holds
+    the lock. Raises OSError.
     """
     fd = channel.open(path, write=True, create=at is None)
     try:
@@ -105,7 +113,7 @@ def try_file(path: Path, channel: FileChannel, at: int | None = None) -> int | N
 
 
 def poll(take: Callable[[], _Taken | None], until_ns: int, clock: Clock) -> _Taken | None:
-    """Tries to take a lock until it succeeds, or until a time (monotonic ns) has come: None then."""
+    """Tries to take a lock until it succeeds, or until a time (monotonic ns): then None."""
     while True:
         taken = take()
         if taken is not None or clock.monotonic_ns() >= until_ns:
@@ -114,13 +122,13 @@ def poll(take: Callable[[], _Taken | None], until_ns: int, clock: Clock) -> _Tak
 
 
 def write_holder(fd: int, channel: FileChannel) -> None:
-    """Says in a lock file that this process holds it. Raises OSError."""
+    """Writes this process's pid into a lock file that it holds. Raises OSError."""
     channel.truncate(fd, 0)
     channel.pwrite(fd, b"%d\n" % os.getpid(), 0)
 
 
 def holder_of(path: Path, channel: FileChannel) -> str:
-    """The pid that a lock file says, or "?"."""
+    """The pid in a lock file, or "?"."""
     try:
         return channel.read_file(path, _PID_BYTES_MAX).decode("ascii", "replace").strip() or "?"
     except OSError:
@@ -145,8 +153,9 @@ def try_lane(lane_directory: LaneDirectory, pool: Path, channel: FileChannel) ->
 
 @contextmanager
 def lane_locked(lane_directory: LaneDirectory, pool: Path, channel: FileChannel) -> Iterator[bool]:
-    """Locks a lane like `try_lane`, for a with-block of a stage or the supervisor. Gives whether that
-    succeeded. Raises OSError.
+    """Locks a lane like `try_lane`, for a with-block of a stage or the supervisor.
+
+    Gives whether that succeeded. Raises OSError.
     """
     file = lane_directory.lock_file
     with (
@@ -162,12 +171,12 @@ def stage_at(stage: str) -> int:
 
 
 def is_leased(lane_directory: LaneDirectory, pool: Path | None, channel: FileChannel) -> bool:
-    """Whether somebody holds a lane. `pool`: the store's, where there is one."""
+    """Whether somebody holds a lane. `pool` is the store's pool, where there is one."""
     return channel.is_locked(lane_directory.lock_file) or _is_held_in(pool, lane_directory.number, channel)
 
 
 def is_running(directory: StoreDirectory, pool: Path | None, stage: str = "") -> bool:
-    """Whether the supervisor of a store runs, or a stage of it."""
+    """Whether the supervisor of a store, or one of its stages, is running."""
     file = directory.stage_lock_file(stage) if stage else directory.lock_file
     return directory.channel.is_locked(file) or _is_held_in(pool, stage_at(stage), directory.channel)
 

@@ -1,8 +1,8 @@
 """One segment, mapped read-only: RocketMQ's MappedFile.
 
 No process ever stores to a mapping, because there a full disk is a SIGBUS; writing goes through
-FileChannel. A mapping whose bytes somebody uses is not taken away from him. A file that is unlinked
-stays readable as long as its mapping does.
+FileChannel. A mapping stays as long as somebody uses its bytes. A file that is unlinked stays
+readable as long as its mapping does.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _BLOCK_BYTES = 1 << 20
 def map_segment(fd: int, length: int, size: int, channel: FileChannel) -> mmap.mmap:
     """The first `size` bytes of a segment file of `length` bytes, read-only. Raises OSError.
 
-    Of a file that is too short it is a copy that ends in zeros, because to read a mapping beyond its
-    file's end is a SIGBUS.
+    For a file that is too short it returns a copy that ends in zeros, because reading a mapping
+    beyond the end of its file is a SIGBUS.
     """
     if length >= size:
         return channel.map_read(fd, size)
@@ -34,12 +34,14 @@ def map_segment(fd: int, length: int, size: int, channel: FileChannel) -> mmap.m
 
 
 class MappedFile:
-    """A whole segment. `view` is its bytes, `start` its first byte's offset in the log, `size` its
-    length in bytes.
+    """A whole segment, as bytes.
 
-    Of a file that is too short (`is_whole` is false) it is a copy that ends in zeros, so that its
-    good records can be read. Raises FileNotFoundError; DamagedFile where the file is too long, or
-    is a link, a pipe or a directory.
+    `view` has its bytes, `start` is its first byte's offset in the log, and `size` its length in
+    bytes.
+
+    For a file that is too short (`is_whole` is false) `view` is a copy that ends in zeros, so that
+    its good records can be read. Raises FileNotFoundError. Raises DamagedFile where the file is too
+    long, or is a link, a pipe or a directory.
     """
 
     def __init__(self, path: Path, start: int, size: int, channel: FileChannel = DISK) -> None:
@@ -58,8 +60,9 @@ class MappedFile:
         self.view = memoryview(self._mapping)
 
     def close(self) -> bool:
-        """Unmaps the file; whether that was possible at once. Bytes that somebody still uses are
-        unmapped when he is done with them.
+        """Unmaps the file, and returns whether that was possible at once.
+
+        Bytes that somebody still uses are unmapped when that use ends.
         """
         try:
             self.view.release()

@@ -22,11 +22,10 @@ _BLOCK_BYTES = 1 << 20
 
 
 class MappedFileQueue:
-    """The segment files of one log: which are there and fit, and what else is beside them. Maps one
-    at a time.
+    """The segment files of one log: which are there and fit, and what else is beside them.
 
-    All segments have one size, and their names are their first offsets. So the segment that holds an
-    offset is found by a division.
+    It maps one file at a time. All segments have one size, and their names are their first offsets.
+    So a division finds the segment that holds an offset.
     """
 
     def __init__(self, directory: Path, segment_bytes: int, channel: FileChannel = DISK) -> None:
@@ -34,8 +33,9 @@ class MappedFileQueue:
         self.findings: list[tuple[Path, str]] = []
         """What is wrong with a file, by its path."""
         self.wrong_sizes: dict[int, int] = {}
-        """Start of a file → its length in bytes, where that is not a segment's. Such a file is read as
-        if it ended in zeros, or earlier.
+        """Start of a file → its length in bytes, where that is not the size of a segment.
+
+        Such a file is read as if it were filled up with zeros. A file that is too long is cut off.
         """
         self.starts: list[int] = []
         self._known: frozenset[int] = frozenset()
@@ -72,7 +72,7 @@ class MappedFileQueue:
 
     @property
     def first(self) -> int:
-        """The first offset there is a file for; 0 where there is none."""
+        """The first offset that a file has; 0 where there is no file."""
         return self.starts[0] if self.starts else 0
 
     @property
@@ -84,7 +84,10 @@ class MappedFileQueue:
         return start in self._known
 
     def find(self, where: int) -> int | None:
-        """The start of the file that holds a log offset, in constant time; None where it is missing."""
+        """The start of the file that holds a log offset; None where it is missing.
+
+        It takes constant time.
+        """
         start = segment_start(where, self.size)
         return start if start in self._known else None
 
@@ -109,21 +112,23 @@ class MappedFileQueue:
         self._mapped_start, self._mapped = -1, mmap.mmap(-1, 1)
 
     def done_with(self, start: int, position: int) -> None:
-        """Takes the first `position` bytes of the mapped file out of this process's memory, where they
-        count as its own.
+        """Takes the first `position` bytes of the mapped file out of this process's memory.
+
+        They would count as memory of this process otherwise.
         """
         whole = position - position % mmap.PAGESIZE
         if start == self._mapped_start and whole and start not in self.wrong_sizes:
             self._mapped.madvise(mmap.MADV_DONTNEED, 0, whole)
 
     def last_nonzero(self, start: int, position: int = 0) -> int:
-        """The end of the last byte of a file, from `position` on, that is not zero; `position` where all
-        are.
+        """The end of the last byte of a file that is not zero, from `position` on.
+
+        It is `position` where all bytes are zero.
         """
         view = np.frombuffer(self.map(start), np.uint8)
         at = end = position
         with self.channel.opened(self.segment_path(start)) as fd:
-            while at < self.size and (data := self.channel.next_data(fd, at)) is not None:  # holes are quickly passed
+            while at < self.size and (data := self.channel.next_data(fd, at)) is not None:  # passes holes quickly
                 block = view[data : data + _BLOCK_BYTES]
                 if block.any():
                     end = data + int(np.flatnonzero(block)[-1]) + 1
@@ -135,8 +140,8 @@ class MappedFileQueue:
 def guess_segment_bytes(directory: Path, channel: FileChannel = DISK) -> int:
     """The segment size of a log that has no store.json; 0 without files.
 
-    It is the step between the names of the files where one of the files has that size; else it is
-    the size that most files have.
+    It is the step between the names of the files, where one of the files has that size. Otherwise
+    it is the size that most files have.
     """
     sizes: dict[int, int] = {}
     for name in channel.list(directory):

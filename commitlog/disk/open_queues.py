@@ -1,4 +1,7 @@
-"""Consume queues that stay open between calls: a lane may have more topics than a process has descriptors."""
+"""Consume queues that stay open between calls, within a limit.
+
+There is a limit because a lane may have more topics than a process has descriptors.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ _OPEN_MOST = 256
 
 
 class OpenQueues:
-    """At most 256 open queues, by directory. When one more is asked for, all of them are synced and closed.
+    """At most 256 open queues, by directory.
 
-    `file_bytes`: see ConsumeQueue.
+    When one more is asked for, all of them are synced and closed. For `file_bytes`, see
+    ConsumeQueue.
     """
 
     def __init__(self, channel: FileChannel, file_bytes: int = FILE_BYTES) -> None:

@@ -1,19 +1,19 @@
-"""A lane's quarantine: keeps what recovery takes out of the log, and notes what it found damaged.
+"""A lane's quarantine: keeps what recovery takes out of the log, and notes damage.
 
 The files are in `lanes/<number>/quarantine/`:
 
-    corrupt-<offset>.json         a damaged range that stays where it is: file, offset, bytes, reason
+    corrupt-<offset>.json         a damaged range that stays in place: file, offset, bytes, reason
     torn-<offset>-<crc>.bin       the bytes that were after the log's end
     torn-<offset>-<crc>.json      the note that goes with them
     surplus-<offset>-<crc>.bin    what a segment file had beyond a segment's size
     segment-<start>               a segment file from behind the log's end
-    queue-<topic>-…               what had the name of a consume queue, or of a file of one, and was none
+    queue-<topic>-…               something that was named like a consume queue or its file
     cut.json                      a cut that is under way
     rebuild.json                  consume queues are being built anew
 
 A cut is planned, then carried out. The plan (`cut.json`) and a copy of everything that it takes
-away are durable before the first byte of the log changes. Each step may be repeated. So the recovery
-after a killed one carries out the same cut, and ends as if nothing had been killed.
+away are durable before the first byte of the log changes. Each step may be repeated. So if a
+recovery is killed, the next one carries out the same cut, and the result is the same.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ _CORRUPTION_NOTE = re.compile(r"corrupt-(\d{20})\.json")
 
 @dataclass(frozen=True)
 class Cut:
-    """Ends a log at `end`: [end, dirty_end) of its segment is zeroed, the files in `moves` leave
-    the log.
+    """The plan to end a log at `end`.
+
+    The bytes [end, dirty_end) of its segment are zeroed, and the files in `moves` leave the log.
     """
 
     end: int
@@ -69,8 +70,9 @@ class Quarantine:
     # ---- notes ----------------------------------------------------------------------------------
 
     def note_corruption(self, file: str, offset: int, end: int, reason: str) -> str:
-        """Notes a damaged range, and returns the line to report. The bytes stay where they are. The
-        same note is written once.
+        """Notes a damaged range, and returns the line to report.
+
+        The bytes stay where they are. The same note is written once.
         """
         said = f"corruption: {file} at offset {offset}: {reason}; {end - offset:,} bytes hold no record"
         note = {"file": file, "offset": offset, "bytes": end - offset, "reason": reason}
@@ -84,7 +86,7 @@ class Quarantine:
         return said
 
     def keep_surplus(self, start: int, length: int) -> None:
-        """Copies what a segment file has beyond a segment's size. The caller cuts it off then."""
+        """Copies what a segment file has beyond a segment's size. The caller then cuts it off."""
         self.channel.create_directory(self.path, below=self.lane_directory.path)
         self._copy(start + self.segment_bytes, start + length, "surplus", start)
 
@@ -115,7 +117,7 @@ class Quarantine:
             return None
 
     def _is_sound(self, cut: Cut) -> bool:
-        """Whether a plan from disk names only files of this lane, and a copy of what it zeroes."""
+        """Whether a plan from disk names only this lane's files, and its copy is complete."""
         if type(cut.end) is not int or type(cut.dirty_end) is not int:
             return False
         start = segment_start(cut.end, self.segment_bytes)
@@ -148,7 +150,7 @@ class Quarantine:
         self.drop_plan(cut.note)
 
     def drop_plan(self, note: str) -> None:
-        """The plan becomes a note."""
+        """Makes the plan a note, durably."""
         self.channel.rename(self.path / _PLAN, self.path / note)
         self.channel.sync_directory(self.path)
 
@@ -159,9 +161,10 @@ class Quarantine:
                 self.channel.unlink(self.path / name)
 
     def _copy(self, begin: int, end: int, kind: str, start: int) -> tuple[str, int]:
-        """Makes a durable copy of the log bytes [begin, end), of the segment file that begins at `start`.
+        """Makes a durable copy of the log bytes [begin, end).
 
-        Returns its name and CRC. The CRC is in the name, so that the same bytes are kept once.
+        They are in the segment file that begins at `start`. Returns the copy's name and CRC. The
+        CRC is in the name, so that the same bytes are kept once.
         """
         channel, crc = self.channel, 0
         segment, partial = self.lane_directory.segment_path(start), self.path / "copy.partial"
@@ -170,7 +173,7 @@ class Quarantine:
             channel.truncate(fd, end - begin)
             for at in _pieces_with_data(channel, source, begin - start, end - start):
                 data = channel.pread(source, min(COPY_BYTES, end - start - at), at)
-                if data.count(0) < len(data):  # zeros are a hole of the copy, whatever they were
+                if data.count(0) < len(data):  # the copy has a hole for zeros, even where the source has none
                     crc = crc32(data, crc)
                     channel.pwrite(fd, data, at + start - begin)
             channel.fdatasync(fd)
@@ -200,29 +203,31 @@ def is_noted(lane_directory: LaneDirectory, offset: int) -> bool:
 
 
 def corruption_notes(lane_directory: LaneDirectory, channel: FileChannel) -> Iterator[tuple[int, Path]]:
-    """The notes of damaged ranges, each with the log offset that its name has: where its range
-    begins.
-    """
+    """The notes of damaged ranges, each with the offset in its name: where its range begins."""
     for name in channel.list(lane_directory.quarantine):
         if found := _CORRUPTION_NOTE.fullmatch(name):
             yield int(found[1]), lane_directory.quarantine / name
 
 
 def read_corruption_note(note: Path, channel: FileChannel) -> tuple[int, int]:
-    """The range [start, end) that a note says, bytes of the log. Raises ValueError, KeyError or
-    TypeError for nonsense, OSError.
+    """The range [start, end) of a note, in bytes of the log.
+
+    Raises OSError, and ValueError, KeyError or TypeError where the note is nonsense.
     """
     said = orjson.loads(channel.read_file(note))
     return int(said["offset"]), int(said["offset"]) + int(said["bytes"])
 
 
 def rebuild_mark(lane_directory: LaneDirectory) -> Path:
-    """The file that is there while the lane's consume queues are built anew."""
+    """The file that exists while the lane's consume queues are built anew."""
     return lane_directory.quarantine / "rebuild.json"
 
 
 def set_aside_name(*names: str) -> str:
-    """What a thing that has the name of a queue, or of a file of one, is called in the quarantine."""
+    """The name in the quarantine of something that was named like a queue but is none.
+
+    The same holds for something that was named like a file of a queue.
+    """
     return "-".join(("queue", *names))
 
 
@@ -260,7 +265,7 @@ def write_again(
 
     They may be in the page cache only. Or the last sync of them may have failed: then their pages
     count as clean, and only a write makes them dirty again. Files that are missing are passed over.
-    `tell` hears after each segment how far it has come.
+    `tell` is called after each segment with the offset that is reached.
     """
     where = begin
     while where < end:

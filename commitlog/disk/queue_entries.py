@@ -13,7 +13,10 @@ from commitlog.record.table import RecordTable
 
 
 def by_topic(table: RecordTable, count: int) -> Iterator[tuple[str, Ints]]:
-    """Each topic with the indices of its records among the first `count`; only those with an entry."""
+    """Each topic with the indices of its records among the first `count`.
+
+    Only records with a consume queue entry count, and only topics that have such records are given.
+    """
     wanted = np.flatnonzero(table.in_queue[:count])
     wanted = wanted[np.argsort(table.topic_index[wanted], kind="stable")]
     edges = np.searchsorted(table.topic_index[wanted], np.arange(len(table.topics) + 1))
@@ -23,7 +26,7 @@ def by_topic(table: RecordTable, count: int) -> Iterator[tuple[str, Ints]]:
 
 
 def runs(offsets: Ints) -> Iterator[tuple[int, int]]:
-    """Ranges of indices over which the offsets are consecutive."""
+    """Ranges of indices in which the offsets are consecutive."""
     edges = [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
     yield from ((begin, end) for begin, end in itertools.pairwise(edges) if begin < end)
 

@@ -32,7 +32,10 @@ STORE_FILE = "store.json"
 
 @dataclass(frozen=True)
 class PoolPlace:
-    """Which shared memory a run of the store used. All fields must match before a pool is adopted."""
+    """Which shared memory a run of the store used.
+
+    All fields must match before a pool is adopted.
+    """
 
     directory: str
     device: int
@@ -43,7 +46,7 @@ class PoolPlace:
 
     @classmethod
     def from_json(cls, values: Any) -> PoolPlace:
-        """Raises ValueError."""
+        """The fields of a JSON value. Raises ValueError."""
         names = ("directory", "device", "boot_id", "uid")
         if not isinstance(values, dict) or not values.keys() >= {*names}:
             raise ValueError("pool")
@@ -65,8 +68,8 @@ class PoolPlace:
 class StoreFacts:
     """The content of `store.json`.
 
-    `config` is the configuration of the last start, resolved. `other` has the fields of a newer
-    package that writes the same format: they are kept as they are.
+    `config` is the configuration of the last start, with its defaults filled in. `other` has the
+    fields of a newer package that writes the same format: they are kept as they are.
     """
 
     id: str
@@ -84,7 +87,7 @@ class StoreFacts:
 
     @classmethod
     def from_bytes(cls, data: bytes, file: Path) -> StoreFacts:
-        """Raises StoreTooNew, StoreDamaged."""
+        """The fields of a file's bytes. Raises StoreTooNew, StoreDamaged."""
         try:
             values = orjson.loads(data)
             version = values.pop("format")
@@ -123,8 +126,9 @@ class StoreFacts:
 
 
 def _is_number(value: object, least: int) -> bool:
-    """Whether a value is a whole number from `least` on. True and 1.0, which Python takes for 1, are
-    none.
+    """Whether a value is a whole number from `least` on.
+
+    True and 1.0 are not, although Python takes them for 1.
     """
     return type(value) is int and value >= least
 
@@ -139,8 +143,10 @@ def new_store_id() -> str:
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
-    """The absolute path that a user gave. Raises IllegalArgument for what is no path, StoreRefused for
-    what can't be the name of a file.
+    """The absolute path that a user gave.
+
+    Raises IllegalArgument for a value that is no path, and StoreRefused for one that can't be a
+    file name.
     """
     try:
         name = os.fsencode(path)
@@ -156,7 +162,10 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
 
 
 class StoreDirectory:
-    """Paths and small files of one store. It holds nothing open. Raises IllegalArgument, StoreRefused."""
+    """Paths and small files of one store. It holds nothing open.
+
+    Raises IllegalArgument, StoreRefused.
+    """
 
     def __init__(self, path: str | os.PathLike[str], channel: FileChannel = DISK) -> None:
         self.path = checked_path(path)
@@ -174,8 +183,9 @@ class StoreDirectory:
         return LaneDirectory(self.lanes_directory / str(number), number)
 
     def lane_numbers(self) -> list[int]:
-        """The lanes on disk, ascending. Foreign names are passed over, and so are numbers that no lane
-        can have.
+        """The lanes on disk, ascending.
+
+        Foreign names are passed over, and so are numbers that no lane can have.
         """
         names = self.channel.list(self.lanes_directory)
         numbers = (int(name) for name in names if name.isdecimal() and str(int(name)) == name)
@@ -202,8 +212,9 @@ class StoreDirectory:
         self.channel.replace_file(self.file, facts.to_bytes())
 
     def check_path(self) -> None:
-        """Raises StoreRefused for a path that is a file, or a symbolic link at its last step, or that
-        this user may not look at.
+        """Raises StoreRefused for a path that can't be a store.
+
+        That is a file, a symbolic link at the last step, or a path that this user may not look at.
         """
         try:
             facts = os.lstat(self.path)
@@ -219,8 +230,9 @@ class StoreDirectory:
     def check_owner(self) -> None:
         """Raises StoreRefused for another user's store, and for one that others may write to.
 
-        Root is refused too, because links in it could lead him astray. A group may write where it is
-        the user's own and nobody else is a member: many systems give new directories to such a group.
+        Root is refused too, because links in the store could lead root astray. A group may write
+        where the group is the user's own and nobody else is a member: many systems give new
+        directories to a group of this kind.
         """
         facts = os.lstat(self.path)
         if facts.st_uid != os.geteuid():
@@ -297,7 +309,8 @@ def segment_name(start: int) -> str:
 
 
 def is_segment_name(name: str) -> bool:
-    """Whether a name is 20 digits of ASCII. `int` takes those of every script, but a name of others is a
-    foreign file's.
+    """Whether a name is 20 digits of ASCII.
+
+    `int` takes digits of every script, but a name with other digits is a foreign file's.
     """
     return len(name) == 20 and name.isascii() and name.isdecimal()

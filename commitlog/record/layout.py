@@ -1,21 +1,21 @@
-"""Where each field of a record is. RocketMQ's message format, V1 and V2; all numbers are big-endian.
+"""Where each field of a record is, in RocketMQ's message format, V1 and V2.
 
-This module declares the fields once (`_HEAD`), and derives every offset, width, struct and dtype
-from that declaration. All other modules import them by name.
+All numbers are big-endian. This module declares the fields once (`_HEAD`), and derives every
+offset, width, struct and dtype from that declaration. All other modules import them by name.
 
-    0       4       8       12      16      20              28              36      40              48
-    ┌───────┬───────┬───────┬───────┬───────┬───────────────┬───────────────┬───────┬───────────────┬─ ─
-    │TOTAL  │MAGIC  │BODY   │QUEUE  │FLAG   │QUEUEOFFSET    │PHYSICALOFFSET │SYSFLAG│BORNTIMESTAMP  │
-    │SIZE   │       │CRC    │ID     │       │               │               │       │               │
-    └───────┴───────┴───────┴───────┴───────┴───────────────┴───────────────┴───────┴───────────────┴─ ─
-    48         48+B            56+B        56+B+S    60+B+S             68+B+S    72+B+S
-    ┌──────────┬───────────────┬───────────┬─────────┬──────────────────┬─────────┬─ ─ ─
-    │BORNHOST B│STORETIMESTAMP │STOREHOST S│RECONSUME│PREPARED_TX_OFFSET│BODYLEN n│BODY
-    └──────────┴───────────────┴───────────┴─────────┴──────────────────┴─────────┴─ ─ ─
-    72+B+S+n
-    ┌───────────────────┬─ ─ ─ ─┬──────────┬─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ┬─────────┬──────┬──────────┬────┐
-    │TOPICLEN, 1 or 2: t│TOPIC  │PROPSLEN p│PROPS: name 01 value 02 │__CRC32# │ 0x01 │10 digits │0x02│
-    └───────────────────┴─ ─ ─ ─┴──────────┴─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ┴─────────┴──────┴──────────┴────┘
+  0       4       8       12      16      20              28              36      40              48
+  ┌───────┬───────┬───────┬───────┬───────┬───────────────┬───────────────┬───────┬───────────────┬─
+  │TOTAL  │MAGIC  │BODY   │QUEUE  │FLAG   │QUEUEOFFSET    │PHYSICALOFFSET │SYSFLAG│BORNTIMESTAMP  │
+  │SIZE   │       │CRC    │ID     │       │               │               │       │               │
+  └───────┴───────┴───────┴───────┴───────┴───────────────┴───────────────┴───────┴───────────────┴─
+  48         48+B            56+B        56+B+S    60+B+S             68+B+S    72+B+S
+  ┌──────────┬───────────────┬───────────┬─────────┬──────────────────┬─────────┬─ ─ ─
+  │BORNHOST B│STORETIMESTAMP │STOREHOST S│RECONSUME│PREPARED_TX_OFFSET│BODYLEN n│BODY
+  └──────────┴───────────────┴───────────┴─────────┴──────────────────┴─────────┴─ ─ ─
+  72+B+S+n
+  ┌───────────────────┬─ ─ ─ ─┬──────────┬─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ┬─────────┬──────┬──────────┬────┐
+  │TOPICLEN, 1 or 2: t│TOPIC  │PROPSLEN p│PROPS: name 01 value 02 │__CRC32# │ 0x01 │10 digits │0x02│
+  └───────────────────┴─ ─ ─ ─┴──────────┴─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ┴─────────┴──────┴──────────┴────┘
 
     field               type    offset    remarks
     TOTALSIZE           i32     0         counts itself too: 75+B+S+n+t+p, in V2 one more
@@ -27,7 +27,7 @@ from that declaration. All other modules import them by name.
     PHYSICALOFFSET      i64     28        where the record is in its log
     SYSFLAG             i32     36        see SysFlag
     BORNTIMESTAMP       i64     40        ms
-    BORNHOST            host    48        B = 8 (IPv4 address, i32 port) or 20 (IPv6 address, i32 port)
+    BORNHOST            host    48        address, i32 port: B = 8 with IPv4, 20 with IPv6
     STORETIMESTAMP      i64     48+B      ms
     STOREHOST           host    56+B      S = 8 or 20
     RECONSUMETIMES      i32     56+B+S
@@ -89,7 +89,7 @@ IPV4_BYTES, IPV6_BYTES = 4, 16
 HOST_V4_BYTES = IPV4_BYTES + PORT_BYTES
 HOST_V6_BYTES = IPV6_BYTES + PORT_BYTES
 HOST_V6_MORE = HOST_V6_BYTES - HOST_V4_BYTES
-"""So many bytes more than an IPv4 host takes an IPv6 host; every field after it moves by them."""
+"""An IPv6 host takes this many bytes more than an IPv4 host; every field after it moves by them."""
 
 
 class SysFlag:
@@ -106,7 +106,7 @@ class SysFlag:
 
 
 HOSTS_V6 = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
-"""The bits of SYSFLAG that say how long the two hosts are: with them the layout of a head is known."""
+"""The bits of SYSFLAG that say how long the two hosts are. They decide the layout of a head."""
 
 
 class Transaction(IntEnum):
@@ -135,7 +135,7 @@ def host_bytes(sys_flag: int) -> dict[str, int]:
 
 
 def _fields(start: str, stop: str | None) -> list[tuple[str, str]]:
-    """Names and types of the head's fields from `start` up to `stop`, which is left out itself."""
+    """Names and types of the head's fields from `start` up to `stop`, without `stop` itself."""
     names = [name for name, _ in _HEAD]
     return list(_HEAD[names.index(start) : None if stop is None else names.index(stop)])
 
@@ -158,7 +158,7 @@ def head_struct(
     for name, kind in _fields(start, stop):
         code = "x" if name in zero else "s" if name in raw or kind == "host" else _STRUCT_CODES[kind]
         width = hosts[name] if kind == "host" else np.dtype(_DTYPES[kind]).itemsize
-        joins = name if name not in raw and name not in zero else ""  # a name of its own joins no neighbour
+        joins = name if name not in raw and name not in zero else ""  # a field of its own joins no neighbour
         items.append((code, joins, width))
     form = ">"
     for (code, _), neighbours in groupby(items, lambda item: item[:2]):
@@ -197,9 +197,12 @@ def _at(name: str) -> int:
 TOTAL_SIZE_AT, MAGIC_AT, QUEUE_ID_AT = _at("total_size"), _at("magic"), _at("queue_id")
 QUEUE_OFFSET_AT, PHYSICAL_OFFSET_AT, SYS_FLAG_AT = _at("queue_offset"), _at("physical_offset"), _at("sys_flag")
 RECOGNISABLE_BYTES = SYS_FLAG_AT
-"""Up to and with PHYSICALOFFSET: so many of its first bytes tell a record from other bytes."""
+"""The bytes up to and with PHYSICALOFFSET: they are enough to tell a record from other bytes."""
 STORE_TIMESTAMP_AT = _at("store_timestamp")
-"""The store timestamp's offset where the born host is IPv4. HOST_V6_MORE is added for an IPv6 host."""
+"""The store timestamp's offset where the born host is IPv4.
+
+HOST_V6_MORE is added for an IPv6 host.
+"""
 BODY_LENGTH_BYTES = HEAD_V4_BYTES - _at("body_bytes")
 I8, I16, I32, I64 = (struct.Struct(f">{code}") for code in "bhiq")
 
@@ -222,7 +225,10 @@ MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
 MAGIC_BLANK = 0xCBD43194
 BLANK = head_struct(0, stop="body_crc")
-"""The bytes that remain in the segment, and the magic. A record begins with these two fields too."""
+"""The bytes that remain in the segment, and the magic.
+
+A record begins with these two fields too.
+"""
 BLANK_BYTES = BLANK.size
 size_and_magic = BLANK.unpack_from
 """TOTALSIZE and MAGIC at a position of a buffer."""
@@ -236,12 +242,15 @@ CRC_DIGITS = 10
 CRC_PROPERTY: np.dtype[np.void] = np.dtype(
     [("start", f"S{len(CRC_PROPERTY_START)}"), ("low", "S5"), ("high", "S5"), ("end", "u1")]
 )
-"""The CRC property, its digits in halves. The half with the least significant digits comes first."""
+"""The CRC property, with its digits in halves.
+
+The half with the least significant digits comes first.
+"""
 CRC_PROPERTY_BYTES = CRC_PROPERTY.itemsize
 
 
 def _check_layout() -> None:
-    """Checks that the declaration gives the offsets of the table above, and all forms agree."""
+    """Checks that all forms agree, and that they give the offsets of the table above."""
     assert LEAD_STRUCT.size == LEAD_BYTES == 48
     assert HEAD_V4_BYTES == 88
     assert HEAD_BYTES == {0x00: 88, 0x10: 100, 0x20: 100, 0x30: 112}
