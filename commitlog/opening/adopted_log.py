@@ -1,9 +1,9 @@
-"""The segment files of a lane whose pool is adopted: they must hold what the pool says was flushed.
+"""The segment files of a lane whose pool is adopted: they must hold all that was flushed.
 
-Somebody may have put older files back while nobody ran. So what write buffers still hold is compared
-with the files, and written back where it is missing. An older segment has to be there and to reach
-to its end; else the pool is newer than the directory, and is refused by name. No other byte of the
-log is looked at, however large it is.
+The pool says what was flushed. Somebody may have put older files back while nobody ran. So the
+bytes that write buffers still hold are compared with the files, and written back where they are
+missing. An older segment has to be there and to reach to its end. Otherwise the pool is newer than
+the directory, and is refused by name. No other byte of the log is read, however large the log is.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BLOCK_BYTES = 1 << 18
 
 @dataclass
 class AdoptedLog:
-    """See the module. `store_id`: the store whose `positions` count."""
+    """See the module. `store_id` is the store whose `positions` count."""
 
     control: ControlRegion
     lane_directory: LaneDirectory
@@ -44,7 +44,7 @@ class AdoptedLog:
     channel: FileChannel
     report: Report
     _held: set[int] = field(default_factory=set)
-    """Segments that a buffer holds; their files hold the same."""
+    """Segments that a buffer holds, and whose files hold the same."""
     _doubtful: set[int] = field(default_factory=set)
     """Segments that may have been half-full when the files were copied."""
 
@@ -73,8 +73,9 @@ class AdoptedLog:
     # ---- what buffers hold ----------------------------------------------------------------------
 
     def _compare_buffers(self, first: int, flushed: int) -> None:
-        """Compares each slot with its file. Segment S is in slot S mod N until somebody comes to
-        segment S + N.
+        """Compares each slot with its file.
+
+        Segment S is in slot S mod N until a producer reaches segment S + N.
         """
         row, size = self._row, self.segment_bytes
         slots, current = row[Lane.SLOTS], row[Lane.WROTE] // size
@@ -90,7 +91,7 @@ class AdoptedLog:
                 is_same = self._is_same(start, buffers.slot(segment), min(length, flushed - start))
                 held = b"" if is_same else bytes(buffers.slot(segment)[:length])
                 if row[Lane.WROTE] // size >= segment + slots:
-                    continue  # a producer that lives has reused it meanwhile
+                    continue  # a live producer has reused the slot meanwhile
                 if is_same:
                     self._held.add(start)
                 else:
@@ -99,8 +100,9 @@ class AdoptedLog:
             buffers.close()
 
     def _is_same(self, start: int, slot: memoryview, count: int) -> bool:
-        """Whether a segment file has its full size and the first `count` bytes of a buffer. Blocks are
-        compared one by one, because a small one stays in the core's own cache.
+        """Whether a segment file has its full size and the first `count` bytes of a buffer.
+
+        Blocks are compared one by one, because a small one stays in the core's own cache.
         """
         try:
             with self.channel.opened(self.lane_directory.segment_path(start)) as fd:
@@ -113,10 +115,13 @@ class AdoptedLog:
             return False
 
     def _write_back(self, start: int, held: bytes, count: int) -> None:
-        """Writes the first `count` bytes of a buffer to the file, which differs, if they are records."""
+        """Writes the first `count` bytes of a buffer to its file, if they are whole records.
+
+        The file differs from the buffer.
+        """
         file = self.lane_directory.segment_path(start)
         if not self._is_whole(held, start):
-            return  # buffers made since: the segment was never in them
+            return  # the buffers were made later: the segment was never in them
         on_disk = self._read(file).ljust(self.segment_bytes, b"\0")
         if has_other_bytes(on_disk, held[:count]) and self._is_whole(on_disk[:count], start):
             raise PoolNotAdopted(
@@ -155,8 +160,10 @@ class AdoptedLog:
     # ---- what only files hold -------------------------------------------------------------------
 
     def _check_old(self, segments: MappedFileQueue, start: int, end: int) -> None:
-        """Checks a segment that no buffer holds: it must be there and have a record. Where it may have
-        been copied half-full, it must also reach to its end. Raises PoolNotAdopted.
+        """Checks a segment that no buffer holds: it must be there and have a record.
+
+        Where it may have been copied half-full, it must also reach to its end. Raises
+        PoolNotAdopted.
         """
         what = ""
         if start not in segments or start in segments.wrong_sizes:
@@ -176,8 +183,9 @@ class AdoptedLog:
             )
 
     def _end_of(self, segments: MappedFileQueue, start: int) -> int:
-        """The end of the records of a segment where nothing but zeros follows on them; else the end of
-        the segment.
+        """Where the records of a segment end, if only zeros follow them.
+
+        Otherwise it is the end of the segment.
         """
         size, at = segments.size, 0
         mapped = segments.map(start)
@@ -198,8 +206,9 @@ class AdoptedLog:
     # ---- what was not flushed yet ---------------------------------------------------------------
 
     def _make_missing(self, segments: MappedFileQueue, flushed: int) -> None:
-        """Makes files for what was committed and not flushed. Tells the allocator from where on the
-        files that were made ahead are gone.
+        """Makes files for what was committed and not flushed.
+
+        It also tells the allocator from which offset on the files that were made ahead are gone.
         """
         segments.refresh()
         size, row = self.segment_bytes, self._row

@@ -1,10 +1,10 @@
-"""The consume queues of a lane whose pool is adopted: they are believed where they prove themselves,
-else they are built anew from the log.
+"""The consume queues of a lane whose pool is adopted: checked, or built anew from the log.
 
 The end of a queue is the next queue offset of its topic. So if somebody removed, emptied, cut or
 swapped a queue while nobody ran, offsets would be given out twice. Two things prove the queues, and
-neither needs a walk over the log: the dispatcher has counted in shared memory what all ends add up
-to, and the first and last entry of each queue must name their records.
+neither needs a walk over the log. First, the dispatcher has counted in shared memory the sum of all
+ends. Second, the first and last entry of each queue must name their records. Queues that fail this
+are built anew.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ _BLOCK_ENTRIES = 1 << 11
 
 @dataclass(frozen=True, slots=True)
 class AdoptedQueues:
-    """All consume queues of one lane, up to log offset `synced`. The dispatcher places the entries
-    behind it again.
+    """All consume queues of one lane, up to log offset `synced`.
+
+    The dispatcher places the entries behind it again.
     """
 
     lane_directory: LaneDirectory
@@ -45,12 +46,13 @@ class AdoptedQueues:
     first: int
     synced: int
     counted: int
-    """What the ends must add up to; −1 where nobody counted, as in a pool of an older version."""
+    """What the ends must add up to; −1 where nobody counted, as in an older version's pool."""
     channel: FileChannel
 
     def find_damage(self) -> str | None:
-        """What is wrong with the queues, in a line; None where nothing is. Reads a few entries and
-        records of each topic.
+        """The damage of the queues, in a line; None where there is none.
+
+        Reads a few entries and records of each topic.
         """
         if rebuild_mark(self.lane_directory).exists():
             return "they were being built when the store was killed"
@@ -77,8 +79,10 @@ class AdoptedQueues:
             return end
 
     def _check_unsynced(self, queue: ConsumeQueue, named: NamedQueue, end: int, segments: RecentSegments) -> None:
-        """Checks that the entries behind `synced` are this topic's own too: the last one must name its
-        record. Where a kill cut a write short, the last but one must. Raises CorruptRecord, DamagedFile.
+        """Checks that the entries behind `synced` are this topic's own too.
+
+        The last entry must name its record. A kill may have cut the write of the last entry short:
+        then the last but one must name its record. Raises CorruptRecord, DamagedFile.
         """
         last = end
         while len(entries := queue.entries(last, _BLOCK_ENTRIES)) and entries["size"].all():
@@ -95,8 +99,9 @@ class AdoptedQueues:
                 raise
 
     def rebuild(self, report: Report) -> int:
-        """Places the entries of [first, synced) and empties everything else. Returns what the ends add
-        up to then; −1 where they can't be read.
+        """Places the entries of [first, synced) and empties everything else.
+
+        Returns the new sum of the ends; −1 where they can't be read.
         """
         files = QueueFiles(self.lane_directory, self.channel, self.file_bytes)
         repair = QueueRepair(files)
@@ -132,11 +137,11 @@ def check_queues(
     channel: FileChannel,
     report: Report,
 ) -> None:
-    """Builds the lane's consume queues anew where they do not prove themselves. Then all positions
-    and counts are right.
+    """Checks the lane's consume queues, and builds them anew where the check fails.
 
-    Called while there is no dispatcher. A producer that holds the lane goes on meanwhile: it keeps
-    its own queue offsets. Raises RecoveryError, DiskError.
+    At return all positions and counts are right. It is called while there is no dispatcher. A
+    producer that holds the lane goes on meanwhile: it keeps its own queue offsets. Raises
+    RecoveryError, DiskError.
     """
     row = control.row(lane_directory.number)
     synced = row[Lane.DISPATCH_SYNCED]

@@ -1,7 +1,7 @@
 """Adopts the pool of the last start: its positions go on, whatever the size of the log.
 
-The files must fit what the pool says, because somebody may have changed them while nobody ran. Where
-they do not, the pool is refused by name. No old buffer is ever written over newer data.
+The files must fit the pool, because somebody may have changed them while nobody ran. Where they do
+not, the pool is refused by name. No old buffer is ever written over newer data.
 """
 
 from __future__ import annotations
@@ -56,8 +56,10 @@ class Adoption:
         return self.control.region.path.parent
 
     def run(self) -> None:
-        """Checks every lane against its files. A lane that the pool can't speak for is recovered from
-        them. Raises PoolNotAdopted, RecoveryError, DiskError.
+        """Checks every lane against its files.
+
+        A lane whose words and buffers in the pool don't count is recovered from its files. Raises
+        PoolNotAdopted, RecoveryError, DiskError.
         """
         on_disk = set(self.directory.lane_numbers())
         for lane in range(LANE_ROWS):
@@ -112,8 +114,10 @@ class Adoption:
         )  # fmt: skip
 
     def _check_files(self, lane_directory: LaneDirectory) -> None:
-        """What was flushed and indexed must be there. What memory or the log still knows of it is put
-        right. Raises PoolNotAdopted, RecoveryError, DiskError.
+        """Checks that everything that was flushed and indexed is in the files.
+
+        Missing parts that memory or the log still has are put back. Raises PoolNotAdopted,
+        RecoveryError, DiskError.
         """
         size = self.control.row(lane_directory.number)[Lane.SEGMENT_SIZE] or self.facts.segment_bytes
         try:
@@ -128,8 +132,9 @@ class Adoption:
 
 
 def _check_direct(row: memoryview, lane_directory: LaneDirectory, channel: FileChannel) -> None:
-    """Above `flushed`, what the producer wrote to the files itself must be whole records. Raises
-    CorruptRecord.
+    """Checks the segments that the producer wrote itself.
+
+    Above `flushed` they must have whole records. Raises CorruptRecord.
     """
     size, flushed, wrote = row[Lane.SEGMENT_SIZE], row[Lane.FLUSHED], row[Lane.WROTE]
     for start in range(segment_start(flushed, size), wrote, size) if flushed < wrote else ():
@@ -144,8 +149,10 @@ def _check_direct(row: memoryview, lane_directory: LaneDirectory, channel: FileC
 
 
 def _write_out(control: ControlRegion, lane_directory: LaneDirectory, channel: FileChannel) -> None:
-    """Copies what only buffers hold to the segment files, for a recovery that goes by these. It
-    stores the committer's bytes in its place: its lock is held.
+    """Copies the bytes that are only in buffers to the segment files.
+
+    A recovery that reads the files comes next. This writes the bytes in place of the committer,
+    whose lock is held.
     """
     row = control.row(lane_directory.number)
     size, flushed, wrote = row[Lane.SEGMENT_SIZE], row[Lane.FLUSHED], row[Lane.WROTE]
@@ -169,8 +176,10 @@ def _write_out(control: ControlRegion, lane_directory: LaneDirectory, channel: F
 
 
 def _check_buffers(control: ControlRegion, lane_directory: LaneDirectory, channel: FileChannel) -> None:
-    """Above `flushed` every byte of the segment files must be that of the buffer or zero, and zero
-    behind `wrote`. Raises PoolNotAdopted; FileNotFoundError where the buffers are gone.
+    """Checks the segment files above `flushed` against the buffers.
+
+    Every byte of a file must be that of the buffer or zero, and zero behind `wrote`. Raises
+    PoolNotAdopted; FileNotFoundError where the buffers are gone.
     """
     row = control.row(lane_directory.number)
     size, slots = row[Lane.SEGMENT_SIZE], row[Lane.SLOTS]
@@ -197,11 +206,11 @@ def _check_buffers(control: ControlRegion, lane_directory: LaneDirectory, channe
 
 
 def _check_end(control: ControlRegion, lane_directory: LaneDirectory, size: int, channel: FileChannel) -> None:
-    """Behind `wrote` there must be zeros: a RocketMQ that had the lane open would have appended
-    there. Raises PoolNotAdopted.
+    """Checks that there are zeros behind `wrote`. Raises PoolNotAdopted.
 
-    Where the lessee writes the file itself, there may be bytes that it had not published. They can't
-    be told from another's, so nothing is checked.
+    A RocketMQ that had the lane open would have appended there. Where the lessee writes the file
+    itself, there may be bytes that it had not published. They can't be told from the bytes of
+    another writer, so nothing is checked.
     """
     row = control.row(lane_directory.number)
     wrote = row[Lane.WROTE]
@@ -235,12 +244,12 @@ def _agrees(
             )
             return not any(blocks)
     except FileNotFoundError:
-        return True  # not made yet: all of it is still in the buffer
+        return True  # not made yet: the buffer still has all of it
 
 
 def _contradicts(on_disk: bytes, buffer: memoryview) -> bool:
     """Whether a byte on the disk is neither zero nor that of the buffer."""
-    held = bytes(buffer[: len(on_disk)])  # a view that lived on would keep the buffer mapped
+    held = bytes(buffer[: len(on_disk)])  # a copy: a view that stays would keep the buffer mapped
     if on_disk == _ZEROS[: len(on_disk)] or on_disk == held:
-        return False  # nearly always, and told quickly
+        return False  # nearly always, and quickly found
     return has_other_bytes(on_disk, held)

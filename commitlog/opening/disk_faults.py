@@ -10,8 +10,10 @@ from commitlog.errors import FAULT_BY_ERRNO, RecoveryError, disk_error
 
 @contextmanager
 def named_faults(doing: str, advice: str) -> Iterator[None]:
-    """Turns an OSError within a with-block into a DiskError where the disk refuses, else into
-    RecoveryError. `doing` and `advice` are parts of its text.
+    """Names an OSError within a with-block.
+
+    It becomes a DiskError where the disk refuses, and otherwise a RecoveryError. `doing` and
+    `advice` are parts of the error's text.
     """
     try:
         yield

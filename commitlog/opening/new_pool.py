@@ -1,4 +1,4 @@
-"""A new pool for a store, and its words as recovery finds them in the files."""
+"""A new pool for a store, with its words set to what recovery finds in the files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ def make_pool(directory: StoreDirectory, facts: StoreFacts) -> tuple[ControlRegi
 def recover_all_into(
     control: ControlRegion, directory: StoreDirectory, facts: StoreFacts, channel: FileChannel, report: Report
 ) -> None:
-    """Recovers all lanes from their files, and sets their words. Raises RecoveryError, DiskError."""
+    """Recovers all lanes from their files, and sets their words.
+
+    Raises RecoveryError, DiskError.
+    """
     lanes = [directory.lane(lane) for lane in directory.lane_numbers()]
     ends = recover_lanes(
         lanes, facts.segment_bytes, channel, report, queue_file_bytes=queue_file_bytes(facts), store_id=facts.id
@@ -59,8 +62,9 @@ def recover_into(
     *,
     known_end: int = 0,
 ) -> None:
-    """Recovers one lane from its files, and sets its words. `known_end`: see `recover_lane`. Raises
-    RecoveryError, DiskError.
+    """Recovers one lane from its files, and sets its words.
+
+    For `known_end`, see `recover_lane`. Raises RecoveryError, DiskError.
     """
     end = recover_lane(
         directory.lane(lane), facts.segment_bytes, channel, report,
@@ -75,8 +79,10 @@ def queue_file_bytes(facts: StoreFacts) -> int:
 
 
 def _set_words(row: memoryview, end: LaneEnd) -> None:
-    """Sets the words of a lane. Everything that recovery kept is durable, so all positions are the
-    log's end; only the dispatcher may have to begin earlier.
+    """Sets the words of a lane.
+
+    Everything that recovery kept is durable, so all positions are the log's end. Only the
+    dispatcher may have to begin earlier.
     """
     row[Lane.WROTE] = row[Lane.COMMITTED] = row[Lane.FLUSHED] = end.end
     row[Lane.DISPATCHED] = row[Lane.DISPATCH_SYNCED] = end.dispatched

@@ -1,9 +1,10 @@
-"""Recovers the lanes of a store side by side, each in a process of its own: the scan of small records
-is Python's work, not the disk's, so threads would wait for each other.
+"""Recovers the lanes of a store side by side, each in a process of its own.
 
-A child is forked: so it starts at once and shares what is loaded. It inherits the store's locks:
-nobody starts the store while a child is at work. It writes its lines and its result to a pipe, as
-JSON, and ends by itself when nobody reads them.
+The scan of small records is Python's work, not the disk's, so threads would wait for each other.
+
+A child is forked, so it starts at once and shares the modules that are loaded. It inherits the
+store's locks, so nobody starts the store while a child is at work. It writes its lines and its
+result to a pipe, as JSON, and ends by itself when nobody reads them.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from commitlog.errors import CommitLogError
 from commitlog.opening.recovery import LaneEnd, Report, recover_lane
 
 WORTH_BYTES = 16 << 20
-"""A lane with smaller logs is recovered sooner than a process is made for it."""
+"""A lane with smaller logs is recovered in less time than it takes to make a process."""
 _CHILDREN_MOST = 4
-"""Each takes some 25 MB of its own; all of them, and the supervisor, are to stay below 200 MB."""
+"""Each child takes some 25 MB of its own; all, with the supervisor, must stay below 200 MB."""
 
 _Recover = Callable[[LaneDirectory, Report], LaneEnd]
 
@@ -42,8 +43,10 @@ def recover_lanes(
     queue_file_bytes: int,
     store_id: str = "",
 ) -> dict[int, LaneEnd]:
-    """Recovers several lanes: number → what recovery made sure of. Raises what `recover_lane` raises,
-    for the first lane that failed. No lane is begun after it, and those at work are waited for.
+    """Recovers several lanes: number → the end of its log as recovered.
+
+    Raises what `recover_lane` raises, for the first lane that failed. After a failure no further
+    lane is begun, and the lanes at work are waited for.
     """
     large: list[LaneDirectory] = []
     small: list[LaneDirectory] = []
@@ -63,7 +66,7 @@ def recover_lanes(
 def _log_bytes(lane: LaneDirectory, segment_bytes: int, channel: FileChannel) -> int:
     try:
         return len(MappedFileQueue(lane.commitlog, segment_bytes, channel).starts) * segment_bytes
-    except OSError:  # recovery says what is wrong with it
+    except OSError:  # recovery reports the problem
         return 0
 
 
@@ -99,12 +102,13 @@ class _Children:
         self._running[mine] = lane, process
 
     def _work(self, lane: LaneDirectory, mine: Connection, theirs: Connection) -> None:
-        """The child's work: says lines, then the lane's end or an error. It keeps no reading end of a
-        pipe, so that it notices a dead parent.
+        """The child's work: sends lines, then the lane's end or an error.
+
+        It keeps no reading end of a pipe, so that it notices a dead parent.
         """
 
         def say(**what: Any) -> None:
-            theirs.send_bytes(json.dumps(what).encode())  # orjson takes no name that is not UTF-8
+            theirs.send_bytes(json.dumps(what).encode())  # orjson refuses names that are not UTF-8
 
         for pipe in (mine, *self._running):
             pipe.close()
@@ -133,7 +137,7 @@ class _Children:
             self._ends[lane.number] = LaneEnd(**{**end, "findings": tuple(end["findings"])})
         else:
             kind: type[CommitLogError] = getattr(errors, said["error"])
-            self._errors.append(kind.__new__(kind, said["text"]))  # not every one is made of its text alone
+            self._errors.append(kind.__new__(kind, said["text"]))  # not every error is made of its text alone
         self._end(pipe)
 
     def _end(self, pipe: Connection) -> None:

@@ -1,7 +1,7 @@
-"""The pool of a start: the pool of the last one where it is this store's own, else a new one.
+"""The pool of a start: the last start's pool if it is this store's own, otherwise a new one.
 
 Only the supervisor calls this; it holds the store's lock and all stage locks meanwhile. A pool that
-does not belong to the store is left alone, and its name is said.
+does not belong to the store is left alone, and is named.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Report = Callable[[str], None]
 def open_pool(
     directory: StoreDirectory, facts: StoreFacts, channel: FileChannel, report: Report
 ) -> tuple[ControlRegion, StoreFacts]:
-    """The control region of this start, its positions set, and the facts to be saved with it.
+    """The control region of this start with its positions set, and the facts to save with it.
 
     The generation is raised here; the caller saves the facts before the first append. Raises
     PoolNotAdopted, NotEnoughSharedMemory, RecoveryError, DiskError, UnsafePath.
@@ -44,20 +44,21 @@ def open_pool(
         facts = replace(facts, pool=place)
         try:
             recover_all_into(control, directory, facts, channel, report)
-        except BaseException:  # nobody would know of it: each start that fails would take more shared memory
+        except BaseException:  # nobody would know of this pool: each failed start would take more shared memory
             control.close()
             remove_pool(Path(place.directory))
             raise
     words = control.words
-    generation = facts.generation + 1  # also where a start has raised the pool's and could not save its own
+    generation = facts.generation + 1  # also where a start has raised the pool's generation and could not save its own
     words[Header.CLOSING] = 0
     words[Header.GENERATION] = generation
     return control, replace(facts, generation=generation)
 
 
 def _refuse_unsafe_pool(facts: StoreFacts) -> None:
-    """Raises UnsafePath where the directory of the last pool is not this user's own. What has its
-    name then is neither used nor passed over.
+    """Raises UnsafePath where the directory of the last pool is not this user's own.
+
+    A directory of another user at that path is neither used nor ignored.
     """
     pool = facts.pool
     if pool is None or pool.boot_id != boot_id():

@@ -14,9 +14,10 @@ _ENLARGE = "enlarge it (mount -o remount,size=1g /dev/shm, docker run --shm-size
 
 
 def choose_segment_bytes(buffers_per_lane: int, largest: int, smallest: int) -> int:
-    """The largest power of two with which the buffers of four lanes fit into three quarters of the
-    free shared memory. Raises NotEnoughSharedMemory where not even one lane of the smallest segments
-    fits.
+    """The largest segment size with which the buffers of four lanes fit into shared memory.
+
+    It is a power of two, and the buffers take at most three quarters of the free shared memory.
+    Raises NotEnoughSharedMemory where not even one lane of the smallest segments fits.
     """
     free = free_bytes(base_directory())
     size = largest
@@ -31,8 +32,9 @@ def choose_segment_bytes(buffers_per_lane: int, largest: int, smallest: int) -> 
 
 
 def check_lane_fits(segment_bytes: int, buffers_per_lane: int) -> None:
-    """Raises NotEnoughSharedMemory for a store of which not one lane fits into the shared memory of
-    this machine.
+    """Raises NotEnoughSharedMemory where not even one lane of a store fits.
+
+    It counts all shared memory of this machine.
     """
     facts = os.statvfs(base_directory())
     size = facts.f_blocks * facts.f_frsize

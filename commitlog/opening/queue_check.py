@@ -1,7 +1,8 @@
-"""Whether the consume queues of a lane have the entries of its log, as far as a recovery has to know.
+"""Checks whether the consume queues of a lane have the entries of its log.
 
-The queues below the recorded `dispatched` were synced, so what is wrong there is damage: all queues
-are built anew then (queue_repair.py). Above it entries may be missing: the dispatcher places them.
+It checks as much as a recovery has to know. The queues below the recorded `dispatched` were synced.
+So a fault there is damage, and then all queues are built anew (queue_repair.py). Above it entries
+may be missing: the dispatcher places them.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ _SAMPLE_RECORDS = 16
 
 
 class QueueCheck:
-    """All consume queues of one lane. `findings`: a line for each thing that is wrong."""
+    """All consume queues of one lane. `findings` has a line for each fault."""
 
     def __init__(self, files: QueueFiles) -> None:
         self._files = files
         self.findings: list[str] = []
         self._sound: dict[str, int] = {}
-        """Topic → how far its queue makes sense."""
+        """Topic → the end of the sound entries of its queue."""
         self._reached: set[str] = set()
-        """Topics of which the first record above `dispatched` was seen."""
+        """Topics whose first record above `dispatched` was seen."""
 
     def have_all_below(self, log: LogScan, dispatched: int, counted: int) -> bool:
         """Whether the queues seem to have every entry below `dispatched`.
 
-        `counted`: what the ends of the queues have to add up to, at least; −1 where nobody counted,
-        as before a kill.
+        `counted` is the least sum of the ends of the queues. It is −1 where nobody counted, as
+        before a kill.
         """
         if rebuild_mark(self._files.lane_directory).exists():
             return False
@@ -88,8 +89,9 @@ class QueueCheck:
         return True
 
     def reach(self, table: RecordTable, start: int) -> bool:
-        """Whether the queues reach up to the records of a table from index `start` on. Of each topic
-        only the first record is looked at.
+        """Whether the queues reach up to the records of a table from index `start` on.
+
+        Of each topic only the first record is looked at.
         """
         if self._reached.issuperset(table.topics):
             return True

@@ -1,6 +1,4 @@
-"""The consume queues of one lane as they are on the disk: which files there are, and how much of them
-makes sense.
-"""
+"""The consume queues of one lane on disk: their files, and their sound entries."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ from commitlog.errors import DamagedFile
 from commitlog.record.layout import RECORD_BYTES_MIN
 
 _READ_BYTES = 64 << 20
-"""So much of the end of each queue is read. Older entries were read when they were younger."""
+"""How many bytes at the end of each queue are read. Earlier starts have read older entries."""
 _PART_ENTRIES_LEAST, _PART_ENTRIES_MOST = 1 << 10, 1 << 16
 _SECTOR_BYTES = 512
 _STAT_BLOCK_BYTES = 512
@@ -51,11 +49,11 @@ class QueueState:
     junk_high: int
     """The lowest and highest physical offset that junk names; −1 where it names none."""
     torn: bool = False
-    """Whether junk has an entry of which a power cut may have left a part."""
+    """Whether junk has an entry that a power cut may have torn."""
 
 
 class QueueFiles:
-    """All consume queues of one lane. Those that `queue` opened stay open until `close`.
+    """All consume queues of one lane. The queues that `queue` opened stay open until `close`.
 
     `file_bytes` is the configured size of a queue's file. Where most files of the lane have another
     size, that one counts.
@@ -87,13 +85,17 @@ class QueueFiles:
     # ---- what is there --------------------------------------------------------------------------
 
     def directories(self) -> Iterator[Path]:
-        """The directory of every queue in the lane. A RocketMQ that had the lane open may have made
-        queues of other numbers.
+        """The directory of every queue in the lane.
+
+        A RocketMQ that had the lane open may have made queues of other numbers.
         """
         return queue_directories(self.lane_directory.consumequeue, self.channel)
 
     def files(self, directory: Path) -> list[tuple[int, int]]:
-        """Start and length of each file, ascending. Raises DamagedFile for what is no plain file."""
+        """Start and length of each file, ascending.
+
+        Raises DamagedFile for anything that is no plain file.
+        """
         found = []
         for name in self.channel.list(directory):
             if is_segment_name(name):
@@ -104,8 +106,9 @@ class QueueFiles:
         return found
 
     def _usual_file_bytes(self, configured: int) -> int:
-        """The size that most files of the lane's queues have. Between sizes that are equally common
-        it is the larger, because a file may have been cut.
+        """The size that most files of the lane's queues have.
+
+        Where two sizes are equally common, the larger one counts, because a file may have been cut.
         """
         sizes = Counter({configured: 1})
         for directory in self.directories():
@@ -153,7 +156,7 @@ class QueueFiles:
     def _parts(self, queue: ConsumeQueue, starts: list[int]) -> Iterator[tuple[int, Entries]]:
         """The entries of these files, some at a time, with the queue offset of the first.
 
-        The rest of a file is a hole where the disk has given the file no more blocks than the part
+        The rest of a file is a hole where the file has no more blocks on the disk than the part
         that was read takes. A hole is not read.
         """
         per_file = self.file_bytes // ENTRY_BYTES
@@ -193,10 +196,11 @@ def _sound_entries(entries: Entries, before: int) -> int:
 
 
 def _may_be_parts(entries: Entries, position: int) -> npt.NDArray[np.bool_]:
-    """Which entries may be parts of one. Such an entry lies in two sectors: one sector has nothing of
-    it and the other has something, for a power cut tears between sectors. What it names says nothing.
+    """Which entries may be torn: only a part of them was written.
 
-    `position`: where the first entry is in its file, bytes.
+    A torn entry lies in two sectors. One sector has nothing of it and the other has something,
+    because a power cut tears between sectors. The offset that it names means nothing. `position` is
+    where the first entry is in its file, in bytes.
     """
     into = (position + np.arange(len(entries)) * ENTRY_BYTES) % _SECTOR_BYTES
     parts = into > _SECTOR_BYTES - ENTRY_BYTES

@@ -1,9 +1,9 @@
-"""Brings the consume queues of a lane in line with its log after a crash, and builds them anew where
-they are damaged.
+"""Brings the consume queues of a lane in line with its log after a crash.
 
-While the queues are built, `rebuild.json` in the lane's quarantine says so: a start that was killed
-meanwhile builds them again. A queue offset whose record is lost gets an entry that names the damaged
-range. So queues have no holes, their ends are found by bisection, and no offset is used twice.
+It builds them anew where they are damaged. While the queues are built, the file `rebuild.json` is
+in the lane's quarantine: if the start is killed, the next one builds them again. A queue offset
+whose record is lost gets an entry that names the damaged range. So queues have no holes, their ends
+are found by bisection, and no offset is used twice.
 """
 
 from __future__ import annotations
@@ -38,15 +38,19 @@ class QueueRepair:
     def __init__(self, files: QueueFiles) -> None:
         self._files, self._lane_directory, self._channel = files, files.lane_directory, files.channel
         self.gaps: list[Gap] = []
-        """Damaged ranges of the log that were met. Lost queue offsets are said to be in one of them."""
+        """The damaged ranges of the log that were met.
+
+        The entry of a lost queue offset names one of them.
+        """
         self._built_from: int | None = None
         """The log offset from which all queues are built; None where they are not built anew."""
         self._ends: dict[str, int] = {}
         self._placed: dict[str, int] = {}
 
     def begin_rebuild(self, first: int) -> None:
-        """Says durably that all queues are built from log offset `first` on. Gives files their size,
-        and empties what makes no sense.
+        """Marks durably that all queues are built from log offset `first` on.
+
+        Then it gives files their size, and empties entries that make no sense.
         """
         self._built_from = first
         mark = rebuild_mark(self._lane_directory)
@@ -63,7 +67,7 @@ class QueueRepair:
                 self._zero_from(directory, state.sound)
 
     def _set_strangers_aside(self) -> None:
-        """Moves what has the name of a queue and is no directory into the quarantine."""
+        """Moves things that are named like a queue and are no directory into the quarantine."""
         for topic in self._channel.list(self._lane_directory.consumequeue):
             queue = self._lane_directory.queue_path(topic)
             for path in (queue.parent, queue):
@@ -82,13 +86,14 @@ class QueueRepair:
                 if size > file_bytes:
                     self._channel.truncate(fd, file_bytes)
                 else:
-                    self._channel.truncate(fd, size - size % ENTRY_BYTES)  # a part of an entry is none
+                    self._channel.truncate(fd, size - size % ENTRY_BYTES)  # drops a part of an entry
                     self._channel.truncate(fd, file_bytes)
                 self._channel.fdatasync(fd)
 
     def _files_to_fit(self, directory: Path) -> list[tuple[int, int]]:
-        """Start and length of the files of a wrong size. What can't be a file of this queue is set
-        aside.
+        """Start and length of the files of a wrong size.
+
+        Anything that can't be a file of this queue is set aside.
         """
         wrong = []
         for name in self._channel.list(directory):
@@ -104,7 +109,7 @@ class QueueRepair:
     # ---- placing --------------------------------------------------------------------------------
 
     def place(self, table: RecordTable) -> None:
-        """Places the entries of a table, and fills what is missing before them."""
+        """Places the entries of a table, and fills the offsets that are missing before them."""
         for topic, rows in by_topic(table, len(table)):
             offsets = table.queue_offsets[rows]
             possible = (offsets >= 0) & (offsets < _OFFSET_END)
@@ -122,11 +127,11 @@ class QueueRepair:
                 self._placed[topic] = max(self._placed.get(topic, 0), int(offsets[end - 1]) + 1)
 
     def _fit_before(self, queue: ConsumeQueue, first: int) -> int:
-        """Where a queue ends before the entry of its topic's first record, whose queue offset is
-        `first`.
+        """Where a queue ends before the entry of its topic's first record.
 
-        When all is built anew, the entries before have to name deleted records, or damage. Else they
-        are another topic's, or some are missing: then they are filled in as RocketMQ does.
+        `first` is the queue offset of that record. When all is built anew, the entries before it
+        have to name deleted records or damage. Otherwise they are another topic's, or some are
+        missing: then they are filled in as RocketMQ does.
         """
         state = self._files.state(queue.directory)
         if self._built_from is None or first == 0:
@@ -136,8 +141,8 @@ class QueueRepair:
         is_ours = state.first <= known and self._first_foreign(queue.directory, start, known, self._built_from) >= known
         if is_ours and (known == first or self._gap_behind(queue, known, first - known)):
             return state.sound
-        self._unlink_files(queue.directory, lambda start: start < begin * ENTRY_BYTES)  # else a hole would follow them
-        queue.starts()  # as they are now
+        self._unlink_files(queue.directory, lambda start: start < begin * ENTRY_BYTES)  # a hole would follow
+        queue.starts()  # lists the files again
         self._fill_as_deleted(queue, begin, first)
         return first
 
@@ -146,8 +151,9 @@ class QueueRepair:
         return offset - offset % (queue.file_bytes // ENTRY_BYTES)
 
     def _gap_behind(self, queue: ConsumeQueue, end: int, count: int) -> Gap | None:
-        """The last damaged range behind the record of entry `end` − 1 that has room for `count`
-        records.
+        """The last damaged range that may have held `count` records after entry `end` − 1.
+
+        It ends behind that entry's record, and is large enough for that many records.
         """
         where, room = place_of(queue, end - 1), count * RECORD_BYTES_MIN
         return next((gap for gap in self.gaps[::-1] if gap.end > where and room <= gap.end - gap.start), None)
@@ -160,7 +166,7 @@ class QueueRepair:
             self._fill_as_deleted(queue, max(end, self._begin_of_file(queue, first)), first)
 
     def _fill_as_deleted(self, queue: ConsumeQueue, begin: int, first: int) -> None:
-        """Places what RocketMQ places for records that were deleted long ago."""
+        """Places the entries that RocketMQ places for records that were deleted long ago."""
         self._place_many(queue, begin, first, 0, PRE_FILL_SIZE)
 
     @staticmethod
@@ -172,8 +178,9 @@ class QueueRepair:
     # ---- the end --------------------------------------------------------------------------------
 
     def cut(self, end: int) -> list[str]:
-        """Empties the places whose records are at or behind the log's end. Returns a line for each
-        queue that had such.
+        """Empties the places whose records are at or behind the log's end.
+
+        Returns a line for each queue that had entries there.
         """
         self._files.sync()
         self._files.close()
@@ -186,7 +193,7 @@ class QueueRepair:
                 continue
             topic = directory.parent.name
             is_own = directory == self._lane_directory.queue_path(topic)
-            placed = self._placed.get(topic, 0) if is_own else 0  # all below the log's end
+            placed = self._placed.get(topic, 0) if is_own else 0  # all of these are below the log's end
             keep = max(self._first_behind(directory, state, end), placed)
             is_behind = keep < state.sound or state.junk_high >= end
             if is_behind or state.torn:
@@ -201,9 +208,11 @@ class QueueRepair:
             return first_where(lambda offset: place_of(queue, offset) >= end, state.first, state.sound)
 
     def trim(self) -> list[str]:
-        """Empties what comes behind a topic's last record, once all of the log was placed: somebody
-        may have put another topic's files in the place of its own. Entries of deleted records stay,
-        and those that name damage. Returns a line for each queue that had others.
+        """Empties the places behind a topic's last record, after all of the log was placed.
+
+        Somebody may have put another topic's files in the place of its own. Entries of deleted
+        records stay, and so do entries that name damage. Returns a line for each queue that had
+        other entries.
         """
         first, found = self._built_from, []
         if first is None:
@@ -212,19 +221,20 @@ class QueueRepair:
             topic = directory.parent.name
             if directory != self._lane_directory.queue_path(topic) or is_light(topic):
                 continue
-            with contextlib.suppress(DamagedFile):  # said by `cut`
+            with contextlib.suppress(DamagedFile):  # `cut` reports it
                 state, end = self._files.state(directory), self._placed.get(topic, 0)
                 keep = self._first_foreign(directory, max(end, state.first), state.sound, first)
                 if keep < state.sound or state.junk:
                     self._zero_from(directory, keep)
-                    if end:  # nothing deleted comes behind a record that is there
+                    if end:  # no deleted record comes behind a record that is there
                         self._unlink_files(directory, lambda start, keep=keep: start >= keep * ENTRY_BYTES)  # type: ignore[misc]
                     found.append(f"consume queue: {directory}: entries from {keep} on named no records of its own")
         return found
 
     def _first_foreign(self, directory: Path, start: int, end: int, first: int) -> int:
-        """The first of the entries [start, end) that names neither a place below `first` nor one
-        that is damaged.
+        """The first of the entries [start, end) that belongs to no deleted or damaged record.
+
+        Its place is neither below `first` nor in a damaged range.
         """
         with self._files.opened(directory) as queue:
             while start < end:
@@ -238,7 +248,7 @@ class QueueRepair:
             return start
 
     def finish(self) -> None:
-        """Makes everything durable that was placed, and says that nothing is being built any more."""
+        """Makes everything durable that was placed, and then removes the mark of the rebuild."""
         self._files.sync()
         self._files.close()
         mark = rebuild_mark(self._lane_directory)

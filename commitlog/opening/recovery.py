@@ -1,5 +1,6 @@
-"""Recovers a lane from its files where no pool is left: finds the end of its log, cuts a torn tail
-off, and says what is damaged.
+"""Recovers a lane from its files where no pool is left.
+
+It finds the end of the log, cuts a torn tail off, and reports damage.
 
     first           recorded `flushed`            end of the log           end of the last file
       ├──────────────────────┼───────────────────────────┼───────────────────────────┤
@@ -7,13 +8,13 @@ off, and says what is damaged.
       │ corruption: reported │ and synced, it may have   │ quarantine/, then zeroed; │
       │ and left in place    │ been in memory only       │ later files set aside     │
 
-What was flushed is never cut. So a record that readers have seen keeps its place, and its offset
-names no other record later. In a lane without `abort` all of the log was flushed: it was stopped
-properly, by us or by a RocketMQ. The log is walked from the recorded `dispatched` on; without a
-record of positions, from its first segment on.
+Flushed bytes are never cut. So a record that readers have seen keeps its place, and its offset
+never names another record later. In a lane without `abort` all of the log was flushed: it was
+stopped properly, by us or by a RocketMQ. The log is walked from the recorded `dispatched` on.
+Without a record of positions it is walked from its first segment on.
 
-Every step may be repeated. A recovery that was killed anywhere and is started again ends the same,
-and on a sound lane it changes no byte.
+Every step may be repeated. A recovery that was killed anywhere and is started again ends the same.
+On a sound lane it changes no byte.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ _PROGRESS_NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class LaneEnd:
-    """What recovery made sure of. Offsets are bytes of the lane's log."""
+    """The state of a lane after recovery. Offsets are bytes of the lane's log."""
 
     first: int
     """Start of the first segment file."""
     end: int
-    """End of the valid log: a record's end, or a segment's start. All that is kept below is durable."""
+    """End of the valid log: a record's end, or a segment's start. All below it is durable."""
     dispatched: int
     """The consume queues are right and durable up to here: a record's start, not behind `end`."""
     allocated: int
@@ -66,8 +67,9 @@ class LaneEnd:
     """ms, of the last record below `end`; 0 without records."""
     findings: tuple[str, ...]
     entries: int = -1
-    """The sum of the ends of all consume queues, each behind its last entry below `dispatched`; −1
-    where they can't be read.
+    """The sum of the ends of all consume queues; −1 where they can't be read.
+
+    The end of a queue is one past its last entry below `dispatched`.
     """
 
 
@@ -83,10 +85,11 @@ def recover_lane(
 ) -> LaneEnd:
     """Makes the lane ready to be appended to, before anybody appends or reads.
 
-    `report` gets a line for each finding, and now and then one of progress. `queue_file_bytes` is
-    the configured size of a consume queue's files; where the lane has files of another size, theirs
-    counts. `known_end`: the log is known to reach so far (a log offset), so what is bad below is
-    damage and no torn tail. `store_id`: whose `positions` count; see PositionsFile.
+    `report` gets a line for each finding, and now and then a line of progress. `queue_file_bytes`
+    is the configured size of a consume queue's files; where the lane has files of another size,
+    that size counts. `known_end` is a log offset that the log is known to reach: a bad record below
+    it is damage and no torn tail. `store_id` is the store whose `positions` count; see
+    PositionsFile.
 
     Raises RecoveryError where the lane is in use or can't be opened without losing data, DiskError
     where the disk refuses.
@@ -106,7 +109,7 @@ def _prepare_directories(lane_directory: LaneDirectory, channel: FileChannel) ->
         if os.path.lexists(path) and not path.is_dir():
             raise RecoveryError(f"{path} is no directory; move it away, then start again")
         channel.create_directory(path, below=lane_directory.path)
-    # whoever made what is there may have been killed before he had synced its name
+    # the process that made a name may have been killed before it synced the name
     for directory in (lane_directory.path, lane_directory.path.parent):
         channel.sync_directory(directory)
 
@@ -131,7 +134,7 @@ class _Walked:
 
     end: int = 0
     torn: Gap | None = None
-    """The gap that ends the log; None where nothing has to be taken away."""
+    """The gap that ends the log; None where nothing has to be cut off."""
     records_after: int = 0
     corrupt: list[Gap] = field(default_factory=list)
     last_store_timestamp: int = 0
@@ -209,7 +212,7 @@ class _Recovery:
     # ---- before the walk ------------------------------------------------------------------------
 
     def _clean_up(self) -> None:
-        """Removes segments and copies that were being made: they never had a part of the log."""
+        """Removes segments and copies that were being made: they were never a part of the log."""
         self.quarantine.clean()
         for name in self.channel.list(self.lane_directory.tmp):
             path = self.lane_directory.tmp / name
@@ -232,8 +235,8 @@ class _Recovery:
     def _fit_sizes(self) -> None:
         """Gives every segment file the size that readers count on.
 
-        One that is too short gets zeros, and the walk finds what they stand for. What one has too
-        much is set aside.
+        A file that is too short gets zeros, and the walk decides what they mean. The surplus of a
+        file that is too long is set aside.
         """
         segments = MappedFileQueue(self.lane_directory.commitlog, self.size, self.channel)
         sizes = set(segments.wrong_sizes.values())
@@ -268,9 +271,11 @@ class _Recovery:
         return positions
 
     def _finish_deletion(self, segments: MappedFileQueue, positions: Positions) -> None:
-        """Retention had retired what lies below the recorded first; of the names that it removed
-        then, a power cut may have brought any back. Where these leave a hole, they all go: nobody
-        is told that there is damage.
+        """Removes retired segments again that came back and leave a hole.
+
+        Retention had retired everything below the recorded first offset, and had removed files
+        there. A power cut may have brought any of these names back. Where they leave a hole, all of
+        them are removed, and no damage is reported.
         """
         first = positions.first_where
         retired = [start for start in segments.starts if start + self.size <= first]
@@ -295,8 +300,10 @@ class _Recovery:
             self.report(f"lane {self.lane}: no record of positions; its whole log is checked")
 
     def _flushed_by_age(self, log: LogScan) -> int:
-        """A log offset below which all was flushed: a buffer is reused only when its segment is
-        flushed, and a lane has at most MAX_SLOTS buffers.
+        """A log offset below which all was flushed.
+
+        A buffer is reused only when its segment is flushed, and a lane has at most MAX_SLOTS
+        buffers.
         """
         for start in reversed(log.segments.starts):
             if log.holds_record(start):
@@ -304,8 +311,9 @@ class _Recovery:
         return 0
 
     def _stopped_at(self, segments: MappedFileQueue, recorded: int) -> int:
-        """How far a lane that was stopped properly has anything but zeros; 0 for a lane that was
-        killed.
+        """Where the last byte that is not zero ends, in a lane that was stopped properly.
+
+        It is 0 for a lane that was killed.
         """
         if self.stopped_properly:
             for start in reversed(segments.starts):
@@ -320,8 +328,8 @@ class _Recovery:
     def _walk(self, log: LogScan, positions: Positions, flushed: int) -> tuple[_Walked, int]:
         """Walks the log, and returns what it found and how far the consume queues are right.
 
-        The walk begins at the recorded `dispatched`. Where that or the queues are doubtful it begins
-        at the first segment, and builds the queues.
+        The walk begins at the recorded `dispatched`. Where that offset or the queues are doubtful,
+        it begins at the first segment, and builds the queues.
         """
         first, dispatched = log.segments.first, positions.dispatched_where
         known = first <= dispatched and self.queue_check.have_all_below(log, dispatched, positions.entries)
@@ -339,12 +347,15 @@ class _Recovery:
         return walked, walked.end
 
     def _walk_from(self, log: LogScan, dispatched: int, flushed: int, *, build: bool) -> _Walked:
-        """`build`: places the consume queue entries of all that is kept."""
-        # The walk begins with a segment, which proves the place. Where `dispatched` begins a segment it
-        # is the one before, for the time of the last record.
+        """Walks the log from `dispatched` on, and judges every gap.
+
+        `build` places the consume queue entries of all records that are kept.
+        """
+        # The walk begins with a segment, which proves the place. Where `dispatched` is a segment's
+        # start, the walk begins with the segment before it, to find the time of the last record.
         start = max(segment_start(dispatched - 1, self.size), log.segments.first)
         walked = _Walked(end=start, met_dispatched=dispatched == start)
-        self.queue_repair.gaps = walked.corrupt  # what lost queue offsets are in
+        self.queue_repair.gaps = walked.corrupt  # lost queue offsets get entries that name these ranges
         for piece in log.pieces(start):
             if isinstance(piece, Gap):
                 if walked.torn is None:
@@ -384,8 +395,9 @@ class _Recovery:
             walked.torn = gap
 
     def _resume_at(self, flushed: int, segments: MappedFileQueue) -> int:
-        """Where a log goes on that is damaged up to `flushed`: behind it, so that no offset is used
-        twice.
+        """Where a log goes on that is damaged up to `flushed`.
+
+        It is behind the damage, so that no offset is used twice.
         """
         start = segment_start(flushed, self.size)
         has_room = segments.find(flushed) is not None and start + self.size - flushed >= BLANK_BYTES
@@ -398,9 +410,11 @@ class _Recovery:
         self._find(self.quarantine.note_corruption(gap.file, gap.start, gap.end, reason))
 
     def _carry_out(self, cut: Cut) -> None:
-        """Carries a cut out. Where it takes away what was recorded as flushed (a last record that seems
-        to reach beyond), the new end is recorded first: else the next recovery would take the zeros
-        there for damage, and go on behind them.
+        """Carries a cut out.
+
+        The cut may take away bytes that were recorded as flushed: a last record that seems to reach
+        beyond. In that case the new end is recorded first. Otherwise the next recovery would take
+        the zeros there for damage, and go on behind them.
         """
         positions = self._recorded()
         if positions is not None and positions.flushed_where > cut.end:
@@ -411,7 +425,10 @@ class _Recovery:
         self.quarantine.carry_out(cut)
 
     def _cut(self, log: LogScan, walked: _Walked) -> None:
-        """Takes what is behind the end out of the log. Files that were made ahead, all zero, stay."""
+        """Takes everything behind the end out of the log.
+
+        Files that were made ahead and are all zero stay.
+        """
         if walked.torn is None:
             return
         end, segments = walked.end, log.segments
@@ -431,8 +448,9 @@ class _Recovery:
         )
 
     def _not_made_ahead(self, segments: MappedFileQueue, end: int) -> list[int]:
-        """The starts of the files behind the log's end that may not stay. A file may stay if it is all
-        zero, and no file is missing before it.
+        """The starts of the files behind the log's end that may not stay.
+
+        A file may stay if it is all zero, and no file is missing before it.
         """
         last = segment_start(end, self.size)
         behind = [start for start in segments.starts if start > last]

@@ -1,8 +1,8 @@
-"""Stray pools: they are still in shared memory although somebody removed their store with `rm -rf`,
-or moved it away.
+"""Stray pools: they are still in shared memory although their store is gone.
 
-A pool holds the path of its store in the file `store`. It is a stray where the store at that path
-does not name it any more, and no process of it lives.
+Somebody removed the store with `rm -rf`, or moved it away. A pool has the path of its store in the
+file `store`. It is a stray where the store at that path does not name it any more, and no process
+of the pool lives.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ _SILENT_NS = 5_000_000_000
 
 @dataclass(frozen=True)
 class StrayPool:
-    """A pool directory, the path of its store, its size in bytes, and how many bytes in it never came
-    to disk. `is_replaced`: there is a store at that path, but with another pool.
+    """A pool whose store is gone.
+
+    It has the pool's directory, the path of its store, its size in bytes, and how many of its bytes
+    never reached the disk. `is_replaced` says that there is a store at that path, but with another
+    pool.
     """
 
     directory: Path
@@ -74,7 +77,10 @@ def remove_pool(directory: Path) -> None:
 
 
 def stray_pools(clock: Clock = SYSTEM_CLOCK) -> list[StrayPool]:
-    """All stray pools of this user. What can't be read, or is no pool of this version, is passed over."""
+    """All stray pools of this user.
+
+    A pool that can't be read, or is not of this version, is passed over.
+    """
     found = []
     for directory, store in _pools():
         with contextlib.suppress(OSError, RegionError):
@@ -85,7 +91,7 @@ def stray_pools(clock: Clock = SYSTEM_CLOCK) -> list[StrayPool]:
 
 
 def is_in_use(store: Path, clock: Clock = SYSTEM_CLOCK) -> bool:
-    """Whether a pool of a store that is gone may still have a process. Then it is no stray yet."""
+    """Whether a pool of a store that is gone may still have a process: then it is no stray yet."""
     for directory, owner in _pools():
         with contextlib.suppress(OSError, RegionError):
             if owner == store and not _names(store, directory):
@@ -118,7 +124,7 @@ def _stray_at(directory: Path, store: Path, clock: Clock) -> StrayPool | None:
 
 
 def _names(store: Path, pool: Path) -> bool:
-    """Whether the store calls the pool its own. A store that can't be read may."""
+    """Whether the store names the pool as its own. A store that can't be read may do so."""
     if not os.path.lexists(store / "store.json"):
         return False
     try:
@@ -138,13 +144,14 @@ def _lives(control: ControlRegion, clock: Clock) -> bool:
 
 
 def _is_alive(pid: int) -> bool:
-    """Whether a process lives. A zombie does not: in a container it stays for ever where the first
-    process waits for nobody.
+    """Whether a process lives.
+
+    A zombie does not. In a container it stays for ever if the first process waits for no child.
     """
     try:
         state = stat_fields(pid)[0]
     except (FileNotFoundError, ProcessLookupError):
         return False
-    except OSError:  # nobody can say: its memory stays
+    except OSError:  # it can't be told, so its memory stays
         return True
     return state not in (b"Z", b"X")
