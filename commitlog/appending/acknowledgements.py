@@ -1,8 +1,8 @@
 """How far a lane has come, seen from its producer: by one look, a wait, a callback, an awaitable.
 
 Nothing is kept for a message: it is acknowledged when a position has passed its end. A synchronous
-flush is a request in shared memory (`flush_requested`). One fdatasync answers everybody who waits
-at or below it, as in RocketMQ's GroupCommitService.
+flush is a request in shared memory (`flush_requested`). One fdatasync answers every waiter at or
+below its position, as in RocketMQ's GroupCommitService.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _WORD_OF: dict[Level, int] = {"accepted": Lane.WROTE, "committed": Lane.COMMITTE
 _SPIN_NS = 1_000_000
 NOTICE_WAIT_MS = 5
 _TIDY_ABOVE = 1_000
-"""How many waiters that were told already may stay in a queue, besides twice the outstanding ones."""
+"""How many waiters that were told may stay in a queue, besides twice the outstanding ones."""
 
 log = logging.getLogger(__name__)
 
@@ -47,32 +47,32 @@ log = logging.getLogger(__name__)
 @dataclass(slots=True)
 class _Waiter:
     since: int  # monotonic ns
-    tell: _Tell | None  # None: it was told, or asks no more
+    tell: _Tell | None  # None: it was told, or was withdrawn
 
 
 _Heap = list[tuple[float, int, _Waiter]]
-"""Entries: what sorts them, a number that tells equals apart, the waiter."""
+"""Entries: the sort key, a number that orders equal keys, the waiter."""
 
 
 class _Waiters:
     """Outstanding callbacks, sorted by the position they wait for and by when they give up.
 
-    So none of them waits for another. For one thread at a time; any thread may call
+    So none of them waits for another. Only one thread may use it at a time, but any thread may call
     `is_any_reached` and `withdraw`.
     """
 
     def __init__(self, words: Iterable[int]) -> None:
         self._by_where: dict[int, _Heap] = {word: [] for word in words}
         self._by_deadline: _Heap = []
-        self._of_faults: deque[_Waiter] = deque()  # those that are told of faults, in the order they came
+        self._of_faults: deque[_Waiter] = deque()  # waiters that are told of faults, in the order they came
         self._withdrawn: deque[_Waiter] = deque()
         self._numbers = count()
         self.outstanding = 0
 
     def add(self, word: int, where: int, now: int, limit: float, tell: _Tell, *, of_faults: bool) -> _Waiter:
-        """Adds one that waits until a word of the lane's row reaches `where`.
+        """Adds a waiter for the moment when a word of the lane's row reaches `where`.
 
-        `now`: monotonic ns; `limit`: ns from then on.
+        `now` is in monotonic ns; `limit` is in ns from then on.
         """
         number, waiter = next(self._numbers), _Waiter(now, tell)
         heappush(self._by_where[word], (where, number, waiter))
@@ -84,12 +84,15 @@ class _Waiters:
         return waiter
 
     def withdraw(self, waiter: _Waiter) -> None:
-        """Has a waiter not told any more. Takes no lock: the garbage collector may call it anywhere."""
+        """Makes sure that a waiter is not told any more.
+
+        It takes no lock, because the garbage collector may call it anywhere.
+        """
         if waiter.tell is not None:
             self._withdrawn.append(waiter)
 
     def take_due(self, row: memoryview, now: int) -> list[_Due]:
-        """Removes those whose wait is over. Returns them with how it has ended."""
+        """Removes the waiters whose wait is over, and returns them with the outcome."""
         due: list[_Due] = []
         while self._withdrawn:
             self._turn_out(self._withdrawn.popleft())
@@ -101,14 +104,14 @@ class _Waiters:
         return due
 
     def take_all(self, error: CommitLogError) -> list[_Due]:
-        """Removes all of them. Returns them with the same error."""
+        """Removes all waiters, and returns them with the same error."""
         due: list[_Due] = []
         for heap in self._by_where.values():
             self._take(heap, math.inf, error, due)
         return due
 
     def take_patient(self, error: CommitLogError, now: int) -> list[_Due]:
-        """Removes those that are told of faults and have given this one the time to heal."""
+        """Removes the waiters that are told of faults and have given this one the time to heal."""
         due: list[_Due] = []
         waiters = self._of_faults
         while waiters and (waiters[0].tell is None or now - waiters[0].since > FAULT_PATIENCE_NS):
@@ -128,11 +131,11 @@ class _Waiters:
 
     @property
     def _most(self) -> int:
-        """How long a queue may be; a longer one loses those that were told."""
+        """The longest length of a queue; a longer one drops the waiters that were told."""
         return 2 * self.outstanding + _TIDY_ABOVE
 
     def _turn_out(self, waiter: _Waiter) -> _Tell | None:
-        """Marks a waiter as told. Returns whom to tell, or None where that was done before.
+        """Marks a waiter as told, and returns its `tell`; None where that was done before.
 
         The waiter stays in the other queues until it is the first there.
         """
@@ -142,7 +145,7 @@ class _Waiters:
         return tell
 
     def is_any_reached(self, row: memoryview) -> bool:
-        """Whether the position that somebody waits for is reached."""
+        """Whether any position that a waiter waits for is reached."""
         return any(heap and row[word] >= heap[0][0] for word, heap in self._by_where.items())
 
 
@@ -170,7 +173,7 @@ class LaneProgress:
         return message_id(self._store_host, where)
 
     def refuse_pickle(self) -> NoReturn:
-        """For a receipt that is pickled: only this process knows how far its message has come."""
+        """Refuses to pickle a receipt: only this process knows how far its message has come."""
         raise NotCopied("a receipt can't be pickled: pass on its topic, partition and offset, and wait here")
 
     def reached(self, level: Level, where: int) -> bool:
@@ -189,7 +192,7 @@ class LaneProgress:
         return PutMessageStatus.PUT_OK if reached else PutMessageStatus.FLUSH_DISK_TIMEOUT
 
     def request(self, where: int) -> None:
-        """Asks the stages to flush up to `where` without any linger."""
+        """Asks the stages to flush up to `where` without any rest."""
         row = self._row
         if row[Lane.FLUSH_REQUESTED] < where:
             row[Lane.FLUSH_REQUESTED] = where
@@ -228,11 +231,11 @@ class LaneProgress:
     def waited_for_buffer(self, nanoseconds: int) -> None:
         """Counts a put that had to wait for a write buffer.
 
-        A put that waits for nothing does not look at the clock.
+        A put that does not wait does not look at the clock.
         """
         record_wait(self._row, nanoseconds)
         if self.sync:
-            self._blocked_ns += nanoseconds  # its wait for the flush is still to come
+            self._blocked_ns += nanoseconds  # the put's wait for the flush comes next
         else:
             record_put_time(self._row, nanoseconds)
 
@@ -259,7 +262,7 @@ class LaneProgress:
         """Waits until a message is committed that was accepted after the pool was removed.
 
         The store stops then, and no next start finds the message in the pool. Raises PoolUnlinked
-        where the stages have not written it out either.
+        where the stages have not written the message to the log either.
         """
         try:
             self.wait("committed", where, self._timeout_seconds)
@@ -271,7 +274,10 @@ class LaneProgress:
             ) from error
 
     def check(self) -> None:
-        """Raises the error of what keeps the lane from moving: the disk, or stages that are gone."""
+        """Raises the error that keeps the lane from moving.
+
+        Either the disk refuses, or the stages are gone.
+        """
         self._attachment.raise_fault(self._row)
         self._attachment.check_stages()
 
@@ -293,11 +299,11 @@ class LaneProgress:
         self._enlist(level, where, limit_ns(timeout), tell, of_faults=False)
 
     def _enlist(self, level: Level, where: int, limit: float, tell: _Tell, *, of_faults: bool) -> _Waiter:
-        """Has a thread of its own tell, once, when `where` has reached the level.
+        """Has a thread of its own call `tell`, once, when `where` has reached the level.
 
-        It tells also when the limit (ns) is over.
+        It also calls `tell` when the limit (ns) is over.
         """
-        self.reached(level, where)  # raises where there is no such level
+        self.reached(level, where)  # raises where the level does not exist
         self._check_process()
         now = self._clock.monotonic_ns()
         with self._lock:
@@ -326,8 +332,8 @@ class LaneProgress:
     def _take_refused(self, now: int) -> list[_Due]:
         """Removes the waiters that a failure ends.
 
-        Those are all of them when the stages are gone, because no position is reached any more.
-        When the disk refuses, they are those that are told of faults.
+        When the stages are gone, these are all waiters, because no position is reached any more.
+        When the disk refuses, these are the waiters that are told of faults.
         """
         try:
             self._attachment.check_stages()
@@ -353,7 +359,7 @@ class LaneProgress:
             if future.done():
                 return
             if isinstance(outcome, CommitLogError):
-                future.set_exception(type(outcome)(*outcome.args))  # one for each: a traceback grows where it is raised
+                future.set_exception(type(outcome)(*outcome.args))  # a copy: each raise adds to a traceback
             else:
                 future.set_result(outcome)
 

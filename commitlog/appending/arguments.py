@@ -15,7 +15,7 @@ _FLAG_MAX, _TIMESTAMP_MAX = (1 << 31) - 1, (1 << 63) - 1
 
 
 class _ArrowArray(Protocol):
-    """A pyarrow array, chunked or not: its own package has no types."""
+    """A pyarrow array, chunked or not. The pyarrow package itself has no types."""
 
     @property
     def null_count(self) -> int: ...
@@ -28,7 +28,7 @@ Values = Sequence[bytes] | Sequence[Value] | npt.NDArray[np.uint8] | _ArrowArray
 
 
 def as_bytes(value: Any) -> bytes:
-    """The value as bytes. Raises IllegalMessage for what is not bytes."""
+    """The value as bytes. Raises IllegalMessage for anything that is not bytes."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     hint = "bytes"
@@ -42,7 +42,7 @@ def as_bytes(value: Any) -> bytes:
 def check_numbers(flag: int, born_timestamp: int) -> None:
     """Raises IllegalMessage for numbers that have no place in a record.
 
-    Readers would take them for others.
+    Readers would take them for other numbers.
     """
     try:
         fits = 0 <= index(flag) <= _FLAG_MAX and 0 <= index(born_timestamp) <= _TIMESTAMP_MAX

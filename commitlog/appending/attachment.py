@@ -1,4 +1,4 @@
-"""What ties a process to a running store: the control region, wakeups, notices, and faults."""
+"""What connects a process to a running store: the control region, wakeups, notices, and faults."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from commitlog.shm.layout import Header, Lane, Stage
 from commitlog.shm.pool import free_bytes
 
 _NEEDED_DESCRIPTORS = 24
-"""Descriptors of a producer: locks, mappings, sockets with what is behind them, files it reads."""
+"""Descriptors of a producer: locks, mappings, sockets with their internals, files it reads."""
 _SUPERVISOR_SILENT_NS = 5_000_000_000
 _LEASE_POLL_SECONDS = 0.01
 _POLL_SECONDS = 0.001
@@ -40,11 +40,13 @@ log = logging.getLogger(__name__)
 
 
 class Attachment:
-    """A producer's tie to its store. Raises StoreNotFound, StoreNotRunning, NotEnoughDescriptors.
+    """A producer's connection to its store.
+
+    Raises StoreNotFound, StoreNotRunning, NotEnoughDescriptors.
 
     Attributes: `control` and its `words`; `sleep_at`, the index of the committer's sleep word;
-    `forked`, whether this is the copy in a forked child. The sockets of such a copy are its
-    parent's, and it touches none of them.
+    `forked`, whether this is the copy in a forked child. The sockets of a copy in a child belong to
+    its parent, and the child touches none of them.
     """
 
     def __init__(self, path: str | os.PathLike[str], clock: Clock, channel: FileChannel = DISK) -> None:
@@ -71,10 +73,10 @@ class Attachment:
         self.pool = Path(self.facts.pool.directory)
         self.sleep_at = control.stage_row_at("committer") + Stage.SLEEP
         self._sockets = Sockets(self.pool, control)
-        # strong references: sockets that end as garbage together with their context are waited for
-        # by it, for ever
+        # Strong references: a context waits for ever for sockets that end as garbage together with
+        # it.
         weakref.finalize(self, self._sockets.close).atexit = False
-        self._may_listen, self._listener = True, 0  # false while a thread waits for notices; which one
+        self._may_listen, self._listener = True, 0  # false while a thread waits for notices; that thread
         self._lane: int | None = None
         self.forked = False
         _ATTACHMENTS.add(self)
@@ -87,7 +89,7 @@ class Attachment:
         try:
             lease = self._await_lease()
         except OSError as error:
-            self.check_open()  # a stop takes the pool away
+            self.check_open()  # a stop removes the pool
             raise disk_error(error.errno or errno.EIO, f"{self.directory.path}: leasing a lane") from error
         self._lane = lease.lane
         return lease
@@ -127,7 +129,7 @@ class Attachment:
         if lease is None:
             return None
         try:
-            self.check_open()  # again: a stop that began before the lock was taken has not seen it
+            self.check_open()  # again: a stop that began before the lock was taken has not seen this lock
             lease.prepare(self.pool, self.facts, self._slots)
             self.wake("allocator")
             self.wake("committer")
@@ -150,7 +152,8 @@ class Attachment:
     def _is_abandoned(self) -> bool:
         """Whether the supervisor is gone. False where that can't be told.
 
-        Where another store has come to this one's path, the lock there is that store's supervisor's.
+        If another store is at this store's path now, the lock there belongs to that store's
+        supervisor.
         """
         try:
             if is_pool_held(self.pool, self.channel):
@@ -161,7 +164,7 @@ class Attachment:
             return False
 
     def check_open(self) -> None:
-        """Checks that the store is open. Raises StoreStopped, or StoreMoved where that is why."""
+        """Checks that the store is open. Raises StoreStopped, or StoreMoved if that is why."""
         path = self.directory.path
         if self.closing:
             self._check_place()
@@ -173,7 +176,7 @@ class Attachment:
             raise StoreStopped(f"{path} was closed; start it again and make a new producer")
 
     def check_stages(self) -> None:
-        """Checks that somebody is there to do the work. Raises StoreStopped, StoreNotRunning."""
+        """Checks that the stages are there to do the work. Raises StoreStopped, StoreNotRunning."""
         silent = self.clock.monotonic_ns() - self.words[Header.SUPERVISOR_HEARTBEAT]
         if (self.closing or silent > _SUPERVISOR_SILENT_NS) and self._is_abandoned():
             self.check_open()
@@ -188,7 +191,10 @@ class Attachment:
             raise store_moved(self.directory.path, self.pool)
 
     def raise_fault(self, row: memoryview) -> None:
-        """Raises the error of what keeps a lane from moving, if anything does. `row`: the lane's."""
+        """Raises the error that keeps a lane from moving, if there is one.
+
+        `row` has the lane's words.
+        """
         for word, doing in _FAULT_WORDS:
             code = row[word]
             if code:
@@ -198,25 +204,25 @@ class Attachment:
     # ---- sockets --------------------------------------------------------------------------------
 
     def wake(self, stage: str) -> None:
-        """Wakes a stage that sleeps. After the close the stages find out by themselves."""
+        """Wakes a stage that sleeps. After the close the stages notice work by themselves."""
         self._sockets.call(stage, WakeupSender.wake)
 
     def hurry(self, stage: str) -> None:
-        """Wakes a stage also from its linger."""
+        """Wakes a stage, also from its rest after work."""
         self._sockets.call(stage, WakeupSender.hurry)
 
     def await_notice(self, milliseconds: int, done: Callable[[], bool]) -> None:
-        """Sleeps until the flusher says something about this lane, for `milliseconds` at most.
+        """Sleeps until the flusher publishes a notice about this lane, for `milliseconds` at most.
 
-        It asks `done` when the flusher can know of the sleeper, and does not sleep if that is true.
-        While another thread waits for notices this one just sleeps a little.
+        When the flusher can know of the sleeper, it calls `done`, and does not sleep if that is
+        true. While another thread waits for notices, this one just sleeps a little.
         """
         free = False
         try:
-            free, self._may_listen = self._may_listen, False  # calls nothing: no interrupt comes in between
+            free, self._may_listen = self._may_listen, False  # no call in between: no interrupt comes here
             lane = self._lane
             notices = self._sockets.notices(lane) if free and lane is not None else None
-            if lane is None or notices is None:  # closed; or none can be had
+            if lane is None or notices is None:  # closed; or the socket can't be had
                 self.clock.sleep(min(milliseconds, 1) / 1000)
                 return
             self._listener = threading.get_ident()
@@ -236,7 +242,7 @@ class Attachment:
         if self.forked:
             return
         self._lane = None
-        while not self._may_listen and self._listener != threading.get_ident():  # else a handler interrupts its wait
+        while not self._may_listen and self._listener != threading.get_ident():  # a handler may interrupt its own wait
             self.clock.sleep(_POLL_SECONDS)
         self._sockets.close()
 

@@ -1,8 +1,8 @@
 """Finds the last record of a topic in a lane, in a write buffer or in the log's files.
 
-Its queue offset is known. So the consume queue's entry comes first, and counts only if it names
-that record. Otherwise the log is walked segment by segment from its end, because records without an
-entry are there.
+Its queue offset is known. So the consume queue's entry is tried first, and counts only if it names
+that record. Otherwise the log is walked segment by segment from its end, because the records
+without an entry are there.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def last_record(lease: Lease, topic: str, queue_offset: int) -> Record | None:
 
 
 def _indexed(lease: Lease, topic: str, queue_offset: int) -> tuple[int, int] | None:
-    """Offset and size of the record by the consume queue; None where it has no plausible entry."""
+    """Offset and size of the record as the consume queue says; None without a plausible entry."""
     with ConsumeQueue(lease.lane_directory.queue_path(topic), channel=lease.channel) as queue:
         try:
             entries = queue.entries(queue_offset, 1)
@@ -89,8 +89,9 @@ def _ranges(lease: Lease) -> Iterator[tuple[int, int]]:
 
 
 def _walked(lease: Lease, topic: str, queue_offset: int, start: int, end: int) -> Record | None:
-    """The record, if it is in [start, end), which begins with a record and is of one segment.
-    Raises CorruptRecord.
+    """The record, if it is in [start, end).
+
+    The range begins with a record and is in one segment. Raises CorruptRecord.
     """
     while start < end:
         data = _read(lease, start, min(end, start + MAX_BYTES))
@@ -110,7 +111,7 @@ def _walked(lease: Lease, topic: str, queue_offset: int, start: int, end: int) -
 def _read(lease: Lease, where: int, end: int) -> bytes:
     """The bytes [where, end) of one segment.
 
-    They come from its file; from the segment that is being committed on, from its buffer.
+    They come from its file. In the segment that is being committed, they come from its buffer.
     """
     row, buffers = lease.row, lease.buffers
     segment_bytes = row[Lane.SEGMENT_SIZE]

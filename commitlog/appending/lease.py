@@ -1,8 +1,9 @@
 """The lease of a lane, which is one writer's own commit log.
 
-Locks hold it, and the kernel frees them when their holder dies (disk/locks.py). A producer takes
-the first free lane that exists, and makes a new one only up to the store's limit. The lease comes
-with the lane's write buffers in shared memory; they are made and filled here where there are none.
+Locks hold the lease, and the kernel frees them when their holder dies (disk/locks.py). A producer
+takes the first free lane that exists, and makes a new one only up to the store's limit. The lease
+comes with the lane's write buffers in shared memory; where there are none, they are made and filled
+here.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ ROCKETMQ_LOCK_TEXT = b"lock"
 _POLL_SECONDS = 0.002
 _DRAIN_LIMIT_NS = 10_000_000_000
 FAULT_PATIENCE_NS = 300_000_000
-"""How long a fault of a stage may take to heal before it becomes an error of those who wait."""
+"""How long a fault of a stage may take to heal before it becomes an error of the waiting calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """What a new lessee has to know of the records that are there."""
+    """What a new lessee has to know of the records in the log."""
 
     queue_offsets: dict[str, int]  # topic → next queue offset, of the topics found above `dispatch_synced`
     store_timestamp: int  # of the last record, ms; 0 where there is none
 
 
 def is_damaged(row: memoryview) -> bool:
-    """Whether a failed sync has lost bytes of a lane that nobody can write again (LaneDamaged)."""
+    """Whether a failed sync has lost bytes of a lane that cannot be written again (LaneDamaged)."""
     return row[Lane.COMMITTER_FAULT] == errno.EILSEQ
 
 
@@ -56,10 +57,11 @@ def has_lost_files(row: memoryview) -> bool:
 def try_lease(
     directory: StoreDirectory, control: ControlRegion, channel: FileChannel, max_lanes: int, lane_bytes: int
 ) -> Lease | None:
-    """Locks the first free lane: one that exists, or else a new one.
+    """Locks the first free lane that exists, or otherwise a new one.
 
-    `lane_bytes`: the shared memory that a lane without buffers takes. Where there is less, such a
-    lane is passed over. None where all lanes are leased, stopped or passed over. Raises OSError.
+    `lane_bytes` is the shared memory that a lane without buffers takes. Where there is less, a lane
+    of this kind is passed over. Returns None where all lanes are leased, stopped or passed over.
+    Raises OSError.
     """
     existing = directory.lane_numbers()
     for number in [*existing, *(n for n in range(max_lanes) if n not in existing)][:max_lanes]:
@@ -90,8 +92,8 @@ def try_lease(
 class Lease:
     """A locked lane, with its buffers.
 
-    Attributes: `lane`, its number; `lane_directory`; `row`, its words; `buffers`, which are None
-    before `prepare`, and for a direct lane.
+    Attributes: `lane`, its number; `lane_directory`; `row`, its words; `buffers`. The buffers are
+    None before `prepare`, and for a direct lane.
     """
 
     def __init__(self, lane_directory: LaneDirectory, control: ControlRegion, channel: FileChannel, lock: Lock) -> None:
@@ -125,15 +127,15 @@ class Lease:
                     f"(mount -o remount,size=… /dev/shm, docker run --shm-size=…)"
                 ) from error
             self._fill_from_file(self.buffers, facts.segment_bytes)
-            self.clear_unpublished()  # before it is no direct lane any more: an adoption asks what is behind `wrote`
+            self.clear_unpublished()  # before it stops being direct: an adoption then checks behind `wrote`
             row[Lane.SEGMENT_SIZE], row[Lane.SLOTS] = facts.segment_bytes, slots
             row[Lane.BUFFERS] += 1
         row[Lane.LESSEE_PID] = os.getpid()
 
     def _fill_from_file(self, buffers: WriteBuffers, segment_bytes: int) -> None:
-        """Copies what is in the last segment to its buffer.
+        """Copies the start of the last segment, up to `wrote`, to its buffer.
 
-        The segment goes on there, and a rewrite begins with the first byte of a page.
+        The segment continues in the buffer, and a rewrite begins with the first byte of a page.
         """
         wrote = self.row[Lane.WROTE]
         start = segment_start(wrote, segment_bytes)
@@ -166,10 +168,10 @@ class Lease:
         clear_unpublished(self.lane_directory, self.row, self.channel)
 
     def log_end(self) -> LogEnd:
-        """Walks [dispatch_synced, wrote), which the consume queues may not have, or may lose.
+        """Walks [dispatch_synced, wrote): the consume queues may lack these entries, or lose them.
 
-        Raises RecoveryError, OSError. Raises StoreMoved where the store's path leads to another
-        log now, which may be an older copy of this one.
+        Raises RecoveryError, OSError. Raises StoreMoved where the store's path leads to another log
+        now, which may be an older copy of this one.
         """
         try:
             return self._find_log_end()
@@ -177,7 +179,7 @@ class Lease:
             self._check_place()
 
     def _find_log_end(self) -> LogEnd:
-        """See `log_end`; begins again where retention was quicker."""
+        """See `log_end`; it begins again where retention was quicker."""
         row = self.row
         while True:
             first = row[Lane.FIRST]
@@ -186,7 +188,7 @@ class Lease:
                 return self._walk_to_end()
             except FileNotFoundError:
                 if row[Lane.FIRST] == first:
-                    raise  # else retention was quicker, and what it deleted is in the consume queues
+                    raise  # otherwise retention was quicker: the consume queues have the entries of what it deleted
 
     def _walk_to_end(self) -> LogEnd:
         row = self.row
@@ -218,20 +220,20 @@ class Lease:
         return LogEnd(next_offsets, timestamp)
 
     def _load_indexed(self) -> IndexedOffsets:
-        """What the consume queues have now."""
+        """The end of each consume queue now."""
         row = self.row
         while True:
             synced = row[Lane.DISPATCH_SYNCED]
             counted = counted_entries(self.row, synced)
-            if counted >= 0 or row[Lane.DISPATCH_SYNCED] == synced:  # else the dispatcher went on meanwhile
+            if counted >= 0 or row[Lane.DISPATCH_SYNCED] == synced:  # otherwise the dispatcher went on meanwhile
                 size = row[Lane.SEGMENT_SIZE]
                 return IndexedOffsets(self.lane_directory, size, synced, counted, self.channel)
 
     def queue_end(self, topic: str) -> int:
         """The next queue offset of a topic that `log_end` has not met.
 
-        All records of such a topic were dispatched then. Raises DiskError. Raises StoreMoved where
-        the store's path leads elsewhere: there is no queue then, and the offset would be 0.
+        All records of that topic were dispatched. Raises DiskError. Raises StoreMoved where the
+        store's path leads elsewhere: there is no queue then, and the offset would be 0.
         """
         try:
             end = self._indexed.next_offset(topic, self.row[Lane.FIRST])
@@ -250,7 +252,7 @@ class Lease:
     def is_unlinked(self) -> bool:
         """Whether the lane's buffers, or all of the pool, were removed.
 
-        No other process finds what is in them then.
+        No other process finds the messages in them then.
         """
         buffers = self.buffers
         return buffers is not None and (buffers.region.is_unlinked() or self._control.region.is_unlinked())

@@ -1,12 +1,13 @@
 """The ZeroMQ sockets of a user's process: made when they are first needed.
 
-They carry hints only, so an error of theirs reaches no caller: the stages come round without a
-wakeup, and a thread that waits for a notice looks every millisecond. libzmq ends the process when
-it can't have the descriptors of a context, so it is asked only where there are enough.
+They carry hints only, so no error of a socket reaches a caller. The stages look for work without a
+wakeup too, and a thread that waits for a notice looks every millisecond. libzmq ends the process
+when it can't have the descriptors of a context, so it is asked only where there are enough.
 
-A thread of its own makes each socket. Python raises an exception from a signal handler in the main
-thread only. Such an exception may come while a socket is made, and its traceback would keep a
-socket that nobody can close; but the end of a context waits for all of its sockets.
+A thread of its own makes each socket. The reason is that Python raises an exception from a signal
+handler in the main thread only. An exception of this kind may come while a socket is made. Its
+traceback would keep a socket that nobody can close, and the end of a context waits for all of its
+sockets.
 """
 
 from __future__ import annotations
@@ -24,25 +25,28 @@ from commitlog.disk.descriptors import are_free
 from commitlog.shm.positions import ControlRegion
 
 _FIRST_DESCRIPTORS, _MORE_DESCRIPTORS = 10, 3
-"""What ZeroMQ takes for the first socket of a context, and for one more."""
+"""The descriptors that ZeroMQ takes for the first socket of a context, and for one more."""
 
 log = logging.getLogger(__name__)
 
 
 class Sockets:
-    """The sockets of one attachment. Any thread may use them; a signal handler may interrupt it."""
+    """The sockets of one attachment.
+
+    Any thread may use them, and a signal handler may interrupt that use.
+    """
 
     def __init__(self, pool: Path, control: ControlRegion) -> None:
         self._pool, self._control = pool, control
         self._lock = threading.RLock()  # a socket is for one thread at a time
-        self._making = threading.RLock()  # the makers': they never wait for a thread that a handler interrupts
+        self._making = threading.RLock()  # the making threads': none waits for a thread that a handler interrupts
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._bells: dict[str, WakeupSender] = {}
         self._notices: NoticeSubscriber | None = None
         self._closed = self._is_parents = False
 
     def call(self, stage: str, how: Callable[[WakeupSender], None]) -> None:
-        """Wakes a stage, by `how`, if its socket can be had."""
+        """Wakes a stage, by `how`, if it can have the stage's socket."""
         if self._closed:
             return
         if stage not in self._bells:
@@ -55,7 +59,7 @@ class Sockets:
     def notices(self, lane: int) -> NoticeSubscriber | None:
         """The notices about a lane; None where their socket can't be had now.
 
-        For one thread at a time, until `close`.
+        Only one thread may use them at a time, until `close`.
         """
         if self._notices is None:
             self._make(lambda context: self._make_notices(context, lane))
@@ -81,7 +85,7 @@ class Sockets:
             finally:
                 made.release()
 
-        try:  # the bare function: `Thread.start` loses count where an interrupt comes into it
+        try:  # not `Thread.start`: it loses count where an interrupt comes into it
             _thread.start_new_thread(work, ())
         except RuntimeError as error:
             log.info("%s: a socket can't be had: %s", self._pool, error)
@@ -97,7 +101,7 @@ class Sockets:
             self._notices = NoticeSubscriber(context, self._pool, lane)
 
     def abandon(self) -> None:
-        """Leaves the sockets to the parent process. For a forked child."""
+        """Leaves the sockets to the parent process. A forked child calls it."""
         self._closed = self._is_parents = True
 
     def close(self) -> None:
@@ -109,7 +113,7 @@ class Sockets:
             return
         self._closed = True
         with self._making:
-            pass  # whoever makes a socket comes to its end, and nobody makes another
+            pass  # a thread that makes a socket finishes first, and no other makes one
         with self._lock:
             for bell in self._bells.values():
                 bell.close()

@@ -1,11 +1,11 @@
-"""Turns of the threads that share a producer: a thread that waits for long is let in.
+"""Turns of the threads that share a producer: a thread that has waited long is let in.
 
 A producer's calls exclude one another by a token (producer.py), which costs nothing while one
-thread is alone. The token is not fair. Where a call lets go of the interpreter (a pwrite does), or
-is short beside the interpreter's switch interval, a thread in a loop has the token whenever another
-one looks. So a thread that has waited for a while stands in a line. A thread that has put the token
-back and sees the line sleeps until the first of the line has come in. That happens once in a while
-only, because the change from one thread to the next costs as much as many messages.
+thread is alone. The token is not fair. Suppose that a call lets go of the interpreter (a pwrite
+does), or is short beside the interpreter's switch interval. Then a thread in a loop has the token
+whenever another thread looks. So a thread that has waited for a while stands in a line. A thread
+that has put the token back and sees the line sleeps until the first of the line has come in. That
+happens only once in a while, because a change of threads costs as much as many messages.
 
 Greenlets of one thread are treated as threads: they wait by `time.sleep` and a lock's `acquire`,
 which gevent has to have replaced.
@@ -38,8 +38,8 @@ class Turns:
     def wait(self, is_free: Callable[[], bool], ask: Callable[[], object]) -> None:
         """Returns when the token is free, or when the program ends.
 
-        `ask` is called while this thread stands in the line. It has the thread that puts the token
-        back look at the line.
+        `ask` is called while this thread stands in the line. It makes the thread that puts the
+        token back look at the line.
         """
         pause, bell = 0.0, threading.Lock()
         bell.acquire()
@@ -60,11 +60,11 @@ class Turns:
     def give_way(self) -> None:
         """Sleeps until the first in the line has come in, for two milliseconds at most.
 
-        For a thread that does not have the token.
+        Only a thread that does not have the token calls it.
         """
         if not self._line or self._clock.monotonic_ns() < self._next_ns:
             return
-        # the first in the line may have just left it, or been called by another thread
+        # the first in the line may just have left it, or another thread may have called it
         with contextlib.suppress(IndexError, RuntimeError):
             first = self._line[0]
             first.release()
@@ -78,7 +78,7 @@ class Turns:
 def is_inside(owner: object, calls: frozenset[CodeType], frame: FrameType | None) -> bool:
     """Whether a call of `owner` that has the token is on this thread's stack, from `frame` upwards.
 
-    The code of such a call is one of `calls`, and its local variable `token` is not None.
+    The code of this call is one of `calls`, and its local variable `token` is not None.
     """
     while frame is not None:
         if frame.f_code in calls:

@@ -8,7 +8,9 @@ a limit on what it receives.
 | socket | bound by | frame |
 | --- | --- | --- |
 | `<stage>.ipc`, PUSH → PULL | each stage | wakeup: `CLW1` |
-| `notices.ipc`, PUB → SUB | flusher | notice: `CLN1`, lane, committed, flushed (u64, little-endian) |
+| `notices.ipc`, PUB → SUB | flusher | notice: `CLN1`, lane, committed, flushed |
+
+The numbers of a notice are u64, little-endian.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ def _connected(socket: zmq.Socket[bytes], directory: Path, name: str) -> zmq.Soc
 
 
 def _bind(socket: zmq.Socket[bytes], directory: Path, name: str) -> None:
-    """Binds a socket in the pool's directory, in place of what a killed stage has left.
+    """Binds a socket in the pool's directory, in place of one that a killed stage has left.
 
     Raises UnsafePath where anything else than a socket of this user is there.
     """
@@ -72,11 +74,11 @@ def _bind(socket: zmq.Socket[bytes], directory: Path, name: str) -> None:
             raise UnsafePath(f"{path} is there and is no socket of this user; remove it")
         os.unlink(path)
     socket.bind(_address(directory, name))
-    os.chmod(path, 0o600)  # made with whatever the umask leaves; the directory lets nobody else in meanwhile
+    os.chmod(path, 0o600)  # its mode depends on the umask; meanwhile the directory lets nobody else in
 
 
 class WakeupReceiver:
-    """A stage's bell: takes wakeups. The stage holds its lock before it makes one."""
+    """A stage's bell: receives wakeups. The stage holds its lock before it makes one."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], directory: Path, stage: str) -> None:
         self.socket = _socket(context, zmq.PULL)
@@ -87,7 +89,7 @@ class WakeupReceiver:
             raise
 
     def drain(self) -> tuple[int, int]:
-        """Takes the frames that wait, at most 1,000. Returns (wakeups, frames that are none)."""
+        """Takes the waiting frames, at most 1,000. Returns (wakeups, other frames)."""
         wakeups = bad = 0
         with contextlib.suppress(zmq.Again):
             for _ in range(_FRAMES_AT_ONCE):
@@ -102,7 +104,7 @@ class WakeupReceiver:
 
 
 class WakeupSender:
-    """Rings a stage's bell once a sleep: RocketMQ's hasNotified.
+    """Rings a stage's bell once in each sleep: RocketMQ's hasNotified.
 
     The stage's sleep sequence says which sleep it is: it is odd while the stage sleeps.
     """
@@ -122,10 +124,10 @@ class WakeupSender:
             self.ring()
 
     def hurry(self) -> None:
-        """Wakes the stage also while it lingers: somebody waits for a synchronous flush.
+        """Wakes the stage also while it rests after work: somebody waits for a synchronous flush.
 
-        A stage that begins to linger at this very moment is missed. It comes round when its linger
-        is over.
+        If the stage begins its rest at this very moment, it is not woken. It looks for work again
+        when the rest is over.
         """
         self.wake()
         if self._row[Stage.LINGERING]:
@@ -133,7 +135,7 @@ class WakeupSender:
 
     def ring(self) -> None:
         """Rings the bell, whatever the stage does."""
-        with contextlib.suppress(zmq.ZMQError):  # full, or whatever the system refuses: it is a hint
+        with contextlib.suppress(zmq.ZMQError):  # full, or refused by the system: a frame is a hint
             self._socket.send(WAKEUP, zmq.NOBLOCK)
 
     def close(self) -> None:
@@ -160,7 +162,7 @@ class NoticePublisher:
 
 
 class NoticeSubscriber:
-    """Sleeps until the flusher says something about one lane, or a limit has passed."""
+    """Sleeps until the flusher publishes a notice about one lane, or a limit has passed."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], directory: Path, lane: int) -> None:
         self._socket = _socket(context, zmq.SUB)

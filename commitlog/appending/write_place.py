@@ -1,7 +1,8 @@
 """The place where a producer writes next: a segment's write buffer or, in direct mode, its file.
 
-Where a record does not fit, it ends the segment with BLANK (RocketMQ's END_OF_FILE) and rolls into
-the next one. There it waits for a free buffer, or for the file: this is the back-pressure.
+Where a record does not fit, the producer ends the segment with BLANK (RocketMQ's END_OF_FILE) and
+rolls into the next one. There it waits for a free buffer, or for the file: this is the
+back-pressure.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ def _nowhere(_record: bytes) -> object:
 
 
 class WritePlace:
-    """Attributes: `append(bytes)` writes behind the last record; `segment_bytes`; `limit`, the log
-    offset up to which a record may reach. One that ends beyond it needs `make_room` first.
+    """The place behind the last record, and how to write there.
+
+    Attributes: `append(bytes)` writes behind the last record; `segment_bytes`; `limit`, the log
+    offset up to which a record may reach. A record that ends beyond it needs `make_room` first.
 
     After a write by other means than `append`, `continue_at` sets the next place.
     """
@@ -81,13 +84,13 @@ class WritePlace:
         return self._slot[where - self._start : where - self._start + size]
 
     def store(self, made: memoryview, where: int) -> None:
-        """Puts the bytes that were made in a `view` in their place."""
+        """Puts the bytes that were made in a `view` in place."""
         if isinstance(self._slot, DirectSegment):
             self._slot[where - self._start : where - self._start + len(made)] = made
         self.continue_at(where + len(made))
 
     def read(self, where: int, end: int) -> bytes:
-        """The bytes from `where` to the end of its segment or to `end`. Raises DiskError."""
+        """The bytes from `where` to `end`, or to the end of the segment. Raises DiskError."""
         segment, position = divmod(where, self.segment_bytes)
         slot = self._slot if segment == self._segment else self._open_slot(segment)
         data = bytes(slot[position : min(position + end - where, self.segment_bytes)])
@@ -96,9 +99,9 @@ class WritePlace:
         return data
 
     def leave(self) -> None:
-        """Makes the next record look for its place again, and see whether the store is closing."""
+        """Makes the next record look for its place again, and check whether the store closes."""
         self.limit, self._segment = -1, -1
-        self._row[Lane.BLOCKED] = 0  # an interrupted wait may have left it
+        self._row[Lane.BLOCKED] = 0  # an interrupted wait may have left it set
 
     def close(self) -> None:
         if isinstance(self._slot, DirectSegment):
@@ -107,7 +110,7 @@ class WritePlace:
     # ---- segments -------------------------------------------------------------------------------
 
     def _enter(self, segment: int) -> None:
-        self._segment = -1  # until all is set for the new one: an interrupt may come in between
+        self._segment = -1  # until all is set for the new segment: an interrupt may come in between
         slot = self._open_slot(segment)
         self.close()
         self._slot, self._start = slot, segment * self.segment_bytes
@@ -116,7 +119,7 @@ class WritePlace:
         self._attachment.wake("allocator")
 
     def _open_slot(self, segment: int) -> memoryview | DirectSegment:
-        """The write buffer of a segment number when that is free, or the segment's file.
+        """The write buffer of a segment number if it is free, or the segment's file.
 
         Raises NoBufferAvailable, AllocateTimeout, DiskFull, …
         """
@@ -133,7 +136,7 @@ class WritePlace:
                 row[Lane.DIRECT + segment % DIRECT_WINDOW] = segment + 1
                 row[Lane.DIRECT_SEGMENTS] += 1
                 return file
-            self._progress.request(segment * size)  # or the stages rest between segments that are small
+            self._progress.request(segment * size)  # otherwise the stages rest between small segments
             self._wait_until(
                 lambda: slot_is_free(segment, row[Lane.FLUSHED], size, slots), config.buffer_wait_ms, self._no_buffer
             )
@@ -150,7 +153,7 @@ class WritePlace:
             return row[Lane.ALLOCATED] > start and row[Lane.OPENED] > start
 
         def served_others() -> int:
-            """The segments that the allocator has made, while this one is not among them."""
+            """How many segments the allocator has made, while this one is not among them."""
             return allocator_row[Stage.ACTIONS] if row[Lane.ALLOCATED] <= start else -1
 
         if not is_ready():
@@ -171,7 +174,8 @@ class WritePlace:
         """Waits until the condition holds, and counts the wait.
 
         Raises the fault of a stage, or `late(limit_ms)` at the limit. The limit begins again
-        whenever `served` changes: then the stage works for others, and has not come to this yet.
+        whenever `served` changes: then the stage works for others, and has not come to this lane
+        yet.
         """
         row, clock = self._row, self._clock
         began = since = clock.monotonic_ns()
