@@ -1,14 +1,14 @@
 """Every word of the control region, in one table: where it is, who stores it, what it means.
 
 The control region is one small file, `control`, in the store's pool directory. A process that maps
-it sees the whole state of the pipeline and asks nobody. Readers find their limits there, `commitlog
-stat` finds the counters, and the next start finds what the last one left behind. All numbers are
-unsigned 64-bit words in the machine's byte order.
+it sees the whole state of the pipeline and needs no other process for that. Readers find their
+limits there, `commitlog stat` finds the counters, and the next start finds the state that the last
+one left. All numbers are unsigned 64-bit words in the machine's byte order.
 
     byte 0         ┌──────────────────────────────┐
                    │ header            512 words  │  identity of the pool, closing flag
     byte 4096      ├──────────────────────────────┤
-                   │ 8 stage rows   × 256 words   │  sleep sequence, heartbeat, counters, one histogram
+                   │ 8 stage rows   × 256 words   │  sleep sequence, heartbeat, counters, histogram
     byte 20480     ├──────────────────────────────┤
                    │ 128 lane rows  × 128 words   │  positions, requests, faults, counters of a lane
     byte 151552    └──────────────────────────────┘
@@ -17,8 +17,8 @@ unsigned 64-bit words in the machine's byte order.
 cache line. So no store of one process delays or overwrites another's. The roles are:
 
 - the *lessee* holds the lane's lock and sends;
-- the *committer*, *flusher*, *allocator* and *dispatcher* are the stages: each holds its stage lock,
-  so there is one of it. In a stage's own row it is called the *stage*;
+- the *committer*, *flusher*, *allocator* and *dispatcher* are the stages. Each holds its stage
+  lock, so there is only one of each. In a stage's own row it is called the *stage*;
 - the *supervisor* holds the store's lock;
 - the *lock holder* is any process that holds the lane's lock.
 
@@ -52,11 +52,11 @@ CONTROL_BYTES = CONTROL_WORDS * WORD_BYTES
 MAX_SLOTS = 8
 PUT_TIME_BUCKETS = 13
 SAMPLES, SAMPLE_WORDS = 121, 3
-"""The throughput is noted every five seconds, for ten minutes: monotonic ns, messages, bytes."""
+"""A sample of the throughput (monotonic ns, messages, bytes) every 5 seconds, for 10 minutes."""
 DIRECT_WINDOW = 8
 """At most this many unflushed segments of a lane may be written directly."""
 ENTRY_COUNTS = 3
-"""One count each for `dispatched` and `dispatch_synced`, and one that is being written."""
+"""One count for `dispatched`, one for `dispatch_synced`, and one that is being written."""
 HISTOGRAM_BUCKETS = 192
 
 STAGES = ("committer", "flusher", "allocator", "dispatcher")
@@ -68,7 +68,7 @@ Block = TypeVar("Block", bound=type)
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What is declared of one word, or of `width` words that follow each other."""
+    """The declaration of one word, or of `width` words that follow each other."""
 
     index: int
     writer: Writer
@@ -77,22 +77,23 @@ class Word:
 
 
 def word(index: int, *, writer: Writer, width: int = 1, alone: bool = False) -> int:
-    """Declares a word of a block. `alone`: it is hot, so nothing else may be on its cache line.
+    """Declares a word of a block.
 
-    `block` puts the index in its place, so that `Lane.WROTE` is a plain number where it is used.
-    That is why the type is int, as the type of `dataclasses.field()` is that of the field.
+    `alone` says that the word is hot, so nothing else may be on its cache line. `block` puts the
+    index in its place, so that `Lane.WROTE` is a plain number where it is used. That is why the
+    type is int, as the type of `dataclasses.field()` is that of the field.
     """
     return cast("int", Word(index, writer, width, alone))
 
 
 DECLARED: dict[str, dict[str, Word]] = {}
-"""Block → name → what is declared of the word."""
+"""Block → name → the declaration of the word."""
 
 
 def block(*, size: int) -> Callable[[Block], Block]:
-    """Makes a class of declared words into one of plain indices, after a check. `size`: in words.
+    """Makes a class of declared words into one of plain indices, after a check.
 
-    Raises AssertionError.
+    `size` is in words. Raises AssertionError.
     """
 
     def finish(cls: Block) -> Block:
@@ -131,10 +132,10 @@ class Header:
     # line 0: whose pool this is
     MAGIC = word(0, writer="supervisor")
     LAYOUT_VERSION = word(1, writer="supervisor")
-    GENERATION = word(2, writer="supervisor")  # raised by every start; the same number stands in store.json
+    GENERATION = word(2, writer="supervisor")  # raised by every start; store.json has the same number
     STORE_ID_HIGH = word(3, writer="supervisor")
     STORE_ID_LOW = word(4, writer="supervisor")
-    # device and inode of the store's directory: a copy of a store must not adopt the original's pool
+    # the store's directory: a copy of a store must not adopt the original's pool
     STORE_DEVICE = word(5, writer="supervisor")
     STORE_INODE = word(6, writer="supervisor")
     # line 1: what the supervisor does
@@ -142,13 +143,13 @@ class Header:
     SUPERVISOR_PID = word(9, writer="supervisor")  # 0 after a proper stop
     SUPERVISOR_HEARTBEAT = word(10, writer="supervisor")  # CLOCK_MONOTONIC, ns
     # line 2: retention
-    RETENTION_FLAGS = word(16, writer="allocator")  # what stands in its way: RetentionFlag in statistics.py
+    RETENTION_FLAGS = word(16, writer="allocator")  # what hinders retention: RetentionFlag in statistics.py
     CLOCK_WALL_MS = word(17, writer="allocator")  # both clocks when the allocator first ran after the start
     CLOCK_BOOT_MS = word(18, writer="allocator")
     CLOCK_GENERATION = word(19, writer="allocator")  # which start that was
     DELETED_SEGMENTS = word(20, writer="allocator")
     DELETED_BYTES = word(21, writer="allocator")
-    FORCED_SEGMENTS = word(22, writer="allocator")  # of these: before their time, because the disk was too full
+    FORCED_SEGMENTS = word(22, writer="allocator")  # segments deleted before their time, because the disk was too full
     DISK_USED_PERMILLE = word(23, writer="allocator")
     # line 4: samples of the throughput; sample number i is at place i mod 121
     SAMPLES_TAKEN = word(32, writer="supervisor")
@@ -175,7 +176,7 @@ class Stage:
     # lines 3 to 26: how long the actions took, in microseconds (statistics.py)
     HISTOGRAM = word(24, writer="stage", width=HISTOGRAM_BUCKETS)
     # line 27
-    LINGERING = word(216, writer="stage")  # 1 while it rests after work: a synchronous flush wakes it all the same
+    LINGERING = word(216, writer="stage")  # 1 while it rests after work: a synchronous flush wakes it nevertheless
 
 
 @block(size=LANE_ROW_WORDS)
@@ -196,8 +197,8 @@ class Lane:
     DISPATCH_SYNCED = word(25, writer="dispatcher")  # the consume queues are durable up to here
     DISPATCHED_TIMESTAMP = word(26, writer="dispatcher")  # store timestamp (ms) of the last record dispatched
     # line 4
-    FLUSH_REQUESTED = word(32, writer="lessee")  # somebody waits until this position is flushed (group commit)
-    LISTENING = word(33, writer="lessee")  # 1 while somebody sleeps until the flusher says something
+    FLUSH_REQUESTED = word(32, writer="lessee")  # a caller waits until this position is flushed (group commit)
+    LISTENING = word(33, writer="lessee")  # 1 while a thread sleeps until the flusher publishes a notice
     LESSEE_PID = word(34, writer="lessee")  # 0 after a proper close
     BLOCKED = word(35, writer="lessee")  # CLOCK_MONOTONIC ns when the wait for a buffer began; 0: no wait
     # line 5: statistics
@@ -207,7 +208,8 @@ class Lane:
     BUFFER_TIMEOUTS = word(44, writer="lessee")
     DIRECT_SEGMENTS = word(45, writer="lessee")  # segments written directly because no buffer was free
     BUFFER_WAIT_NS_MAX = word(46, writer="lessee")
-    # line 6: where the data of the segment in slot 0, 1, … ends (behind its BLANK); stored before the roll
+    # line 6: where the data of the segment in slot 0, 1, … ends, behind its BLANK. Stored before
+    # the producer rolls.
     DATA_END = word(48, writer="lessee", width=MAX_SLOTS)
     # line 7: the lane's buffers
     BUFFERS = word(56, writer="lock holder")  # a sequence: odd while the lane is prepared for a lessee
@@ -215,16 +217,17 @@ class Lane:
     SLOTS = word(58, writer="lock holder")  # 0: no buffers, the lessee writes the segment files itself
     # line 8
     ALLOCATED = word(64, writer="allocator")  # segment files exist up to here
-    ALLOCATOR_FAULT = word(65, writer="allocator")  # errno, 0 when healthy; the other faults are alike
+    ALLOCATOR_FAULT = word(65, writer="allocator")  # errno, 0 when healthy; the other faults are the same
     FIRST = word(66, writer="allocator")  # the first offset of the log that is kept: retention raises it
-    LOW_WATER = word(67, writer="allocator")  # how many times no buffer was free for long
+    LOW_WATER = word(67, writer="allocator")  # how many times no buffer was free for a long time
     LOCKED_BYTES = word(68, writer="allocator")  # of the lane's buffers, locked into memory
     # line 9
     OPENED = word(72, writer="flusher")  # the flusher has each unflushed segment open that starts below this
     REWRITE_WANTED = word(73, writer="flusher")  # a sequence: raised when [flushed, committed] must be written again
     FLUSHER_FAULT = word(74, writer="flusher")
     SYNCS = word(75, writer="flusher")
-    # FIRST as the file `positions` has it durably; 0 until this start has written it: retention unlinks below it
+    # FIRST as durably recorded in the file `positions`; 0 until this start has written it.
+    # Retention unlinks below it.
     FIRST_RECORDED = word(76, writer="flusher")
     # line 10
     REWRITTEN = word(80, writer="committer")  # the last REWRITE_WANTED that was carried out
@@ -233,12 +236,14 @@ class Lane:
     # line 11
     DISPATCHER_FAULT = word(88, writer="dispatcher")
     DISPATCHED_RECORDS = word(89, writer="dispatcher")
-    # three pairs: a log offset, and how many entries the consume queues have in all up to there (positions.py)
+    # Three pairs: a log offset, and the number of entries of all consume queues up to it
+    # (positions.py).
     ENTRIES_AT = word(90, writer="dispatcher", width=ENTRY_COUNTS)
     ENTRIES = word(93, writer="dispatcher", width=ENTRY_COUNTS)
     # line 12: segment number S is written directly where the word S mod 8 is S + 1
     DIRECT = word(96, writer="lessee", width=DIRECT_WINDOW)
-    # lines 13 and 14: how many puts took how long, in RocketMQ's buckets; the first is not counted (statistics.py)
+    # lines 13 and 14: counts of puts by duration, in RocketMQ's buckets. The first bucket is not
+    # counted (statistics.py).
     PUT_TIMES = word(104, writer="lessee", width=PUT_TIME_BUCKETS)
 
 

@@ -1,4 +1,4 @@
-"""Keeps shared memory out of swap: mlock, where the process may."""
+"""Keeps shared memory out of swap with mlock, where the process is allowed to."""
 
 from __future__ import annotations
 

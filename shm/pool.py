@@ -8,7 +8,9 @@ that a kill could leave wrong.
     wrote ────────────────────────────────┐
     flushed ──────────┐                   │
     segment    │  3   ▼   │      4      │ ▼   5      │      6
-    slot (N=3) │    0     │      1      │     2      │      0     free once flushed has passed the end of segment 3
+    slot (N=3) │    0     │      1      │     2      │      0
+
+Slot 0 is free for segment 6 as soon as `flushed` has passed the end of segment 3.
 """
 
 from __future__ import annotations
@@ -31,20 +33,20 @@ def buffers_path(directory: Path, lane: int) -> Path:
 def available_buffers(wrote: int, flushed: int, segment_size: int, slots: int) -> int:
     """How many buffers are free.
 
-    Those from the first unflushed segment to the one that is being written are not.
+    The buffers from the first unflushed segment to the one that is being written are in use.
     """
     return slots - (wrote // segment_size - flushed // segment_size + 1)
 
 
 def is_direct(row: memoryview, segment: int) -> bool:
-    """Whether the lessee of a lane writes a segment number to its file, and not to a slot."""
+    """Whether the lessee of a lane writes a segment number directly to its file, without a slot."""
     return row[Lane.SLOTS] == 0 or row[Lane.DIRECT + segment % DIRECT_WINDOW] == segment + 1
 
 
 def slot_is_free(segment: int, flushed: int, segment_size: int, slots: int) -> bool:
     """Whether the slot of a segment number may be written for it.
 
-    The segment that has used the slot before must be flushed to its end.
+    The segment that used the slot before must be flushed to its end.
     """
     return flushed >= (segment - slots + 1) * segment_size
 
@@ -81,13 +83,16 @@ class WriteBuffers:
             raise
 
     def slot(self, segment: int) -> memoryview:
-        """The buffer of a segment number: the same view each time, and writable if the region is."""
+        """The buffer of a segment number: the same view each time.
+
+        It is writable if the region is.
+        """
         return self._views[segment % self.slots]
 
     def writer(self, segment: int, position: int) -> Callable[[bytes], object]:
         """A `write` that puts bytes into a segment's slot, from `position` on.
 
-        Each call goes on where the last one ended. This is the cheapest store that Python has,
+        Each call continues where the last one ended. This is the cheapest store that Python has,
         because no slice is built. There is one writer only: a new one replaces the one before.
         """
         return self.region.writer(segment % self.slots * self.segment_size + position)
@@ -107,6 +112,6 @@ def remove_buffers(directory: Path, lane: int) -> None:
 
 
 def free_bytes(directory: Path) -> int:
-    """How many bytes the shared-memory file system has left."""
+    """How many bytes are free in the shared-memory file system."""
     facts = os.statvfs(directory)
     return facts.f_bavail * facts.f_frsize

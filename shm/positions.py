@@ -63,7 +63,7 @@ class ControlRegion:
 
     @classmethod
     def create(cls, directory: Path, store_id: str, store_path: Path) -> ControlRegion:
-        """Makes the control region of a new pool: all words are 0 but those of its identity.
+        """Makes the control region of a new pool: all words are 0 except those of its identity.
 
         Raises FileExistsError, RegionFull.
         """
@@ -75,15 +75,16 @@ class ControlRegion:
         for index, word in zip(_IDENTITY, _identity(store_id, store_path), strict=True):
             region.words[index] = word
         region.words[Header.MAGIC] = MAGIC
-        os.link(temporary, path)  # fails where `control` exists, and never shows a half-made one
+        os.link(temporary, path)  # fails where `control` exists; nobody ever sees a half-made file
         os.unlink(temporary)
         region.path = path
         return cls(region)
 
     @classmethod
     def attach(cls, directory: Path, *, writable: bool = False) -> ControlRegion:
-        """Maps the control region of a pool. Raises FileNotFoundError, PermissionError,
-        RegionError.
+        """Maps the control region of a pool.
+
+        Raises FileNotFoundError, PermissionError, RegionError.
         """
         region = Region.attach(directory / CONTROL_NAME, writable=writable)
         try:
@@ -94,7 +95,10 @@ class ControlRegion:
 
     @staticmethod
     def check_file(directory: Path) -> None:
-        """Checks that the control file of a pool is a plain file of this user. Raises RegionError."""
+        """Checks that the control file of a pool is a plain file of this user.
+
+        Raises RegionError.
+        """
         facts = os.lstat(directory / CONTROL_NAME)
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid():
             raise RegionError(f"{directory / CONTROL_NAME} is not a plain file of user {os.geteuid()}")
@@ -102,8 +106,8 @@ class ControlRegion:
     def belongs_to(self, store_id: str, store_path: Path, generation: int) -> bool:
         """Whether this is the pool of the store's last start, and not that of a copy of the store.
 
-        A start raises the generation here first and in `store.json` next. So one that is killed in
-        between leaves the generation here one ahead.
+        A start raises the generation here first and in `store.json` next. So if a start is killed
+        in between, the generation here is one ahead.
         """
         identity = tuple(self.words[index] for index in _IDENTITY)
         return identity == _identity(store_id, store_path) and 0 <= self.generation - generation <= 1 and generation > 0
@@ -111,8 +115,8 @@ class ControlRegion:
     def is_at(self, store_path: Path) -> bool:
         """Whether the directory at a path is still the pool's store.
 
-        It may have been renamed, removed or replaced. True also where the system does not say:
-        whoever opens something there hears why.
+        It may have been renamed, removed or replaced. Returns True also where the system does not
+        say: a later open there raises the cause.
         """
         try:
             facts = os.stat(store_path)
@@ -127,13 +131,16 @@ class ControlRegion:
         return self.words[Header.GENERATION]
 
     def row(self, lane: int) -> memoryview:
-        """The words of a lane: `row[Lane.WROTE]`. The same view each time; `close` ends it."""
+        """The words of a lane: `row[Lane.WROTE]`. The same view each time, until `close`."""
         if not 0 <= lane < LANE_ROWS:
             raise ValueError(f"lane {lane} is not in 0…{LANE_ROWS - 1}")
         return self._rows[lane]
 
     def stage_row(self, stage: str) -> memoryview:
-        """The words of a stage: `stage_row[Stage.PID]`. The same view each time; `close` ends it."""
+        """The words of a stage: `stage_row[Stage.PID]`.
+
+        It is the same view each time; `close` ends it.
+        """
         return self._stage_rows[stage]
 
     @staticmethod
@@ -156,8 +163,9 @@ class ControlRegion:
         return words.reshape(LANE_ROWS, LANE_ROW_WORDS)
 
     def close(self) -> None:
-        """Unmaps the region: `words` and all rows end. Raises BufferError while a `lane_table` is
-        there.
+        """Unmaps the region: `words` and all rows end.
+
+        Raises BufferError while a `lane_table` exists.
         """
         for row in (*self._rows, *self._stage_rows.values()):
             row.release()
@@ -167,8 +175,9 @@ class ControlRegion:
 def counted_entries(row: memoryview, where: int) -> int:
     """How many entries the consume queues of a lane have in all, up to a log offset.
 
-    More exactly: the sum of the ends of all topics' queues, each one behind its last entry of a
-    record below `where`. −1 where nobody has counted. Safe beside a running dispatcher.
+    More exactly, it is the sum of the ends of all topics' queues. The end of a queue is one past
+    its last entry of a record below `where`. Returns −1 where nobody has counted. It is safe beside
+    a running dispatcher.
     """
     if where == 0:
         return 0
@@ -176,17 +185,17 @@ def counted_entries(row: memoryview, where: int) -> int:
         at = Lane.ENTRIES_AT + place
         if row[at] == where:
             entries = row[Lane.ENTRIES + place]
-            if row[at] == where:  # else it was replaced meanwhile
+            if row[at] == where:  # otherwise it was replaced meanwhile
                 return entries
     return -1
 
 
 def count_entries(row: memoryview, where: int, entries: int) -> None:
-    """Notes what `counted_entries` says of a log offset, before `dispatched` or `dispatch_synced`
-    is raised to it.
+    """Notes the answer of `counted_entries` for a log offset.
 
-    The counts at the present two stay, so that a dispatcher that is killed anywhere leaves them.
-    Only the dispatcher may call this, or a supervisor that recovers the store.
+    It is called before `dispatched` or `dispatch_synced` is raised to the offset. The counts at the
+    present two positions stay, so they survive a dispatcher that is killed at any point. Only the
+    dispatcher may call this, or a supervisor that recovers the store.
     """
     kept = {row[Lane.DISPATCHED], row[Lane.DISPATCH_SYNCED]}
     for place in range(ENTRY_COUNTS):
@@ -200,7 +209,7 @@ def count_entries(row: memoryview, where: int, entries: int) -> None:
 
 
 def forget_entries(row: memoryview) -> None:
-    """Forgets all counts: the log is another one now, and nobody has counted it."""
+    """Forgets all counts: the log has changed, and nobody has counted its entries."""
     for place in range(ENTRY_COUNTS):
         row[Lane.ENTRIES_AT + place] = _NOWHERE
 
@@ -210,8 +219,9 @@ _IDENTITY = (Header.STORE_ID_HIGH, Header.STORE_ID_LOW, Header.STORE_DEVICE, Hea
 
 
 def _identity(store_id: str, store_path: Path) -> tuple[int, ...]:
-    """What tells a pool's store from others: the store id (32 hex digits) as two words, and device
-    and inode of its directory.
+    """The words that tell a pool's store from others.
+
+    They are the store id (32 hex digits) as two words, and device and inode of its directory.
     """
     facts = os.stat(store_path)
     return int(store_id[:16], 16), int(store_id[16:], 16), facts.st_dev, facts.st_ino

@@ -1,8 +1,8 @@
 """Named regions of shared memory: create, attach, permissions.
 
-A region is a file of fixed size in a private directory of /dev/shm, or of the directory that the
-environment variable COMMITLOG_SHM_DIR names. It lives until it is unlinked, whichever process dies.
-`multiprocessing.shared_memory` is not used, because its resource tracker unlinks what other
+A region is a file of fixed size in a private directory of /dev/shm, or of the directory in the
+environment variable COMMITLOG_SHM_DIR. It lives until it is unlinked, whichever process dies.
+`multiprocessing.shared_memory` is not used, because its resource tracker unlinks regions that other
 processes still use.
 """
 
@@ -31,13 +31,14 @@ def base_directory() -> Path:
 
 
 def private_directory(path: Path, *, create: bool) -> None:
-    """Checks that only this user can enter a directory. `create`: makes it, 0700 for any umask.
+    """Checks that only this user can enter a directory.
 
-    Raises RegionError for a symbolic link, another owner or a mode that lets others in, and
-    FileNotFoundError where it is not there and not to be made.
+    With `create` it first makes the directory, 0700 for any umask. Raises RegionError for a
+    symbolic link, another owner or a mode that lets others in. Raises FileNotFoundError where the
+    directory is missing and is not to be made.
     """
     if create:
-        with contextlib.suppress(FileExistsError):  # maybe not ours: checked below
+        with contextlib.suppress(FileExistsError):  # it may be somebody else's: checked below
             os.mkdir(path, 0o700)
             os.chmod(path, 0o700)
     facts = os.lstat(path)
@@ -57,8 +58,8 @@ def _opened(path: Path, flags: int) -> io.FileIO:
 class Region:
     """A mapped region: `words` is its memory as unsigned 64-bit words, `bytes` as bytes.
 
-    A store through `words[i] = value` is one aligned store of the machine; positions.py says in
-    what order stores are seen.
+    A store through `words[i] = value` is one aligned store of the machine; positions.py describes
+    the order in which stores are seen.
     """
 
     def __init__(self, path: Path, fd: int, *, writable: bool) -> None:
@@ -102,7 +103,7 @@ class Region:
             return cls(path, file.fileno(), writable=writable)
 
     def writer(self, position: int) -> Callable[[bytes], object]:
-        """The mapping's own `write`, from a byte on: each call goes on where the last one ended."""
+        """The mapping's own `write`, from a byte on: each call continues after the last one."""
         self._mapping.seek(position)
         return self._mapping.write
 
@@ -117,7 +118,10 @@ class Region:
             return True
 
     def close(self) -> None:
-        """Unmaps the region; its file stays. Raises BufferError while somebody keeps a view of it."""
+        """Unmaps the region; its file stays.
+
+        Raises BufferError while somebody keeps a view of it.
+        """
         self.words.release()
         self.bytes.release()
         self._mapping.close()

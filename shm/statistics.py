@@ -1,8 +1,8 @@
 """Counters and histograms in shared memory: any process may read them, also while the stages hang.
 
-A histogram has 192 buckets of microseconds: one each up to 15, then eight to a power of two. So a
-percentile is within 12.5 % (the idea of HdrHistogram). One process writes each histogram. A reader
-takes what it sees: a count may be one behind, and is never torn.
+A histogram has 192 buckets of microseconds: one for each number up to 15, then eight to a power of
+two. So a percentile is within 12.5 % (the idea of HdrHistogram). One process writes each histogram.
+A reader takes the counts as they are: a count may be one behind, and is never torn.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ class Histogram:
         return sum(self.counts)
 
     def percentile(self, fraction: float) -> float | None:
-        """Microseconds below which that fraction (0 to 1) of the durations lay; None: there are none."""
+        """The duration, in microseconds, that this fraction (0 to 1) of the durations stayed below.
+
+        None where there are no durations.
+        """
         left = self.total * fraction
         if left <= 0:
             return None if self.total == 0 else float(bucket_floor(next(i for i, n in enumerate(self.counts) if n)))
@@ -76,7 +79,7 @@ def record_duration(row: memoryview, at: int, nanoseconds: int) -> None:
 
 
 class RetentionFlag(IntFlag):
-    """What stands in the way of retention, as the control region says it."""
+    """What hinders retention, as the control region says it."""
 
     CLOCK_JUMPED = 1
     HELD_BY_READER = 2
@@ -86,7 +89,7 @@ class RetentionFlag(IntFlag):
 
 
 PUT_TIME_LIMITS_MS = (0, 10, 50, 100, 200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 10_000)
-"""Limits of RocketMQ's distribution of put times: 0 ms, less than 10, less than 50, …, 10 s or more."""
+"""Limits of RocketMQ's distribution of put times, in ms: 0, below 10, below 50, …, 10 s or more."""
 PUT_TIME_NAMES = (
     "<=0ms",
     *(f"<{ms}ms" for ms in PUT_TIME_LIMITS_MS[1:6]),
@@ -102,7 +105,7 @@ assert len(PUT_TIME_NAMES) == len(PUT_TIME_LIMITS_MS) + 1 == PUT_TIME_BUCKETS
 
 
 def record_put_time(row: memoryview, nanoseconds: int) -> None:
-    """Counts a put of a lane that had to wait. For the lane's lessee only.
+    """Counts a put of a lane that had to wait. Only the lane's lessee calls it.
 
     Puts that did not wait are not counted one by one: they are the rest of the lane's messages.
     """
@@ -111,13 +114,13 @@ def record_put_time(row: memoryview, nanoseconds: int) -> None:
 
 
 def record_wait(row: memoryview, nanoseconds: int) -> None:
-    """Adds a wait for a write buffer of a lane. For the lane's lessee only."""
+    """Adds a wait for a write buffer of a lane. Only the lane's lessee calls it."""
     row[Lane.BUFFER_WAIT_NS] += nanoseconds
     row[Lane.BUFFER_WAIT_NS_MAX] = max(nanoseconds, row[Lane.BUFFER_WAIT_NS_MAX])
 
 
 def put_times(row: memoryview) -> tuple[int, ...]:
-    """How many puts of a lane took how long, in the order of PUT_TIME_NAMES.
+    """The counts of a lane's puts by duration, in the order of PUT_TIME_NAMES.
 
     Puts that ended in NoBufferAvailable are counted too.
     """
@@ -135,9 +138,10 @@ WINDOWS_SECONDS = (10, 60, 600)
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """What all lanes took per second.
+    """The throughput of all lanes, per second.
 
-    `window_seconds` was asked for, and `over_seconds` is what it was measured over.
+    `window_seconds` is the window that was asked for, and `over_seconds` is the time that was
+    measured.
     """
 
     window_seconds: int
@@ -153,9 +157,9 @@ def _totals(words: memoryview) -> tuple[int, int]:
 
 
 def take_sample(words: memoryview, now_ns: int) -> None:
-    """Notes what all lanes have taken so far, if the last note is old enough. For the supervisor.
+    """Notes what all lanes have taken so far, if the last note is old enough.
 
-    `words`: of the whole control region.
+    Only the supervisor calls it. `words` are those of the whole control region.
     """
     taken = words[Header.SAMPLES_TAKEN]
     if taken and now_ns - words[_sample_at(taken - 1)] < SAMPLE_NS:
@@ -173,7 +177,7 @@ def throughput(words: memoryview, now_ns: int) -> tuple[Throughput, ...]:
     """The throughput of each window, which begins with the youngest sample of at least its age.
 
     A window that a young store has not filled yet is left out, as RocketMQ leaves it blank. Only
-    the shortest is there all the same: it begins with the oldest sample then.
+    the shortest window is always there: in a young store it begins with the oldest sample.
     """
     taken = words[Header.SAMPLES_TAKEN]
     samples = [
