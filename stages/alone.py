@@ -2,9 +2,9 @@
 
 `python -P -m commitlog.stages.alone STAGE DIRECTORY [SEGMENT_BYTES [BODY_BYTES]]` makes a small
 store in a new DIRECTORY and fills a lane's buffers. Then it obeys the lines of its standard input,
-and answers each by one JSON object. `prepare` sets the stage's input back to untouched; `go` turns
-the stage's rounds until nothing is left, and says what that took. At the end of its input it
-removes the store and its pool. No other process runs.
+and answers each with one JSON object. `prepare` sets the stage's input back to untouched. `go`
+turns the stage's rounds until nothing is left, and reports the time and the amount. At the end of
+its input it removes the store and its pool. No other process runs.
 
 | stage | input of a pass |
 | --- | --- |
@@ -59,14 +59,14 @@ class Alone:
 
     def __init__(self, name: str, path: Path, segment_bytes: int, body_bytes: int) -> None:
         self.name, self.path, self.segment_bytes = name, path, segment_bytes
-        config: Config = load_config(  # the allocator makes segments and keeps no house
+        config: Config = load_config(  # the allocator makes segments, and does no house-keeping
             {
                 "store": {"segment_bytes": segment_bytes, "lock_memory": False},
                 "allocator": {"lane_idle_ms": 86_400_000},
             }
         )
         self._slots, self._ahead = config.store.buffers_per_lane, config.allocator.segments_ahead
-        self._opening = StoreOpening(path, config, report=_warn)  # which has the locks
+        self._opening = StoreOpening(path, config, report=_warn)  # it has the locks
         self.control = self._opening.run().control
         self.words = self.control.words
         self._pool = self.control.region.path.parent
@@ -111,7 +111,7 @@ class Alone:
         stage._close()
 
     def _run_to_end(self, name: str) -> None:
-        """Makes a stage, has it do all its work, and ends it."""
+        """Makes a stage, lets it do all its work, and ends it."""
         stage = self._make(name)
         while stage.work():
             pass
@@ -165,7 +165,7 @@ class Alone:
         self._stage = self._make("allocator")
 
     def run_pass(self) -> dict[str, Any]:
-        """Turns rounds as the stage's own loop does, without its waits. Returns what they took."""
+        """Turns rounds as the stage's own loop does, but without waits. Returns what it took."""
         stage = self._stage
         assert stage
         row = self.control.stage_row(self.name)
@@ -187,9 +187,9 @@ class Alone:
         }
 
     def _rounds(self, stage: BaseStage) -> int:
-        """Turns rounds until nothing is left. Returns how many.
+        """Turns rounds until nothing is left, and returns how many.
 
-        A profile knows the samples of a pass by the name of this function.
+        A profile finds the samples of a pass by the name of this function.
         """
         rounds = idle = 0
         while self._has_work(stage) and idle < _STUCK_ROUNDS:
@@ -244,7 +244,7 @@ def _usage() -> tuple[float, float, int]:
 
 
 def _let_profilers_in() -> None:
-    """Lets a profiler trace this process that is not its parent: Yama forbids it otherwise."""
+    """Lets a profiler that is not the parent trace this process: Yama forbids it otherwise."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _PR_SET_PTRACER_ANY, 0, 0, 0)
 

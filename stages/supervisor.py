@@ -1,8 +1,8 @@
 """Owns a running store: opens it, starts the stages, watches them, and stops them in order.
 
-A process of its own, started by `commitlog.Store.open`. Its standard input is the owner's hand: the
-first line is the request (JSON), and the end of it means stop. Its standard output reports, a JSON
-object a line: `ready`, `warning`, `error`, `stopped`.
+It is a process of its own, started by `commitlog.Store.open`. Its standard input comes from the
+owner: the first line is the request (JSON), and the end of the input means stop. Its standard
+output has reports, one JSON object a line: `ready`, `warning`, `error`, `stopped`.
 
 The supervisor holds the store's lock for its whole life, and all stage locks before anything is
 recovered. A stage takes its own lock when it starts. So there is never a second one, whatever
@@ -86,8 +86,10 @@ def _read_request() -> dict[str, Any]:
 
 
 def _allow_descriptors() -> None:
-    """Raises the limit of descriptors. A flusher has one for every unflushed segment, a dispatcher one
-    for every queue; the usual 1,024 are for programs that call select(2), which no stage does.
+    """Raises the limit of descriptors.
+
+    A flusher has one descriptor for every unflushed segment, a dispatcher one for every queue. The
+    usual 1,024 are for programs that call select(2), which no stage does.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_MAX)
@@ -96,7 +98,7 @@ def _allow_descriptors() -> None:
 
 
 def main(make: Callable[[Path, Config], Supervisor] = Supervisor) -> None:
-    """Entry of the process."""
+    """Entry point of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     occupy_standard_descriptors()  # its own output is a pipe; standard error may be closed

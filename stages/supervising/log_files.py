@@ -1,9 +1,8 @@
-"""The store's log files, `STORE/logs/<name>.log`. They do not grow for ever: a full one becomes
-`<name>.log.1`, and so on.
+"""The store's log files, `STORE/logs/<name>.log`. They are rotated, so they do not grow for ever.
 
-RocketMQ leaves this to logback. Here a stage's log is also its standard output and error, so that it
-has what the stage says when it crashes. After a rename the new file takes the place of these
-descriptors, for whatever writes to them.
+A full file becomes `<name>.log.1`, and so on. RocketMQ leaves this to logback. Here a stage's log
+is also its standard output and error, so that it has the stage's last words when it crashes. After
+a rename the new file takes the place of these descriptors, for every writer to them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from commitlog.lines import LineHandler, log_to
 LOG_BYTES = 16 << 20
 """A file of this size is full."""
 LOGS_KEPT = 3
-"""So many full files of each log are kept; older ones go."""
+"""How many full files of each log are kept; older ones are removed."""
 
 
 def open_log(path: Path) -> int:
@@ -37,8 +36,10 @@ def log_to_file(path: Path) -> None:
 
 
 def log_to_own_output(path: Path) -> None:
-    """Sends this process's log to its standard error. Where that is the file at `path`, it is rotated;
-    something else, such as a terminal, is left as it is.
+    """Sends this process's log to its standard error.
+
+    Where that is the file at `path`, it is rotated. Anything else, for example a terminal, is left
+    as it is.
     """
     with contextlib.suppress(OSError):
         if os.path.samestat(os.fstat(sys.stderr.fileno()), os.stat(path)):
@@ -48,7 +49,10 @@ def log_to_own_output(path: Path) -> None:
 
 
 def last_lines(path: Path, most: int = 4096, channel: FileChannel = DISK) -> list[str]:
-    """The last lines of a log; where it is empty, those of the full one before it. Raises OSError."""
+    """The last lines of a log; where it is empty, those of the full one before it.
+
+    Raises OSError.
+    """
     for file in (path, _full(path, 1)):
         with channel.opened(file) as fd:
             size = channel.size(fd)
@@ -63,8 +67,9 @@ def _full(path: Path, number: int) -> Path:
 
 
 class RotatingHandler(LineHandler):
-    """Writes lines to `stream`, which appends to the file at `path`; `descriptors` are all that
-    lead there.
+    """Writes lines to `stream`, which appends to the file at `path`, and rotates the file.
+
+    `descriptors` are all descriptors that lead to the file.
     """
 
     def __init__(
@@ -75,18 +80,22 @@ class RotatingHandler(LineHandler):
         self._limit_bytes = limit_bytes or LOG_BYTES
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes a line. A file that can't be rotated now goes on growing: its lines matter more."""
+        """Writes a line.
+
+        A file that can't be rotated now continues to grow: its lines matter more.
+        """
         with contextlib.suppress(OSError):
             if self._channel.size(self._descriptors[0]) >= self._limit_bytes:
                 self._rotate()
         super().emit(record)
 
     def _rotate(self) -> None:
-        """Moves the names on by one, where nobody else has moved them. Then the log's own name is a new
-        file's.
+        """Moves the names on by one, and makes a new file with the log's own name.
+
+        It moves no name where another process has moved them already.
         """
         facts = os.fstat(self._descriptors[0])
-        with contextlib.suppress(FileNotFoundError):  # somebody has removed it
+        with contextlib.suppress(FileNotFoundError):  # somebody has removed the file
             if os.path.samestat(facts, os.stat(self._path, follow_symlinks=False)):
                 for number in range(LOGS_KEPT, 0, -1):
                     with contextlib.suppress(FileNotFoundError):

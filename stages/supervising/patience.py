@@ -1,9 +1,9 @@
-"""How long a process has waited for another: only time in which it ran itself.
+"""How long a process has waited for another: only the time in which it ran itself.
 
 When a machine stands still (a paused virtual machine or container, the cgroup freezer, SIGSTOP to a
-whole group), nobody runs, so nobody hangs; but the clock goes on. Whoever waits asks every now and
-then whether the time is over. Between two questions no more than `STEP_NS` is counted, so a
-standstill of any length is one step.
+whole group), nobody runs, so nobody hangs; but the clock goes on. A waiting process asks every now
+and then whether the time is over. Between two questions no more than `STEP_NS` is counted, so a
+standstill of any length counts as one step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from commitlog.shm.layout import Stage
 from commitlog.shm.positions import ControlRegion
 
 STEP_NS = 400_000_000
-"""Two of the supervisor's rounds. Whoever comes round less often waits longer, which hurts nobody."""
+"""Two of the supervisor's rounds.
+
+A process that asks less often waits longer, which does no harm.
+"""
 
 
 class Patience:
@@ -26,7 +29,7 @@ class Patience:
         self._clock, self._looked_ns = clock, clock.monotonic_ns()
 
     def is_over(self) -> bool:
-        """Whether more than the limit was spent. To be asked every now and then."""
+        """Whether more than the limit was spent. The caller asks every now and then."""
         now = self._clock.monotonic_ns()
         self.spent_ns += min(now - self._looked_ns, STEP_NS)
         self._looked_ns = now
@@ -41,8 +44,9 @@ class _Silence:
 
 
 class Heartbeats:
-    """What the supervisor has seen of the stages' hearts. A stage is silent from the moment when the
-    supervisor saw its last beat.
+    """What the supervisor has seen of the stages' heartbeats.
+
+    A stage is silent from the moment when the supervisor saw its last heartbeat.
     """
 
     def __init__(self, control: ControlRegion, clock: Clock) -> None:
@@ -50,10 +54,10 @@ class Heartbeats:
         self._silences: dict[str, _Silence] = {}
 
     def silent_for(self, name: str, pid: int, limit_ns: int, start_ns: int) -> int:
-        """For how long a stage has been silent, ns, where that is longer than the limit; else 0.
+        """For how long (ns) a stage has been silent, if that is longer than the limit; otherwise 0.
 
-        A stage that was just launched, and has not said its pid, has `start_ns` for its first beat if
-        that is longer than the limit.
+        A stage that was just launched has not stored its pid yet. The limit for its first heartbeat
+        is `start_ns`, if that is longer than the limit.
         """
         row = self._control.stage_row(name)
         has_begun = row[Stage.PID] == pid

@@ -1,4 +1,4 @@
-"""What the supervisor tells the owner of a store: a JSON object a line, on its standard output."""
+"""The supervisor's reports to the owner of a store: a JSON object a line, on standard output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def tell(message: dict[str, Any]) -> None:
-    """Sends one report. An owner that is gone hears nothing."""
+    """Sends one report. If the owner is gone, the report is lost."""
     try:
         os.write(_STDOUT, to_json(message) + b"\n")
     except BrokenPipeError:
@@ -23,7 +23,7 @@ def tell(message: dict[str, Any]) -> None:
 
 
 def tell_error(error: CommitLogError) -> None:
-    """Names an error to the owner and in the log."""
+    """Reports an error to the owner by its name, and logs it."""
     log.error(str(error))
     tell({"error": type(error).__name__, "message": str(error)})
 

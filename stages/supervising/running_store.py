@@ -32,8 +32,9 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class StopRequest:
-    """What SIGTERM asks for. The first one asks to stop; one that comes while the store stops, to
-    hurry.
+    """The requests of SIGTERM.
+
+    The first signal asks to stop. A signal that comes while the store stops asks to hurry.
     """
 
     stop: bool = False
@@ -47,7 +48,8 @@ class StopRequest:
 class RunningStore:
     """An open store: its locks are held, and its pool is this start's.
 
-    `made_pool`: this start has made the pool. `stages`: the processes, none before `start_stages`.
+    `made_pool` says that this start has made the pool. `stages` are the processes; there are none
+    before `start_stages`.
     """
 
     def __init__(
@@ -72,7 +74,10 @@ class RunningStore:
         self._made_pool = made_pool
 
     def start_stages(self) -> None:
-        """Returns when all stages work. Raises StageFailed, OSError; then the start is given up."""
+        """Starts the stages, and returns when all of them work.
+
+        Raises StageFailed, OSError; then the start is given up.
+        """
         try:
             self.stages.start()
         except (CommitLogError, OSError):
@@ -80,20 +85,22 @@ class RunningStore:
             raise
 
     def beat(self) -> None:
-        """Shows that the supervisor lives, and takes a sample of the throughput now and then."""
+        """Shows that the supervisor lives, and sometimes takes a sample of the throughput."""
         now = self.control.words[Header.SUPERVISOR_HEARTBEAT] = self.clock.monotonic_ns()
         take_sample(self.control.words, now)
 
     def give_up(self) -> None:
-        """Ends a start that failed: no stage stays, and no pool that this start has made. A pool that
-        a producer has found meanwhile and sent to stays for the next start, as after any stop.
+        """Ends a start that failed: it leaves no stage, and no pool that this start has made.
+
+        A producer may have found the pool meanwhile and sent to it. Then the pool stays for the
+        next start, as after any stop.
         """
         try:
             self.stages.kill()
             if self._made_pool:
                 self.control.words[Header.CLOSING] = 1
                 give_up_pool(self.directory, self.facts, self.control, self.channel)
-        except OSError as error:  # the owner hears why the start has failed all the same
+        except OSError as error:  # the owner is told nevertheless why the start has failed
             log.warning("what this start has made stays: %s", error)
         finally:
             self.control.close()
@@ -101,8 +108,9 @@ class RunningStore:
     # ---- watching -------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Starts again what dies, until the owner asks to stop or goes away. Raises StageFailed,
-        PoolUnlinked, StoreMoved.
+        """Starts stages that died again, until the owner asks to stop or goes away.
+
+        Raises StageFailed, PoolUnlinked, StoreMoved.
         """
         poller = select.poll()
         poller.register(_STDIN, select.POLLIN)
@@ -129,7 +137,7 @@ class RunningStore:
             self.stages.kill_if_hung(stage)
 
     def _milliseconds_to_wait(self) -> float:
-        """Until a dead stage is to be started again, one round at most."""
+        """The time until a dead stage is to be started again, one round at most."""
         start_at = self.stages.next_start()
         if start_at is None:
             return _POLL_MS
@@ -138,10 +146,12 @@ class RunningStore:
     # ---- stopping -------------------------------------------------------------------------------
 
     def stop(self) -> StopReport:
-        """Tells producers, lets the stages drain in order, writes the last positions, and removes the
-        pool. Where the store's path leads elsewhere the pool stays, and nothing is written.
+        """Stops the store.
+
+        It tells producers, lets the stages drain in order, writes the last positions, and removes
+        the pool. Where the store's path leads elsewhere, the pool stays, and nothing is written.
         """
-        self.request.stop = True  # from here on a SIGTERM hurries
+        self.request.stop = True  # from here on a SIGTERM asks to hurry
         self.control.words[Header.CLOSING] = 1
         all_had_time = self.stages.stop(self._is_hurried)
         try:
@@ -161,14 +171,17 @@ class RunningStore:
         return self.request.hurry
 
     def _can_drain_more(self) -> bool:
-        """Whether something is left only because a stage was dead, or asked for a rewrite when the
-        committer had gone.
+        """Whether a second run of the stages could drain the rest.
+
+        That is so where something is left because a stage was dead, or because a stage asked for a
+        rewrite after the committer had left.
         """
         return (rewrites_are_left(self.control) or self.stages.has_failed()) and is_undrained(self.control)
 
     def _drain_again(self) -> None:
-        """Lets all stages run a second and last time, together: what a flusher asks to be written
-        again needs a committer.
+        """Lets all stages run a second and last time.
+
+        They run together, because a rewrite that a flusher asks for needs a committer.
         """
         log.info("something is left that another round of the stages can do")
         try:

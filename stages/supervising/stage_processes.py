@@ -1,5 +1,6 @@
-"""The stages of a running store, as processes: starts them, notes their deaths, kills those that hang,
-and stops them.
+"""The stages of a running store, as processes.
+
+It starts them, notes their deaths, kills those that hang, and stops them.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ STOP_ORDER = ("committer", "flusher", "dispatcher", "allocator")
 _START_NS = 20_000_000_000
 _BACKOFF_SECONDS_MAX = 2.0
 _ROUNDS_OF_A_LIFE = 3
-"""A stage that has turned so many rounds could work: whatever killed it, it is started again at
-once.
+"""A stage that has turned this many rounds was able to work.
+
+If it dies, for any reason, it is started again at once.
 """
 _POLL_SECONDS = 0.005
 
@@ -42,20 +44,21 @@ class StageProcess:
     name: str
     process: subprocess.Popen[bytes]
     pidfd: int
-    """−1 once it is dead and buried."""
+    """−1 once it is dead and its death is noted."""
     rounds: int
-    """How many rounds earlier stages of its name have turned."""
+    """How many rounds the earlier stages of its name have turned."""
     deaths: list[int] = field(default_factory=list)
     """When stages of its name died, monotonic ns, within the window."""
     stillborn: int = 0
-    """How many in a row died before they could work."""
+    """How many stages in a row died before they could work."""
     start_at: int = 0
     """When it is to be started again, monotonic ns; 0 while it runs."""
 
 
 class StageProcesses:
-    """All stages of one store, by name. `warn` hears of deaths and kills; `module_of` gives the module
-    that is run as a stage.
+    """All stages of one store, by name.
+
+    `warn` is called for deaths and kills. `module_of` gives the module that is run as a stage.
     """
 
     def __init__(
@@ -76,8 +79,9 @@ class StageProcesses:
     # ---- starting -------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts all of them, and waits until each turns its rounds. Raises StageFailed with the last
-        line of a stage's log, OSError.
+        """Starts all of them, and waits until each turns its rounds.
+
+        Raises OSError, and StageFailed with the last line of a stage's log.
         """
         for name in STAGES:
             self.by_name[name] = self._launch(name)
@@ -121,8 +125,10 @@ class StageProcesses:
     # ---- restarting -----------------------------------------------------------------------------
 
     def restart(self, stage: StageProcess) -> StageProcess | None:
-        """Starts a dead stage again. None where the machine refuses it now (no process, no descriptor,
-        no log): it is tried again later.
+        """Starts a dead stage again.
+
+        Returns None where the machine refuses it now (no process, no descriptor, no log). Then it
+        is tried again later.
         """
         try:
             again = self._launch(stage.name, stage)
@@ -134,12 +140,17 @@ class StageProcesses:
         return again
 
     def next_start(self) -> int | None:
-        """When the next dead stage is to be started again, monotonic ns; None where none is dead."""
+        """When the next dead stage is to be started again (monotonic ns).
+
+        None where no stage is dead.
+        """
         return min((stage.start_at for stage in self.by_name.values() if stage.start_at), default=None)
 
     def bury(self, stage: StageProcess) -> None:
-        """Notes a stage's death, and when to start it again: at once, or with back-off where the last
-        ones died young. Raises StageFailed after too many deaths.
+        """Notes a stage's death, and when to start it again.
+
+        It is started again at once, or after a growing delay where the last ones died young. Raises
+        StageFailed after too many deaths.
         """
         code = stage.process.wait()
         os.close(stage.pidfd)
@@ -163,8 +174,9 @@ class StageProcesses:
         self._warn(f"the {stage.name} (pid {stage.process.pid}) died with {code}; it is started again {when}")
 
     def kill_if_hung(self, stage: StageProcess) -> None:
-        """Kills a stage whose heart stands still for long while this process runs. The stage's lock
-        tells when it is gone.
+        """Kills a stage that has had no heartbeat for long while this process ran.
+
+        The stage's lock shows when the stage is gone.
         """
         limit_ns, pid = self._config.hung_after_ms * 1_000_000, stage.process.pid
         silent_ns = self.heartbeats.silent_for(stage.name, pid, limit_ns, _START_NS)
@@ -175,14 +187,16 @@ class StageProcesses:
     # ---- stopping -------------------------------------------------------------------------------
 
     def stop(self, is_hurried: Callable[[], bool]) -> bool:
-        """Lets the stages drain and leave, one after the other. Whoever needs too long is killed, and
-        so is everybody once `is_hurried`. Whether nobody had to be killed.
+        """Lets the stages drain and leave, one after the other.
+
+        A stage that needs too long is killed. Once `is_hurried` is true, all of them are killed.
+        Returns whether none had to be killed.
         """
         were_done = [self._stop(self.by_name[name], is_hurried) for name in STOP_ORDER]
         return all(were_done)
 
     def _stop(self, stage: StageProcess, is_hurried: Callable[[], bool]) -> bool:
-        if stage.pidfd < 0:  # dead, and waits to be started again
+        if stage.pidfd < 0:  # dead, and to be started again later
             return True
         if stage.process.stdin:
             stage.process.stdin.close()

@@ -1,7 +1,7 @@
 """Opens a store: from a path and a configuration to a running store, or to a named error.
 
-An error leaves everything as it was that is another owner's. Locks come first: nothing that exists is
-looked into, and nothing is written, before they are held.
+An error leaves everything of another owner as it was. Locks come first: before they are held,
+nothing that exists is read, and nothing is written.
 """
 
 from __future__ import annotations
@@ -83,8 +83,9 @@ class StoreOpening:
     # ---- the store's directory ------------------------------------------------------------------
 
     def _load_or_plan(self) -> StoreFacts:
-        """The facts of the store, or those of the store to be made. Nothing is created before all
-        that speaks against a start was looked for.
+        """The facts of the store, or those of the store to be made.
+
+        It creates nothing: first it checks for everything that forbids a start.
         """
         try:
             facts = self.directory.load()
@@ -105,7 +106,7 @@ class StoreOpening:
             return StoreFacts(id=new_store_id(), segment_bytes=size)
 
     def _refuse_foreign(self) -> None:
-        """Raises StoreRefused for a directory with things in it that no start of a store has left."""
+        """Raises StoreRefused for a directory with things that no start of a store has left."""
         draft = f".{self.directory.file.name}."
         names = self._channel.list(self.directory.path)
         foreign = [name for name in names if name not in _LEFT_OF_A_START and not name.startswith(draft)]
@@ -116,14 +117,14 @@ class StoreOpening:
             )
 
     def _load_or_make(self, planned: StoreFacts) -> StoreFacts:
-        """Loads the facts once more, now that nobody else can change them. Where there is no store, it
-        is made as planned.
+        """Loads the facts once more, now that nobody else can change them.
+
+        Where there is no store, it is made as planned.
         """
         try:
             facts = self.directory.load()
         except StoreNotFound:
-            # a parent that may not be opened is somebody else's, and so was the making of our
-            # directory
+            # a parent that may not be opened is somebody else's: they made our directory
             with contextlib.suppress(PermissionError):
                 self._channel.sync_directory(self.directory.path.parent)
             self.directory.save(planned)
@@ -132,6 +133,9 @@ class StoreOpening:
         return facts
 
     def _mark_lanes_dirty(self) -> None:
-        """Writes RocketMQ's `abort` file, which is in a store root from its start to its proper end."""
+        """Writes RocketMQ's `abort` file in every lane.
+
+        A store root has this file from its start to its proper end.
+        """
         for lane in self.directory.lane_numbers():
             self._channel.replace_file(self.directory.lane(lane).abort_file, str(os.getpid()).encode())

@@ -26,8 +26,10 @@ from commitlog.status import StopReport
 def close_store(
     directory: StoreDirectory, facts: StoreFacts, control: ControlRegion, channel: FileChannel
 ) -> StopReport:
-    """Closes every lane that nobody holds and that is drained. The pool goes when all lanes are
-    closed; else the report says, a line each, why a lane keeps it (nothing in it is lost).
+    """Closes every lane that nobody holds and that is drained.
+
+    The pool is removed when all lanes are closed. Otherwise the report has a line for each lane
+    that needs the pool, with the reason; nothing in the pool is lost.
     """
     kept: list[str] = []
     for number in directory.lane_numbers():
@@ -52,8 +54,8 @@ def close_store(
 def give_up_pool(directory: StoreDirectory, facts: StoreFacts, control: ControlRegion, channel: FileChannel) -> None:
     """Removes the pool that a failed start has made. Raises OSError.
 
-    Where `store.json` names the pool already, a producer may have found it there: then this does what
-    a stop does. Where `store.json` can't be read, too.
+    Where `store.json` names the pool already, a producer may have found it there: then this closes
+    the store as a stop does. It does the same where `store.json` can't be read.
     """
     try:
         is_named = directory.load().pool == facts.pool
@@ -66,7 +68,10 @@ def give_up_pool(directory: StoreDirectory, facts: StoreFacts, control: ControlR
 
 
 def is_undrained(control: ControlRegion) -> bool:
-    """Whether a stage can still do something: flush what was accepted, or index what was flushed."""
+    """Whether a stage can still do something.
+
+    It could flush what was accepted, or index what was flushed.
+    """
     lanes = _sound_lanes(control)
     left = (lanes[:, Lane.WROTE] != lanes[:, Lane.FLUSHED]) | (lanes[:, Lane.FLUSHED] != lanes[:, Lane.DISPATCHED])
     return bool(left.any())
@@ -79,7 +84,10 @@ def rewrites_are_left(control: ControlRegion) -> bool:
 
 
 def _sound_lanes(control: ControlRegion) -> npt.NDArray[np.uint64]:
-    """A copy of the rows of all lanes but damaged ones (LaneDamaged), for which no stage can do anything."""
+    """A copy of the rows of all lanes except damaged ones (LaneDamaged).
+
+    No stage can do anything for a damaged lane.
+    """
     lanes = control.lane_table()
     sound: npt.NDArray[np.uint64] = lanes[lanes[:, Lane.COMMITTER_FAULT] != errno.EILSEQ]
     return sound
@@ -88,8 +96,9 @@ def _sound_lanes(control: ControlRegion) -> npt.NDArray[np.uint64]:
 def _close_lane(
     lane_directory: LaneDirectory, facts: StoreFacts, control: ControlRegion, channel: FileChannel
 ) -> str | None:
-    """Writes a lane's last positions and RocketMQ's files, and removes its buffers. Returns why the
-    buffers must stay, or None.
+    """Writes a lane's last positions and RocketMQ's files, and removes its buffers.
+
+    Returns why the buffers must stay, or None.
     """
     lane, row = lane_directory.number, control.row(lane_directory.number)
     with lane_locked(lane_directory, control.region.path.parent, channel) as is_ours:
@@ -113,7 +122,7 @@ def _close_lane(
             _sync_segment(lane_directory, segment_start(wrote, row[Lane.SEGMENT_SIZE]), channel)
         timestamp = row[Lane.DISPATCHED_TIMESTAMP]
         first = row[Lane.FIRST]
-        dispatched = max(row[Lane.DISPATCH_SYNCED], first)  # what lies below needs no entries
+        dispatched = max(row[Lane.DISPATCH_SYNCED], first)  # records below `first` need no entries
         entries = counted_entries(row, dispatched)
         PositionsFile(lane_directory, facts.id, channel).store(
             Positions(
@@ -142,10 +151,10 @@ def _sync_segment(lane_directory: LaneDirectory, start: int, channel: FileChanne
 
 
 def _remove_unused_segments(lane_directory: LaneDirectory, row: memoryview, channel: FileChannel) -> None:
-    """Removes segments that were made ahead and never written to: RocketMQ would take them for the
-    log's end.
+    """Removes segments that were made ahead and never written to.
 
-    The pool may outlive this stop for another lane's sake, so it is told first.
+    RocketMQ would take them for the log's end. The pool may outlive this stop because of another
+    lane, so the pool's words are changed first.
     """
     unused = [
         name

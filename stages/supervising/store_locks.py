@@ -1,5 +1,6 @@
-"""The locks of a start: the store's and those of all stages, taken before anything is looked at
-(commitlog/disk/locks.py).
+"""The locks of a start: the store's and those of all stages (commitlog/disk/locks.py).
+
+They are taken before anything is read.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ _SUPERVISOR = ""
 
 
 class StoreLocks:
-    """The supervisor's locks. Children that it forks hold them too: so nobody starts a store while a
-    child recovers a lane.
+    """The supervisor's locks.
+
+    Children that it forks hold them too, so nobody starts a store while a child recovers a lane.
     """
 
     def __init__(self, directory: StoreDirectory, channel: FileChannel, clock: Clock, start_wait_ms: int) -> None:
@@ -31,8 +33,9 @@ class StoreLocks:
         self._pool: Path | None = None
 
     def take(self) -> None:
-        """Takes the locks of the files. Waits a little for orphans that still drain. Raises
-        StoreRunning, StoreRefused.
+        """Takes the locks of the files.
+
+        It waits a little for orphans that still drain. Raises StoreRunning, StoreRefused.
         """
         directory = self._directory
         try:
@@ -50,8 +53,10 @@ class StoreLocks:
         write_holder(self._files[_SUPERVISOR], self._channel)
 
     def take_in(self, pool: Path) -> None:
-        """Takes the locks in a pool of this store too, because somebody may have removed the files under
-        a running store. Lets go of those in another pool. Raises StoreRunning.
+        """Takes the locks in a pool of this store too.
+
+        The files alone are not enough, because somebody may have removed them under a running
+        store. Locks in another pool are released. Raises StoreRunning.
         """
         if pool == self._pool:
             return
@@ -62,15 +67,16 @@ class StoreLocks:
         self._pool = pool
 
     def let_stages_go(self) -> None:
-        """Lets go of the stages' locks: each stage takes its own when it starts. The files' locks go
-        last, because a late orphan waits for them.
+        """Releases the stages' locks: each stage takes its own when it starts.
+
+        The files' locks are released last, because a late orphan waits for them.
         """
         for held in (self._bytes, self._files):
             for name in STAGES:
                 self._channel.close(held.pop(name))
 
     def close(self) -> None:
-        """Lets go of all."""
+        """Releases all locks."""
         self._close(self._bytes)
         self._close(self._files)
 
@@ -89,7 +95,7 @@ class StoreLocks:
         return fd
 
     def _is_running(self, control: Path | None) -> StoreRunning:
-        """The error, which says who holds what."""
+        """The error, with the holder of each lock."""
         holders = []
         for name in (_SUPERVISOR, *STAGES):
             in_file = name not in self._files and self._channel.is_locked(self._file(name))

@@ -1,5 +1,6 @@
-"""Whether a running store still has its memory and its directory. Somebody may take either away under
-it.
+"""Watches whether a running store still has its memory and its directory.
+
+Somebody may remove either of them while the store runs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from commitlog.shm.positions import ControlRegion
 
 
 class StoreWatch:
-    """The supervisor asks it every now and then."""
+    """The supervisor calls it every now and then."""
 
     def __init__(self, directory: StoreDirectory, control: ControlRegion) -> None:
         self.directory, self.control = directory, control
@@ -33,8 +34,9 @@ class StoreWatch:
             )
 
     def check_place(self) -> None:
-        """Raises StoreMoved where the store's path leads to another directory than at its start. What
-        would be written there would not be written to the store.
+        """Raises StoreMoved where the store's path leads to another directory than at its start.
+
+        Files that are written at that path would not belong to the store.
         """
         if not self.control.is_at(self.directory.path):
             raise store_moved(self.directory.path, self.pool)
@@ -42,14 +44,14 @@ class StoreWatch:
     def _unlinked_buffers(self) -> Path | None:
         """The path of a lane's buffers that have no name any more; None where all have one.
 
-        Another committer would not find them. What is mapped stays: the stages drain it, and the store
-        stops.
+        Another committer would not find them. Mapped buffers stay: the stages drain them, and the
+        store stops.
         """
         lanes = self.control.lane_table()
         sequences, slots = lanes[:, Lane.BUFFERS], lanes[:, Lane.SLOTS]
         for lane in np.flatnonzero(slots).tolist():
             sequence, path = int(sequences[lane]), buffers_path(self.pool, lane)
             is_missing = sequence & 1 and slots[lane] and not path.exists()
-            if is_missing and int(sequences[lane]) == sequence:  # not given back meanwhile
+            if is_missing and int(sequences[lane]) == sequence:  # they were not given back meanwhile
                 return path
         return None
