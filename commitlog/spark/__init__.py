@@ -4,7 +4,8 @@
     source = spark.readStream.format("commitlog").option("path", "data/events")
     rows = source.option("subscribe", "orders").load()
 
-Nothing here imports pyspark before it is needed. The format works in anybody's own session as well.
+Nothing here imports pyspark before it is needed. The format also works in a session that you have
+made yourself.
 """
 
 from __future__ import annotations

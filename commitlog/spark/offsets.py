@@ -1,16 +1,17 @@
-"""The offsets that Spark keeps in a checkpoint: `{"@store": "<id>", "@from": {…}, "orders": {"0":
-42}, …}`.
+"""The offsets that Spark keeps in a checkpoint.
 
-Spark compares offsets as strings, so the order of keys is fixed: the store, `@from` where there is
-any, topics by name, lanes by number. `@` is illegal in a topic, and users never write it.
+    {"@store": "<id>", "@from": {…}, "orders": {"0": 42}, …}
 
-`@from` says where queues that are new in an end offset began (the first start, a lane or topic that
-appeared): Spark stores an end offset before its batch runs but never a first start, so after a
-crash in the very first batch the replay would begin wherever "latest" is by then. `begin_of`
-believes `@from` before anything else.
+Spark compares offsets as strings, so the order of keys is fixed: the store, `@from` if there is
+one, topics by name, lanes by number. `@` is illegal in a topic, and users never write it.
 
-A topic with no lanes, `"orders": {}`, was subscribed to and had no message yet: whatever comes of
-it is read from 0.
+`@from` says where queues began that are new in an end offset: all queues at the first start, later
+a lane or topic that has appeared. Spark stores an end offset before its batch runs, but it never
+stores a first start. So after a crash in the very first batch, the replay would begin wherever
+"latest" is by then. `begin_of` believes `@from` before anything else.
+
+A topic with no lanes, `"orders": {}`, was subscribed to and had no message yet. All of its messages
+are read, from offset 0 on.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ STORE_KEY, FROM_KEY = "@store", "@from"
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """One offset of a query. `ends`: the next queue offset to read, by topic and lane; `begins` is
-    `@from`.
+    """One offset of a query.
+
+    `ends` has the next queue offset to read, by topic and lane. `begins` is `@from`.
     """
 
     store: str
@@ -36,7 +38,7 @@ class StreamOffset:
     begins: Offsets = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As Spark gets it, keys in their fixed order."""
+        """The offset as Spark gets it, with the keys in their fixed order."""
         parts: dict[str, Any] = {STORE_KEY: self.store}
         begins = {topic: lanes for topic, lanes in self.begins.items() if lanes}
         if begins:
@@ -45,8 +47,9 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StreamOffset:
-        """Reads an offset back from a checkpoint. Raises OptionError for what this source never
-        wrote.
+        """Reads an offset back from a checkpoint.
+
+        Raises OptionError for an offset that this source has not written.
         """
         try:
             ends = {topic: _numbers(lanes) for topic, lanes in value.items() if not topic.startswith("@")}
@@ -58,7 +61,7 @@ class StreamOffset:
             ) from None
 
     def check_store(self, store: str, path: str) -> None:
-        """Raises DataLoss where the offset counts in another store than the one at the path now."""
+        """Raises DataLoss if the offset belongs to another store than the one at the path now."""
         if self.store != store:
             raise DataLoss(
                 f"{path} is another store ({store}) than the one this checkpoint counts in ({self.store}): it was deleted "
@@ -66,15 +69,18 @@ class StreamOffset:
             )
 
     def begin_of(self, start: StreamOffset, topic: str, lane: int) -> int | None:
-        """Where the range of a queue begins that ends here; None if neither offset says it."""
+        """Where the range of a queue begins that ends in this offset.
+
+        None if neither offset says it.
+        """
         found = self.begins.get(topic, {}).get(lane)
         return start.ends.get(topic, {}).get(lane) if found is None else found
 
     def following(self, start: StreamOffset, earliest: Offsets) -> StreamOffset:
-        """This end, with `@from` for what `start` has not read or not reached from a stored offset
-        yet.
+        """This end offset with `@from`, for a batch that begins at `start`.
 
-        `earliest` says where the queues begin that `start` does not know.
+        `@from` has the queues that `start` does not know; `earliest` says where these begin. It
+        also has the queues in which nothing was read since `start` named them in its own `@from`.
         """
         begins: Offsets = {}
         for topic, lanes in self.ends.items():

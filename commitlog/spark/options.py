@@ -1,8 +1,8 @@
 """Every option of the source and the sink, read and checked when the DataFrame is made.
 
-Spark hands the names over in lower case; errors give them back in their documented spelling, with
-the value and what is allowed. Names, meanings and defaults are those of Spark's Kafka source
-wherever it has the option.
+Spark gives the names in lower case. Errors show them in their documented spelling, with the value
+and what is allowed. If Spark's Kafka source has the option too, its name, meaning and default are
+the same.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _READ_OPTIONS = """
 SPELLING = {name.lower(): name for name in _READ_OPTIONS.split()}
 SINK_SPELLING = {name.lower(): name for name in ("path", "topic", "includeHeaders", "maxLaneWait")}
 QUERY_OPTIONS = {"checkpointlocation": "checkpointLocation", "queryname": "queryName"}
-"""Spark hands a query's own options to its sink as well."""
+"""A query's own options, which Spark also gives to the query's sink."""
 
 _WHOSE = (
     (SPELLING, "a source (spark.read)"),
@@ -56,11 +56,10 @@ _DELAY_MS = {"ms": 1, "": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_
 
 @dataclass(frozen=True)
 class Bound:
-    """Where a read begins or ends: a start for all queues, or offsets or times (ms) for single
-    ones.
+    """Where a read begins or ends: a start for all queues, or offsets or times (ms) for some.
 
-    Queues that `offsets` or `times` do not name get `start`. `strict`: a time after the last
-    message is an error.
+    Queues that `offsets` or `times` do not name get `start`. If it is `strict`, a time after the
+    last message is an error.
     """
 
     option: str
@@ -72,14 +71,18 @@ class Bound:
 
 @dataclass(frozen=True)
 class Subscription:
-    """Which topics, and which lanes of them; exactly one of the three is given."""
+    """Which topics to read, and which lanes of them. Exactly one of the three is given."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     assigned: dict[str, tuple[int, ...]] | None = None
 
     def chosen(self, present: list[str]) -> list[str]:
-        """The topics to read, sorted: those that match the pattern, or those named, present or not."""
+        """The topics to read, sorted.
+
+        These are the topics that match the pattern, or the named topics, whether they are present
+        or not.
+        """
         if self.pattern is not None:
             return sorted(topic for topic in present if re.fullmatch(self.pattern, topic))
         return sorted(self.assigned if self.assigned is not None else set(self.topics))
@@ -90,9 +93,7 @@ class Subscription:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """The options of a read. None stands for an option that was not given, where that makes a
-    difference.
-    """
+    """The options of a read. None means "not given", where that makes a difference."""
 
     path: str
     given: frozenset[str]
@@ -112,13 +113,14 @@ class SourceOptions:
 
 
 def bad(option: str, value: object, allowed: str) -> OptionError:
-    """The error of an option's value."""
+    """The error for an option's value that is not allowed."""
     return OptionError(f"option {option}: {str(value)[:200]!r} is not allowed; {allowed}")
 
 
 def check_names(options: Iterable[str], known: Mapping[str, str]) -> None:
-    """`known`: lower-case name → spelling. Raises OptionError for any other, and tells Kafka's what
-    we have instead.
+    """Raises OptionError for an option that is not in `known` (lower-case name → spelling).
+
+    For Kafka's options, the error says what we have instead.
     """
     for name in options:
         lower = name.lower()
@@ -137,9 +139,10 @@ def check_names(options: Iterable[str], known: Mapping[str, str]) -> None:
 
 
 def check_direction(options: Iterable[str]) -> None:
-    """Raises OptionError for options of a source and of a sink together, before it is known which
-    of them is to be made: a source names its topics, so one that was given an option of a sink is
-    always found.
+    """Raises OptionError for options of a source and of a sink together.
+
+    It is not known yet which of the two will be made. A source always names its topics, so a source
+    that was given an option of a sink is always found.
     """
     given = {name.lower() for name in options}
     reading, writing = (
@@ -154,7 +157,7 @@ def check_direction(options: Iterable[str]) -> None:
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
-    """Reads the options of a source, names checked before. Raises OptionError."""
+    """Reads the options of a source, whose names were checked before. Raises OptionError."""
     values = {SPELLING[name.lower()]: value for name, value in options.items() if name.lower() in SPELLING}
     values = {name: value for name, value in values.items() if value is not None}
     smallest, most = _number(values, "minOffsetsPerTrigger"), _number(values, "maxOffsetsPerTrigger")
@@ -180,7 +183,10 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
 
 
 def absolute_path(values: Mapping[str, str]) -> str:
-    """Made absolute where the driver's Spark runs: executors may have another working directory."""
+    """Option `path`, made absolute beside the driver. Raises OptionError if it is missing.
+
+    Executors may have another working directory.
+    """
     path = values.get("path", "")
     if not path:
         raise OptionError("option path is missing; give the store's directory: .option('path', 'data/events')")
@@ -197,7 +203,7 @@ def _number(values: Mapping[str, str], option: str) -> int | None:
 
 
 def boolean(values: Mapping[str, str], option: str, default: bool) -> bool:
-    """True or false. Raises OptionError."""
+    """An option that is true or false. Raises OptionError."""
     text = values.get(option, str(default)).strip().lower()
     if text not in ("true", "false"):
         raise bad(option, values[option], "give true or false")
@@ -212,7 +218,7 @@ def _choice(values: Mapping[str, str], option: str, allowed: tuple[str, ...]) ->
 
 
 def duration_ms(values: Mapping[str, str], option: str, default: str) -> int:
-    """A time in milliseconds. Raises OptionError."""
+    """An option that is a length of time, in milliseconds. Raises OptionError."""
     text = values.get(option, default)
     found = re.fullmatch(r"\s*(\d{1,12})\s*([a-z]*)\s*", text.lower())
     if not found or found[2] not in _DELAY_MS:
@@ -247,7 +253,10 @@ def _columns(values: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _subscription(values: Mapping[str, str]) -> Subscription:
-    """Which topics; none given is no error yet: a sink has the same options and no subscription."""
+    """Which topics to read.
+
+    It is no error here if none are given: a sink has the same options and no subscription.
+    """
     given = [option for option in ("subscribe", "subscribePattern", "assign") if option in values]
     if len(given) > 1:
         raise OptionError(f"options {' and '.join(given)}: give only one of subscribe, subscribePattern, assign")
@@ -279,7 +288,7 @@ def _pattern(text: str) -> str:
 
 
 def topic_name(option: str, topic: str) -> str:
-    """A topic that an option names. Raises OptionError."""
+    """Checks a topic that an option names. Raises OptionError."""
     try:
         check_topic(topic)
     except IllegalTopic as error:
@@ -293,7 +302,7 @@ def topic_name(option: str, topic: str) -> str:
 def _starting(values: Mapping[str, str]) -> Bound | None:
     strategy = _choice(values, "startingOffsetsByTimestampStrategy", ("error", "latest"))
     strict = strategy == "error"
-    found = []  # in the order in which they count: a bad value of one that does not is an error as well
+    found = []  # the first one counts; all are read, so that a bad value of any is an error
     if "startingTimestamp" in values:
         found.append(Bound("startingTimestamp", _timestamp(values, "startingTimestamp"), strict=strict))
     if "startingOffsetsByTimestamp" in values:
@@ -359,7 +368,7 @@ def _json(option: str, text: str, shape: str) -> dict[str, Any]:
 
 
 def check_read(options: SourceOptions) -> None:
-    """What every read needs. Raises OptionError."""
+    """Checks what every read needs. Raises OptionError."""
     chosen = options.subscription
     if not chosen.topics and chosen.pattern is None and chosen.assigned is None:
         raise OptionError(
@@ -377,7 +386,7 @@ def _subscribed(chosen: Subscription, topic: str) -> bool:
 
 
 def check_batch(options: SourceOptions) -> None:
-    """What only a batch can't have. Raises OptionError."""
+    """Raises OptionError for what a batch can't have, and a stream can."""
     if options.reader_name is not None:
         raise OptionError("option readerName: a batch has no position to keep; use it with spark.readStream")
     starting, ending = options.starting, options.ending
@@ -396,7 +405,7 @@ def _numbers(offsets: Offsets | None) -> set[int]:
 
 
 def check_stream(options: SourceOptions) -> None:
-    """What only a stream can't have. Raises OptionError."""
+    """Raises OptionError for what a stream can't have, and a batch can."""
     if options.ending:
         raise OptionError(f"option {options.ending.option}: a stream has no end; use it with spark.read")
     if options.isolation != "flushed":
@@ -404,7 +413,7 @@ def check_stream(options: SourceOptions) -> None:
 
 
 def check_rocketmq(options: SourceOptions) -> None:
-    """What a RocketMQ store root has not. Raises OptionError."""
+    """Raises OptionError for what can't be used with a RocketMQ store root."""
     if "isolation" in options.given:
         raise OptionError(
             "option isolation: a RocketMQ store root is read up to the ends of its consume queues; leave it out"

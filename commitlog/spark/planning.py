@@ -1,8 +1,8 @@
-"""From ranges of queue offsets to Spark tasks, by work: about 250,000 rows or 64 MiB each.
+"""Turns ranges of queue offsets into Spark tasks of about 250,000 rows or 64 MiB each.
 
-A task costs Spark 12 to 70 ms, so small ranges share one; large ranges are cut at any row, because
-the consume queue finds every row by its number, and into even tasks for all cores. The cost is
-linear in ranges and tasks; nothing is read here but a few sizes.
+A task costs Spark 12 to 70 ms, so small ranges share a task. Large ranges are cut into even tasks
+for all cores. They can be cut at any row, because the consume queue finds every row by its number.
+The cost of planning is linear in ranges and tasks. Only a few sizes are read here.
 """
 
 from __future__ import annotations
@@ -14,20 +14,24 @@ from dataclasses import dataclass, replace
 ROWS_PER_TASK = 250_000
 BYTES_PER_TASK = 64 << 20
 ROWS_PER_SLICE = 1_000
-"""What it costs to begin with another queue, counted in rows."""
+"""The cost of beginning with another queue, as a number of rows."""
 SLACK = 0.1
-"""Tasks grow by so much of one before one more is made."""
+"""The part of a task's work that the tasks take on before one more task is made."""
 SLACK_OF_WAVES = 0.25
-"""The same where it saves a wave: Spark runs as many tasks at a time as it has cores, and in a last
-wave of few the others wait."""
+"""The part by which each task may grow if that saves a wave.
+
+Spark runs as many tasks at a time as it has cores. In a last wave of few tasks, the other cores
+have nothing to do.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
     """The rows [start, end) of one topic in one lane.
 
-    `walk_from` is the log offset of a record from which those rows can be found that have no
-    consume queue entry yet, none of them beyond `limit` (bytes, both); −1 where all have one.
+    Some rows may have no consume queue entry yet. They are found by walking the log from the record
+    at offset `walk_from`, and none of them is beyond `limit` (both in bytes). `walk_from` is −1 if
+    all rows have an entry.
     """
 
     topic: str
@@ -51,22 +55,24 @@ class Work:
 
     @property
     def per_row(self) -> float:
-        """Tasks that a row makes."""
+        """How much of a task one row is."""
         return max(1 / ROWS_PER_TASK, self.record_bytes / BYTES_PER_TASK)
 
 
 def plan(
     work: Sequence[Work], min_tasks: int | None = None, max_rows: int | None = None, cores: int = 1
 ) -> list[tuple[Slice, ...]]:
-    """Shares the slices out among tasks, in their order. `max_rows` caps the rows of a task; at
-    least `min_tasks` come out if there are as many rows. More tasks than `cores` are made in whole
-    waves, where nobody asks for a size.
+    """Shares the slices out among tasks, in their order.
+
+    A task has at most `max_rows` rows. At least `min_tasks` tasks are made if there are that many
+    rows. If the user asks for neither, and there are more tasks than `cores`, they are made in
+    whole waves.
     """
     work = [item for item in work if item.slice.rows > 0]
     rows = sum(item.slice.rows for item in work)
     if not rows:
         return []
-    overhead = 0.0 if min_tasks or max_rows else ROWS_PER_SLICE / ROWS_PER_TASK  # who asks for a size gets it
+    overhead = 0.0 if min_tasks or max_rows else ROWS_PER_SLICE / ROWS_PER_TASK  # a user's size is kept
     load = sum(overhead + item.slice.rows * item.per_row for item in work)
     count = max(math.ceil(load - SLACK), min_tasks or 1, math.ceil(rows / max_rows) if max_rows else 1)
     if count > cores > 1 and not min_tasks and not max_rows:
@@ -97,11 +103,10 @@ def plan(
 
 
 def share_out(backlog: dict[tuple[str, int], int], limit: int) -> dict[tuple[str, int], int]:
-    """How many rows of each queue a batch of at most `limit` rows takes: in proportion to its
-    backlog.
+    """How many rows a batch of at most `limit` rows takes of each queue.
 
-    All of the limit is used. What is left over after rounding goes to queues that would get
-    nothing, then to the others.
+    The shares are in proportion to the queues' backlogs, and all of the limit is used. Rows that
+    are left over after rounding go first to queues that would get nothing, then to the others.
     """
     waiting = {queue: rows for queue, rows in backlog.items() if rows > 0}
     total = sum(waiting.values())

@@ -10,9 +10,10 @@ from typing import Any
 def lag(progress: Any) -> dict[str, dict[int, int]]:
     """How many flushed messages a query has not read yet: topic → lane → count.
 
-    What was flushed when the batch was planned counts. `progress` is a query's `lastProgress`, an
-    item of `recentProgress`, or the progress that a StreamingQueryListener gets; None gives {}.
-    Sources of other formats are passed over, and several of this one are added up.
+    Messages count if they were flushed when the batch was planned. `progress` is a query's
+    `lastProgress`, an item of `recentProgress`, or the progress that a StreamingQueryListener gets;
+    None gives {}. Sources of other formats are ignored. Several sources of this format are added
+    up.
     """
     if progress is None:
         return {}
@@ -34,7 +35,7 @@ def lag(progress: Any) -> dict[str, dict[int, int]]:
 
 
 def _offset(value: Any) -> dict[str, Any]:
-    """An offset of the progress: an object, its JSON, or nothing."""
+    """An offset of the progress, which is an object, the JSON of one, or nothing."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

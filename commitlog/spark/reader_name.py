@@ -1,13 +1,15 @@
-"""Option `readerName`: a query's finished position, kept in the store under a name while one
-process holds that name.
+"""Option `readerName`: keeps a query's finished position in the store, under a name.
 
-Spark says what is done in one place only: the `start` that it passes to `latestOffset`. (`commit`
-lags a batch and is left out for the last one.) So that is the position. It is written about once a
-second at most, from within that call, which an idle query gets all the time; what a killed process
-did not write is too low a position, and that only keeps more than is needed.
+One process at a time holds the name.
 
-A pattern is matched here and nowhere else: all topics that are there are written, those that match
-with their offsets, the others as passed over.
+Spark tells in one place only what is done: in the `start` that it passes to `latestOffset`.
+(`commit` is one batch behind and is not called for the last batch.) So `start` is the position. It
+is written within that call, about once a second at most. An idle query gets the call all the time.
+If a process is killed before it writes, the position in the store is too low. Then more is kept
+than is needed, and nothing is lost.
+
+A pattern is matched here and nowhere else. All topics that the store has are written: those that
+match with their offsets, the others as passed over.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ log = logging.getLogger(__name__)
 
 
 class Registration:
-    """Holds the name from its making to `close`. Raises ReaderInUse, ReaderError (the store may
-    only be read).
+    """Holds the reader's name until `close`.
+
+    Making one raises ReaderInUse, or ReaderError (this process may only read the store).
     """
 
     def __init__(
@@ -50,8 +53,9 @@ class Registration:
             raise
 
     def _check_kind(self) -> None:
-        """Raises ReaderError for a name whose position is no query's: it would be lost. What can't
-        be read is replaced.
+        """Raises ReaderError if the name's position is not that of a query, as it would be lost.
+
+        A position that can't be read is replaced.
         """
         try:
             kind = self.readers.load(self.name).kind
@@ -64,9 +68,10 @@ class Registration:
             )
 
     def move(self, store_id: str, done: Offsets, present: list[str]) -> None:
-        """Everything before these offsets is read; `present` are the topics that the store has.
+        """Moves the position: everything before the offsets `done` has been read.
 
-        Raises ReaderError where the first position can't be written.
+        `present` are the topics that the store has. Raises ReaderError if the first position can't
+        be written.
         """
         chosen = self.subscription
         passed_over = frozenset(present) - set(chosen.chosen(present)) if chosen.pattern is not None else frozenset()
@@ -82,8 +87,9 @@ class Registration:
         self.write()
 
     def write(self, *, now: bool = False) -> None:
-        """Writes the position if it moved and a second has passed since the last time, or at once
-        (`now`).
+        """Writes the position if it has moved and the last write is a second ago.
+
+        `now` writes it without regard to the time.
         """
         if self._position == self._written or self._position is None:
             return
@@ -98,17 +104,16 @@ class Registration:
         self._written, self._complaint = self._position, ""
 
     def _needs(self, done: Offsets, present: list[str]) -> Offsets:
-        """The position in what is subscribed to: also topics, and assigned lanes, that have no
-        message yet.
-        """
+        """The position in all subscribed topics and lanes, also in those without messages."""
         assigned = self.subscription.assigned
         if assigned is not None:
             return {topic: {n: done.get(topic, {}).get(n, 0) for n in lanes} for topic, lanes in assigned.items()}
         return {topic: dict(done.get(topic, {})) for topic in self.subscription.chosen(sorted({*done, *present}))}
 
     def _complain(self, error: OSError) -> None:
-        """A first position must be written; that a later one can't be loses nothing, so the query
-        goes on.
+        """Raises ReaderError for a first position that can't be written, else logs a warning.
+
+        If a later position can't be written, nothing is lost, so the query goes on.
         """
         place = self.readers.directory.readers_directory
         text = f"reader {self.name}: its position can't be written to {place}: {error.strerror}"
@@ -119,7 +124,7 @@ class Registration:
             self._complaint = text
 
     def close(self) -> None:
-        """Writes what is not written yet, and gives the name back."""
+        """Writes the position if it is not written yet, and gives the name back."""
         try:
             self.write(now=True)
         finally:

@@ -1,4 +1,4 @@
-"""From the options' words (earliest, a time, JSON) to queue offsets, and from those to tasks."""
+"""Turns the options' words (earliest, a time, JSON) into queue offsets, and those into tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from commitlog.spark.task_reading import Task
 log = logging.getLogger(__name__)
 
 SAMPLES = 16
-"""Consume queue entries that tell the mean size of a range's records."""
+"""How many consume queue entries are read to find the mean size of a range's records."""
 UNKNOWN_RECORD_BYTES = 512.0
 
 QueueKey = tuple[str, int]
@@ -26,15 +26,13 @@ QueueKey = tuple[str, int]
 
 
 class Resolver:
-    """Looks up queue offsets in an index. `ago` is turned into one time for all queues, when the
-    object is made.
-    """
+    """Looks up queue offsets in an index. `ago` counts from the time of each look-up."""
 
     def __init__(self, index: TopicIndex, options: SourceOptions) -> None:
         self.index, self.options = index, options
 
     def queues(self) -> dict[QueueKey, QueueRange]:
-        """What the options subscribe to and the store has, by topic and lane in their order."""
+        """The subscribed queues that the store has, in the order of topic and lane."""
         subscription = self.options.subscription
         found: dict[QueueKey, QueueRange] = {}
         for topic in subscription.chosen(self.index.topics()):
@@ -45,7 +43,7 @@ class Resolver:
         return found
 
     def check_topics(self) -> None:
-        """Raises UnknownTopic for a subscribed topic, or an assigned lane, that the store has not."""
+        """Raises UnknownTopic for a subscribed topic or assigned lane that is not in the store."""
         present = self.index.topics()
         there = f"topics there are {', '.join(present)}" if present else "the store has no messages yet"
         for topic in self.options.subscription.chosen(present):
@@ -59,8 +57,9 @@ class Resolver:
                     raise UnknownTopic(f"{self.options.path}: topic {topic!r} has no lane {lane}; it has {lanes_there}")
 
     def offset(self, bound: Bound, key: QueueKey, queue: QueueRange) -> int:
-        """The queue offset that a bound means in a queue; may be below its first. Raises
-        OffsetOutOfRange.
+        """The queue offset that a bound means in a queue. It may be below the queue's first one.
+
+        Raises OffsetOutOfRange.
         """
         topic, lane = key
         start = bound.start.at()
@@ -107,7 +106,7 @@ class Resolver:
         for (topic, lane), (begin, end) in ranges.items():
             if begin < end:
                 work += self._work(topic, lane, begin, end)
-        cores = len(os.sched_getaffinity(0))  # of a local session; of a cluster none of its machines' are known here
+        cores = len(os.sched_getaffinity(0))  # right for a local session; the cores of a cluster are not known here
         planned = plan(work, self.options.min_partitions, self.options.max_records, cores)
         view = self.index.view
         options = self.options
@@ -155,7 +154,7 @@ class Resolver:
 
 
 def beyond_end(topic: str, lane: int, wanted: int, end: int, *, live: bool) -> str:
-    """The text of an error: a checkpoint or a plan is ahead of the store."""
+    """The text of the error that a checkpoint or a plan is ahead of the store."""
     text = f"topic {topic}, lane {lane}: offset {wanted} is beyond the store's end, {end}"
     if live:
         return f"{text}; the checkpoint or the offsets belong to another state of this store"
@@ -163,7 +162,7 @@ def beyond_end(topic: str, lane: int, wanted: int, end: int, *, live: bool) -> s
 
 
 def lost(topic: str, lane: int, wanted: int, found: int, first: int) -> str:
-    """The text of a loss: retention was faster than the reader."""
+    """The text of the loss when retention was faster than the reader."""
     return (
         f"topic {topic}, lane {lane}: offset {wanted} was to be read and the first one kept is {first}; {found - wanted} "
         "messages were deleted by retention before they were read"
@@ -171,12 +170,12 @@ def lost(topic: str, lane: int, wanted: int, found: int, first: int) -> str:
 
 
 def gone(topic: str, lane: int, wanted: str) -> str:
-    """The text of a loss: a lane, or its consume queue, was removed by hand."""
+    """The text of the loss when a lane or its consume queue was removed by hand."""
     return f"topic {topic}, lane {lane}: not in the store any more, and {wanted}; was its directory removed?"
 
 
 def data_loss(options: SourceOptions, text: str) -> None:
-    """Raises DataLoss, or warns where failOnDataLoss=false says that the query goes on."""
+    """Raises DataLoss, or logs a warning if failOnDataLoss=false lets the query go on."""
     if options.fail_on_data_loss:
         raise DataLoss(f"{text}. Option failOnDataLoss=false goes on without them")
     log.warning("%s: %s; failOnDataLoss=false, so the query goes on without them", options.path, text)

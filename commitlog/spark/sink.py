@@ -1,13 +1,14 @@
-"""The Spark sink: each task leases a lane of the running store, appends its rows, and is done when
-they are flushed.
+"""The Spark sink: each task leases a lane of the running store and appends its rows.
 
-At least once: a task that fails, or whose worker is killed, leaves in the log what it had appended,
-and its retry appends all of it again. Columns are the Kafka sink's: value, key, topic, headers;
-others are not looked at, but for `partition`, which nobody can choose here: a lane is its
-producer's own.
+A task is done when its rows are flushed. Rows are written at least once: if a task fails or its
+worker is killed, what it has appended stays in the log, and the retry appends all of its rows
+again.
 
-Rows come as Arrow batches. Where no row of a batch has headers, a topic's values and keys go
-through `send_batch`; else they go one by one, in their order.
+The columns are those of the Kafka sink: value, key, topic, headers. Other columns are ignored. Only
+`partition` is refused, because a lane belongs to its producer and nobody can choose it.
+
+Rows come as Arrow batches. If no row of a batch has headers, the values and keys of each topic go
+through `send_batch`. Otherwise the rows are sent one by one, in their order.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ _TYPES = {
     "headers": (HEADERS_TYPE.simpleString(),),
     "partition": ("int",),
 }
-_RECORD_BYTES_MAX = 512  # a record with the longest topic and no key and headers takes less besides its value
+_RECORD_BYTES_MAX = 512  # more than a record takes besides its value, with the longest topic but no key and headers
 _UTF8_BYTES_MAX = 4  # of one character
 _SHOWN_CHARACTERS = 80
 _LEASE_PAUSE_SECONDS = 0.05
@@ -72,7 +73,7 @@ _LEASE_PAUSE_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """The options of a write. `topic` None: the column says it."""
+    """The options of a write. If `topic` is None, the column names the topic."""
 
     path: str
     topic: str | None
@@ -81,7 +82,7 @@ class SinkOptions:
 
 
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """Raises OptionError for a name that a sink does not have, or a bad value."""
+    """Reads the options. Raises OptionError for a bad value or a name that a sink does not have."""
     check_names(options, SINK_SPELLING | QUERY_OPTIONS)
     values = {SINK_SPELLING[name.lower()]: value for name, value in options.items() if name.lower() in SINK_SPELLING}
     return SinkOptions(
@@ -93,8 +94,9 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
-    """What the rows must have. Raises OptionError for a column that is missing, named twice or of
-    another type.
+    """Checks the columns of the rows.
+
+    Raises OptionError for a column that is missing, is named twice or has another type.
     """
     names = list(schema.names)
     for name, allowed in _TYPES.items():
@@ -110,8 +112,9 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
 
 
 class _Writer:
-    """What batch and stream have in common. Pickled into every task, so nothing is opened before
-    its first row.
+    """What batch and stream have in common.
+
+    It is pickled into every task, so nothing is opened before the task's first row.
     """
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
@@ -119,7 +122,7 @@ class _Writer:
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """One task. Returns when its rows are flushed, and gives its lane back in every case.
+        """Writes the rows of one task. Returns when they are flushed; always gives its lane back.
 
         Raises RecordError for a row that can't be stored, NoFreeLane, StoreNotFound,
         StoreNotRunning, StoreStopped, NoBufferAvailable, DiskError.
@@ -141,26 +144,28 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """`df.writeStream.format("commitlog")`. Output mode complete appends the whole result each
-    time, as Kafka's sink does.
+    """`df.writeStream.format("commitlog")`.
+
+    With output mode complete, it appends the whole result each time, as Kafka's sink does.
     """
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
-    """Raises OptionError."""
+    """Checks everything and makes the writer of a batch. Raises OptionError."""
     if overwrite:
         raise OptionError("mode overwrite: a log is only appended to; nothing was deleted. Use .mode('append')")
     return BatchWriter(parse_sink_options(options), schema)
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType) -> StreamWriter:
-    """Raises OptionError."""
+    """Checks everything and makes the writer of a stream. Raises OptionError."""
     return StreamWriter(parse_sink_options(options), schema)
 
 
 def _lease(options: SinkOptions) -> Producer:
-    """Waits for a lane, in rounds of the store's own `producer.lane_wait_ms`. Imports ZeroMQ, which
-    readers do without.
+    """Waits for a lane, in rounds of the store's own `producer.lane_wait_ms`.
+
+    It imports ZeroMQ, which readers do not need.
     """
     from commitlog.spark.task_producer import TaskProducer
 
@@ -183,8 +188,9 @@ def _lease(options: SinkOptions) -> Producer:
 
 
 class _Rows:
-    """Appends the rows of Arrow batches to one producer. Raises RecordError, naming column and
-    value.
+    """Appends the rows of Arrow batches to one producer.
+
+    Raises RecordError, which names the column and the value.
     """
 
     def __init__(self, producer: Producer, options: SinkOptions) -> None:
@@ -209,7 +215,7 @@ class _Rows:
             raise MessageTooLarge(f"column value: {error}") from None
 
     def _topics(self, columns: Mapping[str, pa.Array]) -> tuple[list[str], Ints | None]:
-        """The topics of a batch, and which one each row has; None where all have the first."""
+        """The topics of a batch, and which one each row has (None: all have the first)."""
         if self._options.topic is not None:
             return [self._options.topic], None
         column = _as_binary(columns["topic"])
@@ -225,7 +231,7 @@ class _Rows:
         return names, None if len(names) == 1 else np.asarray(encoded.indices, np.int64)
 
     def _by_topic(self, columns: Mapping[str, pa.Array]) -> Iterator[tuple[str, pa.Array | None]]:
-        """Each topic with its rows in their order; None: all rows."""
+        """Each topic with its rows in their order (None: all rows)."""
         names, which = self._topics(columns)
         if which is None:
             yield names[0], None
@@ -236,7 +242,7 @@ class _Rows:
             yield name, fixed(order[start:end], pa.int64())
 
     def _send_values(self, topic: str, values: pa.Array, keys: list[str | None] | None) -> None:
-        """In batches that a segment holds with room to spare."""
+        """Sends the values in batches, each of which fits into a segment with room to spare."""
         most = self._producer.message_bytes_max
         sizes = _sizes(values) + _RECORD_BYTES_MAX
         if keys is not None:
@@ -269,7 +275,7 @@ class _Rows:
 
 
 def _as_binary(column: pa.Array) -> pa.Array:
-    """A string column over the same memory: Spark's strings need not be UTF-8."""
+    """The string column as binary, over the same memory. Spark's strings may not be UTF-8."""
     if pa.types.is_large_string(column.type):
         return column.view(pa.large_binary())
     return column.view(pa.binary()) if pa.types.is_string(column.type) else column
@@ -292,14 +298,14 @@ def _refuse_partition(column: pa.Array | None) -> None:
 
 
 def _keys(column: pa.Array | None) -> list[str | None] | None:
-    """The keys as text; None where no row has one."""
+    """The keys as text, or None if no row has a key."""
     if column is None or column.null_count == len(column):
         return None
     return [None if key is None else _text(key, "key") for key in _as_binary(column).to_pylist()]
 
 
 def _headers(column: pa.Array | None) -> list[dict[str, str] | None] | None:
-    """The headers of each row, in their order; None where no row has any."""
+    """The headers of each row, in their order, or None if no row has any."""
     if column is None or column.null_count == len(column):
         return None
     structs = column.values
@@ -320,8 +326,9 @@ def _headers(column: pa.Array | None) -> list[dict[str, str] | None] | None:
 
 
 def _text(data: bytes, column: str) -> str:
-    """Keys and headers are text in a record (RocketMQ's properties), and an empty one is not kept
-    by readers.
+    """The text of a key or header, which RocketMQ's properties hold as text.
+
+    An empty text is refused, because readers do not keep it.
     """
     if not data:
         raise IllegalProperty(f"column {column}: b'': readers drop an empty name or value; use null or leave it out")
@@ -334,7 +341,7 @@ def _text(data: bytes, column: str) -> str:
 
 
 def _refuse_key(keys: list[str | None]) -> None:
-    """Names the first key that can't be stored."""
+    """Raises an error that names the first key that can't be stored."""
     for key in keys:
         try:
             encode_properties(key, None, None)
@@ -343,7 +350,7 @@ def _refuse_key(keys: list[str | None]) -> None:
 
 
 def _culprit(key: str | None, pairs: Mapping[str, str] | None) -> str:
-    """Which of the two columns can't be stored, and its value."""
+    """Names the one of the two columns that can't be stored, with its value."""
     try:
         encode_properties(key, None, None)
     except RecordError:

@@ -1,9 +1,10 @@
-"""The format `commitlog`: batch and stream over one planning core (resolving.py, planning.py) and
-one reader (reading.py).
+"""The format `commitlog`, which Spark reads as a batch or as a stream.
 
-Where things run: options are checked when the DataFrame is made, in a Python process beside Spark's
-driver; a stream's reader lives in one process as long as its query, a batch's for one planning;
-`read` runs in pooled workers. None of them has a SparkContext.
+Both share one planning core (resolving.py, planning.py) and one reader of rows (reading.py).
+
+Where things run: Options are checked when the DataFrame is made, in a Python process beside Spark's
+driver. A stream's reader lives in one process as long as its query. A batch's reader lives for one
+planning. `read` runs in pooled workers. None of these processes has a SparkContext.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class CommitLogDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        # Whether it will read or write is not known yet: `_check` and the sink look again.
+        # It is not known yet whether this will read or write: `_check` and the sink look again.
         check_names([name for name in options if name.lower() not in QUERY_OPTIONS], SPELLING | SINK_SPELLING)
         check_direction(options)
         self.parsed = parse_options(options)
@@ -106,13 +107,16 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 class BatchReader(DataSourceReader):
-    """One read of a table: planned once, from what the store holds at that moment."""
+    """One read of a table. It is planned once, from what the store holds at that moment."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.options, self.schema = options, schema
 
     def partitions(self) -> list[InputPartition]:
-        """Raises UnknownTopic, OffsetOutOfRange, DataLoss, and what StoreView raises."""
+        """Plans the tasks.
+
+        Raises UnknownTopic, OffsetOutOfRange, DataLoss, and what StoreView raises.
+        """
         view = open_view(self.options.path)
         if view.one_log:
             check_rocketmq(self.options)
@@ -145,8 +149,9 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A query's side of the store. Spark also builds one for planning and pickles it: nothing is
-    opened until asked.
+    """A query's side of the store.
+
+    Spark also builds one for planning and pickles it. So nothing is opened before it is needed.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -159,8 +164,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._gone: set[QueueKey] = set()
 
     def _resolver(self) -> tuple[Resolver, bool]:
-        """The index brought up to date, and whether anything moved. Holds the reader's name from
-        the first time on.
+        """Brings the index up to date. Returns a resolver over it, and whether anything has moved.
+
+        The first call takes the reader's name, and the reader holds it from then on.
         """
         if self._index is None:
             view = StoreView(self.options.path)
@@ -178,8 +184,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- offsets --------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where the query begins. All of it is also in `@from`, which the first end offset carries
-        on.
+        """Where the query begins.
+
+        All of these offsets are also in `@from`, which the first end offset takes over.
         """
         resolver, _ = self._resolver()
         queues = resolver.queues()
@@ -191,9 +198,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset(resolver.index.view.store_id, begins, begins).to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next batch ends; `start` itself when there is nothing to read, or not enough
-        yet.
-        """
+        """Where the next batch ends: `start` itself if there is nothing, or not enough, to read."""
         resolver, moved = self._resolver()
         if not moved and start == self._idle_at:
             self._write_position()
@@ -228,28 +233,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset(offset.store, new).following(offset, earliest).to_json()
 
     def _write_position(self) -> None:
-        """While there is nothing to read. AvailableNow is about to end then, and nobody calls
-        `stop`.
+        """Writes the reader's position. This is called when there is nothing to read.
+
+        A query with AvailableNow is about to end then, and nobody calls its `stop`.
         """
         if self._registration is not None:
             self._registration.write(now=self._target is not None)
 
     def _done(self, offset: StreamOffset, key: QueueKey, queue: QueueRange) -> int:
-        """How far the query is in a queue. In one that has appeared since the last batch nothing is
-        done: what retention took of it is lost; a topic that is newly subscribed to begins with
-        what is kept.
+        """How far the query is in a queue.
+
+        In a queue that has appeared since the last batch, nothing is done yet: messages of it that
+        retention has removed count as lost. A topic that is newly subscribed to begins with the
+        first message that is kept.
         """
         topic, lane = key
         is_new = topic not in offset.ends and self.options.subscription.pattern is None
         return offset.ends.get(topic, {}).get(lane, queue.first if is_new else 0)
 
     def _begin(self, offset: StreamOffset, key: QueueKey, queue: QueueRange) -> int:
-        """Where reading goes on: behind what is done, or at the first message kept."""
+        """Where reading goes on: after what is done, or at the first message that is kept."""
         return max(self._done(offset, key, queue), queue.first)
 
     def _reachable(self, offset: StreamOffset, queues: dict[QueueKey, QueueRange]) -> dict[QueueKey, int]:
-        """How far each queue can be read, as long as AvailableNow's target lets it. Raises
-        OffsetOutOfRange, DataLoss.
+        """How far each queue can be read, and with AvailableNow no further than its target.
+
+        Raises OffsetOutOfRange, DataLoss.
         """
         self._check_for_gone(offset, queues)
         ends = {}
@@ -265,7 +274,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     def _check_for_gone(self, offset: StreamOffset, queues: dict[QueueKey, QueueRange]) -> None:
-        """Raises DataLoss where a queue that was read from is not there any more."""
+        """Raises DataLoss if a queue that was read from is not there any more."""
         subscription = self.options.subscription
         for topic in subscription.chosen(list(offset.ends)):
             for lane, done in offset.ends.get(topic, {}).items():
@@ -275,8 +284,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     self._gone.add(key)
 
     def _waits_for_more(self, rows: int) -> bool:
-        """minOffsetsPerTrigger: a batch that is too small waits, at most maxTriggerDelay; the first
-        one never does.
+        """Whether a batch of this many rows is too small and waits (minOffsetsPerTrigger).
+
+        It waits for maxTriggerDelay at most. The first batch never waits.
         """
         least = self.options.min_offsets
         if least is None or rows >= least or self._last_batch_ns is None or self._target is not None:
@@ -292,8 +302,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = {key: queue.end for key, queue in resolver.queues().items()}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where the store ends, as far as it was looked at for the last batch: Spark's progress
-        shows it.
+        """Where the store ended when it was looked at for the last batch.
+
+        Spark's progress shows it.
         """
         if self._index is None:
             return None
@@ -305,9 +316,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- a batch --------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks of [start, end). After a restart Spark asks this before anything else.
+        """The tasks of [start, end). After a restart Spark calls this before anything else.
 
-        Raises DataLoss, OffsetOutOfRange, OptionError (offsets that are none of this source).
+        Raises DataLoss, OffsetOutOfRange, OptionError (the offsets are not of this source).
         """
         resolver, _ = self._resolver()
         view = resolver.index.view
@@ -329,7 +340,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_task(partition, arrow_schema(self.schema))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the checkpoint has the position, and the next `latestOffset` says as much
+        """Does nothing: the checkpoint has the position.
+
+        The next `latestOffset` is given the same position, and it is kept from there
         (registration.py).
         """
 

@@ -1,4 +1,4 @@
-"""The producer of a sink's task. A module of its own: it needs ZeroMQ, which readers do without."""
+"""The producer of a sink's task, in a module of its own: it needs ZeroMQ, and readers do not."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from commitlog.producer import Producer
 
 
 class TaskProducer(Producer):
-    """Waits for no flush by itself, also in a store with SYNC_FLUSH: a task flushes once, at its
-    end. `wait=False` would do as much and leave a property of its own in every record.
+    """A producer whose `send` never waits for a flush, also in a store with SYNC_FLUSH.
+
+    A task flushes once, at its end. `wait=False` would have the same effect, but it would leave a
+    property in every record.
     """
 
     __slots__ = ()

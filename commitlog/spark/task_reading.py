@@ -1,8 +1,8 @@
 """Reads the rows of a Spark task as Arrow batches, by consume queue entries and mapped segments.
 
-It runs in a pooled worker, which may be on another machine, and may run the same task again much
-later. So it opens the store itself and checks that it is the one of the plan. A task gives the same
-rows each time, or an error.
+This runs in a pooled worker, which may be on another machine and may run the same task again much
+later. So it opens the store itself, and checks that it is the store that was planned for. A task
+gives the same rows each time, or an error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from commitlog.spark.rows.damage import Damage, check_rows
 from commitlog.spark.rows.segments import SEGMENTS, Segment
 
 ENTRIES_MAX = 200_000
-"""Consume queue entries looked at in one step."""
+"""How many consume queue entries are looked at in one step."""
 
 _WAY_OUT = "Option ignoreCorruptRecords=true leaves such records out and counts them; `commitlog verify` lists all"
 _NONE = np.empty(0, np.int64)
@@ -72,9 +72,12 @@ class Task(InputPartition):
 
 
 def read_task(task: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The task's rows. Raises StoreNotFound, DataLoss, CorruptRecord, DamagedFile, MissingCodec."""
+    """Reads the task's rows.
+
+    Raises StoreNotFound, DataLoss, CorruptRecord, DamagedFile, MissingCodec.
+    """
     if not isinstance(task, Task):
-        return  # nothing was planned: Spark makes one partition of none
+        return  # nothing was planned: Spark makes one partition even then
     _prepare_process()
     SEGMENTS.forget_gone()
     _check_path(task)
@@ -101,7 +104,7 @@ def _prepare_process() -> None:
 
 
 def _check_path(task: Task) -> None:
-    """Raises StoreNotFound or DataLoss where the path is not the store that was planned for."""
+    """Raises StoreNotFound or DataLoss if the path is not the store that was planned for."""
     unseen = f"this executor does not see {task.path}: mount it at the same path on every executor's machine"
     if task.one_log:
         if not is_rocketmq_root(task.path):
@@ -130,22 +133,23 @@ class SliceReader:
         self.corrupt: list[tuple[int, str]] = []
         """Queue offset of each row that was left out, and why."""
         self.lost = 0
-        """Rows that retention took before they were read."""
+        """How many rows retention has removed before they were read."""
         self._first_lost = -1
-        self._walks = False  # what an entry led to and was damaged, the walk may find
+        self._walks = False  # the walk may find rows whose entries led to damage
         self._missing = ""
-        """The segment file that a walk has missed last."""
+        """The last segment file that a walk has not found."""
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """All rows of the slice, in order. Raises DataLoss, CorruptRecord, DamagedFile,
-        MissingCodec.
+        """Reads all rows of the slice, in order.
+
+        Raises DataLoss, CorruptRecord, DamagedFile, MissingCodec.
         """
         before = ""
         try:
             yield from self._indexed(schema)
         except (CorruptRecord, DamagedFile) as error:
             if self.walk_from < 0:
-                raise  # else the log has all these rows without the index
+                raise  # otherwise the walk finds all these rows in the log, without the index
             before = f". Their consume queue led to an error before: {error}"
         self._refuse_loss()
         if self.walk_from >= 0:
@@ -210,7 +214,7 @@ class SliceReader:
             self._refuse_loss()
             places = Places(where[part] - base, sizes[part], self.next)
             yield from self._decoded(segment, places, np.flatnonzero(noted[part]), schema)
-            if self.walk_from >= 0:  # what an entry has led to need not be walked through
+            if self.walk_from >= 0:  # the walk can begin behind the rows that entries have led to
                 self.walk_from = max(self.walk_from, int(where[end - 1] + sizes[end - 1]))
 
     def _unindexed(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -238,8 +242,9 @@ class SliceReader:
         )
 
     def _walked(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows that have no entry yet, found by walking the log. Raises FileNotFoundError,
-        DataLoss.
+        """The rows that have no entry yet, found by walking the log.
+
+        Raises FileNotFoundError, DataLoss.
         """
         piece, self._walks = self.slice, True
         holes = LogHoles(self.lane, self.segment_bytes)
@@ -261,7 +266,7 @@ class SliceReader:
                 first = min(int(table.queue_offsets[rows[0]]), piece.end)
                 if first > self.next and hole is None and self._missing:
                     raise self._without_entry()
-                if first > self.next:  # else none of its rows were in a hole
+                if first > self.next:  # otherwise none of the rows were in a hole
                     self._leave_out_hole(hole, first)
                 hole = None
                 rows = rows[table.queue_offsets[rows] < piece.end]
@@ -274,7 +279,7 @@ class SliceReader:
             self._leave_out_hole(hole, piece.end)
 
     def _open(self, base: int) -> Buffer:
-        self._walked_last = self.segment(base)  # kept: by its name it may be gone when its rows are decoded
+        self._walked_last = self.segment(base)  # kept, as its file may be gone when its rows are decoded
         return self._walked_last.map
 
     def _leave_out_hole(self, hole: Hole | None, upto: int) -> None:
@@ -290,7 +295,7 @@ class SliceReader:
     # ---- giving them out ------------------------------------------------------------------------
 
     def _decoded(self, segment: Segment, places: Places, noted: Ints, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows as batches. Those that recovery noted (`noted`) are checked first."""
+        """The rows as batches. Rows in ranges that recovery noted (`noted`) are checked first."""
         wrong = check_rows(segment, self.queue, places, noted)
         for run in self._runs(segment, places, wrong):
             for piece in cut(run):
@@ -311,7 +316,7 @@ class SliceReader:
         self.next = places.offset + len(places.at)
 
     def _runs(self, segment: Segment, places: Places, wrong: dict[int, str]) -> Iterator[Places]:
-        """The runs of good rows between the wrong ones, which are an error or left out."""
+        """The runs of good rows between the wrong ones. A wrong row is an error, or is left out."""
         begin = 0
         for row in sorted(wrong):
             if begin < row:
@@ -323,9 +328,9 @@ class SliceReader:
             yield places.cut(begin, len(places.at))
 
     def _leave_out(self, offsets: range, reason: str, file: str, where: int) -> None:
-        """Raises CorruptRecord, or counts the rows where ignoreCorruptRecords is set.
+        """Raises CorruptRecord, or counts the rows if ignoreCorruptRecords is set.
 
-        They are not counted before the walk of the log, which may find them.
+        Before the walk of the log it always raises, because the walk may find the rows.
         """
         if not self.task.ignore_corrupt or (self.walk_from >= 0 and not self._walks):
             count = f" and {len(offsets) - 1} more" if len(offsets) > 1 else ""
@@ -338,15 +343,16 @@ class SliceReader:
         self.next = offsets.stop
 
     def _lose(self, upto: int) -> None:
-        """Counts the rows before `upto`, which retention has taken."""
+        """Counts the rows before `upto`, which retention has removed."""
         if not self.lost:
             self._first_lost = self.next
         self.lost += upto - self.next
         self.next = upto
 
     def _refuse_loss(self) -> None:
-        """Raises DataLoss for lost rows, now that their number is known, unless
-        failOnDataLoss=false.
+        """Raises DataLoss for lost rows, now that their number is known.
+
+        With failOnDataLoss=false it raises nothing.
         """
         if self.lost and self.task.fail_on_data_loss:
             is_end = self.next == self.slice.end

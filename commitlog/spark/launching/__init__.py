@@ -1,1 +1,4 @@
-"""A Spark session that finds Java and Python, and starts quickly. Private; `commitlog.spark.session` is the door."""
+"""A Spark session that finds Java and Python, and starts quickly.
+
+Private: users call `commitlog.spark.session`.
+"""

@@ -1,18 +1,21 @@
-"""Class data sharing: what makes a session's start quicker from the second one on.
+"""Class data sharing makes sessions start more quickly, from the second session on.
 
-A third of what it costs to start a session is loading and checking classes: on two cores the first
-rows of `spark.range` are there after 5.7 s instead of 9.7, the session itself after 3.9 s instead
-of 6.8. The JVM can write those that it has loaded to an archive when it ends
-(`-XX:ArchiveClassesAtExit`, Java 13 or newer) and map that the next time. One archive for each Java
-and Spark is kept in the user's cache: 150 MB, made when the first session ends, in the background,
-in 10 to 20 s. It is an offer and never a must: a JVM ignores an archive that does not fit, and
-whatever goes wrong here, the session starts as ever.
+A third of the time that a session takes to start goes into loading and checking classes. With an
+archive of them, on two cores, the first rows of `spark.range` are there after 5.7 s instead of 9.7,
+and the session itself after 3.9 s instead of 6.8. The JVM can write the classes that it has loaded
+to an archive when it ends (`-XX:ArchiveClassesAtExit`, Java 13 or newer), and map that archive the
+next time. One archive for each Java and Spark is kept in the user's cache. It has 150 MB and is
+made when the first session ends, in the background, in 10 to 20 s. A session never depends on it: a
+JVM ignores an archive that does not fit, and if anything goes wrong here, the session starts as it
+does without one.
 
-An archive is written as a *draft* of the session that makes it. Its header comes last, so a draft
-that begins with the magic number is whole; the next session gives it its final name. Drafts of an
-earlier boot may lack pages and are removed, as is every archive that nobody has used for a month.
-COMMITLOG_CLASS_DATA in the environment: `off` for none of this, `use` for an archive that is there
-and no making of one.
+The session that makes an archive writes it as a *draft*. The header is written last, so a draft
+that begins with the magic number is whole. The next session gives it its final name. Drafts of an
+earlier boot may lack pages and are removed. Archives that nobody has used for a month are removed
+as well.
+
+The environment variable COMMITLOG_CLASS_DATA can be `off` (no archive is used or made) or `use` (an
+archive that exists is used, but none is made).
 """
 
 from __future__ import annotations
@@ -32,22 +35,22 @@ VARIABLE = "COMMITLOG_CLASS_DATA"
 MAGIC = 0xF00BABA8.to_bytes(4, "little")
 """The first four bytes of a dynamic archive (HotSpot's CDS_DYNAMIC_ARCHIVE_MAGIC)."""
 DRAFT_SECONDS = 600
-"""A draft that is not whole after this long never will be."""
+"""A draft that is not whole after this time will never be whole."""
 
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 _OWN_WORDS = ("-Xshare", "SharedArchiveFile", "ArchiveClassesAtExit")
 _held: list[int] = []
-"""The lock of the one session that makes an archive, until its process ends."""
+"""The lock of the one session that makes an archive. It is held until the process ends."""
 
 
 def sharing_options(
     cache: Path, java: Path, spark: Path, given: str, environment: Mapping[str, str] = os.environ
 ) -> str:
-    """JVM options for a session: use the archive; or make one; or nothing, where `given` (JVM
-    options that the user has set) speaks of class data, or where the cache can't be used.
+    """The JVM options that let a session use the archive, or make one.
 
-    `java` is the runtime's home, `spark` Spark's; together with the sizes and times of their files
-    they name the archive.
+    They are empty if `given`, the JVM options that the user has set, has an option about class
+    data, or if the cache can't be used. `java` is the home of the Java runtime, `spark` that of
+    Spark. The archive's name is made of both, with the sizes and times of their files.
     """
     mode = environment.get(VARIABLE, "make")
     if mode == "off" or any(word in given for word in _OWN_WORDS):
@@ -61,12 +64,14 @@ def sharing_options(
         draft = cache / f"{archive.stem}.{boot_id()[:8]}.{os.getpid()}.draft"
         return f"-XX:ArchiveClassesAtExit='{draft}' {_QUIET}" if mode == "make" and _lock(archive) else ""
     except OSError:
-        return ""  # no space, no permission, no such file: a session needs no archive
+        return ""  # no space, no permission or no such file; the session does not need an archive
 
 
 def archive_path(cache: Path, java: Path, spark: Path) -> Path:
-    """Where the archive is. Another name when a file changes that the JVM compares with it: it
-    would ignore it for ever.
+    """Where the archive is.
+
+    The name changes when a file changes that the JVM compares with the archive. Otherwise the JVM
+    would ignore the archive for ever.
     """
     files = [java / "release", java / "lib" / "server" / "libjvm.so", java / "lib" / "modules"]
     files += sorted((spark / "jars").iterdir())
@@ -83,8 +88,9 @@ def _size_and_time(file: Path) -> tuple[int, int]:
 
 
 def _lock(archive: Path) -> bool:
-    """Whether this process is the one that makes the archive: many that start at the same time need
-    no more than one.
+    """Whether this process is the one that makes the archive.
+
+    Only one does, even if many start at the same time.
     """
     fd = DISK.open(archive.with_suffix(".lock"), write=True, create=True)
     if DISK.try_lock(fd):
@@ -95,7 +101,7 @@ def _lock(archive: Path) -> bool:
 
 
 def _tidy(cache: Path, archive: Path) -> None:
-    """Gives a whole draft its final name, and removes what is stale."""
+    """Gives a whole draft its final name, and removes old drafts and archives."""
     for draft in cache.glob("spark-classes-*.draft"):
         own = draft.name.startswith(f"{archive.stem}.{boot_id()[:8]}.")
         if own and _became_archive(draft, archive):
@@ -109,7 +115,10 @@ def _tidy(cache: Path, archive: Path) -> None:
 
 
 def _became_archive(draft: Path, archive: Path) -> bool:
-    """Whether the draft was whole; then it is the archive now, all of it on the disk."""
+    """Makes a draft the archive if it is whole, and returns whether it is.
+
+    All of the archive is on the disk then.
+    """
     with DISK.opened(draft) as fd:
         whole = DISK.pread(fd, len(MAGIC), 0) == MAGIC
         if whole:
@@ -119,7 +128,7 @@ def _became_archive(draft: Path, archive: Path) -> bool:
 
 
 def _age(file: Path) -> float:
-    """Seconds since it was written or used."""
+    """Seconds since the file was written or used."""
     return time.time() - file.stat().st_mtime
 
 

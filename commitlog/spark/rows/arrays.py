@@ -1,9 +1,11 @@
-"""Arrow arrays made of positions in a byte buffer, without a Python loop and without pandas.
+"""Makes Arrow arrays from positions in a byte buffer, without a Python loop and without pandas.
 
-`pa.array` and its like import pandas where it is installed (0.3 s and 40 MB a worker), so
-everything here is made by `Array.from_buffers`. Bytes that lie apart are brought together by one
-`take`: a binary array is laid over the whole buffer whose items are, in turn, what is wanted and
-what lies between, and the wanted ones are taken.
+If pandas is installed, `pa.array` and similar functions import it, which costs each worker 0.3 s
+and 40 MB. So everything here is made by `Array.from_buffers`.
+
+One `take` brings bytes together that are not next to each other. For that, a binary array is laid
+over the whole buffer. Its items are, in turn, a wanted range and the bytes up to the next wanted
+range. Then the wanted items are taken.
 """
 
 from __future__ import annotations
@@ -19,19 +21,19 @@ from commitlog.spark.rows.segments import Segment
 
 
 class Spans(NamedTuple):
-    """Byte ranges [start, end) of a buffer, ascending and apart: end[i] ≤ start[i + 1]."""
+    """Byte ranges [start, end) of a buffer, in ascending order: end[i] ≤ start[i + 1]."""
 
     start: Ints
     end: Ints
 
 
 def fixed(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
-    """An array of numbers or timestamps with no nulls, over the memory of `values`."""
+    """An array of numbers or timestamps without nulls, over the memory of `values`."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 def indices(values: Ints) -> pa.Array:
-    """An index array for `take`; negative ones are null."""
+    """An index array for `take`. Negative values become nulls."""
     missing = values < 0
     if not missing.any():
         return fixed(values, pa.int64())
@@ -42,7 +44,8 @@ def indices(values: Ints) -> pa.Array:
 def take_spans(buffer: pa.Buffer, spans: Spans, kind: pa.DataType, which: Ints | None = None) -> pa.Array:
     """The spans' bytes as a binary or string array.
 
-    `which` picks the span of each item, −1 makes a null. Without `which`, each span is one item.
+    `which` has the number of the span of each item, and −1 makes a null. Without `which`, each span
+    is one item.
     """
     count = len(spans.start)
     if not count:
@@ -60,7 +63,10 @@ def take_spans(buffer: pa.Buffer, spans: Spans, kind: pa.DataType, which: Ints |
 
 
 def gather_bytes(segment: Segment, spans: Spans) -> tuple[npt.NDArray[np.uint8], Ints]:
-    """The spans' bytes one after another, and where each begins: shapes (bytes,) and (spans + 1,)."""
+    """The spans' bytes one after another, and where each span begins in them.
+
+    The shapes are (bytes,) and (spans + 1,).
+    """
     taken = take_spans(segment.buffer, spans, pa.binary())
     _, offsets, data = taken.buffers()
     if not len(taken) or data is None:
@@ -70,13 +76,13 @@ def gather_bytes(segment: Segment, spans: Spans) -> tuple[npt.NDArray[np.uint8],
 
 
 def constant_strings(text: bytes, count: int) -> pa.Array:
-    """`count` times the same string."""
+    """An array of `count` times the same string."""
     offsets = np.arange(count + 1, dtype=np.int32) * len(text)
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(text * count)])
 
 
 def fixed_strings(characters: npt.NDArray[np.uint8], kind: pa.DataType) -> pa.Array:
-    """Strings or binaries of one length from their bytes, shape (count, length)."""
+    """Strings or binaries that all have one length, from their bytes of shape (count, length)."""
     count, length = characters.shape
     offsets = np.arange(count + 1, dtype=np.int32) * length
     data = pa.py_buffer(np.ascontiguousarray(characters))
@@ -84,7 +90,7 @@ def fixed_strings(characters: npt.NDArray[np.uint8], kind: pa.DataType) -> pa.Ar
 
 
 def binaries(values: list[bytes]) -> pa.Array:
-    """A binary array of a Python list, for the few that were made in Python."""
+    """A binary array from a Python list, for the few values that are made in Python."""
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum([len(value) for value in values], out=offsets[1:])
     data = pa.py_buffer(b"".join(values))
@@ -99,8 +105,9 @@ def nulls(kind: pa.DataType, count: int) -> pa.Array:
 
 
 def lists(kind: pa.DataType, counts: Ints, children: list[pa.Array], *, empty_is_null: bool) -> pa.Array:
-    """A list or map array: item i has the next `counts[i]` of the structs whose fields are
-    `children`.
+    """A list or map array of structs whose fields are `children`.
+
+    Item i has the next `counts[i]` structs.
     """
     offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])

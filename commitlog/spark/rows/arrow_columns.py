@@ -1,8 +1,8 @@
 """Decodes records of a mapped segment into an Arrow RecordBatch, with no Python loop over records.
 
-One copy of numpy's gathers a field of many records (byte_ranges.py), and one `take` the bytes of
-varying length (arrays.py). Only the columns that were asked for are built. Every record is checked
-against its place first: magic, size, queue id, queue offset, physical offset, the topic and all
+A field of many records is gathered by one copy of numpy's (byte_ranges.py), bytes of varying length
+by one `take` (arrays.py). Only the columns that were asked for are built. Before that, every record
+is checked against its place: magic, size, queue id, queue offset, physical offset, topic and all
 lengths.
 """
 
@@ -59,13 +59,13 @@ BATCH_BYTES_MAX = 16 << 20
 A batch costs Spark about a millisecond, and memory for its bytes.
 """
 CREATE_TIME_TYPE = 1
-"""timestampType: what Kafka calls LogAppendTime, the time of the store."""
+"""The value of timestampType that Kafka calls LogAppendTime, the time of the store."""
 
 _MS_MOST = (2**63 - 1) // 1000
-"""Times count in microseconds here."""
+"""The highest time in milliseconds that fits into 64 bits when it is turned into microseconds."""
 
 _BLOCK_ROWS = 4_000
-"""So many records stay in a core's cache while their fields are compared one after the other."""
+"""A block of this size stays in a core's cache while its fields are compared one by one."""
 _ALIKE = ((TOTAL_SIZE_AT, "i8"), (QUEUE_ID_AT, "i4"), (SYS_FLAG_AT, "i4"))
 """TOTALSIZE with MAGIC, QUEUEID, SYSFLAG: the fields that say how a record is laid out."""
 
@@ -77,8 +77,8 @@ _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 class Places:
     """Where records are in a segment.
 
-    `at` (bytes from the segment's start) and `size` (bytes) are those of each record, `offset` is
-    the queue offset of the first.
+    `at` (bytes from the segment's start) and `size` (bytes) have one value for each record.
+    `offset` is the queue offset of the first record.
     """
 
     at: Ints
@@ -90,7 +90,7 @@ class Places:
 
 
 def cut(places: Places) -> Iterator[Places]:
-    """The records in pieces of at most 75,000 rows and 16 MiB, each with one row at least."""
+    """The records in pieces of at most 75,000 rows and 16 MiB, but at least one row each."""
     total = np.cumsum(places.size)
     start, count = 0, len(places.at)
     while start < count:
@@ -103,11 +103,10 @@ def cut(places: Places) -> Iterator[Places]:
 
 @lru_cache(maxsize=64)
 def usual_tail(topic: bytes) -> tuple[np.dtype[np.void], dict[str, int]]:
-    """What follows the body of a V1 record up to its first property: the layout, and what some
-    fields have to be.
+    """The layout of a V1 record from its body's end to its first property's name.
 
-    Topic and its length are read as a few numbers, which numpy compares many times faster than
-    strings.
+    The second value is what some of its fields must be. The topic and its length are read as a few
+    numbers, because numpy compares numbers many times faster than strings.
     """
     text = bytes([len(topic) & 0xFF]) + topic
     fields: list[tuple[str, str]] = []
@@ -123,8 +122,9 @@ def usual_tail(topic: bytes) -> tuple[np.dtype[np.void], dict[str, int]]:
 
 
 def words_of(start: int, end: int) -> Iterator[tuple[int, str]]:
-    """The bytes [start, end), at least four, as numbers: where, and of which type. They may
-    overlap.
+    """The numbers that cover the bytes [start, end), of which there are at least four.
+
+    Each is a place and a type. They may overlap.
     """
     width = 8 if end - start >= 8 else 4
     for at in (*range(start, end - width, width), end - width):
@@ -132,10 +132,10 @@ def words_of(start: int, end: int) -> Iterator[tuple[int, str]]:
 
 
 class Decoder:
-    """The records of one batch, checked. Parts that several columns need are made once."""
+    """The checked records of one batch. Parts that several columns need are made once."""
 
     heads: npt.NDArray[Any]
-    """Of type HEAD_V4: the fields after an IPv6 host are not where it says."""
+    """Of type HEAD_V4, so the fields after an IPv6 host are wrong: they lie at other places."""
     sys_flag: npt.NDArray[np.int32]
     stored_at: Ints
     has_ipv6: bool
@@ -146,7 +146,7 @@ class Decoder:
         self.segment, self.queue, self.places = segment, queue, places
         self.topic = queue.topic.encode()
         self.count = len(places.at)
-        self._has_no_pairs = False  # as far as is known; `pairs` looks closer
+        self._has_no_pairs = False  # so far nothing is known; `pairs` looks closer
         self._check_bounds()
         if self._are_like_the_first():
             return
@@ -175,9 +175,9 @@ class Decoder:
     def _are_like_the_first(self) -> bool:
         """Whether all records have the size and layout of the first one.
 
-        The first one is checked by itself, and the others are compared with its bytes in place.
-        This takes half the time of gathering them. Where it returns False, the other checks find
-        out what is different.
+        The first one is checked alone, and the others are compared with its bytes in place. This
+        takes half the time of gathering them. If it returns False, the other checks find out what
+        is different.
         """
         places, u8 = self.places, self.segment.u8
         stride = stride_of(places.at)
@@ -187,7 +187,7 @@ class Decoder:
         start = int(places.at[0])
         found = (first.body.start, first.body.end, first.properties.start, first.stored_at)
         body_at, body_end, properties_at, stored_at = (int(where[0]) - start for where in found)
-        # where the first has no pairs, the name of the CRC property is compared too
+        # if the first has no pairs, the name of the CRC property is compared too
         named = properties_at + (len(CRC_PROPERTY_NAME) if first._has_no_pairs else 0)
         words = [*_ALIKE, (body_at - BODY_LENGTH_BYTES, "i4"), *words_of(body_end, named)]
         wanted = [(where, kind, evenly(u8, kind, start + where, 1, 1)[0]) for where, kind in words]
@@ -247,10 +247,9 @@ class Decoder:
             self._check_each_tail()
 
     def _tails_are_usual(self) -> bool:
-        """Looks at topic, properties' length and the first property's name by one gather, where all
-        records are V1.
+        """Looks at topic, properties' length and first property's name of V1 records by one gather.
 
-        False, where anything is otherwise: then `_check_each_tail` finds out what.
+        False if anything is different. Then `_check_each_tail` finds out what.
         """
         at, topic = self.body.end, self.topic
         kind, expected = usual_tail(topic)
@@ -272,7 +271,7 @@ class Decoder:
     def _check_each_tail(self) -> None:
         ends = self.places.at + self.places.size
         topic_at = self.body.end + V1_TOPIC_LENGTH_BYTES + self._is_v2
-        topic_bytes = self.segment.u8[topic_at - 1].astype(np.int64)  # of V2 the low byte
+        topic_bytes = self.segment.u8[topic_at - 1].astype(np.int64)  # in V2 the low byte
         if self._is_v2.any():
             topic_bytes += np.where(self._is_v2, self.segment.u8[topic_at - 2].astype(np.int64) << 8, 0)
         properties_at = topic_at + topic_bytes + PROPERTIES_LENGTH_BYTES
@@ -288,13 +287,13 @@ class Decoder:
     # ---- columns --------------------------------------------------------------------------------
 
     def batch(self, schema: pa.Schema) -> pa.RecordBatch:
-        """All columns of the schema, which has names and types of columns.py."""
+        """All columns of the schema, whose names and types are among those of columns.py."""
         columns = [_BUILDERS[field.name](self, field.type) for field in schema]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     @cached_property
     def pairs(self) -> Pairs | None:
-        """All properties; None where no record has any but the appended CRC."""
+        """All properties, or None if no record has any besides the appended CRC."""
         if self._has_no_pairs:
             return None
         spans = self.properties

@@ -1,10 +1,10 @@
-"""Finds rows that can't be given out because their records are damaged.
+"""Finds rows that can't be read because their records are damaged.
 
 Recovery leaves damaged bytes where they are, and notes each range in
 `lanes/<number>/quarantine/corrupt-<offset>.json` (commitlog/disk/quarantine.py). Rows whose consume
 queue entry leads into a noted range are checked one by one with all their CRCs. The note alone is
-not enough, because somebody may have brought the file back since. All other rows are only checked
-against their place, by the decoder and many at once.
+not enough, because somebody may have restored the file since. The decoder checks all other rows
+only against their place, many at once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Damage:
 
     start: Ints
     end: Ints
-    """The furthest end of any range up to this one, so that it ascends as well."""
+    """The furthest end of all ranges up to this one, so that the ends ascend as well."""
 
     @classmethod
     def load(cls, lane: LaneDirectory, channel: FileChannel = DISK) -> Damage:
@@ -63,7 +63,7 @@ class Damage:
 
 
 def check_rows(segment: Segment, queue: NamedQueue, places: Places, rows: Ints) -> dict[int, str]:
-    """Checks single rows with all their CRCs. Returns what is wrong with each bad row."""
+    """Checks single rows with all their CRCs. Returns for each bad row what is wrong with it."""
     wrong = {}
     for row in rows.tolist():
         at, size = int(places.at[row]), int(places.size[row])

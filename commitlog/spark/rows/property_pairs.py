@@ -1,8 +1,8 @@
 """Finds the properties of many records at once, with no loop over records.
 
-The rules are RocketMQ's parser's, as in `commitlog/record/properties.py`: pairs end at 0x02 or with
-the record, the first 0x01 of a pair divides it, a pair with an empty name or value does not count,
-the last of two with one name wins.
+The rules are those of RocketMQ's parser, as in `commitlog/record/properties.py`. A pair ends at
+0x02 or with the record. The first 0x01 of a pair divides it. A pair with an empty name or value
+does not count. If two pairs have the same name, the last one wins.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _EMPTY = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class Pairs:
-    """The pairs of n records in stored order; positions count in `data`. `row[i]` is the record of
-    pair i.
+    """The pairs of `rows` records, in stored order.
+
+    Positions are those in `data`. `row[i]` is the record of pair i.
     """
 
     rows: int
@@ -52,7 +53,7 @@ class Pairs:
         return mask
 
     def reserved(self) -> Mask:
-        """Which pairs have a name of RocketMQ's own, and are none of the user's headers."""
+        """Which pairs have a name of RocketMQ's own, so that they are not headers of the user."""
         found = np.zeros(len(self.row), np.bool_)
         lengths = self.name_end - self.name_at
         present = set(np.unique(lengths).tolist())
@@ -67,8 +68,9 @@ class Pairs:
         return found
 
     def value_by_row(self, name: bytes) -> tuple[Spans, Ints]:
-        """The values of a property: their spans in `data`, and for each record which of them it has
-        (−1: none).
+        """The values of one property, as spans in `data`, and which of them each record has.
+
+        −1 stands for a record that does not have the property.
         """
         chosen = self.select(self.named(name))
         which = np.full(self.rows, -1, np.int64)
@@ -81,8 +83,9 @@ class Pairs:
 
 
 def parse_pairs(segment: Segment, starts: Ints, ends: Ints) -> Pairs:
-    """All pairs of records whose properties are the bytes [starts, ends) of the segment, the
-    appended CRC left out.
+    """All pairs of the records whose properties are the bytes [starts, ends) of the segment.
+
+    The appended CRC is left out.
     """
     ends = ends - CRC_PROPERTY_BYTES * _ends_with_crc(segment, starts, ends)
     rows = len(starts)
@@ -108,8 +111,10 @@ def parse_pairs(segment: Segment, starts: Ints, ends: Ints) -> Pairs:
 
 
 def _merged(closes: Ints, unended: Ints) -> tuple[Ints, Ints]:
-    """Both kinds of ends in their order. A record's end without a separator comes before what
-    begins there.
+    """Both kinds of ends in one order.
+
+    A record's end without a separator comes before a separator at the same place, which belongs to
+    the next record.
     """
     both = np.concatenate((closes, unended))
     kind = np.concatenate((np.ones(len(closes), np.int8), np.zeros(len(unended), np.int8)))

@@ -1,4 +1,4 @@
-"""The columns a DataFrame can have: the Kafka source's, and those that are there on request."""
+"""The columns that a DataFrame can have: those of the Kafka source, and others on request."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ def schema_of(names: Iterable[str]) -> StructType:
 
 
 def check_schema(schema: StructType) -> None:
-    """Takes a schema that a user gave with `.schema(...)`. Raises OptionError for an unknown column
-    or another type.
+    """Checks a schema that a user gave with `.schema(...)`.
+
+    Raises OptionError if it has no column, an unknown one, one twice, or one of another type.
     """
     for field in schema.fields:
         expected = ALL_COLUMNS.get(field.name)

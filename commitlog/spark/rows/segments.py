@@ -1,8 +1,9 @@
 """Segment files, mapped read-only and kept mapped in the process that reads them.
 
-A Spark worker lives through many tasks, so the mappings are kept between them, by device and inode:
-a path that was given to a new file (a store made again) never shows the old bytes. Segments are
-never truncated or recycled, so a mapping stays valid even after retention has unlinked its file.
+A Spark worker runs many tasks, so the mappings are kept between them. They are kept by device and
+inode: if a path now belongs to a new file (the store was made again), nobody reads the old bytes.
+Segments are never truncated or recycled, so a mapping stays valid even after retention has unlinked
+its file.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from commitlog.errors import DamagedFile
 from commitlog.record.byte_ranges import ByteArray, Ints, gather
 
 MAPPINGS_MAX = 128
-"""Mapped files kept; each holds a descriptor and address space, the page cache is shared."""
+"""How many files are kept mapped. Each takes a descriptor and address space.
+
+The page cache is shared by all processes.
+"""
 
 
 class Segment:
@@ -35,16 +39,16 @@ class Segment:
         self.u8: ByteArray = np.frombuffer(self.map, np.uint8)
 
     def gather(self, dtype: str, at: Ints) -> npt.NDArray[Any]:
-        """What lies at these bytes of the segment, all within it."""
+        """The values at these places of the segment. All of them must lie within it."""
         return gather(self.u8, dtype, at)
 
     def gather_as(self, dtype: np.dtype[np.void], at: Ints) -> npt.NDArray[np.void]:
-        """The same for items with fields, which numpy copies ten times faster as plain bytes."""
+        """The same for items with fields. Numpy copies them ten times faster as plain bytes."""
         return self.gather(f"V{dtype.itemsize}", at).view(dtype)
 
 
 class SegmentCache:
-    """The mapped segments that were used last, by device and inode. It is not made for threads."""
+    """The mapped segments that were used last, by device and inode. It is not thread-safe."""
 
     def __init__(self, channel: FileChannel = DISK, limit: int = MAPPINGS_MAX) -> None:
         self.channel, self.limit = channel, limit
@@ -53,8 +57,8 @@ class SegmentCache:
     def get(self, path: Path, base: int, segment_bytes: int) -> Segment:
         """The mapped segment file.
 
-        A file that is too short gives a copy that ends in zeros, which is not kept. Raises
-        FileNotFoundError (retention removed it), DamagedFile (too long).
+        If the file is too short, this is a copy that ends in zeros, and it is not kept. Raises
+        FileNotFoundError (retention removed the file), DamagedFile (it is too long).
         """
         fd = self.channel.open(path)
         try:
@@ -76,7 +80,7 @@ class SegmentCache:
         return segment
 
     def forget_gone(self) -> None:
-        """Unmaps files that are no longer at their path: a mapping keeps their space on the disk."""
+        """Unmaps files that are no longer at their path: a mapping keeps their disk space."""
         for key, segment in list(self._mapped.items()):
             try:
                 facts = os.stat(segment.path)
