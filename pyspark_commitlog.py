@@ -1,9 +1,8 @@
-"""Lets Spark find the format `commitlog` with no registration: it looks for a module
-`pyspark_<format>`.
+"""Lets Spark find the format `commitlog` without registration, as a module `pyspark_<format>`.
 
-Spark imports all of these modules when a session looks for any Python source, and takes one that
-fails for one that is not there. So nothing is needed here but PySpark: what is missing or wrong is
-said by name when the format is used.
+Spark imports all modules of such names when a session looks for any Python source. If an import
+fails, Spark behaves as if the module did not exist. So this module needs nothing but PySpark. If
+anything else is missing or wrong, an error names it when the format is used.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pyspark.sql.datasource import DataSource
 
 __all__ = ["DefaultSource"]
 
-with contextlib.suppress(Exception):  # raised again, and heard, where a source is made
+with contextlib.suppress(Exception):  # it is raised again, and seen, when a source is made
     from commitlog.spark.launching.daemon import improve_this_worker
 
     improve_this_worker()

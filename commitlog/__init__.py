@@ -15,8 +15,8 @@ import importlib
 
 __version__ = "0.1.0"
 
-# As typing has it. To import typing takes long, and nobody can catch a Ctrl-C while this module is
-# loaded.
+# Type checkers take this for typing.TYPE_CHECKING. The import of typing takes long, and nobody can
+# catch a Ctrl-C while this module is loaded.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -97,7 +97,7 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *_MODULES, *(name for name in globals() if name.startswith("__"))})
 
 
-if not TYPE_CHECKING:  # a type checker would believe that there is every name
+if not TYPE_CHECKING:  # a type checker would believe that every name exists
 
     def __getattr__(name: str) -> Any:
         """Loads a name when it is first asked for.

@@ -9,10 +9,10 @@ from numbers import Real
 from commitlog.errors import IllegalArgument
 
 LONG_AGO_NS = -(1 << 62)
-"""Stands for "never yet" where the monotonic time of an event is kept.
+"""Means "never yet" as the monotonic time of an event.
 
-It lies before every time that `monotonic_ns` gives. Zero does not: it is the moment of the boot,
-which may have been just now.
+It is before every time that `monotonic_ns` gives. Zero is not, because it is the moment of the
+boot, which may have been just now.
 """
 
 
@@ -32,7 +32,7 @@ class Clock:
     def boot_ns(self) -> int:
         """Nanoseconds since boot, suspended time included (CLOCK_BOOTTIME).
 
-        Compared with it, a jump of the wall clock shows.
+        A comparison with it shows whether the wall clock has jumped.
         """
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
@@ -44,15 +44,15 @@ SYSTEM_CLOCK = Clock()
 
 
 def limit_ns(timeout: object) -> float:
-    """A limit in seconds as nanoseconds; None and infinity mean no limit.
+    """A limit in seconds as nanoseconds. None and infinity mean no limit.
 
-    Raises IllegalArgument for what is no time.
+    Raises IllegalArgument for anything that is not a time.
     """
     if timeout is None:
         return math.inf
     try:
         seconds = math.nan if isinstance(timeout, bool) or not isinstance(timeout, Real) else float(timeout)
-    except OverflowError:  # a whole number of more digits than a float has
+    except OverflowError:  # a whole number that is too large for a float
         seconds = math.inf
     if not seconds >= 0:
         raise IllegalArgument(f"a timeout is seconds from 0 on, or None for no limit, not {timeout!r:.80}")

@@ -33,7 +33,7 @@ Percent = Annotated[int, Interval(ge=1, le=100)]
 
 
 class _Checked:
-    """Makes pydantic strict: it converts no value, and refuses a key that there is not."""
+    """Makes pydantic strict: it converts no value, and refuses a key that it does not know."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
 

@@ -40,7 +40,7 @@ def load_config(source: str | Path | Mapping[str, Any] | Config | None) -> Confi
         )
     try:
         text = Path(source).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:  # a ValueError: the text is no UTF-8, or the path can't be one
+    except (OSError, ValueError) as error:  # ValueError: the text is not UTF-8, or the path is impossible
         raise ConfigError(f"{printable(str(source))}: can't be read: {error}") from error
     try:
         values = tomllib.loads(text)

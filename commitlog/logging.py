@@ -114,7 +114,7 @@ class Handler(logging.Handler):
             if producer is not None:
                 producer.flush(FLUSH_SECONDS)
         except ForkedProducer:
-            pass  # the parent's: this process has sent nothing
+            pass  # the producer is the parent's, and this process has sent nothing
         except Exception:
             self.handleError(self._about(f"records for {self.path} are not flushed"))
 

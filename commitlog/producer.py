@@ -139,9 +139,9 @@ class Producer:
         self._sync = self._progress.sync
         self._turns = Turns(clock)
         self._token: bool | None = True
-        self._closed = False  # last: from here on it is closed when its last reference goes
+        self._closed = False  # last: from here on its finalizer closes it
         _PRODUCERS.add(self)
-        if attachment.forked:  # by a signal handler of this thread, just now: the lane is the parent's
+        if attachment.forked:  # a signal handler of this thread has just forked: the lane is the parent's
             self._die_after_fork()
             raise ForkedProducer(f"lane {self.lane}: a fork came while this producer was made; make one in the child")
 
@@ -229,7 +229,7 @@ class Producer:
         return Receipt((self._progress, topic, offset, where, end))
 
     def _tick(self) -> None:
-        """STORETIMESTAMP is the clock's, or the lane's last where the clock has gone back."""
+        """Takes STORETIMESTAMP from the clock, or keeps the last one if the clock has gone back."""
         self._timestamp = max(time_ns() // 1_000_000, self._timestamp)
         self._next_tick = (self._timestamp + 1) * 1_000_000
 
@@ -360,7 +360,7 @@ class Producer:
     def _wait_outside(self) -> None:
         """Waits for another call that has the token, which may be gone again when this returns.
 
-        Raises ConcurrentUse where this call is inside the other one, which goes on only after it.
+        Raises ConcurrentUse if this call is inside the other one, which can't go on before it ends.
         """
         if is_inside(self, _TAKING_TOKENS, sys._getframe(1)):
             raise ConcurrentUse(
@@ -368,7 +368,7 @@ class Producer:
                 f"finalizer?): do it when that has returned, or with a producer of its own"
             )
         self._turns.wait(lambda: self._token is not None, self._ask)
-        if self._token is None and sys.is_finalizing():  # whoever has it may be a thread that is stopped for good
+        if self._token is None and sys.is_finalizing():  # the thread that has it may be stopped for good
             raise ConcurrentUse(f"lane {self.lane}: the program ends while another thread is inside this producer")
 
     def _ask(self) -> None:
@@ -475,7 +475,7 @@ class Producer:
         self.close()
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True):  # not there when __init__ raised
+        if not getattr(self, "_closed", True):  # the attribute is missing if __init__ raised
             self.close()
 
     def __repr__(self) -> str:

@@ -54,7 +54,7 @@ _SEGMENTS_KEPT = 8
 """How many segments of a RocketMQ's log are mapped: its queues are not all at the same place."""
 _WAIT_SECONDS_LEAST, _WAIT_SECONDS_MOST = 0.001, 0.02
 _MESSAGES_IN_A_ROW = 64
-"""After so many messages an `async for` lets other tasks run."""
+"""After this number of messages an `async for` lets other tasks run."""
 
 
 class Reader:
@@ -87,8 +87,8 @@ class Reader:
                 bill(message)
                 reader.commit(message)
 
-    - `auto_commit_seconds`: commit so often. A message counts as done once the next one is asked
-      for.
+    - `auto_commit_seconds`: the time between two commits. A message counts as done when the next
+      one is asked for.
     - `fail_on_data_loss=False`: retention may delete messages that a named reader had not read when
       it was stopped. The next reader of the name then goes on with a ReadingWarning that counts
       them, instead of raising DataLoss. A reader that is overtaken while it reads gets DataLoss in
@@ -137,7 +137,7 @@ class Reader:
         self._given_at_rest, self._rest_seconds, self._is_at_end = -1, 0.0, False
         self._closed, self._failure = False, ""
         self._last_statistics: ReaderStatistics | None = None
-        self._messages = self._read(refresh=follow)  # what came since is given out too
+        self._messages = self._read(refresh=follow)  # messages that came since are given out too
         self._view = open_view(path)
         self._index = TopicIndex(self._view, isolation)
         try:
@@ -233,7 +233,7 @@ class Reader:
         come. `commit` waits for the disk: use `await asyncio.to_thread(reader.commit)`.
         """
         if self._given % _MESSAGES_IN_A_ROW == 0:
-            await asyncio.sleep(0)  # others want to run too, also while there is always a message
+            await asyncio.sleep(0)  # lets other tasks run, even if there is always a message
         while True:
             try:
                 message = self._take()
@@ -244,7 +244,7 @@ class Reader:
             await asyncio.sleep(self._rest() if self._is_at_end else 0)
 
     def _take(self) -> Message | None:
-        """The next message; None where there is none at the moment.
+        """The next message, or None if there is none at the moment.
 
         Raises StopIteration at the end and after `close`.
         """
@@ -274,7 +274,7 @@ class Reader:
         return message
 
     def _refused(self, error: OSError) -> DiskError:
-        """The error for what the system refuses."""
+        """The error that tells what the system has refused."""
         place = error.filename or self._view.path
         return disk_error(error.errno or errno.EIO, f"{place}: {error.strerror}, while it was read")
 
@@ -300,7 +300,7 @@ class Reader:
                 yield NOTHING_YET
                 self._is_at_end = False
             self._index.refresh()
-            self._open_cursors(QueueStarts())  # a lane that is new since the start: all of it is
+            self._open_cursors(QueueStarts())  # all of a lane is read that is new since the start
 
     def _rest(self) -> float:
         """Seconds to wait before the next look: more each time, until a message comes."""
@@ -310,14 +310,14 @@ class Reader:
         return self._rest_seconds
 
     def _note_end(self) -> None:
-        """Notes that there are no more messages. Raises ReaderError where an error was the end."""
+        """Notes that there are no more messages. Raises ReaderError if an error was the end."""
         if self._failure:
             raise ReaderError(f"this reader ended with {self._failure}: make another to go on") from None
         if self._position is not None:
             self._position.ended()
 
     def _note_error(self, error: BaseException) -> None:
-        """Notes what `next` raised. Raises ReaderError where this call is inside another one."""
+        """Notes what `next` raised. Raises ReaderError if this call is inside another one."""
         if isinstance(error, ValueError) and inspect.getgeneratorstate(self._messages) == inspect.GEN_RUNNING:
             raise ReaderError(
                 "this reader is inside `next` already, and serves one thread at a time: give each a reader of its own"
@@ -368,7 +368,10 @@ class Reader:
     # ---- the end --------------------------------------------------------------------------------
 
     def statistics(self) -> ReaderStatistics:
-        """What the reader has given out and what is before it; of a closed one, as it was then."""
+        """What the reader has given out and what it has not read yet.
+
+        For a closed reader, these are the numbers at the time of the close.
+        """
         try:
             return self._last_statistics or self._statistics()
         except ValueError:  # closed meanwhile: the shared memory is released
@@ -400,16 +403,16 @@ class Reader:
 
         It may be called anywhere: in the loop's body, a signal handler, another thread. `next`
         raises StopIteration then, also a `next` that waits. What was read ahead is not given out.
-        Files and memory are free when this returns; a `next` that runs at that time frees them at
-        its end, which is at once. A second call does nothing.
+        Files and memory are free when this returns. If a `next` runs at that time, it ends at once
+        and frees them then. A second call does nothing.
 
-        With `auto_commit_seconds` the messages that are done are committed. The one given out last
-        counts only if the reader was asked for another.
+        With `auto_commit_seconds` the messages that are done are committed. The message that was
+        given out last counts only if the reader was asked for another one.
         """
         self._closed = True
         try:
             self._messages.close()
-        except ValueError:  # a `next` is running: at its end it sees that the reader is closed, and calls this
+        except ValueError:  # a `next` is running: it sees at its end that the reader is closed, and calls this
             return
         if self._last_statistics is None:
             self._note_last_statistics()
@@ -436,7 +439,7 @@ def _topics(given: str | Collection[str] | None) -> set[str] | None:
         return None
     try:
         names = {given} if isinstance(given, str) else set(given)
-    except TypeError:  # nothing to go through, or things that are no names
+    except TypeError:  # it can't be iterated over, or has items that are no names
         names = {""}
     if not names or not all(isinstance(name, str) and name for name in names):
         raise IllegalTopic(f"topic is a topic's name, several or None for all, not {given!r:.80}")

@@ -25,7 +25,7 @@ Level = Literal["accepted", "committed", "flushed"]
 class Progress(Protocol):
     """How far the lane of a receipt has come; `where` is a position, in bytes of the lane's log.
 
-    `commitlog.appending.acknowledgements.LaneProgress` is the one that there is.
+    The only implementation is `commitlog.appending.acknowledgements.LaneProgress`.
     """
 
     lane: int
@@ -77,8 +77,8 @@ class Receipt(_Values):
     - `physical_offset`: where its record begins, in bytes of the lane's log
     - `end`: where its record ends
 
-    Underneath it is a tuple, because `send` makes one for every message, and Python has no object
-    that is made faster. What a tuple can do besides is switched off.
+    A receipt is a tuple inside, because `send` makes one for every message, and no other object of
+    Python's is made faster. The other operations of a tuple are switched off.
     """
 
     __slots__ = ()
@@ -102,7 +102,7 @@ class Receipt(_Values):
     def done(self, level: Level = "flushed") -> bool:
         """Whether the message has reached the level. This reads one word of shared memory.
 
-        Raises IllegalArgument for a level that there is not.
+        Raises IllegalArgument for a level that does not exist.
         """
         return self._progress.reached(level, self.end)
 

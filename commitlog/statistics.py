@@ -50,19 +50,19 @@ class LaneStatistics:
     buffer_wait_ms: float = 0.0
     """How long they have waited in all."""
     buffer_wait_max_ms: float = 0.0
-    """How long they have waited at most."""
+    """The longest of these waits."""
     buffer_timeouts: int = 0
     direct_segments: int = 0
     available_buffers: int | None = None
     """Free write buffers; None for a lane that has none now."""
     low_water: int = 0
-    """How often none was free for long."""
+    """How often no buffer was free for long."""
     locked_bytes: int = 0
     commits: int = 0
     syncs: int = 0
     dispatched_records: int = 0
     faults: dict[str, int] | None = None
-    """Stage → errno of what keeps it from going on."""
+    """Stage → errno of the fault that keeps it from going on."""
     put_times: dict[str, int] | None = None
     """RocketMQ's distribution: how many puts took how long."""
 
@@ -98,7 +98,7 @@ class RetentionStatistics:
     deleted_segments: int
     deleted_bytes: int
     forced_segments: int
-    """Of the deleted segments: before their time, because the disk was too full."""
+    """How many segments were deleted before their time, because the disk was too full."""
     disk_used_percent: float
     warnings: tuple[str, ...]
 
@@ -167,7 +167,7 @@ def _lane(view: StoreView, number: int) -> LaneStatistics:
     if view.control is not None and number < LANE_ROWS:
         lane = lane_statistics(view.control, number)
         held = is_leased(view.lane(number), view.control.region.path.parent, view.channel)
-        return lane if held else replace(lane, producer=0)  # a producer that was killed has left its pid
+        return lane if held else replace(lane, producer=0)  # a killed producer has left its pid
     limits = view.limits(number)
     return LaneStatistics(number, limits.first, limits.committed, limits.committed, limits.flushed, limits.dispatched)
 
@@ -211,7 +211,7 @@ def lane_statistics(control: ControlRegion, number: int) -> LaneStatistics:
 def _stage(view: StoreView, control: ControlRegion, name: str, now_ns: int) -> StageStatistics:
     stage = stage_statistics(control, name, now_ns)
     lives = is_running(view.directory, control.region.path.parent, name)
-    return stage if lives else replace(stage, pid=0)  # one that was killed has left its pid
+    return stage if lives else replace(stage, pid=0)  # a killed stage has left its pid
 
 
 def stage_statistics(control: ControlRegion, name: str, now_ns: int) -> StageStatistics:

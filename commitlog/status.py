@@ -1,5 +1,6 @@
-"""What things came to: an append, by RocketMQ's names (AppendMessageStatus, PutMessageStatus), and the
-stop of a store.
+"""The outcomes of an append, of a message and of the stop of a store.
+
+The first two have RocketMQ's names (AppendMessageStatus, PutMessageStatus).
 """
 
 from __future__ import annotations
@@ -42,8 +43,10 @@ class PutMessageStatus(Enum):
 
 @dataclass(frozen=True)
 class StopReport:
-    """How a stop ended. `drained`: everything that was sent is on disk, and the pool is gone. Else
-    `kept` says, a line each, why it stays; nothing in it is lost.
+    """How a stop ended.
+
+    `drained` means that everything that was sent is on disk, and that the pool is gone. Otherwise
+    each line of `kept` is a reason why the pool stays. Nothing in it is lost.
     """
 
     drained: bool

@@ -29,10 +29,10 @@ from commitlog.statistics import StoreStatistics, store_statistics
 from commitlog.status import StopReport
 
 _CLOSE_SLACK_SECONDS = 180.0
-"""What a close gives the supervisor besides the time that its stages may take to drain."""
+"""The time that a close gives the supervisor, in addition to the time for draining the stages."""
 
 _NEEDED_DESCRIPTORS = 12
-"""Of a start: the pipes to the supervisor, and what `Popen` has open meanwhile."""
+"""The descriptors of a start: the pipes to the supervisor, and those that `Popen` opens."""
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Store:
 
     def _begin(self, path: Path, process: subprocess.Popen[bytes], ready: Mapping[str, Any], config: Config) -> None:
         self.path = path
-        self._drain_seconds = 4 * config.supervisor.stop_timeout_ms / 1000  # a stage after the other
+        self._drain_seconds = 4 * config.supervisor.stop_timeout_ms / 1000  # one stage after the other
         self.segment_bytes: int = ready["segment_bytes"]
         self._process = process
         self._producers: list[Producer] = []
@@ -85,7 +85,7 @@ class Store:
         except TypeError:  # it tells the stages in JSON
             raise StoreRefused(f"{str(directory.path)!a}: a store's path is UTF-8; choose another one") from None
         check_free(_NEEDED_DESCRIPTORS, f"{directory.path}: to start the stages")
-        occupy_standard_descriptors()  # or a pipe to the supervisor gets such a number
+        occupy_standard_descriptors()  # otherwise a pipe to the supervisor could get such a number
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "commitlog.stages.supervisor"],
             stdin=subprocess.PIPE,
@@ -151,8 +151,8 @@ class Store:
         lane, the pool stays, and the report says so. In a forked child this closes the child's own
         producers only, because the store is its parent's.
 
-        Raises StageFailed where the stages were given up, or where the supervisor has not stopped
-        long after the time that they have. Nothing is lost then.
+        Raises StageFailed if the stages were given up, or if the supervisor has not stopped long
+        after the time that the stages have. Nothing is lost then.
         """
         if self._forked:
             self._close_producers()
@@ -162,7 +162,7 @@ class Store:
         self._close_producers()
         if not process.stdin.closed:
             with contextlib.suppress(BrokenPipeError):  # the supervisor is gone already: its stages drain by themselves
-                process.stdin.write(b"stop\n")  # the pipe's end alone would wait for forked children that hold it too
+                process.stdin.write(b"stop\n")  # closing the pipe is not enough: forked children may hold it too
                 process.stdin.close()
         limit = self._drain_seconds + _CLOSE_SLACK_SECONDS
         try:
@@ -217,10 +217,12 @@ _STORES: weakref.WeakSet[Store] = weakref.WeakSet()
 
 
 def _let_go_in_child() -> None:
-    """Closes the pipes to the supervisors, which would run on after the parent's death.
+    """Closes the pipes to the supervisors in a forked child.
 
-    It closes them below their buffers. So the objects know of it and no longer use numbers that
-    name other files soon, and it waits for no lock that a thread of the parent held.
+    Otherwise the supervisors would run on after the parent's death. The pipes are closed below
+    their buffers: then the objects know that they are closed, and do not use descriptor numbers
+    that may soon be those of other files. Also, this waits for no lock that a thread of the parent
+    held.
     """
     for store in list(_STORES):
         store._forked = True
