@@ -1,1 +1,1 @@
-"""The bytes of a record: RocketMQ's format, encoded and decoded one at a time or by columns. Private."""
+"""The bytes of a record in RocketMQ's format, encoded and decoded singly or by columns. Private."""

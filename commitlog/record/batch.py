@@ -1,7 +1,7 @@
 """Encodes many records at once into the write buffer.
 
 A batch is RocketMQ's batch put: whole records one after the other in one segment, with consecutive
-queue offsets and one store timestamp. Where all bodies have one size and all records the same
+queue offsets and one store timestamp. If all bodies have one size and all records have the same
 properties, every record is a copy of the first one, and numpy replaces five fields column by
 column. Otherwise numpy makes the heads, and they are joined with bodies and tails.
 """
@@ -21,7 +21,7 @@ from commitlog.record.record import RecordEncoder
 from commitlog.record.values import Bodies
 
 _BLOCK_BYTES = 256 * 1024
-"""Records are made in blocks of about this size, which stay in the processor's second-level cache."""
+"""Records are made in blocks of about this size, which stay in the second-level cache."""
 
 
 def batch_size(
@@ -67,7 +67,7 @@ def encode_batch(
     `bodies` is what Bodies.of takes. `properties` are those of every record, or a sequence with
     those of each. Queue offsets count from `first_queue_offset`, physical offsets begin with
     `physical_offset`, timestamps are ms. `out` is writable and holds at least `batch_size` bytes;
-    nothing beyond them is touched. Raises ValueError where `out` is smaller, and what Bodies.of and
+    nothing beyond them is touched. Raises ValueError if `out` is smaller, and what Bodies.of and
     RecordEncoder.encode raise. The bytes in `out` are of no use then.
     """
     made = Bodies.of(bodies)

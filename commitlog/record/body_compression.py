@@ -18,20 +18,21 @@ _KIND_SHIFT = 8
 PLAIN_BODY_BYTES_MAX = 4 * 1024 * 1024
 """RocketMQ's clients refuse larger messages before they compress them.
 
-So only a damaged or hostile body unpacks to more.
+So only a damaged or hostile body can be larger when it is unpacked.
 """
 _ZSTD_STEP_BYTES = 64
-"""So many bytes are given to zstd at a time, because it takes no limit for what it unpacks.
+"""How many bytes zstd gets at a time, because its output can't be limited.
 
 Four bytes of input may become 128 KiB, so one step unpacks to at most 2 MiB.
 """
 
 
 def plain_body(record: Record, limit: int = PLAIN_BODY_BYTES_MAX) -> bytes:
-    """The body as it was sent: unpacked where SYSFLAG says it is compressed, else as stored.
+    """The body as it was sent: unpacked if SYSFLAG says that it is compressed, otherwise as stored.
 
-    `limit` (bytes) bounds what a hostile body may unpack to. Raises CorruptRecord where it does not
-    unpack or goes beyond the limit, MissingCodec where LZ4 or ZSTD is needed and not installed.
+    `limit` (bytes) is the largest size that a body may be unpacked to, because it may be hostile.
+    Raises CorruptRecord if the body can't be unpacked or goes beyond the limit, and MissingCodec if
+    LZ4 or ZSTD is needed and not installed.
     """
     if not record.sys_flag & SysFlag.COMPRESSED:
         return record.body

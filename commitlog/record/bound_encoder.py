@@ -17,14 +17,17 @@ _FROM_SYS_FLAG = ("sys_flag", "born_timestamp", "born_host", "store_timestamp", 
 """The fields around the two timestamps: packed once a millisecond, then one item of bytes."""
 
 BoundEncoder = Callable[[bytes, bytes, int, int, int], bytes]
-"""(body, property string, queue offset, physical offset, born and store timestamp in ms) → record."""
+"""(body, property string, queue offset, physical offset, timestamp in ms) → record.
+
+The timestamp is both the born timestamp and the store timestamp.
+"""
 
 
 def bind(encoder: RecordEncoder, topic: bytes) -> tuple[BoundEncoder, int]:
     """A BoundEncoder for a topic, and TOTALSIZE without body and property string (bytes).
 
-    The encoder checks nothing. Body and numbers must be such as `RecordEncoder.encode` takes, and
-    the property string such as `encode_properties` makes. Raises IllegalTopic.
+    The encoder checks nothing. Body and numbers must be those that `RecordEncoder.encode` would
+    take, and `encode_properties` must have made the property string. Raises IllegalTopic.
     """
     overhead = encoder.size(topic, b"", b"")  # makes it learn the topic, which is then taken from it
     plain, topic_part, magic, queue = encoder._tail, encoder._topic_part, encoder._magic, encoder._queue

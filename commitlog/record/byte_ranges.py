@@ -16,20 +16,20 @@ ByteArray = npt.NDArray[np.uint8]
 _COPY_BYTES_MAX = 479
 """The largest bytes object that Python's own allocator serves (512 less the header).
 
-Up to this size numpy makes bytes objects of void items much faster than Python slices a
-memoryview. Larger ranges cost more to copy than a view of each.
+Up to this size numpy makes bytes objects from void items much faster than Python slices a
+memoryview. To copy a larger range costs more than to make a view of it.
 """
 _STRIDED_LEAST = 32
-"""From so many items on it is checked whether they are evenly spaced.
+"""From this number of items on it is checked whether they are evenly spaced.
 
-numpy copies evenly spaced items several times as fast.
+numpy copies evenly spaced items several times as fast as others.
 """
 _BLOCK_BYTES = 1 << 20
 """Ranges are copied in blocks of this size, which stay in the processor's cache."""
 
 
 def first_false(mask: Mask) -> int:
-    """Index of the first False, the length if there is none."""
+    """The index of the first False, or the length if there is none."""
     return len(mask) if mask.all() else int(mask.argmin())
 
 
@@ -55,15 +55,15 @@ def evenly(view: ByteArray, dtype: npt.DTypeLike, start: int, stride: int, count
 
 
 def stride_of(positions: Ints) -> int:
-    """The step from each position to the next, where all steps are the same.
+    """The step from each position to the next, or 0 if the steps differ or the items are few.
 
-    This is so in a run of records of one size. Returns 0 where steps differ or items are few.
+    In a run of records of one size, all steps are the same.
     """
     if len(positions) < _STRIDED_LEAST:
         return 0
     step = int(positions[1] - positions[0])
     if int(positions[-1] - positions[0]) != step * (len(positions) - 1):
-        return 0  # most that are not evenly spaced are found out here
+        return 0  # this finds most positions that are not evenly spaced
     return step if (positions[1:] - positions[:-1] == step).all() else 0
 
 

@@ -53,7 +53,7 @@ def five_digits() -> npt.NDArray[np.bytes_]:
 
 
 def stored_digits(properties: Buffer) -> bytes | None:
-    """The ten digits of the CRC property that ends a property string, None if there is none."""
+    """The ten digits of the CRC property that ends a property string, or None without one."""
     last = bytes(properties[-CRC_PROPERTY_BYTES:])
     if len(last) == CRC_PROPERTY_BYTES and last.startswith(CRC_PROPERTY_START) and last.endswith(CRC_PROPERTY_END):
         return last[_DIGITS]

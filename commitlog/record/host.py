@@ -17,7 +17,7 @@ class Host(NamedTuple):
 
     @classmethod
     def of(cls, text: str, port: int) -> Host:
-        """From an address as text. Raises RecordError if it is no IPv4 or IPv6 address."""
+        """Makes a host from an address as text. Raises RecordError if it is not IPv4 or IPv6."""
         try:
             return cls(socket.inet_pton(socket.AF_INET6 if ":" in text else socket.AF_INET, text), port)
         except OSError:
@@ -25,7 +25,7 @@ class Host(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> Host:
-        """From the 8 or 20 bytes that `encode` makes."""
+        """Makes a host from the 8 or 20 bytes that `encode` makes."""
         return cls(data[:-PORT_BYTES], I32.unpack(data[-PORT_BYTES:])[0])
 
     @property
@@ -46,6 +46,6 @@ class Host(NamedTuple):
 def message_id(store_host: Host, physical_offset: int) -> str:
     """RocketMQ's offset message id: address, port and offset as upper-case hex.
 
-    It has 32 characters, with an IPv6 host 56.
+    It has 32 characters, or 56 with an IPv6 host.
     """
     return (store_host.encode() + I64.pack(physical_offset)).hex().upper()

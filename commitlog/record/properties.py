@@ -1,7 +1,7 @@
 """Topics, properties and tags: the parts of a record that are text.
 
 Properties are one UTF-8 string on disk, `name 0x01 value 0x02` repeated (RocketMQ's
-MessageDecoder); the names that RocketMQ gives a meaning of its own are those of its MessageConst.
+MessageDecoder). The names with a meaning in RocketMQ are those of its MessageConst.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from commitlog.record.layout import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX, Bu
 
 NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR = "\x01", "\x02"
 TOPIC_BYTES_MAX = 255
-"""A topic is a directory's name in the consume queue, and file systems end names there."""
+"""A topic is a directory's name in the consume queue, and file systems allow no longer names."""
 
 RESERVED_NAMES = frozenset(
-    # MessageConst.STRING_HASH_SET, and what else RocketMQ reads or writes
+    # MessageConst.STRING_HASH_SET, and other names that RocketMQ reads or writes
     {
         "KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP",
         "MIN_OFFSET", "MAX_OFFSET", "BUYER_ID", "ORIGIN_MESSAGE_ID", "TRANSFER_FLAG", "CORRECTION_FLAG",
@@ -43,11 +43,10 @@ _TOPIC = re.compile(r"[%|A-Za-z0-9_.-]+")
 
 
 def check_topic(topic: str) -> bytes:
-    """The topic's bytes, if RocketMQ's TopicValidator takes it: `[%|A-Za-z0-9_.-]+`, 1 to 255 of
-    them.
+    """The topic's bytes, if RocketMQ's TopicValidator accepts it.
 
-    Raises IllegalTopic; `.` and `..` are refused as well, because a topic is also a directory's
-    name.
+    It accepts `[%|A-Za-z0-9_.-]+`, 1 to 255 bytes. `.` and `..` are refused as well, because a
+    topic is also a directory's name. Raises IllegalTopic.
     """
     if not isinstance(topic, str):
         raise IllegalTopic(f"a topic is a str, not {type(topic).__name__}")
@@ -91,10 +90,9 @@ def encode_properties(
 ) -> bytes:
     """The property string: KEYS, TAGS, WAIT=false unless `wait`, then the user's properties.
 
-    Each property ends with 0x02.
-    An empty `keys` or `tags` is the same as none. Raises IllegalProperty for what can't be stored
-    or has one of RocketMQ's own names, PropertiesTooLarge above 32,767 bytes (with the CRC, where
-    `append_crc`).
+    Each property ends with 0x02. An empty `keys` or `tags` is the same as none. Raises
+    IllegalProperty for a property that can't be stored or has one of RocketMQ's own names, and
+    PropertiesTooLarge above 32,767 bytes (including the CRC, if `append_crc` is set).
     """
     text = ""
     if keys is not None and keys != "":
@@ -165,9 +163,9 @@ def encode_keyed_properties(
 def decode_properties(data: Buffer) -> dict[str, str]:
     """Names and values as RocketMQ's parser sees them, in their order.
 
-    It accepts a missing last separator, drops pairs with an empty name or value (or none at all),
-    keeps the last of two with one name, and puts U+FFFD where bytes are no UTF-8. Nothing is an
-    error here.
+    It accepts a missing last separator. It drops pairs whose name or value is empty or missing. If
+    two pairs have the same name, it keeps the last one. It puts U+FFFD in place of bytes that are
+    not UTF-8. Nothing is an error here.
     """
     found: dict[str, str] = {}
     for pair in str(data, "utf-8", "replace").split(PROPERTY_SEPARATOR):
@@ -179,8 +177,9 @@ def decode_properties(data: Buffer) -> dict[str, str]:
 
 @lru_cache(maxsize=4096)
 def _java_hash(text: str) -> int:
-    """Java's String.hashCode: sum of unit[i] * 31^(n-1-i) over UTF-16 units, wrapping at 32 bits,
-    signed.
+    """Java's String.hashCode, a signed number of 32 bits.
+
+    It is the sum of unit[i] * 31^(n-1-i) over the UTF-16 units, wrapping at 32 bits.
     """
     units = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), "<u2").astype(np.uint32)
     powers = np.full(len(units), 31, np.uint32)
@@ -190,7 +189,5 @@ def _java_hash(text: str) -> int:
 
 
 def tags_code(tags: str | None) -> int:
-    """The consume queue's tags code, a signed 32-bit number: Java's hashCode; none and empty give
-    0.
-    """
+    """The consume queue's tags code: Java's hashCode of the tags, or 0 for None and empty tags."""
     return _java_hash(tags) if tags else 0

@@ -118,7 +118,7 @@ class RecordEncoder:
         self._topic = topic
 
     def _learn(self, topic: bytes, properties: bytes) -> None:
-        self._properties = None  # an exception in between leaves nothing remembered, not a mixture
+        self._properties = None  # so an exception in between leaves nothing, and not a mixture
         if topic != self._topic:
             self._learn_topic(topic)
         stored = properties
@@ -132,7 +132,7 @@ class RecordEncoder:
         self._properties = properties
 
     def size(self, topic: bytes, body: bytes | memoryview, properties: bytes) -> int:
-        """TOTALSIZE in bytes, the CRC property included. Raises IllegalTopic, PropertiesTooLarge."""
+        """TOTALSIZE in bytes, with the CRC property. Raises IllegalTopic, PropertiesTooLarge."""
         if properties != self._properties or topic != self._topic:
             self._learn(topic, properties)
         return self._overhead + len(body)
@@ -140,8 +140,8 @@ class RecordEncoder:
     def tails(self, topic: bytes, properties: Sequence[bytes]) -> list[bytes]:
         """The bytes from TOPICLEN to PROPS of records of one topic, without the CRC property.
 
-        The properties are such as `encode_properties` makes: none is too long, and each ends with
-        its separator. Raises IllegalTopic.
+        `encode_properties` must have made the properties, so that none is too long and each ends
+        with its separator. Raises IllegalTopic.
         """
         self._learn(topic, b"")
         part, crc_bytes = self._topic_part, self._crc_bytes
@@ -165,8 +165,8 @@ class RecordEncoder:
 
         The encoder sets the host bits of `sys_flag`, and the queue offset 0 of PREPARED and
         ROLLBACK. It takes topic and properties as they are; check_topic and encode_properties make
-        good ones. Properties without their last separator get one where the CRC property follows,
-        as in RocketMQ. Raises IllegalTopic, PropertiesTooLarge, MessageTooLarge (beyond 31 bits),
+        good ones. If the CRC property follows, properties without their last separator get one, as
+        in RocketMQ. Raises IllegalTopic, PropertiesTooLarge, MessageTooLarge (beyond 31 bits),
         RecordError (a number beyond its field).
         """
         if properties != self._properties or topic != self._topic:
@@ -247,10 +247,11 @@ class Record:
 
 
 def topic_fault(topic: bytes) -> str | None:
-    """Why these bytes can't be a stored topic; None if they can.
+    """Why these bytes can't be a stored topic, or None if they can.
 
-    RocketMQ's store takes more than its brokers do (any UTF-8), so only what could not be a
-    directory is refused: what comes from a disk must never lead out of the consume queues.
+    RocketMQ's store accepts any UTF-8, which is more than its brokers accept. So only names are
+    refused that a directory can't have: a topic from a disk must never lead out of the consume
+    queues.
     """
     if not topic or len(topic) > TOPIC_BYTES_MAX:
         return f"topic of {len(topic)} bytes"
@@ -273,14 +274,13 @@ def decode(
     check_crc: bool = True,
     require_crc: bool = False,
 ) -> Record:
-    """The record at `position` (bytes) of a buffer, none of it beyond `limit` (default: the
-    buffer's end).
+    """The record at `position` (bytes) of a buffer.
 
-    Every length is checked before it is used. `physical_offset` and `queue_id`, where given, are
-    those that the record must have at its place. `check_crc` verifies the whole-record CRC, or the
-    body's where there is none. `require_crc` takes a record without a whole-record CRC for torn:
-    that is right where a log was always written with it. Raises CorruptRecord with reason and
-    offset.
+    No part of it may be beyond `limit` (default: the buffer's end). Every length is checked before
+    it is used. If `physical_offset` and `queue_id` are given, the record must have them.
+    `check_crc` verifies the whole-record CRC, or the body's if there is none. `require_crc` takes a
+    record without a whole-record CRC for torn. That is right for a log that was always written with
+    it. Raises CorruptRecord with reason and offset.
     """
     place = position if physical_offset is None else physical_offset
     end = len(buffer) if limit is None else min(limit, len(buffer))
@@ -289,7 +289,7 @@ def decode(
             return _decode(view, position, end, physical_offset, queue_id, check_crc, require_crc)
         except _Fault as fault:
             reason: str = fault.args[0]
-    # raised out here, so that no traceback keeps a view of a mapping that its owner wants to close
+    # raised here, so that no traceback keeps a view of a mapping that its owner wants to close
     raise CorruptRecord(reason, place)
 
 

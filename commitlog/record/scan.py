@@ -22,7 +22,7 @@ This bounds memory. Larger tables are slower too, because they do not stay in th
 """
 
 _RUN_LEAST = 16
-"""numpy compares runs of at least so many records of one size; shorter runs are walked."""
+"""Runs of at least this number of records of one size are compared by numpy, others are walked."""
 _WALK_MOST = 2048
 _size = I32.unpack_from
 
@@ -43,11 +43,11 @@ def scan(
     """The records in [start, end) of a buffer as a table.
 
     `base_offset` is the physical offset of the buffer's first byte. A record counts only if its
-    size, magic, physical offset and (where given) queue id are those of its place, and if its CRCs
-    hold. `check_crc` and `require_crc` mean what they mean for `record.decode`. `segment_end`,
-    where known, is the position at which the segment ends: a BLANK must reach it exactly. Nothing
-    beyond `end` is read. Call again from `stop_position` while `stop` is FULL. Damage raises
-    nothing: `stop` and `reason` tell of it.
+    size, magic, physical offset and (if given) queue id are those of its place, and if its CRCs
+    hold. `check_crc` and `require_crc` mean the same as for `record.decode`. `segment_end`, if
+    known, is the position at which the segment ends: a BLANK must reach it exactly. Nothing beyond
+    `end` is read. Call again from `stop_position` while `stop` is FULL. Damage raises nothing:
+    `stop` and `reason` tell of it.
     """
     gatherer = RecordGatherer(buffer, base_offset, queue_id, check_crc, require_crc)
     end = min(end, len(gatherer.view))
@@ -64,7 +64,7 @@ def scan(
 
 
 def _walk(buffer: Buffer, start: int, end: int, max_records: int, max_bytes: int) -> tuple[Ints, int]:
-    """The positions of what may be records by their sizes, and where the last of them ends."""
+    """The positions of possible records, judged by their sizes, and where the last of them ends."""
     found: list[Ints] = []
     room, last = max_records, min(end, start + max_bytes)
     position, walk_next = start, _RUN_LEAST
@@ -75,7 +75,7 @@ def _walk(buffer: Buffer, start: int, end: int, max_records: int, max_bytes: int
             found.append(np.arange(run, dtype=np.int64) * size + position)
             position, room, walk_next = position + run * size, room - run, _RUN_LEAST
             continue
-        # so few bytes can't begin more records than there is room for
+        # these bytes are so few that they can't begin more records than there is room for
         before = min(last, position + min(room, walk_next) * RECORD_BYTES_MIN)
         walked, position, done = _walk_some(buffer, position, before, end)
         found.append(np.array(walked, np.int64))

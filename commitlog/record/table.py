@@ -1,7 +1,7 @@
 """Records as columns: numpy gathers them from a segment's bytes and checks them column by column.
 
-A record is good here exactly if `record.decode` takes it. Where one fails here, `decode` is asked
-for the reason.
+A record is good here exactly if `record.decode` accepts it. If a record fails here, `decode` gives
+the reason.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ Columns = dict[str, npt.NDArray[Any]]
 
 _BORN_V6_BIT, _STORE_V6_BIT = (flag.bit_length() - 1 for flag in (SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6))
 _TOPIC_ROUNDS = 64
-"""numpy finds so many topics of a table, one round each; later ones are taken record by record."""
+"""numpy finds this number of topics of a table, one in each round.
+
+The records of further topics are taken one by one.
+"""
 
 
 class Stop(Enum):
@@ -62,11 +65,12 @@ class Stop(Enum):
     ZERO = "zero"
     """Nothing was written from here on."""
     PARTIAL = "partial"
-    """A record that begins well and reaches beyond `end`: it is not all there yet, or its size is
-    damaged.
+    """A record begins well and reaches beyond `end`.
+
+    It is not complete yet, or its size is damaged.
     """
     CORRUPT = "corrupt"
-    """Bytes that are no record of this place; `reason` says why."""
+    """The bytes are not a record of this place. `reason` says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +114,13 @@ class RecordTable:
     @property
     def in_queue(self) -> Mask:
         """Which records get a consume queue entry: all but PREPARED and ROLLBACK."""
-        # both have bit 0x4, the other two have not
+        # both have bit 0x4, and the other two kinds do not
         mask: Mask = (self.sys_flags & Transaction.PREPARED) == 0
         return mask
 
 
 class RecordGatherer:
-    """Makes a table of a buffer's records; its fields are what the place demands of each record."""
+    """Makes a table of a buffer's records. Its fields are what every record there must have."""
 
     def __init__(
         self, buffer: Buffer, base_offset: int, queue_id: int | None, check_crc: bool, require_crc: bool
@@ -134,9 +138,9 @@ class RecordGatherer:
         return self.gather(dtype, positions).astype(np.int64)
 
     def tabulate(self, positions: Ints, sizes: Ints) -> RecordTable:
-        """The table of the records at these positions, all of them within the buffer.
+        """The table of the records at these positions, all of which are within the buffer.
 
-        It ends before the first bad record (CORRUPT), or has all of them (END).
+        It ends before the first bad record (CORRUPT), or has all records (END).
         """
         columns: Columns = {"positions": positions, "sizes": sizes}
         for check in (self._heads, self._bodies, self._topic_sizes, self._properties):
@@ -166,7 +170,7 @@ class RecordGatherer:
         )
 
     def fault(self, position: int, end: int) -> str:
-        """Why the bytes in [position, end) are no record, in decode's words."""
+        """Why the bytes in [position, end) are not a record, in the words of `decode`."""
         try:
             decode(
                 self.view.data,
@@ -182,7 +186,7 @@ class RecordGatherer:
         return "its size is not the one that was expected"
 
     def why_stopped(self, position: int, end: int, segment_end: int | None) -> tuple[Stop, str]:
-        """What is at the position where the walk ended: END for a record, or where nothing is left."""
+        """What is at the position where the walk ended. END means a record, or nothing is left."""
         left = end - position
         if left == 0:
             return Stop.END, ""
@@ -272,7 +276,7 @@ class RecordGatherer:
             if len(topics) < _TOPIC_ROUNDS:
                 left = np.flatnonzero((index < 0) & (sizes == sizes[first]))
                 names = self.gather(f"S{sizes[first]}", positions[left])
-                # all of one length, so it does no harm that numpy leaves zeros at the end out
+                # all have one length, so it does no harm that numpy drops zeros at the end
                 same = left[names == names[0]]
             else:
                 same = np.array([first])
@@ -284,10 +288,10 @@ class RecordGatherer:
         return topics, good
 
     def _crcs(self, columns: Columns) -> Mask:
-        """Which records have CRCs that hold.
+        """Which records have correct CRCs.
 
-        The whole-record CRC covers the body and BODYCRC. Where it holds, the CRC of the body is not
-        computed as well.
+        The whole-record CRC covers the body and BODYCRC. If it is correct, the CRC of the body is
+        not computed.
         """
         good: Mask = columns["has_crc"].copy()
         index = slice(None) if good.all() else np.flatnonzero(good)
@@ -304,8 +308,8 @@ class RecordGatherer:
 
     def _has_crc(self, columns: Columns) -> Mask:
         """Which records end with the CRC property."""
-        # a record without properties is at least as long as the CRC property: no place is outside
-        # the buffer
+        # Even a record without properties is at least as long as the CRC property, so every place
+        # is inside the buffer.
         places = columns["positions"] + columns["sizes"] - CRC_PROPERTY_BYTES
         columns["tails"] = tails = self.gather(f"V{CRC_PROPERTY_BYTES}", places).view(CRC_PROPERTY)
         has: Mask = columns["properties_sizes"] >= CRC_PROPERTY_BYTES

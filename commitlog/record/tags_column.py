@@ -1,8 +1,8 @@
 """The tags codes of many property strings at once.
 
 The code of each string is `tags_code(decode_properties(...).get("TAGS"))`, but the pairs are not
-made. 0x02 always ends a pair. So a pair named TAGS is where `TAGS` 0x01 stands at the start of a
-string or after 0x02, and nowhere else.
+made. 0x02 always ends a pair. So a pair is named TAGS exactly if `TAGS` 0x01 stands at the start of
+a string or after 0x02.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from commitlog.record.properties import tags_code
 
 _NAME = b"TAGS\x01"
 _SAME_BYTES_MAX = 8 << 20
-"""Strings of one length are gathered if they have at most so many bytes in all."""
+"""Strings of one length are gathered if they have at most this number of bytes in all."""
 
 
 def tags_codes_of(view: ByteArray, positions: Ints, sizes: Ints) -> Ints:
@@ -29,7 +29,7 @@ def tags_codes_of(view: ByteArray, positions: Ints, sizes: Ints) -> Ints:
     size, total = int(sizes[0]), int(sizes.sum())
     if total <= _SAME_BYTES_MAX and (sizes == size).all():
         strings = gather(view, f"S{size}", positions)
-        same = bool((strings == strings[0]).all())  # as a batch has them
+        same = bool((strings == strings[0]).all())  # they are in a batch
         flat = strings[:1].view(np.uint8) if same else strings.view(np.uint8)
         sizes = sizes[:1] if same else sizes
     else:
@@ -44,7 +44,7 @@ def _codes_of_joined(flat: ByteArray, sizes: Ints) -> Ints:
     codes = np.zeros(len(sizes), np.int64)
     if len(flat) < len(_NAME):
         return codes
-    # three of the five bytes leave nearly no wrong places, and there all five are compared
+    # three of the five bytes leave only few wrong places; all five are compared at these
     hits = np.flatnonzero((flat[4:] == _NAME[4]) & (flat[3:-1] == _NAME[3]) & (flat[2:-2] == _NAME[2]))
     hits = hits[gather(flat, "S5", hits) == _NAME]
     ends = np.cumsum(sizes)
@@ -53,7 +53,7 @@ def _codes_of_joined(flat: ByteArray, sizes: Ints) -> Ints:
     values = hits + len(_NAME)
     separators = np.append(np.flatnonzero(flat == 2), len(flat))
     value_ends = np.minimum(separators[np.searchsorted(separators, values)], stops)
-    # a pair of its own, with a value that is not empty (readers drop those) and in the same string
+    # a whole pair in the same string, with a value that is not empty (readers drop empty ones)
     good = ((hits == starts) | (flat[hits - 1] == 2)) & (value_ends > values)
     rows, values, lengths = rows[good], values[good], (value_ends - values)[good]
     last = np.append(rows[1:] != rows[:-1], True) if len(rows) else np.empty(0, np.bool_)  # the last one counts

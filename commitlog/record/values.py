@@ -19,8 +19,9 @@ _ARROW_OFFSETS = {"binary": np.int32, "large_binary": np.int64}
 class Bodies:
     """The bodies of a batch with their sizes, in one form for all that a user may give.
 
-    Attributes: `count`; `total_bytes` of all bodies; `size` of each body where all have one size,
-    else None.
+    - `count`: how many bodies
+    - `total_bytes`: the bytes of all bodies
+    - `size`: the size of each body if all have the same size, otherwise None
     """
 
     def __init__(self, count: int, total_bytes: int, size: int | None) -> None:
@@ -31,12 +32,12 @@ class Bodies:
 
     @classmethod
     def of(cls, bodies: Any) -> Bodies:
-        """From a sequence of bytes, a numpy array of shape (count, bytes) and dtype uint8, or an
-        Arrow binary array (binary, large_binary, fixed_size_binary; chunked or not; pyarrow itself
-        is not imported).
+        """Makes the bodies of a batch from a sequence of bytes, a numpy array or an Arrow array.
 
-        Raises IllegalMessage for anything else, and RecordError for an Arrow array that holds
-        nulls.
+        The numpy array has the shape (count, bytes) and the dtype uint8. The Arrow array has the
+        type binary, large_binary or fixed_size_binary, and may be chunked; pyarrow itself is not
+        imported. Raises IllegalMessage for anything else, and RecordError for an Arrow array that
+        holds nulls.
         """
         if isinstance(bodies, Bodies):
             return bodies
@@ -112,7 +113,7 @@ class Bodies:
 
     @property
     def sizes(self) -> Ints:
-        """Size of each body in bytes, int64."""
+        """The size of each body in bytes, as int64."""
         if self._sizes is None:
             self._sizes = np.full(self.count, self.size or 0, np.int64)
         return self._sizes
@@ -134,7 +135,7 @@ class Bodies:
         return [b""] * (stop - start) if rows is None else rows.tolist()
 
     def rows(self, start: int, stop: int) -> npt.NDArray[np.void] | None:
-        """The bodies [start, stop) of one size as items of numpy; None where they are empty."""
+        """The bodies [start, stop) of one size as items of numpy, or None if they are empty."""
         if not self.size:
             return None
         if self._matrix is not None:
@@ -162,7 +163,7 @@ class Bodies:
 
 
 def _refuse(bodies: Sequence[Any]) -> NoReturn:
-    """Raises IllegalMessage that names the first body that is not bytes."""
+    """Raises an IllegalMessage that names the first body that is not bytes."""
     for index, body in enumerate(bodies):
         if not isinstance(body, bytes | bytearray | memoryview):
             hint = (
