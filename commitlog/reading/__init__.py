@@ -1,1 +1,4 @@
-"""From a store's files and positions to messages: limits, indexes, walks and scans of the log, named readers. Private."""
+"""Turns a store's files and positions into messages. Private.
+
+Limits, indexes, walks and scans of the log, and named readers are here.
+"""

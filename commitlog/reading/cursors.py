@@ -20,7 +20,7 @@ from commitlog.record.record import decode
 
 _ENTRIES_AT_ONCE = 1_000
 NOTHING_YET = Message("", -1, -1, None, b"", {}, None, -1, -1, -1, "", {})
-"""Stands for "no message at the moment" among messages; it sorts before every message."""
+"""Means "no message at the moment" among messages. It sorts before every message."""
 
 
 class LaneCursor:
@@ -54,9 +54,9 @@ class LaneCursor:
                 self.where = min(self.where, self._place(topic, offset))
 
     def _place(self, topic: str, offset: int) -> int:
-        """Where a walk may begin that has to meet this record.
+        """Where a walk must begin to meet this record.
 
-        It is the log's first offset where the record's entry can't be believed.
+        It is the log's first offset if the record's entry can't be believed.
         """
         known = self._index.queues[topic]
         if offset >= known.indexed:
@@ -73,8 +73,7 @@ class LaneCursor:
     def _open(self, base: int) -> Buffer:
         """The bytes of a segment.
 
-        Raises DataLoss where retention has deleted what this reader has not read yet, and
-        DamagedFile.
+        Raises DataLoss if retention has deleted what this reader has not read yet, and DamagedFile.
         """
         try:
             return self._segments.open(base)
@@ -112,7 +111,7 @@ class LaneCursor:
             self._left_out.tell(self._missing())
 
     def _messages(self, step: Step) -> Generator[Message, None, bool]:
-        """The wanted messages of a step; returns False where it stopped at damage."""
+        """The wanted messages of a step. Returns False if it stopped at damage."""
         table = step.table
         wanted = table.in_queue.copy()
         for number, topic in enumerate(table.topics):
@@ -143,7 +142,7 @@ class LaneCursor:
         return True
 
     def _begin_counting(self) -> None:
-        """Notes the first queue offset of each topic, to count what is missing from it on.
+        """Notes the first queue offset of each topic, from which missing messages are counted.
 
         Queue offsets have no gaps, so an offset that is not given out is missing.
         """

@@ -1,7 +1,7 @@
 """The next queue offsets of a lane's topics, for a new lessee of the lane.
 
-They come from the consume queues where those are proven, else from the log. A queue's end is proven
-where its last entry names a record of its topic, lane and offset. No queue is missing where all
+They come from the consume queues if those are proven, otherwise from the log. A queue's end is
+proven if its last entry names a record of its topic, lane and offset. No queue is missing if all
 ends add up to what the dispatcher has counted. Otherwise the log is walked, so that no queue offset
 is ever given out twice.
 """

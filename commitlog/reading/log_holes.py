@@ -22,7 +22,7 @@ from commitlog.record.layout import Buffer
 from commitlog.shm.layout import segment_start
 
 _LOOKS = 3
-"""Retention may remove a file during a search. Then the files are listed again, so many times."""
+"""How often the files are listed again if retention removes a file during a search."""
 
 
 @dataclass(frozen=True, slots=True)

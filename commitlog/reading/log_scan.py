@@ -51,13 +51,13 @@ from commitlog.shm.layout import segment_start
 _BLOCK_BYTES = 1 << 20
 _SAMPLE_RECORDS = 64
 _DOUBLE_CHECKS = 4
-"""A search ends when its CRCs of wrong places covered the segment's bytes so many times."""
+"""A search ends when its CRCs of wrong places covered the segment's bytes this number of times."""
 _PROPERTIES = re.compile(rb"(?:[^\x01\x02]+\x01[^\x01\x02]*\x02)*(?:[^\x01\x02]+\x01[^\x01\x02]*)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The bytes [start, end) of a log hold no record. The last gap ends the log, and may be empty."""
+    """The bytes [start, end) of a log hold no record. The last gap of a log may be empty."""
 
     start: int
     end: int
@@ -68,7 +68,7 @@ class Gap:
     last: bool
     """Whether no record follows."""
     claimed_end: int
-    """Where the record that seems to begin at `start` would end; `start` where nothing seems to."""
+    """The end of the record that seems to begin at `start`; `start` if none seems to begin."""
 
 
 @dataclass
@@ -201,7 +201,7 @@ class LogScan:
     def gap(self, where: int, reason: str, *, passes_file: bool = False) -> Gap:
         """The gap from `where` to the next good record or BLANK, or to the end of the last file.
 
-        `passes_file`: it ends in a later file, because this file can't be read.
+        `passes_file` says that it ends in a later file, because this file can't be read.
         """
         segments, size = self.segments, self.segments.size
         base = segment_start(where, size)
@@ -228,7 +228,7 @@ class LogScan:
         return Gap(where, end, str(path), reason, dirty=True, last=False, claimed_end=claimed)
 
     def _claimed_end(self, base: int, position: int) -> int:
-        """Where the record at `position` ends if its head is plausible; else where it starts."""
+        """Where the record at `position` ends if its head is plausible, otherwise its start."""
         size, mapped = self.segments.size, self.segments.map(base)
         if size - position < RECORD_BYTES_MIN:
             return base + position
@@ -269,9 +269,10 @@ class LogScan:
 
 
 def _size_by_lengths(mapped: mmap.mmap, position: int, magic: int) -> int:
-    """The size of a record by the lengths within it; 0 if it is no good record with that size.
+    """The size of a record by the lengths within it; 0 if it is not a good record with that size.
 
-    Only its TOTALSIZE may be damaged, and then name the end of a later record.
+    This finds a record of which only TOTALSIZE is damaged, so that it names the end of a later
+    record.
     """
 
     def number(at: int, width: int) -> int:
@@ -318,7 +319,7 @@ def _in_good_order(properties: bytes) -> bool:
         return False
     start, end = len(CRC_PROPERTY_START), CRC_PROPERTY_BYTES - len(CRC_PROPERTY_END)  # the digits are between them
     unchanging = zip(tail[:start] + tail[end:], CRC_PROPERTY_START + CRC_PROPERTY_END, strict=True)
-    if sum(a == b for a, b in unchanging) >= 5:  # of ten bytes: a few of them were damaged
+    if sum(a == b for a, b in unchanging) >= 5:  # of the ten bytes, only a few were damaged
         return False
     name = properties.rstrip(b"\x02").rpartition(b"\x02")[2].partition(b"\x01")[0]
     if min(name, default=32) < 32 or _looks_like_crc(name):
@@ -331,9 +332,9 @@ def _in_good_order(properties: bytes) -> bool:
 
 
 def _looks_like_crc(name: bytes) -> bool:
-    """Whether a property's name is the CRC's, but for a few bytes that were lost or added."""
+    """Whether a property's name is the CRC's, except for a few bytes that were lost or added."""
     wanted = CRC_PROPERTY_NAME
-    if not 5 <= len(name) <= 11 or len(set(name) & set(wanted)) < 4:  # quick: most names
+    if not 5 <= len(name) <= 11 or len(set(name) & set(wanted)) < 4:  # rules most names out quickly
         return False
     return SequenceMatcher(None, name, wanted).ratio() > 0.6
 

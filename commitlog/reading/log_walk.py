@@ -21,7 +21,7 @@ WALK_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Some records of one segment, and where the log goes on behind them (a record's start, bytes)."""
+    """Some records of one segment. `next_where` is the log offset at which the log goes on."""
 
     table: RecordTable
     next_where: int

@@ -1,7 +1,7 @@
 """Readers that the store knows by name, and how far each has come: `STORE/readers/<name>.json`.
 
-    {"name": "billing", "store": "<store id>", "moved_ms": 1790000000000, "offsets": {"orders":
-    {"0": 42, "1": 7}}}
+    {"name": "billing", "store": "<store id>", "moved_ms": 1790000000000,
+     "offsets": {"orders": {"0": 42, "1": 7}}}
 
 An offset is the queue offset of the next message that the reader needs of a topic in a lane. A lane
 without an offset counts as 0: the reader has not seen anything of it yet. More fields, where they
@@ -16,13 +16,13 @@ are needed:
     "members": [1, 3]       only lanes whose number modulo 3 is 1 are read
 
 Retention keeps what a named reader needs, so a reader that is gone for good has to be removed.
-Only its owner matches a pattern, because a regular expression may take for ever. For everybody else
-a topic may match if it is neither among the offsets nor passed over: it is kept from its first
+Only its owner matches a pattern, because a regular expression may take for ever. All others assume
+that a topic may match if it is neither among the offsets nor passed over. It is kept from its first
 message on, until the owner has looked. (The file of an older version has no `passed_over`. It keeps
 more than it needs until its query runs again.)
 
-A file may hold nonsense, so it is checked. One that can't be believed keeps everything: that costs
-space, and harms no other reader and no stage.
+A file may hold nonsense, so it is checked. If a file can't be believed, everything is kept: that
+costs space, and harms no other reader and no stage.
 
 Beside it is `<name>.lock`. Whoever reads under the name holds it locked; the kernel frees it when
 that process dies.
@@ -98,7 +98,7 @@ class NamedReader:
     lanes: LaneChoice = ALL_LANES
 
     def offset(self, topic: str, lane: int) -> int | None:
-        """The next queue offset that it needs; None where it does not read this topic and lane."""
+        """The next queue offset that it needs, or None if it does not read this topic and lane."""
         if lane not in self.lanes:
             return None
         known = self.offsets.get(topic)
@@ -108,7 +108,7 @@ class NamedReader:
         return 0 if self.all_topics or may_match else None
 
     def lag(self, index: TopicIndex) -> Lag:
-        """How many messages it has not read, of those that are there. Deleted ones do not count."""
+        """How many of the present messages it has not read. Deleted messages do not count."""
         found: Lag = {}
         for topic in index.topics():
             for lane, queue in sorted(index.ranges(topic).items()):
@@ -164,7 +164,7 @@ class NamedReaders:
     def remove(self, name: str) -> None:
         """Forgets a reader: nothing is kept for it any more.
 
-        Raises ReaderInUse, and ReaderError where there is no such reader.
+        Raises ReaderInUse, and ReaderError if there is no reader of this name.
         """
         path = self._path(name, "json")
         self.check_is_registered(name)
@@ -179,7 +179,7 @@ class NamedReaders:
             self.let_go(held)
 
     def check_is_registered(self, name: str) -> None:
-        """Raises ReaderError, which lists the readers, where there is none of this name."""
+        """Raises a ReaderError that lists the readers, if there is none of this name."""
         names = self.names()
         if name not in names:
             raise ReaderError(f"{self.directory.path}: no reader {name!r}; there are {', '.join(names) or 'none'}")
@@ -189,8 +189,8 @@ class NamedReaders:
     def hold(self, name: str) -> Lock:
         """Takes the name for this process, until it closes the lock or dies.
 
-        A forked child does not hold it. Raises ReaderInUse where another process holds it,
-        ReaderError where the store may not be written.
+        A forked child does not hold it. Raises ReaderInUse if another process holds it, and
+        ReaderError if this process may not write to the store.
         """
         path = self._path(name, "lock")
         until = self.clock.monotonic_ns() + int(PATIENCE_SECONDS * 1e9)

@@ -1,9 +1,9 @@
-"""What a reader may believe of a consume queue: its begin, its end, and the record of an entry.
+"""What a reader may believe of a consume queue: its start, its end, and the record of an entry.
 
 A bisection over damaged entries may end anywhere, and then messages are missing silently. So each
 probe also looks at the entries beside it: entries that count come first, their physical offsets
-never go back, and there is no empty place among them. Whether the records really exist,
-`record_of_entry` tells: readers ask it about both ends.
+never go back, and there is no empty place among them. `record_of_entry` tells whether the records
+really exist: readers ask it about both ends.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class NamedQueue:
-    """What all records of one consume queue have in common."""
+    """The topic and lane that all records of one consume queue have in common."""
 
     topic: str
     lane: int
@@ -49,7 +49,7 @@ def record_of_entry(
 ) -> Record:
     """The record that entry `offset` of a queue names: `size` bytes at log offset `where`.
 
-    Raises CorruptRecord where there is none, or one of another place, and DamagedFile where its
+    Raises CorruptRecord if there is no record, or one of another place. Raises DamagedFile if its
     segment is missing.
     """
     start = segment_start(where, segments.segment_bytes)
@@ -99,7 +99,7 @@ class QueueBounds:
         """Whether all entries of [begin, top) have to count."""
 
     def find(self) -> tuple[int, int]:
-        """First queue offset, and one past the last; both 0 where there is no file.
+        """The first queue offset, and one past the last. Both are 0 if there is no file.
 
         Raises DamagedFile, OSError.
         """
@@ -135,7 +135,7 @@ class QueueBounds:
         return self._bisect(self._begin, self._top, self._is_old), self._top
 
     def _bisect(self, low: int, high: int, holds: Callable[[Place], bool]) -> int:
-        """The first queue offset in [low, high) where `holds` is false, being true before it."""
+        """The first queue offset in [low, high) for which `holds` is false; before it is true."""
         if low < high and not self._probe(low, holds):
             return low
         return low + bisect_left(range(low, high), True, key=lambda offset: not self._probe(offset, holds))
@@ -169,7 +169,7 @@ class QueueBounds:
 
 
 def total_of_ends(lane: LaneDirectory, first_where: int, end_where: int, channel: FileChannel) -> int:
-    """The sum of the ends of all queues of a lane; −1 where one of them can't be read.
+    """The sum of the ends of all queues of a lane, or −1 if one of them can't be read.
 
     A queue ends behind its last entry below `end_where`.
     """
@@ -185,7 +185,7 @@ def total_of_ends(lane: LaneDirectory, first_where: int, end_where: int, channel
 
 
 def _end_of_small(queue: ConsumeQueue, end_where: int) -> int | None:
-    """Where a queue of few entries ends, with one read; None for a larger queue.
+    """Where a queue of few entries ends, found with one read. None for a larger queue.
 
     Lanes with thousands of topics have small queues.
     """

@@ -52,7 +52,7 @@ Places = dict[tuple[str, int], int]
 class ReaderPosition:
     """The position of one reader; it holds the reader's name from its making to `close`.
 
-    Raises ReaderInUse, and ReaderError where the store may only be read.
+    Raises ReaderInUse, and ReaderError if this process may only read the store.
     """
 
     def __init__(
@@ -256,7 +256,7 @@ class ReaderPosition:
         if self.clock.monotonic_ns() - self._tried_ns < every_ns:
             return
         self._no_child()
-        if self._lock.acquire(blocking=False):  # else another thread is committing
+        if self._lock.acquire(blocking=False):  # otherwise another thread is committing
             try:
                 if not (self._is_writing or self._is_closed):
                     self._write_or_complain()
@@ -275,7 +275,7 @@ class ReaderPosition:
                 self._complaint = text
 
     def _write(self, places: Places) -> None:
-        """Moves the committed places forward to these; none goes back.
+        """Moves the committed places forward to these. No place moves back.
 
         Raises OSError, ReaderError.
         """
@@ -343,9 +343,9 @@ def check_options(
     *,
     one_log: bool,
 ) -> None:
-    """Raises for options of a reader that do not go together.
+    """Checks that the options of a reader go together.
 
-    OptionError, ReaderError (the name is not allowed), IllegalTopic.
+    Raises OptionError, ReaderError (the name is not allowed), IllegalTopic.
     """
     if auto_commit_seconds is not None:
         is_number = isinstance(auto_commit_seconds, int | float) and not isinstance(auto_commit_seconds, bool)
@@ -369,7 +369,7 @@ def check_options(
 
 
 def check_owner(reader: NamedReader, store_id: str, readers: NamedReaders) -> None:
-    """Raises ReaderError where a position is not a Python reader's, or belongs to another store."""
+    """Raises ReaderError if a position is not a Python reader's, or belongs to another store."""
     remove = f"`commitlog readers {readers.directory.path} --remove {reader.name}`"
     if reader.kind != PYTHON:
         raise ReaderError(

@@ -1,6 +1,6 @@
 """Where a consume queue of a RocketMQ begins and ends, even with damaged entries or records.
 
-Its log belongs to all queues and can't be walked instead, so only the entries say what there is.
+Its log belongs to all queues and can't be walked instead, so only the entries say what exists.
 Entries that are damaged, or name damaged records, are within the bounds: whoever reads them meets
 them one by one.
 """
@@ -24,14 +24,14 @@ from commitlog.record.record import Record
 class RecordOf(Protocol):
     """Gives the record that an entry of the queue names.
 
-    Raises CorruptRecord where there is none, or another one; DamagedFile.
+    Raises CorruptRecord if there is no record or another one, and DamagedFile.
     """
 
     def __call__(self, offset: int, *, check_crc: bool = False) -> Record: ...
 
 
 def foreign_bounds(queue: ConsumeQueue, limits: LaneLimits, record: RecordOf) -> tuple[int, int]:
-    """First queue offset, and one past the last; both 0 where there is nothing.
+    """The first queue offset, and one past the last. Both are 0 if the queue is empty.
 
     Raises DamagedFile, OSError.
     """

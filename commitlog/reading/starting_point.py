@@ -4,7 +4,7 @@
 
 It is the language of `Reader(start=)`, `commitlog cat --from` and Spark's startingOffsets. `last N`
 counts in each topic and lane. A plain number is a queue offset for every lane (not for Spark). A
-time means the first message stored at or after it; where there is none, the end. Offsets for single
+time means the first message stored at or after it, or the end if there is none. Offsets for single
 queues are Kafka's JSON, `{"orders": {"0": 42, "1": -2}}`, or the same as a mapping: −1 is the
 latest, −2 the earliest.
 """
@@ -159,7 +159,7 @@ def resolve(start: Start, first: int, end: int, find_by_time: Callable[[int], in
     """The queue offset that a start means in a queue which holds [first, end).
 
     `find_by_time(ms)` gives the offset of the first message stored at or after a time, or None.
-    `ago` has to be turned into a time before (`Start.at`), so that all queues agree on it. `where`
+    `ago` must be turned into a time before (`Start.at`), so that all queues agree on it. `where`
     names the queue in errors. Raises OffsetOutOfRange for a plain offset outside [first, end].
     """
     if start.kind == "earliest":

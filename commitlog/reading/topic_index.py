@@ -1,10 +1,10 @@
 """Which topics and lanes a store has, and which queue offsets of each may be read now.
 
-The consume queues know what is dispatched. What is flushed (or committed) and not dispatched yet is
-found by walking the log, so a slow or dead dispatcher costs readers only time. The order of the
-steps matters: first read `dispatched`, then the ends of the consume queues, then the limit; then
-walk [dispatched, limit). So everything below this `dispatched` is in the queues, and everything
-above it is walked.
+The consume queues know what is dispatched. Records that are flushed (or committed) and not
+dispatched yet are found by walking the log, so a slow or dead dispatcher costs readers only time.
+The order of the steps matters: first read `dispatched`, then the ends of the consume queues, then
+the limit; then walk [dispatched, limit). So everything below this `dispatched` is in the queues,
+and everything above it is walked.
 
 Consume queues are an index, and an index may be damaged. So no entry is believed:
 
@@ -48,11 +48,16 @@ from commitlog.record.record import Record
 from commitlog.shm.layout import segment_start
 
 WALK_RATHER_BYTES = 8192
-"""Bytes for each queue of a lane: when the lane has moved further than this, the ends of all its
-consume queues are read again; a shorter part is walked.
+"""How far a lane may move, in bytes for each of its queues, before the index rather reads queues.
+
+If it has moved further, the ends of all its consume queues are read again. A shorter part is
+walked.
 """
 MARK_BYTES = 1 << 20
-"""Bytes between two marks of a topic above `dispatched`: a reader of a part walks little more."""
+"""Bytes between two marks of a topic above `dispatched`.
+
+With the marks, a reader of a part walks little more than that part.
+"""
 _SEGMENTS_KEPT = 4
 """Segments mapped at a time: queues begin and end in different ones."""
 _REST_BYTES = 1 << 16
@@ -106,7 +111,7 @@ class LaneIndex:
         return limits.committed if self.isolation == "committed" else limits.flushed
 
     def refresh(self) -> bool:
-        """Looks how far the lane is now; returns whether anything moved.
+        """Looks how far the lane has come. Returns whether anything has moved.
 
         If retention deletes what is being looked at, it looks again at what is left. Raises
         DamagedFile, OSError.
@@ -168,7 +173,7 @@ class LaneIndex:
         for piece in self._walk(self._walked_to, limit):
             if isinstance(piece, Step):
                 self._note(piece)
-            elif not piece.is_open:  # else what comes next may close it
+            elif not piece.is_open:  # an open hole may be closed by what comes next
                 self._hole_end = self._walked_to = piece.end
         self.limit = limit
 
@@ -212,7 +217,7 @@ class LaneIndex:
     def next_file(self, topic: str, offset: int, end: int) -> int:
         """The first queue offset in (offset, end) with which a file of the consume queue begins.
 
-        It is `end` where there is none.
+        It is `end` if there is none.
         """
         with self.queue(topic) as queue:
             return min((at for start in queue.starts() if offset < (at := start // ENTRY_BYTES) < end), default=end)
@@ -252,7 +257,7 @@ class LaneIndex:
         self._forget_marks(limits.first)
 
     def _forget_marks(self, first_where: int) -> None:
-        """Drops the marks that the index makes needless; none may point below `first_where`."""
+        """Drops marks that the index makes needless. No mark may point below `first_where`."""
         for known in self.queues.values():
             at = bisect_right(known.marks, (known.indexed, 1 << 63)) - 1
             del known.marks[: max(at, 0)]
@@ -323,7 +328,7 @@ class LaneIndex:
         try:
             return any(any(segments.map(start)[at : at + _REST_BYTES]) for start, at in looks if start in segments)
         except FileNotFoundError:
-            return False  # somebody has started the store since, and it deletes
+            return False  # somebody has started the store since, and retention deletes
 
     # ---- the walk -------------------------------------------------------------------------------
 
@@ -344,7 +349,7 @@ class LaneIndex:
                     f"topic {topic}: the consume queue ends before offset {first:,}, the next in the log"
                 )
             if known is None:
-                # where nothing was deleted, the hole has the others
+                # if nothing was deleted, the other records were in the hole
                 begin = 0 if self._hole_end and self.first <= 0 else first
                 known = self.queues[topic] = QueueRange(begin, end, 0)
                 if begin < first:
@@ -429,7 +434,7 @@ class TopicIndex:
         self._warned = False
 
     def refresh(self) -> bool:
-        """Looks at the store again; returns whether anything moved.
+        """Looks at the store again. Returns whether anything has moved.
 
         Raises DamagedFile, CommitLogError.
         """

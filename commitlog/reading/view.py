@@ -1,8 +1,8 @@
 """How far a store may be read, without asking its stages: the limits of every lane.
 
-While there is a pool, the words in its shared memory say it, whether stages run or have died.
-Without a pool each lane's `positions` file does. Reading never repairs and never writes. Readers,
-Spark and the command line all look through this door.
+While there is a pool, the words in its shared memory have the limits, whether stages run or have
+died. Without a pool, each lane's `positions` file has them. Reading never repairs and never writes.
+Readers, Spark and the command line all use this module.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ class LaneLimits:
     flushed: int
     committed: int
     entries: int = -1
-    """The sum of the consume queues' ends, each behind its last entry below `dispatched`; −1 if not
-    known.
+    """The sum of the ends of all consume queues, or −1 if it is not known.
+
+    A queue ends behind its last entry below `dispatched`.
     """
     stopped_properly: bool = True
-    """False where the store was killed and its pool is gone: the log may go on behind `flushed`."""
+    """False if the store was killed and its pool is gone: the log may go on behind `flushed`."""
 
 
 class LogView(Protocol):
@@ -70,7 +71,7 @@ class LogView(Protocol):
 
     @property
     def live(self) -> bool:
-        """Whether a pool is there: positions move, or will as soon as the stages run again."""
+        """Whether there is a pool: positions move, or will move when the stages run again."""
 
     @property
     def one_log(self) -> bool:
@@ -111,7 +112,7 @@ def is_rocketmq_root(path: str | os.PathLike[str]) -> bool:
 
 
 def attach_control(directory: StoreDirectory, facts: StoreFacts, *, writable: bool = False) -> ControlRegion | None:
-    """The control region of the store's pool; None without a pool that may be opened.
+    """The control region of the store's pool, or None without a pool that may be opened.
 
     A pool of another store at this path does not count.
     """
@@ -137,7 +138,7 @@ def _same_place(pool: PoolPlace) -> bool:
 
 
 class StoreView:
-    """A read-only look at a store; `refresh` follows it through stops and starts.
+    """A read-only view of a store. `refresh` follows it through stops and starts.
 
     Raises StoreNotFound, StoreDamaged, StoreTooNew, StoreRefused.
     """
@@ -218,7 +219,7 @@ class StoreView:
 
 
 class RocketMQView:
-    """A read-only look at a RocketMQ store root, as far as its consume queues go.
+    """A read-only view of a RocketMQ store root, as far as its consume queues reach.
 
     Its one log holds the records of all queue ids. Each id is a lane here: `partition` is what
     RocketMQ calls queueId. All lanes have the limits of the log's files, so entries bound what is
