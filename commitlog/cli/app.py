@@ -91,8 +91,8 @@ def _show_warning(message: Warning | str, category: type[Warning], *_place: obje
 def run_command() -> None:
     """Does what the command line says.
 
-    An error of ours, or of a file that may not be read, is one line on stderr, and the exit code is
-    1. A bug keeps its traceback.
+    An error of ours, or of a file that may not be read, is printed as one line on stderr, and the
+    exit code is 1. A bug keeps its traceback.
     """
     warnings.showwarning = _show_warning
     try:

@@ -50,12 +50,12 @@ def destroy(
         control = attach_control(directory, facts)
         if control is not None:
             control.close()
-        _take_locks(directory, control.region.path if control else None, locks)  # before the question, to the end
+        _take_locks(directory, control.region.path if control else None, locks)  # held during the question, to the end
         if not yes:
             typer.confirm(f"Remove {directory.path} and every message in it?", abort=True)
         if control is not None:
             remove_pool(control.region.path.parent)
-        DISK.unlink(directory.file)  # first: what an interrupted removal leaves is no store any more
+        DISK.unlink(directory.file)  # first: an interrupted removal leaves no store
         shutil.rmtree(directory.path)
     typer.echo(f"removed {directory.path}")
     for pool in strays:
@@ -65,7 +65,7 @@ def destroy(
 def _take_locks(directory: StoreDirectory, control: Path | None, locks: contextlib.ExitStack) -> None:
     """Takes the locks of store, stages and lanes.
 
-    Raises StoreRunning where somebody holds one of them, also where it is held in the pool only.
+    Raises StoreRunning if somebody holds one of them, even if only the lock in the pool is held.
     """
     from commitlog.disk.file_channel import DISK
     from commitlog.disk.locks import stage_at
@@ -85,7 +85,7 @@ def _take_locks(directory: StoreDirectory, control: Path | None, locks: contextl
 def _remove_stray(pool: StrayPool, yes: bool) -> None:
     """Removes the pool of a store that is gone.
 
-    Raises StoreRefused where messages would be lost and `--yes` has kept it from asking.
+    Raises StoreRefused if messages would be lost and, because of `--yes`, the user is not asked.
     """
     if pool.unflushed and yes:
         raise StoreRefused(

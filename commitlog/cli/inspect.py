@@ -38,7 +38,7 @@ def dump(
 
 
 def _progress() -> Callable[[int], None]:
-    """Prints on standard error how far it is, one line a second; nothing in the first second."""
+    """Prints its progress on standard error, one line a second, but nothing in the first second."""
     last = SYSTEM_CLOCK.monotonic_ns()
 
     def tell(where: int) -> None:

@@ -66,9 +66,9 @@ def produce(
 
 
 def _batches(names: list[str], producer: Producer, overhead: int) -> Iterator[list[bytes]]:
-    """Lines as they come, in batches that fit into a segment.
+    """The lines as they arrive, in batches that fit into a segment.
 
-    A line that is too large comes alone.
+    A line that is too large for a batch is alone in its batch.
     """
     for name in names:
         batch: list[bytes] = []

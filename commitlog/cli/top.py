@@ -94,7 +94,7 @@ def _watch(view: StoreView, interval: float, count: int, on_terminal: bool, cloc
         now = Snapshot.take(view, clock)
         text = list(lines(now, earlier))
         if on_terminal:
-            columns, rows = os.get_terminal_size(sys.stdout.fileno())  # zeros where the terminal does not know
+            columns, rows = os.get_terminal_size(sys.stdout.fileno())  # zeros if the terminal does not know its size
             typer.echo(_REDRAW + "\n".join(line[: columns or None] for line in text[: (rows or 25) - 1]))
         else:
             typer.echo("\n".join([*text, ""]) if looks + 1 != count else "\n".join(text))
@@ -103,7 +103,7 @@ def _watch(view: StoreView, interval: float, count: int, on_terminal: bool, cloc
 
 
 def lines(now: Snapshot, earlier: Snapshot) -> Iterator[str]:
-    """One look: the store, its lanes, its stages."""
+    """The lines of one look: the store, its lanes, its stages."""
     facts = now.facts
     seconds = max((now.taken - earlier.taken) / 1e9, 1e-9)
     rates = f"; {_rates(facts)}" if now.durations else ""

@@ -117,7 +117,7 @@ class PlainLines:
         self.stream.flush()
 
     def close(self) -> None:
-        """Nothing to put back."""
+        """Does nothing: there is nothing to restore."""
 
 
 class Dashboard:

@@ -26,7 +26,7 @@ from commitlog.lines import LineSplitter
 
 CHUNK_BYTES = 1 << 18
 LINE_BYTES_MAX = 4 << 20
-"""The largest message there is."""
+"""The largest message that is possible."""
 _MEMORY_BYTES = 64
 
 
@@ -42,7 +42,7 @@ class Tail:
         self._identity = (0, 0)
         self._splitter = LineSplitter(f"--input {path}", LINE_BYTES_MAX)
         self._position = 0
-        self._memory = b""  # the last bytes read: a file written anew in place differs there
+        self._memory = b""  # the last bytes read; they differ in a file that was written anew in place
 
     def read(self) -> list[bytes]:
         """The lines that are there now, at most some hundred kilobytes.
@@ -123,7 +123,7 @@ class Tail:
         try:
             facts = os.stat(self.path)
         except FileNotFoundError:
-            return []  # renamed away, and no new file yet: the old one may still grow
+            return []  # the file was renamed and there is no new one yet: the old one may still grow
         except OSError as error:
             raise IngestError(f"--input {self.path}: {error.strerror}") from error
         if (facts.st_dev, facts.st_ino) == self._identity:

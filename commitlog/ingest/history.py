@@ -44,7 +44,7 @@ class History:
         self._looked_at = 0.0
 
     def start_clock(self) -> None:
-        """Sets the run's time zero, and forgets what an empty batch has reported before it."""
+        """Sets the run's time zero, and forgets what an empty batch has reported before that."""
         self.began = time.monotonic()
         self.spark = Series(("messages",), interval=0)
         self.spark.add(0.0, 0)
@@ -138,7 +138,7 @@ class History:
     def sync_facts(self) -> tuple[float, float | None, float | None]:
         """fsyncs a second in the last seconds, and p50 and p99 of their durations.
 
-        Where there were few, the durations are those of the whole run.
+        If there were few fsyncs, the durations are those of the whole run.
         """
         if not self._window:
             return 0.0, None, None

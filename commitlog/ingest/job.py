@@ -97,7 +97,7 @@ class Job:
     def run(self) -> None:
         """Runs the job; later errors are in `errors`.
 
-        Raises CommitLogError where it could not begin.
+        Raises CommitLogError if it could not begin.
         """
         before = {number: signal.signal(number, self._interrupt) for number in _SIGNALS}
         showwarning = warnings.showwarning
@@ -124,7 +124,7 @@ class Job:
     def _give_up(self, places: Places) -> None:
         """Raises the error of a run that ended before its first message.
 
-        Of the run only the log that explains the error stays.
+        Only the log that explains the error stays.
         """
         if "Spark" in self._failed:
             places.discard_store()
@@ -214,7 +214,7 @@ class Job:
         self.drain_seconds = time.monotonic() - began
         self.phase = "stopping Spark"
         query.link.send({"do": "stop"})
-        if self._running:  # else it has nothing to finish, and its start may take long
+        if self._running:  # otherwise it has nothing to finish, and its start may take long
             self._wait_for(lambda: self._or_given_up(query.link.closed), 60.0)
 
     def _end_children(self) -> None:
@@ -296,7 +296,7 @@ class Job:
             self.phase = message["text"] if not self._running else self.phase
         else:
             self._query_said.add(message["event"])
-            if message["event"] == "looked":  # in an old store the query would miss what was sent earlier
+            if message["event"] == "looked":  # before that, in an old store, the query would miss messages
                 self.producers[0].child.link.send({"do": "warm up"})
 
     def _receive_from_producer(self, producer: ProducerState, message: Message) -> None:
@@ -315,7 +315,10 @@ class Job:
             self.history.flushed_latencies.add(np.asarray(message["flushed_us"], np.float64) / 1000)
 
     def _note_end(self, child: Child) -> None:
-        """A link has ended: expected after a process's last message, else the process has died."""
+        """Handles the end of a link. After a process's last message it is expected.
+
+        Otherwise the process has died.
+        """
         child.wait(1.0)
         code = child.process.returncode
         if child is self._query:

@@ -48,7 +48,7 @@ class Latencies:
         return int(self.counts.sum())
 
     def percentile(self, fraction: float) -> float | None:
-        """The duration (ms) that this fraction of all durations stays below; None without any."""
+        """The duration (ms) that this fraction of all durations is below, or None without any."""
         total = self.total
         if not total:
             return None

@@ -56,7 +56,7 @@ class _Track:
 
     def messages_at(self, position: int) -> float:
         """Messages of this run that end at or below a position."""
-        below = self.pairs[0]  # never above the position: see forget_below
+        below = self.pairs[0]  # is never above the position: see forget_below
         for pair in self.pairs:
             if pair[0] >= position:
                 span = pair[0] - below[0]
@@ -66,7 +66,7 @@ class _Track:
         return float(below[1] - self.messages_at_start)
 
     def forget_below(self, position: int) -> None:
-        """Drops the pairs that no later position can fall between."""
+        """Drops the pairs that are not needed for any later position."""
         while len(self.pairs) > 1 and self.pairs[1][0] <= position:
             self.pairs.popleft()
 

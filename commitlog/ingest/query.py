@@ -1,8 +1,8 @@
 """The Spark process: one streaming query that writes messages to Parquet, one `batch=<id>/` each.
 
 It is a process of its own because Java takes long to start, prints a lot, and must not receive a
-Ctrl-C before the job does. Its output goes to `OUT/spark.log`. What the job has to know comes over
-the link, batch by batch.
+Ctrl-C before the job does. Its output goes to `OUT/spark.log`. After each batch, the link tells the
+job what it must know.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SPARK = {
     "spark.ui.enabled": "false",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.session.timeZone": "UTC",
-    # a long run makes thousands of jobs: what Spark remembers of them would grow for minutes
+    # a long run makes thousands of jobs, and Spark's memory of them would grow for minutes
     "spark.ui.retainedJobs": "50",
     "spark.ui.retainedStages": "50",
     "spark.ui.retainedTasks": "500",
@@ -184,7 +184,7 @@ class QueryProcess:
     def _is_running(self, query: StreamingQuery) -> bool:
         """Whether the query runs.
 
-        Raises IngestError where it has failed. The cause is the last line of what Spark says.
+        Raises IngestError if it has failed. The cause is the last line that Spark has printed.
         """
         if query.isActive:
             return True

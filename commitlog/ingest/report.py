@@ -95,7 +95,7 @@ def _over_time(history: History) -> tuple[dict[str, list[float]], dict[str, list
     width = max(1.0, float(np.ceil(end / _BINS_MAX)))
     edges = np.append(np.arange(0.0, end, width), end)
     if len(edges) > 2 and edges[-1] - edges[-2] < width / 2:
-        edges = np.delete(edges, -2)  # no last bin of a few milliseconds: its rate would be noise
+        edges = np.delete(edges, -2)  # the rate of a last bin of a few milliseconds would be noise
     cumulative = {step: np.interp(edges, [0.0, *seconds], [0.0, *history.steps.column(step)]) for step in STEPS}
     spark_seconds, spark_rows = history.spark.seconds, history.spark.column("messages")
     cumulative["spark"] = np.interp(edges, spark_seconds or [0.0], spark_rows or [0.0])
@@ -122,7 +122,10 @@ def _syncs(history: History) -> dict[str, Any]:
 
 
 def _resources(history: History) -> dict[str, Any]:
-    """Cores in use and private memory over time, by group and in all: does memory stay flat?"""
+    """Cores in use and private memory over time, for each group and for all of them.
+
+    They show whether memory stays flat.
+    """
     series = history.resources
     cores = {group: [round(value, 3) for value in series.column(f"{group}_cores")] for group in GROUPS}
     memory = {group: [int(value) for value in series.column(f"{group}_bytes")] for group in GROUPS}

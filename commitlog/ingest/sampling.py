@@ -1,8 +1,8 @@
 """A producer process that samples the machine: CPU, memory, disks, networks, and every process.
 
-Samples are taken at their own pace, with a small share of the process's time. Messages go out at
-theirs. A message carries the newest sample of one thing. Where more messages are wanted than there
-are new samples, a sample goes out again under a new sequence number; `sampled_at` shows it.
+Samples are taken at their own pace, in a small part of the process's time. Messages are sent at
+another pace. A message carries the newest sample of one thing. If more messages are wanted than
+there are new samples, a sample is sent again under a new sequence number; `sampled_at` shows it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class MachineSource:
             self._sample()
 
     def take(self, limit: int) -> list[Item]:
-        """Up to `limit` messages; never none."""
+        """Up to `limit` messages, and always at least one."""
         items = self._cycle[self._place : self._place + limit]
         self._place += len(items)
         if self._place >= len(self._cycle):
@@ -52,10 +52,10 @@ class MachineSource:
         return items
 
     def sent(self, count: int) -> None:
-        """Nothing to remember: samples are not consumed."""
+        """Does nothing: samples are not consumed."""
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Does nothing: nothing is held open."""
 
     def _sample(self) -> None:
         """Takes one step of the round, then rests in proportion to the time that the step took."""
@@ -90,7 +90,7 @@ class MachineSource:
                 process = self._processes.get(pid)
                 if process is None:
                     process = self._processes[pid] = psutil.Process(pid)
-                    process.cpu_percent(None)  # psutil compares with the last look: the first one has none
+                    process.cpu_percent(None)  # psutil compares with the last look, and the first one has none
                 with process.oneshot():
                     sample = {
                         "kind": "process",

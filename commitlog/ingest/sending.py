@@ -97,7 +97,7 @@ class Sender:
             due = TURN_MESSAGES
             if self.rate:
                 late = (now - began) * self.rate - (self.sequence - before)
-                if late > self.rate * _BEHIND_SECONDS_MAX + 1:  # after a stall no burst follows
+                if late > self.rate * _BEHIND_SECONDS_MAX + 1:  # no burst after a stall
                     began, before, late = now, self.sequence, 1
                 due = min(int(late), TURN_MESSAGES)
             items = source.take(due) if due > 0 else []
@@ -136,7 +136,7 @@ class Sender:
     def _send(self, items: list[Item]) -> int:
         """Sends the items in order.
 
-        Returns how many were accepted: fewer when the job says stop.
+        Returns how many were accepted. These are fewer if the job says stop.
         """
         send, topic, identity = self.producer.send, self.topic, self.identity
         for count, (key, value, headers) in enumerate(items):
@@ -147,7 +147,7 @@ class Sender:
                 if error.receipt is None:
                     self._wait_for_room(error)
                     return count
-                receipt = error.receipt  # it is in the log: a flush came too late, the next one may be in time
+                receipt = error.receipt  # the message is in the log; only its flush came too late
             except RecordError as error:
                 where = headers.get("source", "this machine")
                 raise IngestError(f"message {self.sequence + 1} of {where}: {error}") from error

@@ -1,6 +1,6 @@
 """The verdict: is every message that was sent in the Parquet files exactly once?
 
-It is counted from the files alone. For each producer one byte a message counts how often its
+It is counted from the files alone. For each message of a producer, one byte counts how often its
 sequence number was met. The files are read in batches of rows, so that memory does not grow with
 them.
 """
@@ -19,8 +19,9 @@ EXACTLY_ONCE = "exactly once"
 BATCH_ROWS = 1 << 17
 _NAMED_MAX = 3
 _SLACK = 1 << 20
-"""Sequence numbers this far above what a producer had noted are believed: it may have died before
-the next note.
+"""How far above a producer's last note a sequence number may be and is still believed.
+
+The producer may have died before its next note.
 """
 
 
@@ -64,7 +65,7 @@ class ProducerCount:
 
     @property
     def unnoted(self) -> int:
-        """Messages that a producer sent and did not live to note.
+        """Messages that a producer sent, but died before it could note them.
 
         They are in the files, and no `sent` counts them.
         """

@@ -22,9 +22,9 @@ from commitlog.record.table import RecordTable
 def dump_records(path: str | os.PathLike[str], channel: FileChannel = DISK) -> Iterator[dict[str, Any]]:
     """The records of a store of ours, one of its lanes, or a RocketMQ root, log after log.
 
-    `body` is base64 of the stored bytes (None for no body). `plainBody` is base64 of the unpacked
-    ones, where they were compressed. Damaged ranges are passed over: `verify` names them. Of a
-    running store it shows what is flushed. Raises StoreNotFound.
+    `body` is base64 of the stored bytes (None for no body). If they are compressed, `plainBody` is
+    base64 of the unpacked bytes. Damaged ranges are passed over: `verify` names them. Of a running
+    store it shows what is flushed. Raises StoreNotFound.
     """
     for root in find_roots(path, channel)[0]:
         yield from _dump(root, channel)

@@ -30,7 +30,7 @@ class LogRoot:
     flushed: int | None = None
     """Log offset up to which the log was synced: its recorded end; None where it is not known."""
     first: int = 0
-    """The recorded begin of the log: retention records it before it removes anything."""
+    """The recorded start of the log. Retention records it before it removes anything."""
 
     def scan(self, channel: FileChannel = DISK, *, check_crc: bool = True) -> LogScan:
         """A scan of its log."""
@@ -40,7 +40,7 @@ class LogRoot:
 def find_roots(path: str | os.PathLike[str], channel: FileChannel = DISK) -> tuple[list[LogRoot], list[str]]:
     """The logs at a path in the order of their numbers, and what is wrong with the store itself.
 
-    Raises StoreNotFound where there is no log, StoreTooNew, StoreRefused.
+    Raises StoreNotFound if there is no log, StoreTooNew, StoreRefused.
     """
     path = checked_path(path)
     directory = StoreDirectory(path, channel)
@@ -61,7 +61,7 @@ def find_roots(path: str | os.PathLike[str], channel: FileChannel = DISK) -> tup
 
 
 def _number_of(path: Path) -> int | None:
-    """The number of a lane of ours; None for any other root."""
+    """The number of a lane of ours, or None for any other root."""
     ours = (path / "positions").exists() or (path.parent.name == "lanes" and (path.parents[1] / STORE_FILE).exists())
     return int(path.name) if ours and path.name.isdecimal() else None
 

@@ -1,7 +1,7 @@
-"""Where a stage's time goes: stacks (py-spy), system calls (strace, if there), CPU clocks (/proc).
+"""Where a stage's time goes: stacks (py-spy), system calls (strace, if any), CPU clocks (/proc).
 
 `profile_running` looks at a stage of a running store. `profile_alone` starts `stages.alone` and
-looks at that: one stage works on prepared input, with no other process beside it.
+looks at this process: one stage works on prepared input, with no other process beside it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Clocks:
 
     @classmethod
     def of(cls, pid: int) -> Clocks:
-        """The clocks of a process now. Raises ProfileRefused for one that has ended."""
+        """The clocks of a process now. Raises ProfileRefused if the process has ended."""
         tick = os.sysconf("SC_CLK_TCK")
         try:
             fields = stat_fields(pid)
@@ -131,7 +131,7 @@ def _tool(name: str) -> str | None:
 
 
 def check_profiler() -> str:
-    """The path of py-spy. Raises ProfileRefused where it is not installed."""
+    """The path of py-spy. Raises ProfileRefused if it is not installed."""
     found = _tool("py-spy")
     if found is None:
         raise ProfileRefused("py-spy is not installed: pip install 'pyspark-commitlog[profile]'")
@@ -140,7 +140,7 @@ def check_profiler() -> str:
 
 @contextlib.contextmanager
 def sampling(pid: int, seconds: float, draft: Path) -> Iterator[list[tuple[Stack, int]]]:
-    """Samples a process while the with-block runs, for `seconds`; fills the list when it ends.
+    """Samples a process for `seconds`, while the with-block runs. The list is filled at its end.
 
     Raises ProfileRefused.
     """
@@ -163,7 +163,7 @@ def sampling(pid: int, seconds: float, draft: Path) -> Iterator[list[tuple[Stack
 
 
 def parse_stacks(text: str) -> list[tuple[Stack, int]]:
-    """Reads py-spy's raw format: a line a stack, frames joined by `;`, then its samples."""
+    """Reads py-spy's raw format: a line has a stack, its frames joined by `;`, and its samples."""
     found = []
     for line in text.splitlines():
         frames, _, samples = line.rpartition(" ")
@@ -173,7 +173,7 @@ def parse_stacks(text: str) -> list[tuple[Stack, int]]:
 
 
 def _refusal(pid: int, said: str) -> str:
-    """What py-spy says in many lines, as one."""
+    """The many lines that py-spy prints, as one line."""
     if "ermission" in said or "not permitted" in said:
         try:
             scope = DISK.read_file("/proc/sys/kernel/yama/ptrace_scope", 16).decode().strip()
@@ -191,7 +191,7 @@ def _refusal(pid: int, said: str) -> str:
 def tracing(pid: int) -> Iterator[list[str]]:
     """Counts the system calls of a process while the with-block runs.
 
-    When the block ends, the list has strace's table. It stays empty where there is no strace, or it
+    When the block ends, the list has strace's table. It stays empty if there is no strace, or if it
     is not allowed.
     """
     strace, table = _tool("strace"), list[str]()
@@ -235,7 +235,7 @@ def profile_running(store: Path, stage: str, seconds: float, draft: Path) -> Pro
         before, then = _counters(control, stage), Clocks.of(pid)
         durations = Histogram.load(row, Stage.HISTOGRAM)
         with sampling(pid, seconds, draft) as stacks:
-            pass  # it takes its time
+            pass  # py-spy needs some time
         clocks = Clocks.of(pid) - then
         durations = Histogram.load(row, Stage.HISTOGRAM) - durations
         counters = {name: value - before[name] for name, value in _counters(control, stage).items()}
@@ -298,7 +298,7 @@ def profile_alone(
 
 
 def _profile_of(stage: str, passes: list[dict[str, Any]], stacks: list[tuple[Stack, int]], calls: list[str]) -> Profile:
-    """The profile of the passes alone: between them their input is made anew."""
+    """The profile of the passes alone. Between two passes, their input is made anew."""
     inside = []
     for stack, samples in stacks:
         begin = next((n for n, frame in enumerate(stack) if _PASS_FRAME in frame), None)

@@ -1,7 +1,7 @@
 """Checks logs and consume queues byte by byte, and says what is damaged and where.
 
-It changes nothing. Good is what was written as it stands: a record whose CRC holds, at its place,
-with the consume queue entry that belongs to it.
+It changes nothing. A record is good if its CRC is correct, if it is at its place, and if it has the
+consume queue entry that belongs to it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from commitlog.record.byte_ranges import Ints
 from commitlog.record.table import RecordTable
 
 _FINDINGS_MOST = 1000
-"""Findings listed of one log; more are only counted."""
+"""How many findings of one log are listed. Further ones are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class LaneReport:
     records_behind: int
     """Good records behind the recorded end, which nobody reads yet."""
     bytes_behind: int
-    """Theirs."""
+    """How many bytes these records have."""
 
     @property
     def good(self) -> bool:
@@ -181,7 +181,7 @@ class _Check:
             self._add_finding(file, gap.start, f"{gap.reason}; a torn tail: the next start of the store sets it aside")
 
     def _count(self, table: RecordTable) -> int:
-        """Takes a table in; returns its end as a log offset."""
+        """Counts the records of a table. Returns its end as a log offset."""
         count, end = len(table), self.root.flushed
         if end is not None:
             count = int(np.searchsorted(table.physical_offsets + table.sizes, end, side="right"))
