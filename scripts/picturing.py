@@ -20,15 +20,18 @@ import commitlog
 
 IMAGES = Path(__file__).parent.parent / "docs/images"
 COLORS = 64
-"""Of a picture's palette: a chart has few, and its file is half as large so."""
+"""The size of a picture's palette. A chart has few colours, and this halves its file."""
 WATCHED_SECONDS = 65
-"""So long the producers run before the look: then the windows of ten seconds and a minute are full."""
+"""How long the producers run before `top` looks at them.
+
+Then the windows of ten seconds and a minute are full.
+"""
 RATES = (5_000, 800, 20)
 """Messages a second of each producer."""
 
 
 def picture_of_a_run(directory: Path) -> None:
-    """`commitlog ingest` draws one itself."""
+    """The picture that `commitlog ingest` draws of its run."""
     from PIL import Image
 
     options = ("--seconds", "20", "--report", directory / "run.json", "--store", directory / "store")
@@ -59,7 +62,7 @@ def picture_of_top(directory: Path) -> None:
 
 
 def _send(path: Path, rate: int, ended: Event) -> None:
-    """A hundred times a second, or as often as the rate says."""
+    """Sends a hundred times a second, or less often if the rate is lower."""
     batch = max(rate // 100, 1)
     with commitlog.Producer(path) as producer:
         while not ended.wait(batch / rate):

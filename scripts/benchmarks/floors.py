@@ -19,7 +19,7 @@ from scripts.benchmarks.harness import Sample, Stopwatch
 
 TOPIC = "bench"
 SLICE_BYTES = 1 << 22
-"""Bytes of one pwrite of the floors, as the committer's."""
+"""Bytes of one pwrite of the floors, the same as the committer's."""
 
 
 def body_of(size: int) -> bytes:
@@ -128,7 +128,7 @@ class Overlapped:
             for at in range(0, end, SLICE_BYTES):
                 os.pwrite(fd, view[at : min(at + SLICE_BYTES, end)], at)
                 self._hand_over(fd)
-            self._hand_over(-fd)  # complete: synced once more, then closed
+            self._hand_over(-fd)  # the file is complete: it is synced once more, then closed
         with self.changed:
             self.written = True
             self.changed.notify()

@@ -56,9 +56,9 @@ class Group:
         return statistics.median(values) if values else None
 
     def summary(self, contestant: str, metric: str) -> dict[str, float] | None:
-        """Min, median and max; against the floor the ratio of medians.
+        """Min, median and max, and the ratio of the median to the floor's.
 
-        With that come the least and the greatest ratio of a round.
+        The least and the greatest ratio of one round are added.
         """
         values, floor = self.values(contestant, metric), self.values(self.floor, metric)
         if not values:
@@ -116,7 +116,7 @@ class Bench:
 
     @contextlib.contextmanager
     def clock(self) -> Iterator[Part]:
-        """The part, from begin to end; removes afterwards what it has left on the disk."""
+        """Runs the part from start to end, and removes afterwards what it has left on the disk."""
         began = time.monotonic()
         self.part.load.append(os.getloadavg()[0])
         try:
@@ -159,11 +159,11 @@ class Bench:
         repeats: int = 0,
         **settings: Any,
     ) -> Group:
-        """One round to warm up, then the repeats.
+        """Runs one round to warm up, then the repeats.
 
         A contestant that raises is out and is named with its error; the others go on. `repeats`
-        replaces the run's number, and then there is no round to warm up: for turns that take long
-        and warm up by themselves.
+        replaces the run's number of rounds, and then there is no round to warm up. This is for
+        turns that take long and warm up by themselves.
         """
         warm_ups, repeats = (0, repeats) if repeats else (self.settings.warm_ups, self.settings.repeats)
         group = Group(name, metrics, floor, {**settings, "repeats": repeats})

@@ -28,7 +28,7 @@ FIRST_WARM_UP_SECONDS, WARM_UP_SECONDS = 60, 5
 ones are fast from their start.
 """
 REPEATS, DEFAULT_REPEATS = 3, 4
-"""Fewer rounds than elsewhere: a turn starts a query and warms it up, which takes seconds."""
+"""There are fewer rounds than elsewhere: a turn takes seconds to start a query and warm it up."""
 LATENCY = (Metric("p50", "ms from send to foreachBatch, p50"), Metric("p99", "ms from send to foreachBatch, p99"))
 IDLE = (Metric("query", "of a core, an idle query"), Metric("source", "of a core, what it reads from, idle"))
 _PATIENCE_SECONDS = 60.0

@@ -1,8 +1,9 @@
 """Fills BENCHMARKS.md: a run fills the places between markers; the prose is written by hand.
 
-<!-- bench: run --> when, with which words, on which machine <!-- bench: targets --> every target
-and what was found <!-- bench: parts --> a heading, a picture and the tables of each part <!-- end
---> ends each of them
+- `<!-- bench: run -->`: when, with which options, on which machine
+- `<!-- bench: targets -->`: every target and what was found
+- `<!-- bench: parts -->`: a heading, a picture and the tables of each part
+- `<!-- end -->` ends each of them
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from scripts.benchmarks.report import number_text
 
 COLUMNS = 4
-"""Metrics that a table has room for; each other one has a table of its own below."""
+"""How many metrics one table has room for. Each other metric has its own table below."""
 _MARKED = re.compile(r"(<!-- bench: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

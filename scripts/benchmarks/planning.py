@@ -1,4 +1,6 @@
-"""planning: what a Spark query costs before its first row, and without rows: no Spark, no JVM.
+"""planning: what a Spark query costs before its first row, and without rows.
+
+There is no Spark and no JVM here.
 
 A batch is planned over a stopped store with many lanes and many segments. A stream that has read
 everything asks a running store for more. Spark does the first once for each batch, and the second

@@ -32,7 +32,7 @@ from scripts.benchmarks.workers import workers
 
 SIZE = 1024
 MIXED = tuple(round(10 * 400 ** (number * 37 % 100 / 99)) for number in range(100))
-"""Bodies of 10 B to 4 KB in no order, as many below 200 B as above."""
+"""Sizes of bodies, from 10 B to 4 KB in no order. Half of them are below 200 B."""
 MILLISECONDS = Metric("milliseconds", "ms, process start left out")
 SCAN = (Metric("megabytes", "MB/s of the log", "higher"), Metric("cpu", "ms of CPU a MB"))
 MEMORY = Metric("memory", "MB of private memory at the most")
@@ -187,7 +187,7 @@ def _stopped(bench: Bench, total: int, sizes: Sequence[int], lanes: int = 1) -> 
 def _full_scan(bench: Bench, name: str, sizes: Sequence[int], total: int, lost: bool = False) -> None:
     """Times the full scan of a log.
 
-    With `lost` also without the lane's positions: then recovery writes and syncs the log again.
+    With `lost` the lane's positions are missing too: then recovery writes and syncs the log again.
     """
     with _stopped(bench, total, sizes) as store:
         (lane,) = store.lanes

@@ -6,7 +6,7 @@ The JSON file, format 1:
     machine        cores, processor, memory_bytes, kernel, python, file_system, load,
                    versions {name: version}, …
     parts {name}   groups, skipped [{name, reason}], failed [{name, reason}], seconds,
-                   load [at the begin, at the end]
+                   load [at the start, at the end]
       group        name, floor, settings {…}, metrics [{name, unit, better}], contestants
         contestant name, samples [{metric: value}, a round each], measured {metric: summary}
           summary  min, median, max, ratio (of the medians, to the floor's), ratio_min,
@@ -32,7 +32,7 @@ QUIET_LOAD = 1.5
 
 
 def to_json(settings: Settings, machine: dict[str, Any], parts: list[Part]) -> dict[str, Any]:
-    """The whole run. The targets of a quick run are shown, and mean nothing."""
+    """The whole run. The targets of a quick run are shown, but they mean nothing."""
     return {
         "format": FORMAT,
         "finished": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),

@@ -23,7 +23,7 @@ INSTALL = "run scripts/bench --install"
 
 
 def module_or_skip(bench: Bench, contestant: str, module: str) -> Any:
-    """The package of a contestant; None, with a line that says so, where it is not installed."""
+    """The package of a contestant. If it is not installed, prints a line and returns None."""
     try:
         return importlib.import_module(module)
     except ImportError:

@@ -34,7 +34,7 @@ class Settings:
 
     @property
     def warm_ups(self) -> int:
-        """Rounds that do not count; none where the numbers mean nothing anyway."""
+        """Rounds that do not count; none if the numbers mean nothing anyway."""
         return 0 if self.quick else 1
 
     @property

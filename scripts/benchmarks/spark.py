@@ -1,8 +1,8 @@
 """spark: PySpark reads the same messages from this log, from Kafka, and from Parquet files.
 
-It reads all Kafka columns. Batches are read whole into the noop sink and into Parquet; streams in
-micro-batches of a fixed size. The first one does not count, because it pays for the start of the
-query. Last come streams that wait for rows (live.py).
+It reads all Kafka columns. Batches are read whole into the noop sink and into Parquet. Streams are
+read in micro-batches of a fixed size. The first micro-batch does not count, because it pays for the
+start of the query. Streams that wait for rows come last (live.py).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _compare(bench: Bench, session: Any, sources: list[Source], size: int, count
 
 
 def _value_only(bench: Bench, session: Any, store: commitlog.Store, count: int) -> None:
-    """Bodies alone, beside as many from a Python source that has them ready in memory.
+    """Reads bodies alone, and compares with a Python source that has them ready in memory.
 
     So the floor is the cost of any Python source in Spark.
     """
