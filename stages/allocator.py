@@ -1,12 +1,12 @@
-"""Makes segment files ahead of need, gives memory of idle lanes back, and has old segments deleted.
+"""Makes segment files ahead of need, returns memory of idle lanes, and has old segments deleted.
 
-RocketMQ's AllocateMappedFileService; its CleanCommitLogService (allocating/retention.py) runs here
-too.
+This is RocketMQ's AllocateMappedFileService. RocketMQ's CleanCommitLogService
+(allocating/retention.py) runs here too.
 
 A segment is made in the lane's `tmp/`, allocated in full, synced, and renamed into `commitlog/`.
 Then that directory is synced, and only then the segment is announced (`allocated`). So a full disk
 is an error here and never in the middle of a commit, and nobody sees a half-made file. A segment
-that somebody waits for comes first, then the next segments of the other lanes.
+that a producer waits for comes first, then the next segments of the other lanes.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Allocator(BaseStage):
         self._ahead = config.segments_ahead
         self._idle_ns = config.lane_idle_ms * 1_000_000
         self._idle_since: dict[int, int] = {}
-        self._named: set[int] = set()  # lanes whose directories are durably there
+        self._named: set[int] = set()  # lanes whose directories are durable
         self._unchecked: set[int] = set()  # lanes whose lock could not be looked at
-        self._turns: dict[int, int] = {}  # lane → when it was served last: among equals they take turns
+        self._turns: dict[int, int] = {}  # lane → when it was served last: equal lanes take turns
         self._retention = Retention(self.directory, self.facts, self.config.retention, self.control, clock)
         self._retention_ns = self.config.retention.interval_ms * 1_000_000
         self._retention_at = 0  # monotonic ns, when segments are retired next
@@ -56,7 +56,10 @@ class Allocator(BaseStage):
         self._committer, self._flusher = self.bell_of("committer"), self.bell_of("flusher")
 
     def news(self) -> int:
-        """Changes with the segments and leases of lanes only: the other appends are no news here."""
+        """A number that changes only with the segments and leases of lanes.
+
+        Other appends are no news here.
+        """
         lanes = self.lanes
         segments = lanes[:, Lane.WROTE] // np.maximum(lanes[:, Lane.SEGMENT_SIZE], 1)
         return int(segments.sum() + lanes[:, Lane.BUFFERS].sum())
@@ -65,7 +68,7 @@ class Allocator(BaseStage):
         return sum(1 for lane in self._leased() if self._has_data_without_file(lane))
 
     def on_start(self) -> None:
-        """Removes what an allocator that was killed had begun: no part of a log is in it."""
+        """Removes files that a killed allocator had begun: they are no part of a log."""
         for number in self.directory.lane_numbers():
             tmp = self.directory.lane(number).tmp
             for name in self.channel.list(tmp):
@@ -80,17 +83,20 @@ class Allocator(BaseStage):
         return any(self._make_next(lane) for lane in sorted(self._short(), key=self._urgency))
 
     def _leased(self) -> list[int]:
-        """Lanes whose buffers are there: somebody writes into them, or has left bytes to commit."""
+        """Lanes with buffers: somebody writes into them, or has left bytes to commit."""
         leased: list[int] = np.flatnonzero(self.lanes[:, Lane.BUFFERS] & np.uint64(1)).tolist()
         return leased
 
     def _short(self) -> list[int]:
-        """Lanes that have not all their segments; in a stop, only those with data that has no file."""
+        """Lanes that lack segments.
+
+        While the store stops, these are only the lanes that have data without a file.
+        """
         is_short = self._has_data_without_file if self._closes() else self._missing
         return [lane for lane in self._leased() if is_short(lane) > 0]
 
     def _closes(self) -> bool:
-        """Whether the store stops: then everything that was accepted gets a file, and nothing else."""
+        """Whether the store stops: then only data that was accepted gets files."""
         return self.stopping or bool(self.words[Header.CLOSING])
 
     def _has_data_without_file(self, lane: int) -> bool:
@@ -98,7 +104,10 @@ class Allocator(BaseStage):
         return row[Lane.WROTE] > row[Lane.ALLOCATED]
 
     def _missing(self, lane: int) -> int:
-        """How many segments a lane lacks, of the one that is being written and those ahead of it."""
+        """How many segments a lane lacks.
+
+        It needs the segment that is being written, and the configured number ahead of it.
+        """
         row = self.control.row(lane)
         size = row[Lane.SEGMENT_SIZE]
         until = (row[Lane.WROTE] // size + 1 + self._ahead) * size
@@ -108,9 +117,9 @@ class Allocator(BaseStage):
         """Sorts lanes: the most urgent comes first.
 
         First come lanes that can't go on, and among them those whose producer waits. A lane can't
-        go on without the segment that its committer, or its producer in direct mode, has come to.
-        Then comes the lane with the fewest segments ahead, and among equals the one that was served
-        longest ago.
+        go on without the segment that its committer, or its producer in direct mode, has reached.
+        Then comes the lane with the fewest segments ahead. Among equals the lane comes first that
+        was served longest ago.
         """
         row = self.control.row(lane)
         size = row[Lane.SEGMENT_SIZE]
@@ -120,7 +129,10 @@ class Allocator(BaseStage):
         return -2 * waits - stuck, allocated - wrote // size, self._turns.get(lane, 0)
 
     def _make_next(self, lane: int) -> bool:
-        """Makes the next segment of a lane. False where that is refused, or fails: a fault says why."""
+        """Makes the next segment of a lane.
+
+        Returns False where that is refused or fails: then a fault says why.
+        """
         row = self.control.row(lane)
         size, start = row[Lane.SEGMENT_SIZE], row[Lane.ALLOCATED]
         began = self._turns[lane] = self.clock.monotonic_ns()
@@ -141,12 +153,12 @@ class Allocator(BaseStage):
     def _make(self, lane: int, start: int, size: int) -> None:
         """Makes the segment of a lane that begins at `start`, durably. Raises OSError."""
         lane_directory = self.directory.lane(lane)
-        if lane not in self._named:  # a producer makes the directories, and may be killed before it syncs their names
+        if lane not in self._named:  # a killed producer may have made the directories and synced no name
             for parent in (self.directory.path, self.directory.lanes_directory, lane_directory.path):
                 self.channel.sync_directory(parent)
             self._named.add(lane)
         target = lane_directory.segment_path(start)
-        if target.exists():  # made by an allocator that was killed before it could say so
+        if target.exists():  # made by an allocator that was killed before it announced the segment
             with self.channel.opened(target) as fd:
                 if self.channel.size(fd) == size:
                     self.channel.sync_directory(lane_directory.commitlog)
@@ -177,7 +189,7 @@ class Allocator(BaseStage):
                     log.warning("lane %d: whether somebody has it can't be told now: %s", lane, error)
                 self._unchecked.add(lane)
         self._watch.update(now)
-        if not self._short():  # it takes a while, and somebody may wait for a segment
+        if not self._short():  # it takes a while, and a producer may wait for a segment
             self._watch.lock_one()
         self._delete_old(now)
 
@@ -189,7 +201,7 @@ class Allocator(BaseStage):
             self._give_back(lane)
 
     def _delete_old(self, now: int) -> None:
-        """Deletes a batch of old segments at a time: somebody may wait for a new one meanwhile."""
+        """Deletes a batch of old segments at a time, because a producer may wait for a new one."""
         if now >= self._retention_at:
             is_more = False
             try:
@@ -200,13 +212,13 @@ class Allocator(BaseStage):
         self._retention.unlink_retired()
 
     def _is_idle(self, lane: int) -> bool:
-        """Whether nobody leases a lane and nothing of it is left to do. Raises OSError."""
+        """Whether nobody leases a lane and nothing is left to do for it. Raises OSError."""
         row = self.control.row(lane)
         is_done = self._is_drained(lane) and row[Lane.REWRITE_WANTED] == row[Lane.REWRITTEN]
         return is_done and not is_leased(self.directory.lane(lane), self.pool, self.channel)
 
     def _give_back(self, lane: int) -> None:
-        """Removes a lane's buffers, under the lane's lock: so no producer leases it meanwhile."""
+        """Removes a lane's buffers, under its lock, so that no producer leases it meanwhile."""
         with lane_locked(self.directory.lane(lane), self.pool, self.channel) as is_ours:
             if is_ours and self._is_drained(lane):
                 self.control.row(lane)[Lane.BUFFERS] += 1
@@ -218,7 +230,7 @@ class Allocator(BaseStage):
         return row[Lane.WROTE] == row[Lane.FLUSHED]
 
     def on_stop(self) -> None:
-        self._retention.unlink_retired()  # the flusher has left, so `positions` says what is retired
+        self._retention.unlink_retired()  # the flusher has left, so `positions` says which segments are retired
         self._watch.close()
         self._committer.close()
         self._flusher.close()

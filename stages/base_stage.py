@@ -3,10 +3,10 @@
 A stage is a process that holds its stage lock, binds its bell, and then turns rounds: it waits for
 a wakeup or for the end of its interval, and works on every lane. It leaves when its owner closes
 its standard input (the owner's death closes it too), or on SIGTERM. Before it leaves it drains, for
-at most ten rounds, and says what is left.
+at most ten rounds without progress, and reports what is left.
 
 **No lost wakeup.** A producer that finds the stage awake does not ring. On x86 the producer's look
-at the sleep word may overtake its own store of `wrote`, so both could miss each other. The sleeper
+at the sleep word may overtake its own store of `wrote`, so each could miss the other. The sleeper
 pays for that: it announces its sleep, looks at the positions, waits a millisecond (store buffers
 drain in far less), looks again, and only then sleeps for long.
 """
@@ -44,11 +44,11 @@ DRAIN_ROUNDS = 10
 _DRAIN_ROUND_MS = 200
 _SETTLE_MS = 1
 _SPIN_NS = 1_000_000
-"""How long a stage goes on looking for work that somebody waits for, after it has found some."""
+"""How long a stage looks for more awaited work after it has found some."""
 _SERVE_NS = 5_000_000
-"""How long those who wait for a flush may keep a stage from the other lanes."""
+"""How long the lanes that wait for a flush may keep a stage from the other lanes."""
 _HURRY_NS = 20_000_000
-"""How long the rest after work is short, after somebody has waited for a flush."""
+"""How long the rest after work stays short after a wait for a flush."""
 _SMALL_STEP_BYTES = 1 << 16
 _LARGE_STEP_BYTES = 1 << 20
 _STDIN = 0
@@ -59,9 +59,9 @@ log = logging.getLogger(__name__)
 class BaseStage(ABC):
     """Base of the four stages: its life, its waits and its words. A subclass does the work.
 
-    Of a subclass: `watched` are the lane words whose change is news to it. `reach` is the lane word
-    that says how far it has done its part of a synchronous flush; None: it has no part in one.
-    `fault_word` is the lane word for its errno.
+    A subclass sets three class attributes. `watched` has the lane words whose change is news to it.
+    `reach` is the lane word that says how far it has done its part of a synchronous flush; it is
+    None for a stage that has no part in one. `fault_word` is the lane word for its errno.
 
     Attributes: `lanes` is the live table of all lane rows, of shape (128, 128), in words;
     `stage_row` are the words of this stage; `pool` is the pool's directory.
@@ -98,7 +98,7 @@ class BaseStage(ABC):
         self._rung = False  # frames wait in the bell; they are taken out after the round that they asked for
         self._requested = self.lanes[:, Lane.FLUSH_REQUESTED]
         self._reached = None if self.reach is None else self.lanes[:, self.reach]
-        self._not_before: dict[int, int] = {}  # lane → monotonic ns at which what has failed is tried again
+        self._not_before: dict[int, int] = {}  # lane → when its failed step is tried again (monotonic ns)
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._poller = zmq.Poller()
         for source in (self._bell.socket, _STDIN, self._wake_read):
@@ -113,11 +113,12 @@ class BaseStage(ABC):
             raise StoreNotFound(f"{path}: {error.strerror}; start the store, not a single stage") from error
 
     def _take_lock(self) -> int:
-        """Takes the stage's own lock, which alone decides that there is one of it.
+        """Takes the stage's own lock, which alone decides that there is only one of this stage.
 
-        It waits for the lock as long as a start may take. An orphan may have it: a stage that was
-        launched just before its supervisor was killed, and so late that the next start has let the
-        lock go for this stage. This one waits until the orphan has drained. Raises StageFailed.
+        It waits for the lock as long as a start may take, because an orphan may hold it. An orphan
+        is a stage that was launched just before its supervisor was killed. It may take the lock so
+        late that the next start has released the lock for this stage. This stage waits until the
+        orphan has drained. Raises StageFailed.
         """
         wait_ms = Config.from_json(self.directory.load().config).supervisor.start_wait_ms
         until = self.clock.monotonic_ns() + wait_ms * 1_000_000
@@ -151,7 +152,7 @@ class BaseStage(ABC):
 
     @abstractmethod
     def left(self) -> int:
-        """How much this stage has still to do before it may leave: bytes, or steps."""
+        """How much this stage still has to do before it may leave: bytes, or steps."""
 
     def waiting_lanes(self) -> list[int]:
         """Lanes where somebody waits for a synchronous flush and this stage's part is not done.
@@ -165,11 +166,11 @@ class BaseStage(ABC):
         return [lane for lane in lanes if self._not_before.get(lane, 0) <= now]
 
     def is_awaited(self, lane: int) -> bool:
-        """Whether a synchronous flush of a lane can be carried on by this stage now."""
+        """Whether this stage can now do its part of a synchronous flush of a lane."""
         return False
 
     def advance(self, lane: int, now: int) -> int:
-        """Does one step of one lane. Returns how many bytes moved. `now`: monotonic ns."""
+        """Does one step of one lane. Returns how many bytes moved. `now` is in monotonic ns."""
         return 0
 
     def on_start(self) -> None:
@@ -191,15 +192,15 @@ class BaseStage(ABC):
     # ---- its life -------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Turns rounds until it is told to stop, drains, leaves. Raises StoreMoved."""
+        """Turns rounds until it is told to stop, then drains and leaves. Raises StoreMoved."""
         row = self.stage_row
         row[Stage.PID] = os.getpid()
         row[Stage.STARTED_MS] = self.clock.wall_ms()
-        row[Stage.SLEEP] = (row[Stage.SLEEP] + 2) & ~1  # whatever a killed one left: awake
+        row[Stage.SLEEP] = (row[Stage.SLEEP] + 2) & ~1  # awake, whatever a killed stage left
         self.beat()
         self.on_start()
         log.info("%s started, pid %d, generation %d", self.name, os.getpid(), self.control.generation)
-        seen: int | None = None  # what `news` said before a round that found nothing to do
+        seen: int | None = None  # what `news` returned before a round that found nothing to do
         while not self.stopping:
             moved = self._round()
             if moved:
@@ -207,7 +208,7 @@ class BaseStage(ABC):
                 if self.linger_ms and moved < _LARGE_STEP_BYTES:
                     self._linger()
                 else:
-                    self._poll(0)  # an order to stop comes through in any rush
+                    self._poll(0)  # so an order to stop is seen however busy the stage is
             elif seen is None:
                 seen = self.news()
                 continue
@@ -217,7 +218,7 @@ class BaseStage(ABC):
             self.beat()
             self._check_place()
             self.on_wait_end()
-        row[Stage.SLEEP] += 2  # a producer that sends on looks up, and learns that the store is closing
+        row[Stage.SLEEP] += 2  # a producer that still sends looks up, and learns that the store is closing
         self._drain()
         self._check_place()
         self.on_stop()
@@ -227,8 +228,8 @@ class BaseStage(ABC):
         """Works, and only then takes out the frames that rang for the work.
 
         A stage that comes out of sleep has cold caches, and somebody waits for the work. The frames
-        are taken out before anything that may wait: where one of them came for more, that is seen
-        as news by then.
+        are taken out before anything that may wait. If one of them came for more work, that work
+        shows as news by then.
         """
         moved = self.work()
         if self._rung:
@@ -237,17 +238,18 @@ class BaseStage(ABC):
         return moved
 
     def news(self) -> int:
-        """A number that changes when any watched word does: the words only grow, so this is their
-        sum.
+        """A number that changes when any watched word does.
+
+        It is the sum of the words, because they only grow.
         """
         return int(self.lanes[:, self.watched].sum())
 
     def wait_for_running(self, interval_ms: int, seen: int) -> None:
         """Sleeps until a wakeup, the end of the interval, or the stop.
 
-        `seen` is what `news` said before the last round. Returns at once where it says something
-        else now. What the round saw and could not do (a segment is missing, the disk is full) is no
-        news, so a blocked stage sleeps too.
+        `seen` is what `news` returned before the last round. If it returns another number now, this
+        returns at once. Work that the round saw and could not do (a segment is missing, the disk is
+        full) is no news, so a blocked stage sleeps too.
         """
         row = self.stage_row
         if self._serve_waiters():
@@ -265,12 +267,12 @@ class BaseStage(ABC):
         """Serves the lanes that wait for a synchronous flush at once. True when something moved.
 
         A wakeup takes as long as a whole step does, so the stage looks at these lanes again and
-        again in place of sleeping. After a small step it looks for a moment longer, because whoever
-        waits for each message comes back at once. After five milliseconds the other lanes get their
-        turn.
+        again and does not sleep. After a small step it looks for a moment longer, because a caller
+        that waits for each message comes back at once. After five milliseconds the other lanes get
+        their turn.
 
-        A stage that finds nothing to do yields: three processes do so, and there may be two cores
-        only.
+        A stage that finds nothing to do yields: three processes do so, and there may be only two
+        cores.
         """
         clock = self.clock.monotonic_ns
         now = clock()
@@ -302,7 +304,7 @@ class BaseStage(ABC):
             return
         self.stage_row[Stage.LINGERING] = 1
         linger_ms = min(self.linger_ms, 1) if self.clock.monotonic_ns() < self._hurry_until else self.linger_ms
-        woken = self._poll(0 if self.waiting_lanes() else linger_ms)  # polls always: an order to stop comes through
+        woken = self._poll(0 if self.waiting_lanes() else linger_ms)  # polls always, to see an order to stop
         self.stage_row[Stage.LINGERING] = 0
         if woken:
             self._serve_waiters()
@@ -328,9 +330,9 @@ class BaseStage(ABC):
         row[Stage.ROUNDS] += 1
 
     def set_fault(self, lane: int, code: int) -> bool:
-        """Tells those who wait for a lane what keeps this stage from it. True when that is new.
+        """Says what keeps this stage from a lane, for everybody who waits. True when that is new.
 
-        `code`: an errno, or 0 for nothing.
+        `code` is an errno, or 0 for nothing.
         """
         row = self.control.row(lane)
         if row[self.fault_word] == code:
@@ -346,7 +348,7 @@ class BaseStage(ABC):
         record_duration(self.stage_row, Stage.HISTOGRAM, nanoseconds)
 
     def _drain(self) -> None:
-        """Works on until nothing is left, or until ten rounds have moved nothing.
+        """Works until nothing is left, or until ten rounds have moved nothing.
 
         Nobody would kill an orphan for being late, so an orphan ends its drain itself when the time
         of a stop is over.
@@ -376,8 +378,8 @@ class BaseStage(ABC):
     def _check_place(self) -> None:
         """Leaves at once, as if it were killed, where another directory is at the store's path.
 
-        The same where no directory is there. The pool has all that is not flushed, and the next
-        start of the store goes on with it. Raises StoreMoved.
+        It does the same where no directory is there. The pool has all bytes that are not flushed,
+        and the next start of the store continues with it. Raises StoreMoved.
         """
         if not self.control.is_at(self.directory.path):
             self._close()
@@ -399,7 +401,7 @@ class BaseStage(ABC):
         self.channel.close(self._lock_fd)
 
     def request_stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
-        """Has the stage stop, as if the owner had closed its standard input. Handles SIGTERM."""
+        """Makes the stage stop, as if the owner had closed its standard input. Handles SIGTERM."""
         self.stopping = True
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b"s")

@@ -1,12 +1,13 @@
 """Copies write buffers to segment files: RocketMQ's CommitRealTimeService.
 
-For each lane the committer writes [committed, wrote) from the lane's buffer to its segment file, one
-pwrite a slice, and then stores `committed`. Only this process writes the bytes of a buffer to a
-file. It commits nothing into a segment before the flusher has that file open (`opened`).
+For each lane the committer writes [committed, wrote) from the lane's buffer to its segment file,
+with one pwrite for a slice, and then stores `committed`. Only this process writes the bytes of a
+buffer to a file. It commits nothing into a segment before the flusher has that file open
+(`opened`).
 
-It writes again what a failed sync may have lost, when the flusher asks for it (`rewrite_wanted`):
-after a failed fdatasync the kernel counts the lost pages as clean, and only a new write makes them
-dirty again.
+When the flusher asks for it (`rewrite_wanted`), the committer writes bytes again that a failed sync
+may have lost. After a failed fdatasync the kernel counts the lost pages as clean, and only a new
+write makes them dirty again.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Committer(BaseStage):
             self._buffers.follow()
 
     def work(self) -> int:
-        """Commits one slice of every lane that has something: so no lane starves the others."""
+        """Commits one slice of every lane that has something: no lane starves the others."""
         dirty = np.flatnonzero((self._wrote != self._committed) | (self._wanted != self._rewritten))
         now = self.clock.monotonic_ns()
         moved = 0
@@ -99,7 +100,7 @@ class Committer(BaseStage):
         return int(self._committed[lane]) - committed or int(moved)  # 1: it has rewritten something
 
     def _rewrite_and_commit(self, lane: int, now: int) -> bool:
-        """Rewrites what was asked for, then commits one slice. True when it has done either."""
+        """Does the rewrite that was asked for, then commits one slice. True when it did either."""
         row = self.control.row(lane)
         moved = False
         wanted = row[Lane.REWRITE_WANTED]
@@ -114,7 +115,8 @@ class Committer(BaseStage):
     def _is_due(self, lane: int, row: memoryview, now: int) -> bool:
         """Whether it is time to commit, by RocketMQ's rule, or because somebody waits for a flush.
 
-        RocketMQ's rule: enough pages are there, a segment is full, or the thorough interval is over.
+        RocketMQ's rule: enough pages are there, a segment is full, or the thorough interval is
+        over.
         """
         wrote, committed = row[Lane.WROTE], row[Lane.COMMITTED]
         if wrote - committed >= self._least_bytes or self.stopping:
@@ -127,7 +129,7 @@ class Committer(BaseStage):
         )
 
     def _commit(self, lane: int, row: memoryview) -> bool:
-        """Commits one slice of a lane. False where its segment is not there, or not open, yet."""
+        """Commits one slice of a lane. False where its segment is not made, or not open, yet."""
         wrote, committed = row[Lane.WROTE], row[Lane.COMMITTED]
         size = row[Lane.SEGMENT_SIZE]
         start = segment_start(committed, size)
@@ -165,7 +167,7 @@ class Committer(BaseStage):
     def _rewrite(self, lane: int, row: memoryview) -> None:
         """Writes [flushed, committed) again from the buffers, into the same files.
 
-        It begins at the first byte of a page. Of a direct segment it writes everything that is
+        It begins at the first byte of a page. In a direct segment it writes everything that is
         published, because the failed sync may have lost that too. Raises OSError, CorruptRecord.
         """
         flushed, committed, wrote = row[Lane.FLUSHED], row[Lane.COMMITTED], row[Lane.WROTE]
@@ -180,13 +182,13 @@ class Committer(BaseStage):
             where = start + size
 
     def _rewrite_untrusted(self, lane: int, row: memoryview, committed: int, stop: int) -> None:
-        """Writes what is to be committed of a direct segment again, if a failed sync may have lost
-        it.
+        """Writes bytes of a direct segment again if a failed sync may have lost them.
 
-        A lessee may have written bytes before a failed sync and publish them after the rewrite, so
-        what is published first after a rewrite is written again as well. Bytes after those were
-        written after the failed sync, and count as they are. A committer that starts knows of no
-        rewrite, so it does the same once. Raises OSError, CorruptRecord.
+        It does so before they are committed. A lessee may write bytes before a failed sync and
+        publish them after the rewrite. So the bytes that are published first after a rewrite are
+        written again too. Bytes after those were written after the failed sync, so they count
+        without a rewrite. A committer that starts knows of no rewrite, so it does the same once.
+        Raises OSError, CorruptRecord.
         """
         if stop > self._trusted_above.get(lane, 0):
             start = segment_start(committed, row[Lane.SEGMENT_SIZE])
@@ -218,7 +220,7 @@ class Committer(BaseStage):
         return data[where - start :]
 
     def _file(self, lane: int, start: int) -> int:
-        """The open file of the segment that a lane is in: one a lane."""
+        """The open file of the segment that a lane is in. One file of each lane is open."""
         known = self._files.get(lane)
         if known and known[0] == start:
             return known[1]

@@ -42,16 +42,16 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class LaneDispatch:
-    """What the dispatcher keeps of a lane."""
+    """The dispatcher's state of a lane."""
 
     entries: int = -1
-    """How many entries its queues have in all at `dispatched` (positions.py); −1: nobody knows."""
+    """How many entries its queues have in all at `dispatched` (positions.py); −1: not known."""
     count_from: int = 0
-    """The log offset from which on they may be counted anew, where nobody knows."""
+    """The log offset from which on the entries may be counted anew, where they are not known."""
     queues: dict[str, ConsumeQueue] = field(default_factory=dict)
-    """The open ones by topic, the least used first."""
+    """The open queues by topic, the least used first."""
     closed: set[str] = field(default_factory=set)
-    """Topics whose queue was open and had to make room."""
+    """Topics whose queue was open and was closed to make room."""
     segment: MappedFile | None = None
     """The mapped segment that the next record is in."""
     named: set[Path] = field(default_factory=set)
@@ -78,10 +78,9 @@ class Dispatcher(BaseStage):
         self._flushed, self._dispatched = self.lanes[:, Lane.FLUSHED], self.lanes[:, Lane.DISPATCHED]
 
     def on_start(self) -> None:
-        """Goes back to what is synced, and places everything above it again.
+        """Goes back to the synced position, and places everything above it again.
 
-        A sync may have failed under the dispatcher before this one, and the kernel tells that once
-        only.
+        A sync may have failed under the previous dispatcher, and the kernel reports that only once.
         """
         self._dispatched[:] = self.lanes[:, Lane.DISPATCH_SYNCED]
 
@@ -100,7 +99,7 @@ class Dispatcher(BaseStage):
         return moved
 
     def _advance(self, lane: int) -> int:
-        """Dispatches a lane up to the end of its segment or of a slice. Returns by how many bytes.
+        """Dispatches a lane up to the end of its segment or of a slice. Returns how many bytes.
 
         Returns 0 after a fault.
         """
@@ -156,20 +155,20 @@ class Dispatcher(BaseStage):
     def _recall_count(row: memoryview, state: LaneDispatch, where: int) -> None:
         """Takes the count of entries from shared memory, because the dispatch goes on from `where`.
 
-        That is another place than where the last step has ended.
+        That is another place than the end of the last step.
         """
         state.entries = counted_entries(row, where)
         state.count_from = row[Lane.FLUSHED]
 
     def _place(self, lane: int, table: RecordTable) -> None:
-        """Places the entries of a table of records: one call a topic, in log order."""
+        """Places the entries of a table of records: one call for each topic, in log order."""
         for topic, rows in by_topic(table, len(table)):
             self._queue(lane, topic).place(
                 table.queue_offsets[rows], table.physical_offsets[rows], table.sizes[rows], table.tags_codes[rows]
             )
 
     def _queue(self, lane: int, topic: str) -> ConsumeQueue:
-        """A topic's queue in a lane, open, which is the last to be closed from now on.
+        """A topic's queue in a lane, open; from now on it is the last to be closed.
 
         Raises FileNotFoundError where somebody has removed its files; it is built anew then.
         """
@@ -186,10 +185,11 @@ class Dispatcher(BaseStage):
         return queue
 
     def _make_room(self, lane: int) -> None:
-        """Closes queues where as many are open as may be: there may be more topics than descriptors.
+        """Closes queues where the limit of open ones is reached.
 
-        The least used queue of the lane with most open ones goes first. Each is synced before.
-        Raises OSError where that fails for a queue of `lane`.
+        There may be more topics than descriptors. The lane with most open queues closes its least
+        used queue first. Each queue is synced before. Raises OSError where that fails for a queue
+        of `lane`.
         """
         while sum(len(state.queues) for state in self._state.values()) >= self._open_most:
             fullest = max(self._state, key=lambda number: len(self._state[number].queues))
@@ -207,9 +207,9 @@ class Dispatcher(BaseStage):
                 queue.close()
 
     def _go_back(self, lane: int, error: OSError) -> None:
-        """Has everything above `dispatch_synced` placed again after a failed sync.
+        """Makes the dispatcher place everything above `dispatch_synced` again after a failed sync.
 
-        The kernel may have dropped it.
+        The kernel may have dropped those entries.
         """
         self.set_fault(lane, error.errno or errno.EIO)
         row = self.control.row(lane)
@@ -224,7 +224,7 @@ class Dispatcher(BaseStage):
             self._sync()
 
     def _start_over(self, lane: int, state: LaneDispatch) -> None:
-        """Has all consume queues of a lane built anew, because somebody has removed files of them."""
+        """Starts to build all consume queues of a lane anew, because files of them were removed."""
         log.warning("lane %d: consume queue files were removed; they are built anew from the log", lane)
         row = self.control.row(lane)
         first = row[Lane.FIRST]
@@ -237,7 +237,7 @@ class Dispatcher(BaseStage):
         state.closed.clear()
 
     def _sync(self) -> None:
-        """Makes the consume queues durable, then says so."""
+        """Makes the consume queues durable, then stores that they are."""
         self._synced_ns = self.clock.monotonic_ns()
         for lane, state in self._state.items():
             row = self.control.row(lane)
@@ -272,7 +272,7 @@ class Dispatcher(BaseStage):
         del self._flushed, self._dispatched
 
     def _segment(self, lane: int, start: int, size: int) -> MappedFile:
-        """The mapped segment that begins at `start`, which the lane's next record is in."""
+        """The mapped segment that begins at `start`. The lane's next record is in it."""
         state = self._state[lane]
         if state.segment is None or state.segment.start != start:
             if state.segment is not None:

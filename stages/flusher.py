@@ -5,11 +5,11 @@ descriptor that was open before they were written. After a failed sync, and at t
 start, the range (flushed, committed] counts as lost by the kernel. The flusher asks the committer
 to write it again from the buffers, and only a sync that begins after that counts.
 
-A segment that somebody removes while it is open stops its lane, and an error says so: nobody will
-find what is written to such a file, so nothing more of it counts. Its bytes are still in the
-buffers, and stay there until the next start.
+If somebody removes a segment while it is open, its lane stops, and an error says so. Nobody will
+find bytes that are written to this file, so none of them count. The bytes are still in the buffers,
+and stay there until the next start.
 
-One sync answers everybody who waits at or below it: a request is a position in shared memory
+One sync answers every waiter at or below its position: a request is a position in shared memory
 (`flush_requested`), not a message, so thousands of requests cost nothing.
 """
 
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 class SyncOrder:
     """One fdatasync: the lane's positions when it was ordered, and the file that it syncs.
 
-    `start` is the segment's; the sync makes durable what lies below `target`.
+    `start` is the segment's; the sync makes all bytes below `target` durable.
     """
 
     lane: int
@@ -73,13 +73,13 @@ class Flusher(BaseStage):
         self._thorough_ns = config.thorough_interval_ms * 1_000_000
         self._timed = config.timed
         self._progress_ns = max(_PROGRESS_EVERY * self._thorough_ns, _PROGRESS_NS_MIN)
-        # when progress was logged, and what `flushed` of all lanes added up to
+        # when progress was logged, and the sum of `flushed` of all lanes then
         self._progress = self.clock.monotonic_ns(), int(np.sum(self.lanes[:, Lane.FLUSHED]))
         self._positions_ns = config.positions_interval_ms * 1_000_000
         self._retry_ns = config.retry_ms * 1_000_000
         self._files: dict[int, dict[int, int]] = {}  # lane → segment start → descriptor
-        self._unopened: set[int] = set()  # lanes of which a segment could not be opened
-        self._removed: set[int] = set()  # lanes of which a segment was removed while it was open
+        self._unopened: set[int] = set()  # lanes with a segment that could not be opened
+        self._removed: set[int] = set()  # lanes with a segment that was removed while it was open
         self._names_checked_ns = self.clock.monotonic_ns()
         self._last_flush: dict[int, int] = {}
         self._positions: dict[int, PositionsFile] = {}
@@ -93,9 +93,9 @@ class Flusher(BaseStage):
         self._syncs = ThreadPoolExecutor(_OVERLAPPING_SYNCS, thread_name_prefix="fdatasync")
 
     def on_start(self) -> None:
-        """Has everything above `flushed` written again.
+        """Asks for everything above `flushed` to be written again.
 
-        A sync may have failed under the flusher before this one, and the kernel tells that once only.
+        A sync may have failed under the previous flusher, and the kernel reports that only once.
         """
         for lane in range(len(self.lanes)):
             row = self.control.row(lane)
@@ -131,7 +131,7 @@ class Flusher(BaseStage):
     def _stop_lanes_of_removed_segments(self) -> None:
         """Checks the names of all open segments.
 
-        A sync checks its own segment. This is for those that no sync comes to now: the segments of
+        A sync checks its own segment. This checks the segments that no sync reaches now: those of
         idle lanes, and those made ahead.
         """
         self._names_checked_ns = self.clock.monotonic_ns()
@@ -143,10 +143,10 @@ class Flusher(BaseStage):
     def _stop_lane(self, lane: int, start: int) -> None:
         """Stops a lane until the next start, because its segment at `start` was removed.
 
-        A file that comes to the same name later has not the bytes of the removed one.
+        A file that gets the same name later does not have the bytes of the removed one.
         """
         self._removed.add(lane)
-        self.control.row(lane)[Lane.OPENED] = 0  # the committer goes no further
+        self.control.row(lane)[Lane.OPENED] = 0  # the committer stops here
         log.error(
             "lane %d: %s was removed under the running store: the lane stops; stop the store, put the file back if you can, "
             "and start it again: what was accepted stays in the pool until then",
@@ -201,7 +201,10 @@ class Flusher(BaseStage):
         return moved
 
     def _is_due(self, lane: int, now: int) -> bool:
-        """Whether a lane is to be synced now: it can be, and enough is there, or somebody waits."""
+        """Whether a lane is to be synced now.
+
+        A sync must be possible, and either enough bytes are there or somebody waits.
+        """
         row = self.control.row(lane)
         if self._not_before.get(lane, 0) > now or lane in self._removed:
             return False
@@ -211,7 +214,7 @@ class Flusher(BaseStage):
         committed, flushed = row[Lane.COMMITTED], row[Lane.FLUSHED]
         size = row[Lane.SEGMENT_SIZE]
         if segment_start(flushed, size) not in self._files.get(lane, {}):
-            return False  # it could not be opened, and is tried again
+            return False  # it could not be opened, and is tried again later
         if row[Lane.FLUSH_REQUESTED] > flushed or committed // size > flushed // size or self.stopping:
             return True
         since = now - self._last_flush.get(lane, LONG_AGO_NS)
@@ -220,7 +223,7 @@ class Flusher(BaseStage):
         return committed - flushed >= self._least_bytes or since >= self._thorough_ns
 
     def _order(self, lane: int) -> SyncOrder:
-        """What the next fdatasync covers: the segment that `flushed` is in, up to `committed`."""
+        """The order for the next fdatasync: the segment that `flushed` is in, up to `committed`."""
         row = self.control.row(lane)
         flushed, committed = row[Lane.FLUSHED], row[Lane.COMMITTED]
         size = row[Lane.SEGMENT_SIZE]
@@ -228,10 +231,10 @@ class Flusher(BaseStage):
         return SyncOrder(lane, flushed, committed, start, min(committed, start + size), self._files[lane][start])
 
     def _sync(self, order: SyncOrder) -> tuple[int, int]:
-        """Syncs the file. Returns (errno or 0, nanoseconds); ENOENT where the file has no name left.
+        """Syncs the file. Returns (errno or 0, nanoseconds).
 
-        It runs in a thread of its own when several lanes are due, so it touches nothing but the
-        file.
+        The errno is ENOENT where the file has no name any more. It runs in a thread of its own when
+        several lanes are due, so it uses nothing but the file.
         """
         began = self.clock.monotonic_ns()
         try:
@@ -243,7 +246,7 @@ class Flusher(BaseStage):
         return 0, self.clock.monotonic_ns() - began
 
     def _finish(self, order: SyncOrder, result: tuple[int, int]) -> int:
-        """Publishes what a sync has made durable, or asks for it to be written again.
+        """Publishes what a sync has made durable, or asks the committer to write it again.
 
         Returns by how many bytes `flushed` moved.
         """
@@ -300,7 +303,7 @@ class Flusher(BaseStage):
     def record_positions(self) -> None:
         """Writes `positions` (ours) and `checkpoint` (RocketMQ's) of every lane that moved.
 
-        Data and consume queues are durable up to what these files say.
+        Data and consume queues are durable up to the positions in these files.
         """
         self._recorded_ns = self.clock.monotonic_ns()
         for lane in np.flatnonzero(self._flushed).tolist():

@@ -1,5 +1,6 @@
-"""The write buffers of all lanes, as a stage maps them: when it needs them, until they are given
-back.
+"""The write buffers of all lanes, mapped by a stage.
+
+A lane's buffers are mapped when the stage needs them, until they are given back.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ class LaneBuffers:
         return buffers
 
     def follow(self) -> None:
-        """Maps what was made, and unmaps what was given back.
+        """Maps new buffers, and unmaps buffers that were given back.
 
         Mapped buffers stay readable after an unlink. The memory of buffers is free only when the
         last mapping goes.
         """
         has_buffers = (self._sequences & np.uint64(1)).astype(bool) & (self._lanes[:, Lane.SLOTS] > 0)
         for lane in np.flatnonzero(has_buffers).tolist():
-            with contextlib.suppress(FileNotFoundError):  # unlinked already: the commit that needs them says so
+            with contextlib.suppress(FileNotFoundError):  # unlinked already: the commit that needs them reports it
                 self.get(lane)
         for lane, (sequence, _) in list(self._mapped.items()):
             if int(self._sequences[lane]) != sequence:

@@ -14,9 +14,9 @@ class StoreChannel(FileChannel):
     """The disk, for paths in one store. Each call checks that the store is still at its path.
 
     Calls raise FileNotFoundError where the path leads to another directory than at first. An open
-    checks before, so that it makes nothing there, and after, so that no byte of ours goes to a file
-    there and no sync of such a file counts. A file that is open already is the store's, wherever
-    the store is.
+    checks twice. It checks before, so that it makes nothing in the other directory. It checks
+    after, so that no byte of ours goes to a file there, and no sync of such a file counts. A file
+    that is open already is the store's, wherever the store is.
     """
 
     def __init__(self, store: Path) -> None:

@@ -1,4 +1,4 @@
-"""Watches the write buffers of all lanes: locks them into memory, and says when they run short."""
+"""Watches the write buffers of all lanes: locks them into memory, and warns when they run short."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class PoolWatch:
         self._warned: set[int] = set()
         self._locked: dict[int, tuple[int, WriteBuffers | None]] = {}  # lane → its BUFFERS sequence, the mapping
         self._said_not_locked = False
-        lanes[:, Lane.LOCKED_BYTES] = 0  # what an allocator that was killed had locked went with it
+        lanes[:, Lane.LOCKED_BYTES] = 0  # buffers that a killed allocator had locked were unlocked with its end
 
     def update(self, now: int) -> None:
-        """Warns of lanes that have long had no free buffer, and unmaps buffers that were given back.
+        """Warns of lanes that have had no free buffer for long, and unmaps returned buffers.
 
-        The memory of buffers is free only when the last mapping goes. `now`: monotonic ns.
+        The memory of buffers is free only when the last mapping goes. `now` is in monotonic ns.
         """
         lanes = self._with_buffers()
         for lane in lanes:
@@ -70,7 +70,7 @@ class PoolWatch:
     # ---- locked into memory ---------------------------------------------------------------------
 
     def lock_one(self) -> None:
-        """Locks the buffers of one lane that are new, which takes some 25 ms."""
+        """Locks the new buffers of one lane, which takes some 25 ms."""
         if not self._locks_memory:
             return
         lane = next((lane for lane in self._with_buffers() if lane not in self._locked), None)
@@ -88,7 +88,7 @@ class PoolWatch:
         code = lock_memory(buffers.region.bytes)
         if code:
             buffers.close()
-            if self._said_not_locked:  # it is the same with each lane of each lease; the statistics have locked_bytes
+            if self._said_not_locked:  # it is the same for each lane and lease; the statistics have locked_bytes
                 return None
             self._said_not_locked = True
             log.warning(

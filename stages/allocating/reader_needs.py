@@ -1,7 +1,7 @@
 """What named readers still need of each lane, as an offset of its log: retention keeps it.
 
 Anybody may have written a reader's file, and nothing in it can stop this stage. No pattern is
-matched here, and no path is made of what the file says. Where something is wrong with a file,
+matched here, and no path is made from the file's content. Where something is wrong with a file,
 everything is kept for its reader, and the log says so.
 """
 
@@ -17,11 +17,14 @@ from commitlog.reading.named_readers import NamedReader, NamedReaders
 log = logging.getLogger(__name__)
 
 _UNKNOWN = "?"
-"""Stands for the readers' names where they can't be listed."""
+"""Stands in place of the readers' names where they can't be listed."""
 
 
 class ReaderNeeds:
-    """`refresh` reads where the readers are; then `holder` says which one needs a part of a lane."""
+    """The needs of the named readers.
+
+    `refresh` reads where the readers are. Then `holder` says which one needs a part of a lane.
+    """
 
     def __init__(self, directory: StoreDirectory, store_id: str) -> None:
         self.directory, self.store_id = directory, store_id
@@ -29,7 +32,7 @@ class ReaderNeeds:
         self._needs: dict[int, list[tuple[int, str]]] = {}
         self._complaints: set[str] = set()
         self._loaded: dict[str, tuple[tuple[int, int, int], NamedReader | str]] = {}
-        """Name of a reader → its file's stamp, and what is in the file, or what is wrong with it."""
+        """Name of a reader → its file's stamp, and the reader, or what is wrong with the file."""
 
     def refresh(self) -> None:
         """Reads all named readers, and finds each one's next message in the consume queues."""
@@ -59,7 +62,7 @@ class ReaderNeeds:
         try:
             reader = self._load(name)
         except FileNotFoundError:
-            return ""  # removed meanwhile
+            return ""  # the file was removed meanwhile
         except OSError as error:
             reader = str(error)
         if isinstance(reader, NamedReader):
@@ -101,7 +104,10 @@ class ReaderNeeds:
                 self._needs.setdefault(lane, []).append((min(needed), reader.name))
 
     def _next_where(self, reader: NamedReader, topic: str, lane: int) -> int | None:
-        """The log offset of the reader's next message of a topic in a lane; None: there is none yet."""
+        """The log offset of the reader's next message of a topic in a lane.
+
+        None where there is no such message yet.
+        """
         offset = reader.offset(topic, lane)
         if offset is None:
             return None

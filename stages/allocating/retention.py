@@ -1,15 +1,15 @@
 """Deletes old segments: RocketMQ's CleanCommitLogService and CleanConsumeQueueService.
 
-A segment goes for its age (the store timestamp of its last message), for the store's total size, or
-for the disk's sake. The last segment with data in it never goes, nor one that is not flushed and
-indexed. A segment that a named reader still needs goes for the disk's sake only, and the log
-says so.
+There are three reasons to delete a segment: its age (the store timestamp of its last message), the
+store's total size, and a disk that is too full. The last segment with data in it is never deleted,
+nor one that is not flushed and indexed. A segment that a named reader still needs is deleted
+only if the disk is too full, and the log says so.
 
-A segment goes in two steps. First it is *retired*: the lane's `first` is raised, so that readers
-look elsewhere. When the lane's `positions` file durably says so too (the flusher stores
-FIRST_RECORDED then), the segment is *unlinked*, and with it the consume queue files that lie wholly
-below. So a recovery never misses a file that it was told of, not even after a power cut. An
-allocator that is killed in between leaves files that the next one unlinks.
+A segment is deleted in two steps. First it is *retired*: the lane's `first` is raised, so that
+readers look elsewhere. Then the lane's `positions` file has to say so durably (the flusher stores
+FIRST_RECORDED when it does). After that the segment is *unlinked*, together with the consume queue
+files that lie wholly below. So a recovery never misses a file that its positions name, not even
+after a power cut. An allocator that is killed in between leaves files that the next one unlinks.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ class Disk:
     available: int
     """Bytes that we may still use."""
     enough: int
-    """Where so many are available, the percentages don't matter; 0: they always do."""
+    """Where this many are available, the percentages don't count; 0: they always count."""
 
     @property
     def total(self) -> int:
-        """All bytes that there are for us."""
+        """All bytes of the disk that we can use, with those that are used."""
         return self.used + self.available
 
     def excess(self, percent: int) -> int:
-        """How many bytes would have to go until the disk is no fuller than `percent`.
+        """How many bytes have to be deleted until the disk is no fuller than `percent`.
 
-        0 or less where it is not fuller, or has enough available.
+        It is 0 or less where the disk is not fuller, or has enough available.
         """
         over = self.used - self.total * percent // 100
         return min(over, self.enough - self.available) if self.enough else over
@@ -66,18 +66,18 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class OldSegment:
-    """The oldest segment of a lane, where it may go."""
+    """The oldest segment of a lane that may be deleted."""
 
     lane: int
     start: int
     end: int
-    """Of the lane's log, as far as it is durable."""
+    """The end of the lane's log, as far as it is durable."""
     needed_by: str | None
-    """The name of a named reader."""
+    """The name of a reader that needs the segment."""
 
 
 class Retention:
-    """Retires old segments of a store, and unlinks them. The allocator's."""
+    """Retires old segments of a store, and unlinks them. Only the allocator uses it."""
 
     def __init__(
         self,
@@ -94,12 +94,15 @@ class Retention:
         self._needs = ReaderNeeds(directory, facts.id)
         self._ages = SegmentAges(directory, facts.segment_bytes)
         self._unlinked: dict[int, int] = {}  # lane → up to where its old files are gone
-        self._retired: dict[int, int] = {}  # lane → bytes that are retired and not gone yet
+        self._retired: dict[int, int] = {}  # lane → bytes that are retired and not unlinked yet
         self._flags = RetentionFlag(0)
         self._note_clocks()
 
     def _note_clocks(self) -> None:
-        """Notes both clocks when the first allocator of this start runs; later ones go by its note."""
+        """Notes both clocks when the first allocator of this start runs.
+
+        Later allocators of this start use its note.
+        """
         words = self._words
         if words[Header.CLOCK_GENERATION] != self.control.generation:
             words[Header.CLOCK_WALL_MS] = self.clock.wall_ms()
@@ -129,7 +132,7 @@ class Retention:
         return is_full
 
     def _say(self, flag: RetentionFlag, is_set: bool, text: str, level: int = logging.ERROR) -> None:
-        """Keeps a flag in the control region, and logs when it comes and goes."""
+        """Sets a flag in the control region, and logs when it begins and ends."""
         if bool(self._flags & flag) == is_set:
             return
         self._flags ^= flag
@@ -139,7 +142,7 @@ class Retention:
     # ---- choosing -------------------------------------------------------------------------------
 
     def retire(self) -> bool:
-        """Retires segments that have to go, one batch at most. True: there may be more.
+        """Retires segments that have to be deleted, one batch at most. True: there may be more.
 
         Raises OSError.
         """
@@ -178,7 +181,7 @@ class Retention:
         return False
 
     def _goes_by_age(self, disk_is_high: bool) -> bool:
-        """Whether segments may go for their age now."""
+        """Whether segments may be deleted for their age now."""
         drift = self.clock_drift_ms()
         jumped = abs(drift) > _CLOCK_TOLERANCE_MS
         self._say(
@@ -192,9 +195,9 @@ class Retention:
         return self.config.reserved_hours > 0 and not jumped and in_time
 
     def _choose(self, by_age: bool, excess: int, held: set[str]) -> tuple[OldSegment, Reason] | None:
-        """The segment that has to go next, and why. None when all may stay.
+        """The segment that has to be deleted next, and why. None when all may stay.
 
-        Adds readers that keep a segment from going to `held`.
+        Adds readers that keep a segment from being deleted to `held`.
         """
         candidates = list(self._candidates())
         if by_age:
@@ -219,13 +222,13 @@ class Retention:
     def _is_older(self, segment: OldSegment, horizon: int) -> bool:
         """Whether all of a segment was stored before a time.
 
-        The first message tells in most cases, and the rest is not read.
+        In most cases the first message decides, and the rest is not read.
         """
         first = self._ages.oldest(segment.lane, segment.start, segment.end)
         return first < horizon and self._newest(segment) < horizon
 
     def _candidates(self) -> Iterator[OldSegment]:
-        """The oldest segment of each lane, where it may go."""
+        """The oldest segment of each lane, where it may be deleted."""
         for lane in self.directory.lane_numbers():
             if lane >= LANE_ROWS:
                 continue
@@ -237,14 +240,14 @@ class Retention:
                 yield OldSegment(lane, start, durable, self._needs.holder(lane, start + self._size))
 
     def _total_bytes(self) -> int:
-        """Of all segment files, by what shared memory says."""
+        """The bytes of all segment files, by the words in shared memory."""
         rows = map(self.control.row, range(LANE_ROWS))
         return sum(row[Lane.ALLOCATED] - row[Lane.FIRST] for row in rows)
 
     # ---- deleting -------------------------------------------------------------------------------
 
     def _retire_segment(self, segment: OldSegment, reason: Reason) -> None:
-        """Raises the lane's first offset past a segment, counts it, and logs why it goes."""
+        """Raises the lane's first offset past a segment, counts it, and logs why it is deleted."""
         words = self._words
         path = self.directory.lane(segment.lane).segment_path(segment.start)
         self.control.row(segment.lane)[Lane.FIRST] = segment.start + self._size
@@ -275,7 +278,7 @@ class Retention:
                     self._unlinked[lane] = below
                 except OSError as error:
                     log.warning("lane %d: old segments can't be deleted: %s", lane, error)
-            if below:  # 0: this start has not recorded anything yet
+            if below:  # 0: this start has recorded nothing yet
                 self._retired[lane] = first - self._unlinked.get(lane, 0)
 
     def _unlink_in(self, lane: int, below: int) -> None:
@@ -284,12 +287,12 @@ class Retention:
         names = [name for name in self.channel.list(lane_directory.commitlog) if is_segment_name(name)]
         old = [name for name in names if int(name) + self._size <= below]
         for name in old:
-            with contextlib.suppress(FileNotFoundError):  # somebody else was quicker
+            with contextlib.suppress(FileNotFoundError):  # another process was quicker
                 self.channel.unlink(lane_directory.commitlog / name)
         if old:
             self.channel.sync_directory(lane_directory.commitlog)
         for topic in self.channel.list(lane_directory.consumequeue):
             try:
                 unlink_below(lane_directory.queue_path(topic), below, self.channel)
-            except (OSError, CommitLogError) as error:  # the other queues' files go all the same
+            except (OSError, CommitLogError) as error:  # the other queues' files are deleted all the same
                 log.warning("lane %d, topic %s: old consume queue files can't be deleted: %s", lane, topic, error)

@@ -10,7 +10,10 @@ from commitlog.reading.log_walk import RecentSegments, walk
 from commitlog.record.scan import scan
 
 UNKNOWN = 1 << 62
-"""Timestamp of a segment whose messages can't be read: it is never expired, and the last to go."""
+"""Timestamp of a segment whose messages can't be read.
+
+The segment is never expired, and is the last to be deleted.
+"""
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +21,7 @@ log = logging.getLogger(__name__)
 class SegmentAges:
     """Store timestamps (ms) of full segments.
 
-    Answers are kept for one segment a lane: the last one that was asked about.
+    Answers are kept for one segment of each lane: the last one that was asked for.
     """
 
     def __init__(self, directory: StoreDirectory, segment_bytes: int) -> None:
@@ -35,7 +38,7 @@ class SegmentAges:
     def newest(self, lane: int, start: int, end: int) -> int:
         """The timestamp of the last message in a segment.
 
-        For a damaged segment that of the first message behind it, which is no older.
+        For a damaged segment it is the timestamp of the first message behind it, which is no older.
         """
         return self._ask("newest", lane, start, end)
 
@@ -47,7 +50,7 @@ class SegmentAges:
             try:
                 answers[what] = self._first_in(lane, start) if what == "oldest" else self._last_in(lane, start, end)
             except FileNotFoundError:
-                answers[what] = 0  # nothing there: whoever goes by age may go on
+                answers[what] = 0  # there is no file: it may be deleted for its age
             except (OSError, CommitLogError) as error:
                 log.warning("lane %d, segment %d: its age is not known: %s", lane, start, error)
                 answers[what] = UNKNOWN
