@@ -103,7 +103,7 @@ def _value_only(bench: Bench, session: Any, store: commitlog.Store, count: int) 
     _register_prebuilt(session, floors.body_of(100), count)
 
     def read(frame: Callable[[], Any]) -> Turn:
-        return partial(_noop, Source("", frame, lambda rows: None), count)
+        return partial(_noop, bench, Source("", frame, lambda rows: None), count)
 
     ours = session.read.format("commitlog").option("subscribe", TOPIC).option("columns", "value")
     bench.compare(
@@ -160,7 +160,7 @@ def _awake(bench: Bench, source: Source, count: int, work: Callable[[Bench, Sour
         return work(bench, source, count)
 
 
-def _noop(source: Source, count: int) -> Sample:
+def _noop(_bench: Bench, source: Source, count: int) -> Sample:
     with Stopwatch() as watch:
         source.read().write.format("noop").mode("overwrite").save()
     return {"rate": count / watch.seconds}
