@@ -145,7 +145,7 @@ class ControlRegion:
 
     @staticmethod
     def row_at(lane: int) -> int:
-        """Where the row of a lane begins in `words`. For `Producer.send`, which looks at two rows."""
+        """Where the row of a lane begins in `words`. `Producer.send` uses it to see two rows."""
         return LANES_AT + lane * LANE_ROW_WORDS
 
     @staticmethod

@@ -79,7 +79,7 @@ def record_duration(row: memoryview, at: int, nanoseconds: int) -> None:
 
 
 class RetentionFlag(IntFlag):
-    """What hinders retention, as the control region says it."""
+    """What hinders retention: the flags in the control region."""
 
     CLOCK_JUMPED = 1
     HELD_BY_READER = 2

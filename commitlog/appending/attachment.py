@@ -150,7 +150,7 @@ class Attachment:
         return self.words[Header.CLOSING] != 0
 
     def _is_abandoned(self) -> bool:
-        """Whether the supervisor is gone. False where that can't be told.
+        """Whether the supervisor is gone. False where that can't be known.
 
         If another store is at this store's path now, the lock there belongs to that store's
         supervisor.

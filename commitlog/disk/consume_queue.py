@@ -46,7 +46,7 @@ _Answer = TypeVar("_Answer")
 
 
 def is_light(topic: str) -> bool:
-    """Whether RocketMQ takes a queue for a light one.
+    """Whether RocketMQ treats a queue as a light one.
 
     The entries of a light queue name records of other topics and queues.
     """

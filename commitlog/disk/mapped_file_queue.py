@@ -22,7 +22,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 class MappedFileQueue:
-    """The segment files of one log: which are there and fit, and what else is beside them.
+    """The segment files of one log: the usable ones, and findings about all others.
 
     It maps one file at a time. All segments have one size, and their names are their first offsets.
     So a division finds the segment that holds an offset.

@@ -195,7 +195,7 @@ def is_noted(lane_directory: LaneDirectory, offset: int) -> bool:
     for start, note in corruption_notes(lane_directory, DISK):
         if start == offset:
             return True
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # a note that says nothing
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # a note that can't be read
             found = read_corruption_note(note, DISK)
             if found[0] <= offset < found[1]:
                 return True

@@ -209,8 +209,8 @@ def _check_end(control: ControlRegion, lane_directory: LaneDirectory, size: int,
     """Checks that there are zeros behind `wrote`. Raises PoolNotAdopted.
 
     A RocketMQ that had the lane open would have appended there. Where the lessee writes the file
-    itself, there may be bytes that it had not published. They can't be told from the bytes of
-    another writer, so nothing is checked.
+    itself, there may be bytes that it had not published. They look like the bytes of another
+    writer, so nothing is checked.
     """
     row = control.row(lane_directory.number)
     wrote = row[Lane.WROTE]

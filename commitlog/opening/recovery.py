@@ -395,7 +395,7 @@ class _Recovery:
             walked.torn = gap
 
     def _resume_at(self, flushed: int, segments: MappedFileQueue) -> int:
-        """Where a log goes on that is damaged up to `flushed`.
+        """Where a log continues that is damaged up to `flushed`.
 
         It is behind the damage, so that no offset is used twice.
         """

@@ -93,7 +93,7 @@ class Retention:
         self._words = control.words
         self._needs = ReaderNeeds(directory, facts.id)
         self._ages = SegmentAges(directory, facts.segment_bytes)
-        self._unlinked: dict[int, int] = {}  # lane → up to where its old files are gone
+        self._unlinked: dict[int, int] = {}  # lane → the offset below which its old files are unlinked
         self._retired: dict[int, int] = {}  # lane → bytes that are retired and not unlinked yet
         self._flags = RetentionFlag(0)
         self._note_clocks()
@@ -109,7 +109,7 @@ class Retention:
             words[Header.CLOCK_BOOT_MS] = self.clock.boot_ns() // 1_000_000
             words[Header.CLOCK_GENERATION] = self.control.generation
 
-    # ---- what it is up against ------------------------------------------------------------------
+    # ---- clock and disk -------------------------------------------------------------------------
 
     def clock_drift_ms(self) -> int:
         """How far wall time has jumped since the store's start; positive: forwards."""
