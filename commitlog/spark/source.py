@@ -1,6 +1,6 @@
 """The format `commitlog`, which Spark reads as a batch or as a stream.
 
-Both share one planning core (resolving.py, planning.py) and one reader of rows (reading.py).
+Both share one planning core (resolving.py, planning.py) and one reader of rows (task_reading.py).
 
 Where things run: Options are checked when the DataFrame is made, in a Python process beside Spark's
 driver. A stream's reader lives in one process as long as its query. A batch's reader lives for one
@@ -343,7 +343,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Does nothing: the checkpoint has the position.
 
         The next `latestOffset` is given the same position, and it is kept from there
-        (registration.py).
+        (reader_name.py).
         """
 
     def stop(self) -> None:

@@ -287,7 +287,7 @@ class Decoder:
     # ---- columns --------------------------------------------------------------------------------
 
     def batch(self, schema: pa.Schema) -> pa.RecordBatch:
-        """All columns of the schema, whose names and types are among those of columns.py."""
+        """All columns of the schema, whose names and types are among those of schema.py."""
         columns = [_BUILDERS[field.name](self, field.type) for field in schema]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
