@@ -1,5 +1,6 @@
-"""Waiting for more than *accepted*: PUT_OK or an error, for `wait`, `flush`, `await` and `send`
-alike; and callbacks.
+"""Waiting for more than *accepted* gives PUT_OK or an error.
+
+It is the same for `wait`, `flush`, `await` and `send`. Callbacks are tested too.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def test_a_wait_that_runs_out_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", ["wait", "flush", "await"])
 def test_without_a_limit_it_takes_as_long_as_it_takes(way: str, tmp_path: Path) -> None:
-    """Longer than RocketMQ's syncFlushTimeout, which is for `send` in a store with SYNC_FLUSH only."""
+    """It may exceed RocketMQ's syncFlushTimeout, which counts only for `send` with SYNC_FLUSH."""
     with bench(tmp_path / "store", **HASTY) as made, ThreadPoolExecutor(1) as others:
         producer = made.producer()
         receipt = producer.send("t", b"x")
@@ -79,7 +80,7 @@ def test_without_a_limit_it_takes_as_long_as_it_takes(way: str, tmp_path: Path) 
 
 
 def test_a_disk_that_refuses_is_the_same_error_for_everybody(tmp_path: Path) -> None:
-    """Only callbacks have no place for it: they go on waiting, and are called when it has healed."""
+    """Callbacks can't get the error: they go on waiting, and are called when the disk heals."""
     with bench(tmp_path / "store") as made:
         producer = made.producer()
         made.faults.set(Rule("fdatasync", error=errno.EIO))
@@ -130,8 +131,9 @@ def refused_in_send(made: Bench, send: Callable[[], commitlog.Receipt]) -> error
 
 
 def test_what_send_raises_after_it_has_accepted_carries_the_receipt(tmp_path: Path) -> None:
-    """SYNC_FLUSH and stages that are slow, or a disk that refuses: the caller waits on with it, and
-    nothing is doubled.
+    """With SYNC_FLUSH the stages are slow, or the disk refuses.
+
+    The caller waits on with the receipt, and no message is doubled.
     """
     with bench(tmp_path / "store", **SYNC) as made:
         producer = made.producer()

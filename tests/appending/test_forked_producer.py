@@ -1,5 +1,6 @@
-"""A forked child has copies of its parent's producers and receipts: it may look, and waits for
-nothing through them.
+"""A forked child has copies of its parent's producers and receipts.
+
+It may look at them, but waits for nothing through them.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ def _said_in_child(calls: list[Callable[[], object]]) -> list[str]:
 
 
 def test_a_forked_child_waits_for_nothing(tmp_path: Path) -> None:
-    """Not by `flush`, not by a receipt; with the parent's sockets used before the fork. What is
-    flushed it can see. The parent goes on.
+    """Neither `flush` nor a receipt waits, even if the parent used its sockets before the fork.
+
+    The child can see what is flushed. The parent goes on.
     """
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
         done = producer.send("t", b"x")
@@ -106,8 +108,9 @@ def test_a_producer_that_forked_and_is_killed_frees_its_lane(tmp_path: Path) -> 
 
 
 def test_a_child_that_closes_the_store_writes_nowhere(tmp_path: Path) -> None:
-    """As at the end of its copy of a `with` block: the pipe's number in the child names another
-    file by then.
+    """The child leaves its copy of a `with` block, which closes the store.
+
+    By then the number of the pipe names another file in the child.
     """
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
         producer.send("t", b"x").wait("flushed", 60)

@@ -57,8 +57,10 @@ def test_it_is_what_single_sends_make(
 
 
 def test_wrong_keys_leave_nothing(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    """Too few, too many, beside one key for all, of another type, or not to be stored: named, with
-    the number of the key.
+    """Wrong keys are an error that names the number of the key.
+
+    They are too few, too many, given beside one key for all, of another type, or impossible to
+    store.
     """
     with bench(tmp_path / "store") as made:
         batch: Any = made.producer().send_batch

@@ -1,5 +1,6 @@
-"""What a producer's lane has last of a topic: in a buffer, in a file, indexed or not, its own or
-its predecessor's.
+"""The last message of a topic in a producer's lane.
+
+It is in a buffer or in a file, indexed or not, sent by this producer or by the one before it.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ _NIGHTLY = [(0, "direct"), (1, "pool"), *product((2, 3), ("pool", "direct"))]
 
 @pytest.mark.parametrize(("seed", "write_path"), with_nightly([(0, "pool"), (1, "direct")], _NIGHTLY))
 def test_it_is_what_was_accepted_last(seed: int, write_path: str, tmp_path: Path) -> None:
-    """After every step of a random history: sizes, topics, batches, stages that lag, producers that
-    come and go.
+    """It is right after every step of a random history.
+
+    Sizes, topics and batches vary, stages lag, and producers come and go.
     """
     dice = random.Random(seed)
     with bench(tmp_path / "store", store={"write_path": write_path, "max_lanes": 1}) as made:
@@ -76,8 +78,9 @@ def test_it_is_what_was_accepted_last(seed: int, write_path: str, tmp_path: Path
 
 
 def test_sending_goes_on_after_it(tmp_path: Path) -> None:
-    """Also while a call is interrupted by an error, and not inside a call; a closed producer has
-    nothing to say.
+    """Sending goes on, also if a call is interrupted by an error.
+
+    Inside a call it is refused, and a closed producer has no last message.
     """
     with bench(tmp_path / "store") as made:
         producer = made.producer()
@@ -104,8 +107,9 @@ def test_sending_goes_on_after_it(tmp_path: Path) -> None:
 
 
 def indexed(made: Bench) -> commitlog.Producer:
-    """A producer of a lane of five segments with one message of topic `old` at the begin; all of it
-    is in consume queues.
+    """A producer of a lane of five segments, all of it in consume queues.
+
+    Topic `old` has one message, at the start of the lane.
     """
     producer = made.producer()
     producer.send("old", b"once")
@@ -184,8 +188,9 @@ while True:
 
 
 def test_a_sequence_goes_on_after_a_crash(tmp_path: Path) -> None:
-    """Writers that number their messages are killed one after the other; in the end no number is
-    missing or doubled.
+    """Writers that number their messages are killed one after the other.
+
+    At the end no number is missing or doubled.
     """
     with commitlog.Store.open(tmp_path / "store", {"store": ONE_LANE}) as store:
         for _ in range(4):

@@ -1,5 +1,6 @@
-"""Producers through the public door: what is accepted, what is refused, forks, threads, interrupts,
-back-pressure.
+"""Producers through the public door: what is accepted, what is refused.
+
+Also forks, threads, interrupts and back-pressure.
 """
 
 from __future__ import annotations
@@ -134,8 +135,9 @@ def test_what_is_refused_leaves_nothing(store: commitlog.Store, subtests: pytest
 
 
 def test_lanes_run_out_by_name(store: commitlog.Store) -> None:
-    """Three lanes for three producers; a fourth waits and is refused; a closed one's lane is taken
-    again.
+    """Three lanes serve three producers, and a fourth one waits and is refused.
+
+    The lane of a closed producer is taken again.
     """
     producers = [commitlog.Producer(store.path) for _ in range(3)]
     assert sorted(producer.lane for producer in producers) == [0, 1, 2]
@@ -160,8 +162,9 @@ def test_no_producer_without_stages(tmp_path: Path) -> None:
 
 
 def test_a_producer_learns_that_its_store_was_closed(store_of_each_way: commitlog.Store) -> None:
-    """What it had sent is drained; sending on raises; its pool stays only as long as something is
-    in it.
+    """What it had sent is drained, and sending on raises.
+
+    Its pool stays only as long as something is in it.
     """
     producer = commitlog.Producer(store_of_each_way.path)
     producer.send("t", b"before")
@@ -201,8 +204,9 @@ def test_a_forked_child_can_neither_use_a_producer_nor_keep_its_lane(store: comm
 
 
 def test_a_call_inside_a_call_is_refused(store: commitlog.Store) -> None:
-    """As a signal handler or a finalizer may do it: the inner call raises before it stores
-    anything, the outer goes on.
+    """A signal handler or a finalizer may make such a call.
+
+    The inner call raises before it stores anything, and the outer one goes on.
     """
     producer = store.producer()
 
@@ -221,8 +225,9 @@ def test_a_call_inside_a_call_is_refused(store: commitlog.Store) -> None:
 
 
 def test_an_interrupt_at_any_line_of_send_doubles_and_loses_nothing(store_of_each_way: commitlog.Store) -> None:
-    """KeyboardInterrupt is raised at the k-th line of `send`, for every k; then the same producer
-    goes on.
+    """KeyboardInterrupt is raised at the k-th line of `send`, for every k.
+
+    Then the same producer goes on.
     """
     producer = store_of_each_way.producer()
     sent: list[bytes] = []
@@ -275,8 +280,9 @@ def test_an_interrupt_at_any_line_of_send_doubles_and_loses_nothing(store_of_eac
 
 
 def test_back_pressure_is_an_error_and_ends_with_its_cause(tmp_path: Path) -> None:
-    """With the committer stopped the buffers fill; nothing is dropped; when it goes on, so does the
-    producer.
+    """With the committer stopped, the buffers fill, and nothing is dropped.
+
+    When the committer goes on, so does the producer.
     """
     config = {**SMALL, "producer": {"buffer_wait_ms": 1000}}
     with commitlog.Store.open(tmp_path / "store", config) as store:
@@ -295,8 +301,9 @@ def test_back_pressure_is_an_error_and_ends_with_its_cause(tmp_path: Path) -> No
 
 
 def test_without_a_free_buffer_the_segment_may_be_written_directly(tmp_path: Path) -> None:
-    """With the flusher stopped no buffer comes free; `write_direct` goes on in the file, is
-    counted, and all is one log.
+    """With the flusher stopped no buffer comes free, and `write_direct` goes on in the file.
+
+    That is counted, and all is one log.
     """
     config = {**SMALL, "producer": {"when_no_buffer": "write_direct", "segment_wait_ms": 2000}}
     with commitlog.Store.open(tmp_path / "store", config) as store:
@@ -320,8 +327,9 @@ def test_without_a_free_buffer_the_segment_may_be_written_directly(tmp_path: Pat
 def test_acknowledgements_come_by_callback_and_to_asyncio(
     store: commitlog.Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A thousand outstanding receipts, each answered once; a callback that fails stops nobody
-    else's.
+    """A thousand outstanding receipts are answered once each.
+
+    A callback that fails does not stop others.
     """
     producer = store.producer()
     answers: list[PutMessageStatus] = []
@@ -344,8 +352,9 @@ def test_acknowledgements_come_by_callback_and_to_asyncio(
 
 
 def test_callbacks_do_not_wait_for_one_another(store: commitlog.Store) -> None:
-    """With the flusher stopped: who waits long for `flushed` keeps neither a short limit nor
-    another level waiting.
+    """With the flusher stopped, a long wait for `flushed` delays no other callback.
+
+    The others have a short limit or another level.
     """
     producer = store.producer()
     producer.send("t", b"before").wait("flushed", timeout=60)
@@ -387,8 +396,9 @@ def _accepts(producer: commitlog.Producer, body: bytes) -> bool:
 
 
 def test_sync_flush_returns_when_flushed_and_times_out_by_name(tmp_path: Path) -> None:
-    """With the flusher stopped it raises, with the receipt, and the message still becomes flushed
-    later.
+    """With the flusher stopped it raises, and the error has the receipt.
+
+    The message still becomes flushed later.
     """
     config: dict[str, Any] = {"store": {"segment_bytes": 1 << 16, "flush_disk_type": "SYNC_FLUSH"}}
     patient, hasty = ({**config, "producer": {"sync_flush_timeout_ms": limit}} for limit in (60_000, 2000))
@@ -415,9 +425,10 @@ def test_sync_flush_returns_when_flushed_and_times_out_by_name(tmp_path: Path) -
 
 
 def test_store_timestamps_never_go_back(store: commitlog.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that jumps back, or forward and back again, gives the last timestamp: to single
-    messages, to batches and to the lane's next producer. So messages are found by their time
-    whatever it did.
+    """If the clock jumps back, or forward and back again, messages get the last timestamp.
+
+    That is so for single messages, for batches and for the lane's next producer. So messages are
+    found by their time whatever the clock did.
     """
     now, hour = time.time_ns(), 3_600_000_000_000
     for wall in (now, 0, now + hour, now - hour, now):
@@ -444,8 +455,10 @@ def test_a_store_needs_no_reader_to_be_whole(store: commitlog.Store) -> None:
 
 
 def test_a_batch_is_all_or_nothing_in_one_segment(store_of_each_way: commitlog.Store) -> None:
-    """Consecutive offsets, one timestamp; too large a batch is refused whole; one that does not fit
-    rolls over whole.
+    """A batch has consecutive offsets and one timestamp.
+
+    A batch that is too large is refused whole. One that does not fit into the segment goes into the
+    next one whole.
     """
     producer = store_of_each_way.producer()
     producer.send("t", b"before")

@@ -1,5 +1,6 @@
-"""One producer in the hands of many threads: they come one after the other, and only a call inside
-a call is an error.
+"""Many threads share one producer, and their calls come one after the other.
+
+Only a call inside a call is an error.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ THREADS = 8
 
 @pytest.fixture(params=["pool", pytest.param("direct", marks=pytest.mark.nightly)])
 def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[commitlog.Store]:
-    """A running store with small segments; nightly also one that is written directly: how callers
-    take turns is the same there.
+    """A running store with small segments; nightly also one that is written directly.
+
+    Callers take turns in the same way in both.
     """
     settings = {
         "store": {"segment_bytes": 1 << 16, "write_path": request.param},
@@ -95,8 +97,9 @@ def in_threads(works: list[Callable[[], object]]) -> list[BaseException]:
 
 
 def check(store: commitlog.Store, accepted: dict[str, list[tuple[int, bytes]]]) -> None:
-    """What each thread had accepted is there once, where its receipt says, in the thread's order;
-    no offset is missing.
+    """What each thread had accepted is there once, where its receipt says, in the thread's order.
+
+    No offset is missing.
     """
     with commitlog.Reader(store.path) as reader:
         found = [(message.offset, message.value) for message in reader]
@@ -109,8 +112,9 @@ def check(store: commitlog.Store, accepted: dict[str, list[tuple[int, bytes]]]) 
 
 @pytest.mark.usefixtures("switching_often")
 def test_threads_share_a_producer(store: commitlog.Store) -> None:
-    """Single messages, batches, refusals in between, many segments: every message is there once,
-    and nobody is refused.
+    """Threads send single messages, batches and refused ones, over many segments.
+
+    Every message is there once, and no thread is refused.
     """
     producer = store.producer()
     accepted: dict[str, list[tuple[int, bytes]]] = {f"{number}": [] for number in range(THREADS)}
@@ -173,8 +177,9 @@ def is_waiting(thread: threading.Thread) -> bool:
 
 
 def test_a_close_beside_senders_loses_nothing(store: commitlog.Store) -> None:
-    """Whoever comes too late gets ProducerClosed; what was accepted before is there. Two may close
-    it.
+    """A call after the close gets ProducerClosed, and what was accepted before is there.
+
+    Two threads may close it.
     """
     producer = commitlog.Producer(store.path)
     accepted: dict[str, list[tuple[int, bytes]]] = {f"{number}": [] for number in range(4)}
@@ -204,8 +209,9 @@ class Interrupted(Exception):
 
 @pytest.mark.usefixtures("switching_often")
 def test_interrupts_beside_other_threads_lose_and_double_nothing(store: commitlog.Store) -> None:
-    """The main thread is interrupted again and again; it and the others go on with the same
-    producer.
+    """The main thread is interrupted again and again.
+
+    It and the others go on with the same producer.
     """
     producer = store.producer()
     accepted: dict[str, list[tuple[int, bytes]]] = {f"{number}": [] for number in range(3)}
@@ -257,8 +263,9 @@ def test_interrupts_beside_other_threads_lose_and_double_nothing(store: commitlo
 def in_threads_beside(
     works: list[Callable[[], object]], main: Callable[[], object], end: Callable[[], object]
 ) -> list[BaseException]:
-    """Runs `main` here while the works run in threads, until `end` was called; what the works
-    raised.
+    """Runs `main` here while the works run in threads, until `end` is called.
+
+    Returns what the works raised.
     """
     raised: list[BaseException] = []
     beside = threading.Thread(target=lambda: raised.extend(in_threads(works)))
@@ -273,8 +280,9 @@ def in_threads_beside(
 
 @pytest.mark.usefixtures("switching_often")
 def test_a_signal_handler_may_send_while_another_thread_does(store: commitlog.Store) -> None:
-    """It waits for that thread. Only inside a call of its own thread it is refused, and that call
-    goes on.
+    """It waits for that thread.
+
+    Only inside a call of its own thread it is refused, and that call goes on.
     """
     producer = store.producer()
     accepted: dict[str, list[tuple[int, bytes]]] = {"thread": [], "handler": []}
@@ -316,8 +324,9 @@ def test_a_signal_handler_may_send_while_another_thread_does(store: commitlog.St
 
 
 def test_a_child_that_is_forked_while_a_thread_is_inside_does_not_wait_for_it(store: commitlog.Store) -> None:
-    """That thread is the parent's: the child is told that the producer is, too, and may make one of
-    its own.
+    """The child learns that the thread and the producer are its parent's.
+
+    It may make a producer of its own.
     """
     producer = store.producer()
     body = Slow()

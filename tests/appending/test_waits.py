@@ -40,8 +40,9 @@ def send_until_refused(producer: commitlog.Producer, accepted: list[bytes]) -> N
 
 
 def test_back_pressure_may_be_an_error_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """RocketMQ's fastFailIfNoBufferInStorePool: nobody waits, each refusal is counted, nothing of
-    it is in the log.
+    """RocketMQ's fastFailIfNoBufferInStorePool: nobody waits, and each refusal is counted.
+
+    Nothing of a refused message is in the log.
     """
     with commitlog.Store.open(tmp_path / "store", {**SMALL, "producer": {"buffer_wait_ms": 0}}) as store:
         producer = store.producer()
@@ -63,8 +64,9 @@ def test_back_pressure_may_be_an_error_at_once(tmp_path: Path, monkeypatch: pyte
 
 
 def test_who_waits_for_stages_that_are_gone_is_told(tmp_path: Path) -> None:
-    """All killed at once: callbacks get SERVICE_NOT_AVAILABLE, `wait`, `flush` and `await` raise;
-    nobody waits on.
+    """All stages are killed at once, and nobody waits on.
+
+    Callbacks get SERVICE_NOT_AVAILABLE; `wait`, `flush` and `await` raise.
     """
     store = commitlog.Store.open(tmp_path / "store", SMALL)
     producer = commitlog.Producer(store.path)
@@ -109,8 +111,9 @@ def test_a_producer_that_comes_while_the_store_stops_is_told_so(
 
 
 def test_stages_do_not_rest_while_a_producer_waits_for_a_buffer(tmp_path: Path) -> None:
-    """However long they may: small segments are filled quickly, and then each would take a rest of
-    both.
+    """They do not rest, however long they may.
+
+    Small segments are filled quickly, and each would otherwise take a rest of both stages.
     """
     rest = {"linger_ms": 10_000}
     config = {**SMALL, "committer": rest, "flusher": rest, "producer": {"buffer_wait_ms": 60_000}}
@@ -166,8 +169,9 @@ def test_a_signal_handler_may_wait_whatever_it_came_into(tmp_path: Path, monkeyp
 
 
 def test_a_signal_handler_may_send_while_a_send_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With SYNC_FLUSH, by the same producer: the outer message is flushed by then, and its call is
-    at its end.
+    """It sends by the same producer, with SYNC_FLUSH.
+
+    By then the outer message is flushed, and its call is at its end.
     """
     counted = statistics.record_put_time
     sent: list[int] = []
