@@ -68,8 +68,9 @@ def test_interrupted_while_it_is_loaded(tmp_path: Path) -> None:
 
 
 def test_little_is_loaded_before_an_interrupt_is_caught() -> None:
-    """An import that takes long, such as typing's, would be a time in which Ctrl-C shows a
-    traceback.
+    """Imports that take long, such as that of typing, are made later.
+
+    During such an import, a Ctrl-C would show a traceback.
     """
     code = "import sys; before = set(sys.modules); import commitlog.cli; print(*set(sys.modules) - before)"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
@@ -77,8 +78,9 @@ def test_little_is_loaded_before_an_interrupt_is_caught() -> None:
 
 
 def test_commands_work_beside_each_other_on_a_live_store(tmp_path: Path, config: Path) -> None:
-    """run, produce, cat and stat at the same time; then cat and stat on the stopped store; then
-    destroy.
+    """run, produce, cat and stat at the same time, then cat and stat on the stopped store.
+
+    Then destroy.
     """
     store = tmp_path / "store"
     with running(store, config) as process:
@@ -120,8 +122,9 @@ def test_a_signal_during_the_start_drains_too(tmp_path: Path, config: Path) -> N
 
 
 def test_a_second_signal_hurries(tmp_path: Path, config: Path) -> None:
-    """The flusher stands still and would have ten minutes: what it has not done stays in the pool
-    for the next start.
+    """The flusher stands still and would have ten minutes.
+
+    What it has not done stays in the pool for the next start.
     """
     config.write_text(f"{SMALL}[supervisor]\nstop_timeout_ms = 600000\n")
     store = tmp_path / "store"
@@ -222,8 +225,9 @@ def test_a_mistake_is_one_line_and_an_exit_code(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The line names the error; nothing is made; no traceback. In this process, since a start costs
-    more than what is tested here.
+    """The line names the error, nothing is made, and there is no traceback.
+
+    It runs in this process, because a start costs more than what is tested here.
     """
     (tmp_path / "file").write_text("")
     (tmp_path / "directory").mkdir()
