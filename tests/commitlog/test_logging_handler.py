@@ -1,5 +1,6 @@
-"""The handler for `logging`: every record once, from threads and forked children, and never an
-error into the program.
+"""The handler for `logging`: every record once, from threads and forked children.
+
+An error never gets into the program.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def store(tmp_path: Path) -> Iterator[commitlog.Store]:
 
 @pytest.fixture
 def logger() -> Iterator[logging.Logger]:
-    """One of the test's own, which pytest does not listen to; its handlers are closed afterwards."""
+    """A logger of the test's own, which pytest does not listen to. It is cleaned up afterwards."""
     made = logging.Logger("tests.shop", logging.DEBUG)
     yield made
     for handler in made.handlers:
@@ -45,7 +46,7 @@ def read(path: Path) -> list[commitlog.Message]:
 
 
 def test_a_record_is_a_message(store: commitlog.Store, logger: logging.Logger) -> None:
-    """Formatted, with name, level and time; whatever is in it. The lane is leased at the first one."""
+    """Text, name, level and time are kept, whatever they hold. The first record leases the lane."""
     handler = commitlog.logging.Handler(store.path, topic="shop", level=logging.INFO)
     handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
     logger.addHandler(handler)
@@ -79,8 +80,9 @@ def test_it_is_made_by_a_configuration(store: commitlog.Store) -> None:
 
 
 def test_threads_and_children_log_side_by_side(store: commitlog.Store, logger: logging.Logger) -> None:
-    """Each process has a lane of its own, made when it first logs; a child that logs nothing has
-    none.
+    """Each process has a lane of its own, made when it first logs.
+
+    A child that logs nothing has none.
     """
     handler = commitlog.logging.Handler(store.path)
     logger.addHandler(handler)
@@ -114,8 +116,10 @@ def test_threads_and_children_log_side_by_side(store: commitlog.Store, logger: l
 def test_a_store_that_stops_is_no_error_of_the_program(
     store: commitlog.Store, logger: logging.Logger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is told on standard error, once in five seconds; what is dropped is counted; then it goes
-    on. The first record after the stop is in the store's memory and comes out with the next start.
+    """It is reported on standard error, once in five seconds, and dropped records are counted.
+
+    Then it goes on. The first record after the stop is in the store's memory, and comes out with
+    the next start.
     """
     clock = SetClock()
     monkeypatch.setattr("commitlog.logging.SYSTEM_CLOCK", clock)
@@ -150,8 +154,9 @@ def test_a_store_that_stops_is_no_error_of_the_program(
 def test_a_record_that_can_not_be_sent_stops_no_other(
     store: commitlog.Store, logger: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Too large, or with arguments that do not fit: told by `handleError`, and the next one is
-    sent.
+    """A record is too large, or its arguments do not fit.
+
+    `handleError` reports it, and the next record is sent.
     """
     handler = commitlog.logging.Handler(store.path)
     logger.addHandler(handler)
@@ -165,8 +170,9 @@ def test_a_record_that_can_not_be_sent_stops_no_other(
 
 
 def test_what_the_log_itself_logs_does_not_come_back(store: commitlog.Store) -> None:
-    """Not from inside a record; what it logs otherwise is a record like others, and so is what a
-    signal handler logs.
+    """What it logs while it sends a record does not come back.
+
+    Otherwise, its records are records like others, and so are those of a signal handler.
     """
     root = logging.getLogger()
     handler = commitlog.logging.Handler(store.path)
@@ -192,8 +198,9 @@ def test_what_the_log_itself_logs_does_not_come_back(store: commitlog.Store) -> 
 def test_a_signal_handler_that_logs_inside_a_record(
     store: commitlog.Store, logger: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its record is dropped and told; the one it came into is sent, and so is the next one, at
-    once.
+    """The handler's record is dropped and reported.
+
+    The record that it interrupted is sent, and so is the next one, at once.
     """
     handler = commitlog.logging.Handler(store.path)
 
@@ -229,8 +236,9 @@ logging.info("half \\ud800")
 
 
 def test_the_end_of_a_program_flushes(store: commitlog.Store) -> None:
-    """By `logging.shutdown`, as for every handler, and the lane is free then. Half a surrogate pair
-    is written out.
+    """`logging.shutdown` flushes, as with every handler, and then the lane is free.
+
+    Half a surrogate pair is written out.
     """
     done = subprocess.run([sys.executable, "-c", PROGRAM, str(store.path)], capture_output=True, check=True)
     assert (done.stdout, done.stderr) == (b"", b"")

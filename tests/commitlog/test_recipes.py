@@ -1,5 +1,6 @@
-"""The systemd unit and the container recipe name commands, options, files and limits that there
-are.
+"""The systemd unit and the container recipe name only things that exist.
+
+These are commands, options, files and limits.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ def test_the_unit_runs_a_command_that_there_is() -> None:
 
 
 def test_the_unit_lets_the_store_drain_and_keeps_its_memory() -> None:
-    """SIGTERM to one process, time for every stage, no limit on locked memory, nobody removes the
-    pool.
+    """SIGTERM goes to one process, every stage has time, and locked memory has no limit.
+
+    Nobody removes the pool.
     """
     service = unit()["Service"]
     assert float(service["TimeoutStopSec"]) > STAGES_STOP_SECONDS

@@ -78,8 +78,9 @@ def _facts_at_rest(store: commitlog.Store, producer: commitlog.Producer) -> Stor
 
 
 def test_a_put_that_waited_is_counted_where_it_belongs(tmp_path: Path) -> None:
-    """The flusher stands still: the pool fills up, the next put waits its second in vain. All of it
-    can be read meanwhile.
+    """The flusher stands still, so the pool fills up and the next put waits its second in vain.
+
+    All of it can be read meanwhile.
     """
     config = SMALL | {"producer": {"buffer_wait_ms": 1000}, "supervisor": {"hung_after_ms": 600_000}}
     with commitlog.Store.open(tmp_path / "store", config) as store, store.producer() as producer:
@@ -105,8 +106,9 @@ def test_a_put_that_waited_is_counted_where_it_belongs(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::commitlog.errors.ReadingWarning")
 def test_who_was_killed_is_not_shown_as_there(tmp_path: Path) -> None:
-    """A producer's lane is free; without supervisor and stages the store was killed, also when its
-    memory is gone.
+    """The lane of a killed producer is free.
+
+    Without supervisor and stages the store was killed, also if its memory is gone.
     """
     code = "import commitlog, sys; p = commitlog.Producer(sys.argv[1]); p.send('t', b'x').wait(); print(flush=True); input()"
     store = commitlog.Store.open(tmp_path / "store", SMALL)

@@ -1,5 +1,6 @@
-"""`store.json` of yesterday, of today and of tomorrow: what is another's is kept, what is damaged
-is said.
+"""`store.json` of older, present and future versions.
+
+What others have written is kept, and damage is an error.
 """
 
 from __future__ import annotations
@@ -98,8 +99,9 @@ def test_tomorrows_fields_are_kept() -> None:
 
 
 def test_a_store_of_tomorrow_runs(tmp_path: Path) -> None:
-    """Its messages are read, it is started and written to; only pool and configuration are those of
-    the last start.
+    """Its messages are read, and it is started and written to.
+
+    Only pool and configuration are those of the last start.
     """
     path = tmp_path / "store"
     with bench(path) as made:

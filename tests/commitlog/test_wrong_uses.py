@@ -1,5 +1,6 @@
-"""What is called in a wrong way ends as an error of ours, by name and with a hint; nothing is done,
-and all stays usable.
+"""Wrong calls end as an error of ours, by name and with a hint.
+
+Nothing is done, and everything stays usable.
 """
 
 from __future__ import annotations
@@ -81,8 +82,9 @@ def test_wrong_messages(tmp_path: Path, subtests: pytest.Subtests) -> None:
 
 
 def test_wrong_waits(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    """Levels that there are not, limits that are no times, callbacks that can't be called. Infinity
-    is no limit.
+    """Unknown levels, limits that are no times, callbacks that can't be called.
+
+    Infinity means no limit.
     """
     with bench(tmp_path / "store") as made:
         producer = made.producer()
@@ -202,8 +204,9 @@ def test_wrong_doors(tmp_path: Path) -> None:
 
 
 def test_wrong_commits(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    """What is no message can't be committed, and an interval that is no time begins nothing; the
-    reader stays usable.
+    """Only a message can be committed, and an interval that is no time begins nothing.
+
+    The reader stays usable.
     """
     with bench(tmp_path / "store") as made:
         receipt = made.producer().send("t", b"x")
