@@ -169,8 +169,9 @@ def quick_java(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> HandMadeStore:
-    """A stopped store: 100 messages of `orders` and of `other` in each of lanes 0 and 1. Files with
-    other needs have a fixture of this name of their own.
+    """A stopped store: 100 messages of `orders` and of `other` in each of lanes 0 and 1.
+
+    Files that need another store have their own fixture of this name.
     """
     from tests.builders.hand_made import small_store
 
