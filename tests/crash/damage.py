@@ -48,8 +48,10 @@ KINDS = (*QUEUE_DAMAGE, "positions removed", "positions swapped")
 
 
 def places(store: Path, what: str) -> list[Path]:
-    """What may be hit: the directory of each consume queue that has a file, or `positions` of each
-    lane. A damage needs two.
+    """The places that may be damaged.
+
+    They are the directory of each consume queue that has a file, or the `positions` of each lane. A
+    damage needs two.
     """
     if what in QUEUE_DAMAGE:
         return sorted({file.parent for file in store.glob("lanes/*/consumequeue/*/*/*")})
