@@ -71,7 +71,7 @@ def newest_slot(path: Path) -> int:
 
 @pytest.mark.parametrize("numbers", [(1, 2), (1, 2, 3)])
 def test_torn_at_every_byte(path: Path, numbers: tuple[int, ...]) -> None:
-    """Of the newest slot any part is written: the one before it counts, or the new one as a whole."""
+    """If a part of the newest slot is written, the older one counts, or the new one as a whole."""
     store(path, *numbers)
     before = path.read_bytes()
     store(path, 9)
@@ -106,8 +106,9 @@ def test_rubbish(path: Path, data: bytes) -> None:
 
 @pytest.mark.parametrize("bad", [Positions(1, 10, 20, 0, 0, False), Positions(1, 10, 10, 11, 0, False)])
 def test_impossible_positions(path: Path, bad: Positions) -> None:
-    """A CRC says that something was written, not that it can be: dispatched beyond flushed, first
-    beyond dispatched.
+    """A CRC proves that positions were written, not that they are possible.
+
+    Here dispatched is beyond flushed, or first beyond dispatched.
     """
     store(path, 1)
     PositionsFile(lane_of(path), STORE, DISK).store(bad)

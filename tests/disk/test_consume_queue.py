@@ -1,5 +1,6 @@
-"""Consume queues: entries placed by queue offset, in sparse files that other processes read
-meanwhile.
+"""Consume queues: entries are placed by queue offset, in sparse files.
+
+Other processes read them meanwhile.
 """
 
 from __future__ import annotations
@@ -128,8 +129,9 @@ def test_one_write_for_a_row_within_a_file(directory: Path) -> None:
 
 
 def test_another_reader_sees_what_is_placed(queue: ConsumeQueue, directory: Path) -> None:
-    """Also what comes into files made after it looked first; it needs no write access, and finds
-    the files' size.
+    """Another reader also sees entries in files that were made after its first look.
+
+    It needs no write access, and finds the size of the files.
     """
     fill(queue, 0, 5)
     reader = ConsumeQueue(directory)
@@ -238,8 +240,10 @@ def test_a_file_made_and_not_yet_sized(queue: ConsumeQueue, directory: Path) -> 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=35), st.integers(-1, 25), st.integers(0, 3))
 def test_found_by_time(tmp_path_factory: pytest.TempPathFactory, steps: list[int], time: int, first: int) -> None:
-    """The first message at or after a time: before all, between, among equals, after all, in an
-    empty range.
+    """The first message at or after a time is found.
+
+    The time is before all messages, between them, the same as several, or after all; or the range
+    is empty.
     """
     times = np.cumsum(steps).tolist()
     queue = ConsumeQueue(tmp_path_factory.mktemp("queue"), FILE)

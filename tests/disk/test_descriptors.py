@@ -1,5 +1,6 @@
-"""A process with few file descriptors, or without the first three: errors by name or no difference,
-never an abort.
+"""A process has few file descriptors, or none of the first three.
+
+The result is a named error or no difference, and never an abort.
 """
 
 from __future__ import annotations
@@ -81,8 +82,9 @@ def test_any_number_of_free_descriptors_is_enough_or_an_error_by_name(tmp_path: 
 
 
 def test_a_producer_does_without_more_descriptors(tmp_path: Path) -> None:
-    """They run out after it was made: what is sent is accepted, flushed and reported so, or refused
-    by name before.
+    """The descriptors run out after the producer was made.
+
+    What is sent is accepted, flushed and reported as flushed, or refused by name before.
     """
     with commitlog.Store.open(tmp_path / "store", CONFIG) as store:
         accepted = []
@@ -170,8 +172,9 @@ def test_a_producer_that_was_closed_keeps_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("write_path", ["pool", "direct"])
 def test_a_program_without_standard_descriptors_writes_into_nothing_of_ours(write_path: str, tmp_path: Path) -> None:
-    """It closes them before the start, and again later, and writes to them all the same: the
-    supervisor hears no word, the records are whole.
+    """The program closes them before the start, and again later, and still writes to them.
+
+    The supervisor receives nothing of it, and the records are whole.
     """
     path = tmp_path / "store"
     subprocess.run([sys.executable, "-c", _WITHOUT, str(path), write_path], check=True)

@@ -1,5 +1,6 @@
-"""Locks of lanes, stores and readers: each has one holder, and nobody holds one whom it is no use
-to.
+"""Locks of lanes, stores and readers: each has one holder.
+
+Nobody holds a lock that is of no use to it.
 """
 
 from __future__ import annotations
@@ -41,16 +42,18 @@ CONFIG: dict[str, Any] = {
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[commitlog.Store]:
-    """A running store of few lanes, which gives the memory of a lane back as soon as nobody holds
-    it.
+    """A running store of few lanes.
+
+    It gives back the memory of a lane as soon as nobody holds it.
     """
     with commitlog.Store.open(tmp_path / "store", CONFIG) as opened:
         yield opened
 
 
 def lease_all(store: commitlog.Store) -> list[int]:
-    """Takes every lane, as one who comes later does, and lets them go. NoFreeLane where somebody
-    holds one.
+    """Takes every lane, as a later producer does, and releases them.
+
+    Raises NoFreeLane if somebody holds one.
     """
     producers = []
     try:
@@ -71,8 +74,9 @@ def bodies(path: Path) -> Counter[bytes]:
 
 
 def test_children_forked_by_another_thread_hold_no_lane(store: commitlog.Store) -> None:
-    """Threads fork all the time while producers come and go: no child keeps a lane that its parent
-    has let go.
+    """Threads fork all the time while producers are made and closed.
+
+    No child keeps a lane that its parent has released.
     """
     children: list[int] = []
     done = threading.Event()
@@ -108,7 +112,7 @@ in a local variable only; a trace function could be there."""
 
 
 class _AtNewLine:
-    """Does something once, at the first line of the project's own files that was not `seen` before."""
+    """Does something once, at the first new line of the project's own files (not in `seen`)."""
 
     def __init__(self, seen: set[tuple[str, int]], act: Callable[[], object], *rooms: str) -> None:
         self._seen, self._act = seen, act
@@ -159,8 +163,9 @@ class _Interrupted(Exception):
 
 
 def _storm(store: commitlog.Store) -> str:
-    """Producers that signals come into, at whatever moments a timer of the kernel hits. Which lanes
-    can be had afterwards, and which locks are still open.
+    """Makes producers while signals interrupt them, at any moment that a timer of the kernel hits.
+
+    Returns which lanes are free afterwards, and which locks are still open.
     """
     hits, armed = 0, False
 
@@ -190,8 +195,9 @@ def test_signals_during_leases_lock_no_lane(store: commitlog.Store) -> None:
 
 
 def test_a_fork_in_the_middle_of_a_lease_makes_one_producer(store: commitlog.Store) -> None:
-    """By a handler that comes back in both processes: the parent has the lane, the child an error
-    by name.
+    """A signal handler forks and returns in both processes.
+
+    The parent has the lane, and the child gets a named error.
     """
     seen, ours, forked = set[tuple[str, int]](), os.getpid(), 0
     while True:
@@ -226,8 +232,9 @@ def test_a_fork_in_the_middle_of_a_lease_makes_one_producer(store: commitlog.Sto
 def test_a_full_disk_while_leasing_costs_no_lane(
     where: str, store: commitlog.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing can be written into new lanes: an error by name each time. Healed, all of them are
-    there, marked as in use.
+    """Nothing can be written into new lanes, which is a named error each time.
+
+    When the fault is healed, all lanes are there, marked as in use.
     """
     before = set(leaks.descriptors())
     write_once = FileChannel.write_once
@@ -269,8 +276,10 @@ def test_a_readers_name_is_not_held_by_a_forked_child(tmp_path: Path) -> None:
 
 
 def test_a_removed_lock_file_gives_nobody_a_second_lessee(store: commitlog.Store, shm_root: Path) -> None:
-    """The lane stays its holder's: another producer gets another lane, the memory stays, and all
-    that both sent is there.
+    """The lane stays with its holder.
+
+    Another producer gets another lane, the memory stays, and everything that both have sent is
+    there.
     """
     first = commitlog.Producer(store.path)
     for number in range(50):

@@ -35,8 +35,9 @@ def test_a_file_that_is_too_long(path: Path, size: int) -> None:
 
 @pytest.mark.parametrize("size", [4097, 8192])
 def test_a_file_that_is_too_short(path: Path, size: int) -> None:
-    """Reading beyond the end of a mapped file is a SIGBUS, so what is there is copied, and zeros
-    follow.
+    """The file's bytes are copied, and zeros follow.
+
+    To read beyond the end of a mapped file would be a SIGBUS.
     """
     mapped = MappedFile(path, 8192, size)
     assert not mapped.is_whole

@@ -1,5 +1,6 @@
-"""The segment files of a log: their names, the one that holds an offset, first and last, and what
-is missing or odd.
+"""The segment files of a log: their names, the one of an offset, the first and the last.
+
+Also files that are missing or odd.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ def test_a_log_without_files(tmp_path: Path) -> None:
 
 
 def test_the_file_of_an_offset(tmp_path: Path) -> None:
-    """Every offset of it, those of missing files, and what lies outside; with no walk over the
-    files.
+    """The file is found for each of its offsets, without a walk over the files.
+
+    Offsets of missing files and offsets outside are tested too.
     """
     files = make_files(tmp_path / "log", [SEGMENT * number for number in (2, 3, 5)])
     del files.starts
