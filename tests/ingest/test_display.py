@@ -80,8 +80,9 @@ def test_a_run_that_has_just_begun() -> None:
 
 
 def test_plain_lines_without_a_terminal() -> None:
-    """A pipe gets lines of text: no control codes, a line at each change of phase, then one now and
-    then.
+    """A pipe gets lines of text without control codes.
+
+    There is a line at each change of phase, and one from time to time.
     """
     stream = io.StringIO()
     display = make_display(stream)

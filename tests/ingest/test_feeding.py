@@ -124,7 +124,7 @@ def test_rotation_and_removal_at_once(log: Path, tail: Tail) -> None:
 
 @pytest.mark.parametrize("again", [b"a\n", b"a longer beginning than before\nb\n"], ids=["shorter", "longer"])
 def test_truncation(log: Path, tail: Tail, again: bytes) -> None:
-    """A file that was cut and written anew is read from its start, also when it is longer by now."""
+    """A file that was cut and written anew is read from its start, even if it is longer now."""
     append(log, b"one\ntwo\n")
     assert read(tail) == [b"one", b"two"]
     with log.open("r+b") as file:

@@ -71,8 +71,9 @@ def check_report(report: dict[str, Any]) -> None:
 
 
 def test_a_short_run_through_the_death_of_the_committer(tmp_path: Path) -> None:
-    """Live input for some seconds, kill -9 in the middle: exactly once, exit code 0, plain lines,
-    and nothing left.
+    """Live input for some seconds, with kill -9 in the middle.
+
+    The result is exactly once, exit code 0 and plain lines, and nothing is left.
     """
     options = ["--seconds", "5", "--rate", "500", "--report", "report.json"]
     with running(tmp_path, *options) as process:
@@ -98,8 +99,9 @@ def test_a_short_run_through_the_death_of_the_committer(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_tailed_files_until_ctrl_c(tmp_path: Path) -> None:
-    """Lines written before, during and after a rotation and a truncation, each once and in order;
-    Ctrl-C drains.
+    """Lines are written before, during and after a rotation and a truncation.
+
+    Each comes once and in order, and Ctrl-C drains.
     """
     first, second = tmp_path / "a.log", tmp_path / "b.log"
     first.write_bytes(b"".join(b"a%d\n" % n for n in range(1000)))
@@ -140,8 +142,9 @@ def test_a_killed_producer_is_judged_by_what_it_had_noted(tmp_path: Path) -> Non
 
 
 def test_a_run_that_gets_no_lane(tmp_path: Path) -> None:
-    """More producers than lanes: one line that names the error, and nothing is left, not even the
-    new store.
+    """There are more producers than lanes, and one line names the error.
+
+    Nothing is left, not even the new store.
     """
     (tmp_path / "one.toml").write_text("[store]\nmax_lanes = 1\n[producer]\nlane_wait_ms = 10\n")
     with running(tmp_path, "--config", "one.toml") as process:

@@ -98,7 +98,7 @@ def test_a_series_stays_small() -> None:
 
 
 def test_percentiles_are_within_two_percent() -> None:
-    """Weights count; an empty histogram has no percentile; another process's counts can be merged."""
+    """Weights count, an empty histogram has no percentile, and others' counts can be merged."""
     latencies = Latencies()
     assert latencies.percentile(0.5) is None
     latencies.add([10.0, 1000.0], [990, 10])

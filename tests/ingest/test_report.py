@@ -1,5 +1,6 @@
-"""The report says what happened, as JSON, in words and as a picture; also of runs that went wrong
-or never began.
+"""The report says what happened, as JSON, in words and as a picture.
+
+This includes runs that went wrong or never began.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ SECONDS = 20
 
 @pytest.fixture(scope="module", autouse=True)
 def fonts(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """matplotlib keeps the font files open that it has drawn with; no leak of a test's, so it draws
-    before they begin.
+    """Lets matplotlib draw once before the tests begin.
+
+    It keeps the font files open that it has drawn with, which must not look like a leak of a test.
     """
     from matplotlib.figure import Figure
 
@@ -85,7 +87,7 @@ def fill(job: Job) -> None:
 
 
 def test_a_run_in_numbers(job: Job, tmp_path: Path) -> None:
-    """Rates of every stage in bins of a second that add up to the messages; the picture is a PNG."""
+    """Rates of every stage, in bins of a second, add up to the messages. The picture is a PNG."""
     fill(job)
     facts = report.build(job, Verdict(EXACTLY_ONCE, 20_000, ()))
     rates = facts["rates"]
