@@ -1,5 +1,6 @@
-"""`dump` and `verify`: stores of RocketMQ's and ours, sound and damaged, by function and by
-command.
+"""`dump` and `verify` of sound and damaged stores, RocketMQ's and ours.
+
+They are called as functions and as commands.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def unpack(name: str, directory: Path) -> Path:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_dump_says_what_rocketmq_says(name: str, tmp_path: Path) -> None:
-    """Each object equals RocketMQ's, its names in the same order; nothing of the store is changed."""
+    """Each object equals RocketMQ's, with its names in the same order. The store is unchanged."""
     store, root = VectorStore(name), unpack(name, tmp_path)
     before = image(root)
     found = list(dump_records(root))
@@ -59,8 +60,9 @@ def test_dump_says_what_rocketmq_says(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_verify_finds_rocketmqs_stores_good(name: str, tmp_path: Path) -> None:
-    """All records and entries; only where the test of RocketMQ's own tore a record there is a torn
-    tail.
+    """All records and entries are good.
+
+    The only torn tail is the one that RocketMQ's own test made.
     """
     store, root = VectorStore(name), unpack(name, tmp_path)
     report = verify_store(root)
@@ -117,8 +119,9 @@ def overtake(store: commitlog.Store, producer: commitlog.Producer) -> None:
 
 
 def test_verify_of_a_store_whose_segments_retention_removes(tmp_path: Path) -> None:
-    """Those that go while it looks are no damage, neither are their entries; it goes on with what
-    is left.
+    """Segments that are removed meanwhile are no damage, and neither are their entries.
+
+    `verify` goes on with what is left.
     """
     with commitlog.Store.open(tmp_path / "store", SHORT) as store, store.producer() as producer:
         for _ in range(10):
@@ -205,8 +208,9 @@ def test_a_first_segment_that_is_missing_is_told_from_one_that_retention_took(la
 
 @pytest.mark.parametrize("kept", [0, 1, 20, 59, 60])
 def test_what_lies_behind_the_recorded_end_is_not_counted_good(lane: MadeLane, kept: int) -> None:
-    """Records of a store that was killed: good in themselves, and nobody reads them. They are told
-    apart.
+    """Records of a store that was killed are good, but nobody reads them.
+
+    They are counted separately.
     """
     end = lane.places[kept][0] if kept < 60 else lane.end
     lane.set_positions(end, end)
@@ -273,8 +277,9 @@ def run_here(*words: str) -> str:
 
 @pytest.mark.parametrize("closed", ["commitlog", "commitlog/00000000000000004096", "consumequeue"])
 def test_what_one_may_not_read_is_named_in_one_line(closed: str, tmp_path: Path) -> None:
-    """A RocketMQ's store that is open but for a part of it: no traceback. Without root's
-    privileges.
+    """A part of a RocketMQ's store may not be read, which is no traceback.
+
+    The test gives up root's privileges.
     """
     root = unpack("rolls", tmp_path / "store")
     for command in ("verify", "dump", "cat"):

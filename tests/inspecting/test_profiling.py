@@ -71,8 +71,9 @@ def test_no_ptrace_is_said_in_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_a_stage_alone_with_a_profiler_that_sees_one_stack(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The real stage on its prepared input; only py-spy is played, since not every machine lets it
-    in.
+    """The real stage works on its prepared input, and only py-spy is a fake.
+
+    Not every machine allows py-spy.
     """
     playing = tmp_path / "py-spy"
     stack = "main (stages/alone.py:9);Alone._rounds (stages/alone.py:1);write_once (commitlog/disk/file_channel.py:5) 5"
@@ -121,8 +122,9 @@ def test_what_cannot_be_is_said_in_lines_and_leaves_nothing(
 
 
 def test_ctrl_c_ends_a_stage_alone_without_a_word(tmp_path: Path) -> None:
-    """A terminal interrupts all of its foreground processes: the stage must not end before it has
-    cleaned up.
+    """A terminal interrupts all of its foreground processes.
+
+    The stage must not end before it has cleaned up.
     """
     command = [sys.executable, "-m", "commitlog.cli", "profile", "committer", "--out", str(tmp_path)]
     command += ["--segment-bytes", "1048576"]
