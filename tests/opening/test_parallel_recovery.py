@@ -1,5 +1,6 @@
-"""Several lanes recovered side by side: the same as one after the other, and every error reaches
-the one who asked.
+"""Several lanes are recovered side by side, as they would be one after the other.
+
+Every error reaches the caller.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ def _always_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def killed_lanes(path: Path) -> list[MadeLane]:
-    """Five lanes of which more is there than recorded; one with a torn tail, one with damage below
-    what was flushed.
+    """Five lanes that have more than was recorded.
+
+    One has a torn tail, and one has damage below what was flushed.
     """
     made = [make_lane(path / str(number), 40 + number, number=number) for number in range(5)]
     for lane in made:

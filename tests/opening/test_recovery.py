@@ -1,5 +1,6 @@
-"""Recovery of a lane: where its log ends, what is cut off, what is reported, and that it may be
-done again.
+"""Recovery of a lane: where its log ends, what is cut off, and what is reported.
+
+Recovery may be repeated.
 """
 
 from __future__ import annotations
@@ -91,8 +92,9 @@ def test_a_lane_that_somebody_holds_is_refused(lane: MadeLane) -> None:
 
 
 def test_a_torn_record_above_flushed_is_cut_off_and_kept_in_quarantine(lane: MadeLane) -> None:
-    """The half record goes to quarantine byte for byte; its place and its consume queue entry are
-    zeros.
+    """The half record goes to quarantine byte for byte.
+
+    Its place and its consume queue entry become zeros.
     """
     number = len(lane.records) - 1
     start, end = lane.places[number]
@@ -168,8 +170,9 @@ def test_a_damaged_size_that_reaches_another_record_hides_none(tmp_path: Path, t
 
 
 def test_a_lost_record_keeps_its_queue_offset(lane: MadeLane) -> None:
-    """Consume queues built anew name the damaged range for it, so that later offsets stay what they
-    were.
+    """New consume queues have an entry for it that names the damaged range.
+
+    So later offsets stay what they were.
     """
     start, end = lane.places[20]
     lane.write(start + 30, b"\xff" * 20)
@@ -208,8 +211,9 @@ def test_a_record_across_the_flushed_position_is_torn_not_corrupt(lane: MadeLane
 
 
 def test_bytes_of_zeros_at_a_records_end_are_no_properties(tmp_path: Path) -> None:
-    """A record without whole-record CRC whose last page was lost is torn, though the CRC of its
-    body holds.
+    """A record without whole-record CRC whose last page was lost is torn.
+
+    The CRC of its body holds, but proves nothing of that page.
     """
     lane = make_lane(tmp_path / "3", append_crc=False)
     number = next(n for n in range(59, 0, -1) if lane.records[n].endswith(b"\x02"))
@@ -220,8 +224,9 @@ def test_bytes_of_zeros_at_a_records_end_are_no_properties(tmp_path: Path) -> No
 
 
 def test_too_old_to_be_unflushed(tmp_path: Path) -> None:
-    """More than eight segments before the end nothing was in buffers any more: damage there is no
-    torn tail.
+    """Damage more than eight segments before the end is no torn tail.
+
+    At that place nothing was in buffers any more.
     """
     lane = make_lane(tmp_path / "3", 240)
     lane.write(lane.places[2][0], b"\xff" * 50)

@@ -136,8 +136,9 @@ def _a_directory(lane: MadeLane) -> None:
     ],
 )
 def test_bad_segments(harm: Callable[[MadeLane], None], bad: set[int], tmp_path: Path) -> None:
-    """What was flushed is kept wherever it is at its place; nothing is removed, the log goes on
-    where it was.
+    """Flushed records are kept wherever they are at their place.
+
+    Nothing is removed, and the log goes on where it was.
     """
     lane = make_lane(tmp_path / "3")
     lane.set_positions(lane.end, 0)

@@ -1,6 +1,4 @@
-"""Random damage: what is called good afterwards is what was written, whatever happened to the
-files.
-"""
+"""Random damage: what is called good afterwards was written, whatever happened to the files."""
 
 from __future__ import annotations
 
@@ -56,8 +54,9 @@ def copy_of_template(path: Path) -> MadeLane:
 
 
 def set_positions(lane: MadeLane, kind: str) -> int:
-    """What is known as flushed: the recorded position, or all of a lane that was stopped properly
-    and lost its positions.
+    """How much of the lane is known as flushed.
+
+    It is the recorded position, or all of a lane that was stopped properly and lost its positions.
     """
     middle = lane.places[len(lane.places) // 2][0]
     flushed = {"end": lane.end, "middle": middle, "none": 0, "beyond": lane.end + 3 * SEGMENT + 5, "stopped": lane.end}[
@@ -104,11 +103,10 @@ def check_damaged_log(damages: list[Damage], kind: str) -> None:
 
 
 def check_queues(lane: MadeLane, kept: set[int], dispatched: int) -> None:
-    """Each record that is kept and dispatched has its entry; no entry names what is not a written
-    record's place.
+    """Each record that is kept and dispatched has its entry.
 
-    The entry has the tags that are in the log: see `MadeLane.kept` for a record whose properties
-    are others by now.
+    No entry names a place that is not that of a written record. The entry has the tags that are in
+    the log: see `MadeLane.kept` for a record whose properties have changed.
     """
     numbers = {start: number for number, (start, _) in enumerate(lane.places)}
     for topic in ("orders", "payments"):
@@ -159,8 +157,9 @@ def check_damaged_queues(damages: list[Damage]) -> None:
     kind="end",
 )  # the last record that is left claims to reach beyond what was flushed
 def test_damaged_logs(damages: list[Damage], kind: str) -> None:
-    """Verify, dump and recovery agree, keep what was flushed, and a second recovery changes
-    nothing.
+    """Verify, dump and recovery agree and keep what was flushed.
+
+    A second recovery changes nothing.
     """
     check_damaged_log(damages, kind)
 

@@ -1,4 +1,4 @@
-"""Recovery builds consume queues anew that are damaged, and leaves to the dispatcher what is his."""
+"""Recovery rebuilds damaged consume queues, and leaves the dispatcher's work to the dispatcher."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_damage_that_a_dispatcher_would_meet_is_passed_for_it(tmp_path: Path) ->
 
 @pytest.mark.parametrize("harm", ["gone", "short"])
 def test_a_rare_topics_queue_that_was_counted_is_missed(tmp_path: Path, harm: str) -> None:
-    """No look at samples finds that, but a stop had counted the entries. Its queue offsets go on."""
+    """Samples do not show that, but a stop had counted the entries. Its queue offsets go on."""
     lane = MadeLane(LaneDirectory(tmp_path / "3", 3))
     for number in range(120):
         lane.append("rare" if number in (23, 24) else "orders", b"x")
@@ -121,8 +121,9 @@ def test_a_rare_topics_queue_that_was_counted_is_missed(tmp_path: Path, harm: st
 
 @pytest.mark.parametrize("lost", ["its first sector", "its second sector", "and its record"])
 def test_an_entry_that_a_power_cut_tore_is_no_damage(tmp_path: Path, lost: str) -> None:
-    """Placed and not synced, it lies in two sectors, of which one came to disk; the entry before it
-    did not come at all.
+    """The entry was placed and not synced. It lies in two sectors, one of which is on the disk.
+
+    The entry before it is not on the disk at all.
     """
     lane = MadeLane(LaneDirectory(tmp_path / "3", 3))
     for number in range(40):

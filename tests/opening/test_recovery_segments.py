@@ -1,5 +1,6 @@
-"""Recovery of a lane whose segment files are missing, of another size, foreign, made ahead or
-deleted by age.
+"""Recovery of a lane with odd segment files.
+
+They are missing, of another size, foreign, made ahead or deleted by age.
 """
 
 from __future__ import annotations
@@ -97,8 +98,9 @@ def test_segments_made_ahead_stay(lane: MadeLane) -> None:
 
 
 def test_a_file_made_ahead_does_not_stay_behind_a_hole(lane: MadeLane) -> None:
-    """The log ends at its start, what had data leaves it; its first file stays, so that the log
-    does not begin anew.
+    """The log ends at the start of the hole, and files with data leave it.
+
+    Its first file stays, so that the log does not begin anew.
     """
     lane.directory.positions_file.unlink()
     lane.directory.abort_file.touch()
@@ -157,8 +159,9 @@ def test_after_retention_the_log_begins_later(lane: MadeLane) -> None:
 
 @pytest.mark.parametrize("back", [(0,), (1,), (0, 2), (0, 1, 2)])
 def test_names_that_a_power_cut_brought_back_leave_no_hole(back: tuple[int, ...], tmp_path: Path) -> None:
-    """Three segments were deleted, which `positions` says; the directory was not synced yet, and
-    some are there again.
+    """Three segments were deleted, as `positions` says.
+
+    The directory was not synced yet, and some of them are there again.
     """
     lane = make_lane(tmp_path / "3", 100)
     lane.set_positions(lane.end, lane.end, first=3 * SEGMENT)

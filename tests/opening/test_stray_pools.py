@@ -1,4 +1,4 @@
-"""What stays in shared memory of a store that is gone: named, and removed when its owner says so."""
+"""Shared memory that a removed store has left is named, and removed when its owner says so."""
 
 from __future__ import annotations
 
@@ -86,8 +86,9 @@ def test_the_pool_of_a_removed_store_is_named_and_removed(unflushed: bool, tmp_p
 
 @pytest.mark.usefixtures("late")
 def test_a_zombie_keeps_no_pool(tmp_path: Path, shm_root: Path) -> None:
-    """The killed stages stay as such where the first process waits for nobody, as in some
-    containers.
+    """Killed stages stay as zombies if the first process does not wait for them.
+
+    This is so in some containers.
     """
     libc = ctypes.CDLL(None)
     assert libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0  # here it is this one
