@@ -1,5 +1,6 @@
-"""Reading stopped stores whose consume queues are damaged, missing or short: all rows or a named
-error, never fewer.
+"""Reads stopped stores whose consume queues are damaged, missing or short.
+
+The result is all rows or a named error, never fewer rows.
 """
 
 from __future__ import annotations
@@ -171,8 +172,9 @@ def test_nothing_is_missing(lane: HandMadeLane, damage: Callable[[HandMadeLane],
 @pytest.mark.parametrize("deleted", [0, 1, 2])
 @pytest.mark.parametrize("what", ["hole", "junk", "early", "late", "swap"])
 def test_one_damaged_entry_anywhere(lane: HandMadeLane, what: str, deleted: int) -> None:
-    """At every place. What is asked for by offset or time comes too; where entries are believed,
-    they are right.
+    """One entry is damaged, at every place in turn.
+
+    Messages that are asked for by offset or time come too. If entries are believed, they are right.
     """
     if deleted:
         lane.forget_before(deleted)
@@ -207,8 +209,9 @@ def test_one_damaged_entry_anywhere(lane: HandMadeLane, what: str, deleted: int)
 
 
 def test_queues_that_a_walk_does_not_go_on_from(lane: HandMadeLane) -> None:
-    """What is not dispatched yet follows on what is; where it does not, entries are missing. Nobody
-    had counted them.
+    """Messages that are not dispatched yet must follow those that are.
+
+    If they do not, entries are missing that nobody had counted.
     """
     dispatched = lane.end
     lane.append("even", b"more")
@@ -220,8 +223,9 @@ def test_queues_that_a_walk_does_not_go_on_from(lane: HandMadeLane) -> None:
 
 
 def test_entries_that_name_known_damage(lane: HandMadeLane) -> None:
-    """Recovery leaves entries for records that are lost: where they are first, the index is still
-    right.
+    """Recovery leaves entries for records that are lost.
+
+    If these entries are the first ones, the index is still right.
     """
     place = lane.store.directory.lane(0)
     lost = lane.records[0]
@@ -259,7 +263,7 @@ def test_lost_positions_are_not_an_empty_store(lane: HandMadeLane, command: str)
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_store_that_was_killed_may_have_more(lane: HandMadeLane, more: int) -> None:
-    """No pool, and positions of a running store: who reads is told, but only if there is something."""
+    """Without a pool, and with positions of a running store, a reader warns if there is more."""
     cut = lane.records[-more].physical_offset if more else lane.end
     positions = Positions(1, cut, cut, 0, 0, drained=False)
     PositionsFile(lane.store.directory.lane(0), lane.store.id, DISK).store(positions)

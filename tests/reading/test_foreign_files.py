@@ -1,6 +1,4 @@
-"""Things in a store's directories that nobody here put there: they are named, left alone, and in
-nobody's way.
-"""
+"""Foreign files in a store's directories are named, left alone, and do no harm."""
 
 from __future__ import annotations
 
@@ -60,8 +58,9 @@ def offsets(path: Path) -> list[int]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_files_with_odd_names(name: str, path: Path) -> None:
-    """In the log and in a consume queue: the store opens, goes on where it was, and keeps its hands
-    off them.
+    """The store opens, goes on where it was, and does not touch the files.
+
+    They are in the log and in a consume queue.
     """
     lane = path / "lanes/0"
     foreign = [lane / part / os.fsdecode(NAMES[name]) for part in ("commitlog", "consumequeue/orders/0")]
@@ -114,8 +113,10 @@ def test_a_damaged_store_in_a_directory_whose_name_is_no_utf8(tmp_path: Path) ->
 @pytest.mark.filterwarnings("ignore::commitlog.errors.ReadingWarning")
 @pytest.mark.parametrize("name", ["consumequeue/orders/0/00000000000000000000", "positions", "checkpoint", "lock"])
 def test_a_named_pipe_keeps_nobody_waiting(name: str, path: Path) -> None:
-    """To open one is to wait for somebody at its other end: it is read past, or a named error.
-    Without it all is well, and no start that failed has left a pool behind.
+    """A named pipe is ignored, or gives a named error.
+
+    To open one would wait for somebody at its other end. Without the pipe all is well, and no start
+    that failed has left a pool.
     """
     pipe = path / "lanes/0" / name
     pipe.unlink()

@@ -1,5 +1,6 @@
-"""A log with damage in it: what is good before it, around it and in other lanes is read, and behind
-it where asked for.
+"""In a damaged log, good records before and around the damage, and in other lanes, are read.
+
+Records behind it are read if that is asked for.
 """
 
 from __future__ import annotations
@@ -120,8 +121,9 @@ STATES = {
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.parametrize("state", STATES)
 def test_good_records_around_damage(lane: HandMadeLane, harm: str, state: str) -> None:
-    """Up to it without a word, then the error, each time it is asked; with ignore_corrupt also what
-    is behind it.
+    """Messages before the damage come without a warning, then the error, at each attempt.
+
+    With ignore_corrupt the messages behind it come as well.
     """
     dispatched, drained = STATES[state]
     publish(lane, dispatched, drained=drained)
@@ -168,8 +170,9 @@ def test_what_was_left_out_is_counted(lane: HandMadeLane, state: str) -> None:
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("topic", ["orders", "other"])
 def test_a_topic_and_a_start(lane: HandMadeLane, state: str, topic: str) -> None:
-    """A start behind the damage is not in its way, by offset, by time or by number; nor is one
-    before it.
+    """A start behind the damage works by offset, by time or by number.
+
+    A start before it works as well.
     """
     dispatched, drained = STATES[state]
     publish(lane, dispatched, drained=drained)
@@ -220,7 +223,7 @@ def test_other_lanes_are_given_out_completely(tmp_path: Path, state: str) -> Non
 @pytest.mark.parametrize("length", [-1, 0, 100, 2000, SEGMENT - 1])
 @pytest.mark.parametrize("state", STATES)
 def test_a_segment_that_is_gone_or_short(lane: HandMadeLane, state: str, length: int) -> None:
-    """Such as a copy that broke off has: what is whole of it is given out, and the error names it."""
+    """As in a copy that broke off: whole records are given out, and the error names the file."""
     dispatched, drained = STATES[state]
     publish(lane, dispatched, drained=drained)
     segment = lane.store.directory.lane(3).segment_path(SEGMENT)
@@ -244,8 +247,9 @@ def test_a_segment_that_is_gone_or_short(lane: HandMadeLane, state: str, length:
 
 
 def test_queues_of_a_copy_that_are_older_than_its_positions(lane: HandMadeLane) -> None:
-    """What `cp -a` makes of a store that runs: nothing is missing, and nothing is counted that is
-    not.
+    """A copy of a running store, as `cp -a` makes it.
+
+    Nothing is missing, and nothing is counted that does not exist.
     """
     lane.dispatch(90)
     lane.dispatched = COUNT
@@ -281,8 +285,9 @@ def harm_live(path: Path, lane: int, number: int) -> None:
 
 @pytest.mark.parametrize("isolation", ["flushed", "committed"])
 def test_a_following_reader_of_a_running_store(isolation: Literal["flushed", "committed"], tmp_path: Path) -> None:
-    """It says the error once per attempt and gives out what comes in other lanes; one that ignores
-    damage goes on.
+    """The reader raises the error once for each attempt, and gives out messages of other lanes.
+
+    A reader that ignores damage goes on.
     """
     path = tmp_path / "store"
     with commitlog.Store.open(path, CONFIG) as store, store.producer() as first, store.producer() as second:
@@ -344,7 +349,7 @@ def recorded(path: Path) -> int:
 
 @pytest.mark.parametrize("then", with_nightly(["was killed", "was stopped"], ["runs"]))
 def test_a_copy_with_a_hole(tmp_path: Path, then: str) -> None:
-    """`cat` prints up to the hole and names it, and with --skip-corrupt what is behind it as well."""
+    """`cat` prints up to the hole and names it. --skip-corrupt prints what is behind it too."""
     path, copy = tmp_path / "store", tmp_path / "copy"
     with commitlog.Store.open(path, CONFIG) as store:
         with store.producer() as producer:

@@ -1,5 +1,6 @@
-"""The index of a running store whose dispatcher had to go back: a sync of the consume queues
-failed.
+"""The index of a running store after a sync of the consume queues has failed.
+
+The dispatcher had to go back.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ class LiveLane:
         self.control.row(0)[word] = value
 
     def lose_entries(self, start: int, end: int) -> None:
-        """What a failed sync does: pages of the queue are as they were before. The dispatcher goes
-        back at once.
+        """Does what a failed sync does: pages of the queue are as they were before.
+
+        The dispatcher goes back at once.
         """
         file = self.store.directory.lane(0).queue_path("orders") / f"{0:020d}"
         data = bytearray(file.read_bytes())
@@ -67,8 +69,9 @@ def lane(tmp_path: Path, shm_root: Path) -> Iterator[LiveLane]:
 
 @pytest.mark.parametrize("lost", [(30, 100), (30, 60), (99, 100), (0, 100), (0, 1)])
 def test_entries_that_a_failed_sync_lost(lane: LiveLane, lost: tuple[int, int]) -> None:
-    """Who looked before and who looks now see every record; what has no entry is found by a walk,
-    without a warning.
+    """Readers that have looked before, and readers that look now, see every record.
+
+    A record without an entry is found by a walk, without a warning.
     """
     with closing(StoreView(lane.store.path)) as view:
         before = TopicIndex(view)

@@ -1,5 +1,6 @@
-"""Named readers: where each is, how far behind, who holds a name, and what `stat` and
-`readers` show of it.
+"""Named readers: where each is, how far behind, and who holds a name.
+
+Also what `stat` and `readers` show of them.
 """
 
 from __future__ import annotations
@@ -228,7 +229,10 @@ def test_readers_lists_and_removes(store: HandMadeStore) -> None:
 
 @pytest.fixture
 def named(store: HandMadeStore) -> HandMadeStore:
-    """With a reader of Python's, `billing`, that has read 10 messages of `orders`, 5 in each lane."""
+    """A store with Python's reader `billing`, which has read 10 messages of `orders`.
+
+    It has read 5 in each lane.
+    """
     with Reader(store.path, topic="orders", name="billing") as reader:
         for message in reader:
             if message.offset == 4:

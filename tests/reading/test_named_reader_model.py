@@ -1,5 +1,6 @@
-"""Reads, commits, stops and new messages in any order: nothing is passed over, a reader begins at
-what was committed.
+"""Reads, commits, stops and new messages in any order.
+
+Nothing is passed over, and a reader begins at what was committed.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ STEPS = st.lists(
 
 
 class Model:
-    """What a reader of the name has to do: `next` by queue is what it gives out next, `committed`
-    where another begins.
+    """What a reader of the name has to do.
+
+    For each queue, `next` is what it gives out next, and `committed` is where another reader
+    begins.
     """
 
     def __init__(self, store: HandMadeStore, automatic: float | None) -> None:

@@ -62,8 +62,9 @@ def test_what_is_not_committed_comes_again(store: HandMadeStore) -> None:
 
 @pytest.mark.parametrize("start", ["latest", "last 3", "earliest", 95, {"orders": {0: 98, 1: -1}}])
 def test_the_start_counts_the_first_time(store: HandMadeStore, start: Any) -> None:
-    """And holds from then on, also where the first reader read nothing: its position is in the
-    store before that.
+    """The start counts only the first time, even if the first reader read nothing.
+
+    Its position is in the store before it reads.
     """
     with Reader(store.path, topic="orders", start=start) as plain:
         expected = list(map(place, plain))
@@ -178,8 +179,9 @@ def test_without_them_close_writes_nothing(store: HandMadeStore) -> None:
 def test_a_disk_that_does_not_take_the_position(
     store: HandMadeStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first must be there, a commit says that it failed, an automatic one is tried again and
-    said once.
+    """The first position must be written, and a commit says that it has failed.
+
+    An automatic commit is tried again, and its failure is reported once.
     """
 
     def full(self: FileChannel, path: object, data: bytes) -> None:
@@ -232,8 +234,9 @@ def test_a_reader_that_nobody_closed_lets_go(store: HandMadeStore) -> None:
 
 
 def test_a_forked_child_neither_holds_nor_commits(store: HandMadeStore) -> None:
-    """Its copy is its parent's; the name is free when the parent lets go, however long the child
-    lives.
+    """The child has a copy of its parent's reader.
+
+    The name is free when the parent releases it, however long the child lives.
     """
     reader = billing(store, auto_commit_seconds=0)
     next(reader)
@@ -269,8 +272,9 @@ for message in reader:
 
 
 def test_killed_readers_miss_nothing(store: HandMadeStore) -> None:
-    """kill -9 again and again, each time after some messages: what a reader did not commit, the
-    next one gets.
+    """Readers are killed with kill -9 again and again, each after some messages.
+
+    The next reader gets what the one before it did not commit.
     """
     given: list[tuple[int, int]] = []
     for round_ in range(1, 6):

@@ -1,5 +1,6 @@
-"""Consume queue files that retention removes while somebody reads: whoever only raced it looks
-again.
+"""Retention removes consume queue files while somebody reads.
+
+A reader that only lost this race looks again.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ FILE = PER_FILE * ENTRY_BYTES
 
 
 class Racing(FileChannel):
-    """Does something once, just after a directory was listed, or just before the `n`th open after
-    that.
+    """Does something once, just after a directory was listed.
+
+    Or it does it just before the `n`th open after that.
     """
 
     def __init__(self, race: Callable[[], None], opens: int = 0) -> None:
@@ -85,9 +87,7 @@ def deletes(directory: Path, below: int) -> Callable[[], None]:
 def test_files_that_go_between_the_list_and_the_open(
     directory: Path, ask: Callable[[ConsumeQueue], object], before: object, after: object, opens: int
 ) -> None:
-    """The same object gives the answer of before or after the deletion at once, and of after it
-    later.
-    """
+    """The same object answers as before or after the deletion at once, and as after it later."""
     race = deletes(directory, 2000)
     queue = ConsumeQueue(directory, channel=Racing(race, opens))
     assert ask(queue) in (before, after)

@@ -1,5 +1,6 @@
-"""Readers in loops that do other things too: `poll`, and `async for`, which never holds up the
-event loop.
+"""Readers in loops that do other things too: `poll` and `async for`.
+
+They never block the event loop.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""`Reader.close` ends the iteration for good: from the loop, a signal handler, another thread;
-nothing is left open.
+"""`Reader.close` ends the iteration for good, and leaves nothing open.
+
+It is called in the loop, in a signal handler and in another thread.
 """
 
 from __future__ import annotations
@@ -135,8 +136,9 @@ def test_another_thread_ends_it_out_of_its_sleep(store: HandMadeStore) -> None:
 
 @pytest.mark.parametrize("after", range(0, 200, 20))
 def test_another_thread_ends_it_while_it_reads(store: HandMadeStore, after: int) -> None:
-    """Wherever it is: no message twice, no mapping left, nothing that crashes because its memory
-    has gone.
+    """It closes the reader at any point of its work.
+
+    No message comes twice, no mapping is left, and nothing crashes because its memory is gone.
     """
     reader = Reader(store.path, follow=True)
     begun = threading.Event()
@@ -158,9 +160,7 @@ def test_another_thread_ends_it_while_it_reads(store: HandMadeStore, after: int)
 
 
 def test_a_topic_that_is_nowhere_found_does_not_keep_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A walk over a long log in which nothing is wanted looks between its steps whether it was
-    closed.
-    """
+    """A walk over a long log without a wanted message checks between its steps if it was closed."""
     store = small_store(tmp_path / "store", rows=400, lanes=1, topics=("other",))
     store.lane(0).append("orders", b"the last")
     store.lane(0).publish()  # without an entry: it is found by walking

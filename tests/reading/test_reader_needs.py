@@ -1,5 +1,6 @@
-"""What is kept for named readers and what they have lost, how they share lanes, and starts by
-queue.
+"""What is kept for named readers, and what they have lost.
+
+Also how they share lanes, and starts for single queues.
 """
 
 from __future__ import annotations

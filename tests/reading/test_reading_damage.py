@@ -1,5 +1,6 @@
-"""Random damage to the consume queues of a stopped store: who reads it gets every message, or an
-error with a name.
+"""Random damage to the consume queues of a stopped store.
+
+A reader gets every message, or an error with a name.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _templates: list[MadeLane] = []
 
 @pytest.fixture(scope="module", autouse=True)
 def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A store that was closed properly. Not handed to the tests: hypothesis would print all of it."""
+    """A store that was closed properly, not an argument of tests: hypothesis would print it all."""
     path = tmp_path_factory.mktemp("template") / "store"
     lane = make_lane(path / "lanes" / "3")
     entries = sum(lane.next_offsets.values())

@@ -1,5 +1,6 @@
-"""Reader and `commitlog cat` on RocketMQ store roots: what a real RocketMQ wrote, as it would read
-it itself.
+"""Reader and `commitlog cat` on RocketMQ store roots.
+
+They give what a real RocketMQ wrote, as it would read it itself.
 """
 
 from __future__ import annotations
@@ -143,8 +144,9 @@ def test_mistakes_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("at", ["first", "middle", "last"])
 @pytest.mark.parametrize("what", ["hole", "junk", "other"])
 def test_a_damaged_entry_is_an_error(tmp_path: Path, at: str, what: str) -> None:
-    """Nothing else bounds what may be read of such a root, so it is never fewer messages without a
-    word.
+    """Only the entries say what may be read of such a root.
+
+    So a damaged entry is always an error, and messages are never missing silently.
     """
     root = unpack(load("rolls"), tmp_path)
     file = root / "consumequeue" / "rolls" / "0" / f"{0:020d}"
@@ -160,8 +162,9 @@ def test_a_damaged_entry_is_an_error(tmp_path: Path, at: str, what: str) -> None
 
 
 def test_light_queues(tmp_path: Path) -> None:
-    """Their entries name records of other topics: they come under the queue's own name, where it is
-    asked for.
+    """The entries of light queues name records of other topics.
+
+    The records come under the queue's own name, if somebody asks for it.
     """
     store = load("v1_basic")
     root = unpack(store, tmp_path)
@@ -194,7 +197,7 @@ def test_a_segment_that_is_missing(instead: str, tmp_path: Path) -> None:
 
 
 def test_cat(tmp_path: Path) -> None:
-    """JSON lines with topic, partition and offset; what can't be had is one line and exit code 1."""
+    """JSON lines with topic, partition and offset. An error is one line, with exit code 1."""
     store = load("transactions")
     root = unpack(store, tmp_path)
     command = [sys.executable, "-m", "commitlog.cli", "cat", str(root)]
