@@ -1,4 +1,4 @@
-"""A batch is byte for byte what the encoder makes of its bodies one by one, whatever they come as."""
+"""A batch has the bytes that the encoder makes of its bodies one by one, whatever their form."""
 
 from __future__ import annotations
 

@@ -109,8 +109,9 @@ class TestTagsCode:
 
     @given(st.lists(st.lists(PIECES, max_size=8).map("".join).map(str.encode), max_size=12))
     def test_column(self, strings: list[bytes]) -> None:
-        """The codes of many strings at once are those of each; strings that end in the middle of a
-        name included.
+        """The codes of many strings at once are those of each string.
+
+        Some strings end in the middle of a name.
         """
         check_column(strings)
 

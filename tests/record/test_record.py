@@ -233,8 +233,9 @@ class TestDamage:
             decode(small_record(append_crc=False), require_crc=True)
 
     def test_torn_empty_body(self) -> None:
-        """RocketMQ takes such a record for good: its body CRC covers nothing. The whole-record CRC
-        finds it.
+        """RocketMQ takes such a record for good, because its body CRC covers nothing.
+
+        The whole-record CRC finds it.
         """
         data = bytearray(small_record(body=b""))
         data[40:60] = bytes(20)

@@ -1,5 +1,6 @@
-"""A scan says of every record what decode says, and stops where decode would, for the reason it
-would give.
+"""A scan says of every record what `decode` says.
+
+It stops where `decode` would, for the reason that `decode` gives.
 """
 
 from __future__ import annotations
@@ -72,8 +73,9 @@ def mixed_crc_log() -> tuple[bytes, list[int]]:
 
 @pytest.mark.parametrize("field", ["body", "BODYCRC", "STORETIMESTAMP", "topic", "whole-record CRC"])
 def test_records_with_and_without_the_whole_record_crc(field: str) -> None:
-    """Each is proven by what it has; a flipped bit is found in both by whatever covers it, as
-    decode finds it.
+    """Each record is proven by the CRCs that it has.
+
+    A flipped bit is found in both kinds by the CRC that covers it, as `decode` finds it.
     """
     data, starts = mixed_crc_log()
     for number, start in enumerate(starts):

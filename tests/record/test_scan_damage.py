@@ -1,5 +1,6 @@
-"""Random damage to a segment: what a scan calls good was written, byte for byte, and nothing worse
-than that happens.
+"""Random damage to a segment: what a scan calls good was written, byte for byte.
+
+Nothing worse than a stop of the scan happens.
 """
 
 from __future__ import annotations
@@ -76,8 +77,9 @@ def check(harm: list[Damage]) -> None:
 
 
 def check_without_crc(harm: list[Damage]) -> None:
-    """Not all damage can be seen then; but a scan and decode see the same, also with no CRC looked
-    at.
+    """Not all damage can be seen then, but a scan and `decode` see the same.
+
+    This also holds if no CRC is checked.
     """
     data = WITHOUT_CRC.data
     for damage in harm:
@@ -126,8 +128,9 @@ def test_damage_without_crc_at_length(turn: int, harm: list[Damage]) -> None:
 
 @pytest.mark.parametrize("mask", [1, 0x80, 0xFF])
 def test_every_byte_flipped(mask: int) -> None:
-    """One byte at a time, all of them: its record is refused, the ones before are good, the ones
-    behind are readable.
+    """Every byte is damaged once.
+
+    Its record is refused, the records before it are good, and those behind it can be read.
     """
     for number in (0, 1, 20):
         start, end = LOG.ends[number], LOG.ends[number + 1]

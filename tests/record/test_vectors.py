@@ -1,4 +1,4 @@
-"""What a real RocketMQ wrote is read exactly as RocketMQ reads it, and written again byte for byte."""
+"""What a real RocketMQ wrote is read as RocketMQ reads it, and written again byte for byte."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def store(request: pytest.FixtureRequest) -> VectorStore:
 
 
 def as_rocketmq_prints(record: Record) -> dict[str, Any]:
-    """A record with the names of expected.jsonl; hosts as packed addresses, since they are printed
-    in several ways.
+    """A record with the names of expected.jsonl.
+
+    Hosts are packed addresses, because they can be printed in several ways.
     """
     found: dict[str, Any] = {
         "physicOffset": record.physical_offset,
@@ -133,8 +134,9 @@ def queues_of(store: VectorStore) -> dict[tuple[str, int], list[tuple[int, int, 
 
 
 def test_consume_queues_read(store: VectorStore, tmp_path: Path) -> None:
-    """Entries, first and end of every queue are RocketMQ's. (A torn record has an entry and is no
-    message.)
+    """Entries, first and end of every queue are RocketMQ's.
+
+    (A torn record has an entry and is no message.)
     """
     root = store.unpack(tmp_path) / "consumequeue"
     expected = queues_of(store)
@@ -150,8 +152,9 @@ def test_consume_queues_read(store: VectorStore, tmp_path: Path) -> None:
 
 
 def test_consume_queues_rebuilt(store: VectorStore, tmp_path: Path) -> None:
-    """Queues placed from a scan of the log hold RocketMQ's entries; places before the first are
-    filled as RocketMQ does.
+    """Queues placed from a scan of the log hold RocketMQ's entries.
+
+    Places before the first one are filled as RocketMQ fills them.
     """
     opened: dict[tuple[str, int], ConsumeQueue] = {}
     expected = queues_of(store)
