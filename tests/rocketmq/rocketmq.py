@@ -1,5 +1,6 @@
-"""A real RocketMQ store, fetched with Maven once and kept in the user's cache: opens lanes of ours
-and says what it finds.
+"""A real RocketMQ store, fetched with Maven once and kept in the user's cache.
+
+It opens lanes of ours and says what it finds.
 """
 
 from __future__ import annotations
@@ -67,8 +68,9 @@ def hash_of(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Found:
-    """What RocketMQ found: messages in log order, with dump's names; index entries; results of its
-    appends.
+    """What RocketMQ found: messages in log order, with the names of `dump`.
+
+    Also index entries, and the results of its appends.
     """
 
     messages: list[dict[str, Any]]

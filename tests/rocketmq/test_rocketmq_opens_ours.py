@@ -1,5 +1,6 @@
-"""RocketMQ opens lanes that we wrote: every message, every consume queue entry; and we read what it
-appends.
+"""RocketMQ opens lanes that we wrote: every message, every consume queue entry.
+
+And we read what it appends.
 """
 
 from __future__ import annotations
@@ -69,8 +70,9 @@ def check(found: Found, root: Path, before: list[dict[str, Any]]) -> None:
 
 
 def test_a_lane_of_a_store_that_was_closed(tmp_path: Path) -> None:
-    """It reads all, appends one; our store goes on with it as its own, and with the next queue
-    offset.
+    """RocketMQ reads all and appends one message.
+
+    Our store goes on with it as its own, and with the next queue offset.
     """
     path = tmp_path / "store"
     with commitlog.Store.open(path, SMALL) as store, store.producer() as producer:
@@ -104,8 +106,9 @@ def test_a_lane_of_a_store_that_was_closed(tmp_path: Path) -> None:
 
 @pytest.mark.leaves_pools
 def test_a_lane_after_kill_and_recovery(tmp_path: Path) -> None:
-    """Everything is killed, its shared memory lost, the last record torn: what recovery leaves is a
-    store to RocketMQ.
+    """Everything is killed, shared memory is lost, and the last record is torn.
+
+    What recovery leaves is a store that RocketMQ reads.
     """
     path = tmp_path / "store"
     store = commitlog.Store.open(path, SMALL)
