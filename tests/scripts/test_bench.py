@@ -1,4 +1,4 @@
-"""scripts/bench: every part runs, its JSON is what report.py says, and who is not there is named."""
+"""scripts/bench: every part runs, its JSON is as report.py says, and missing rivals are named."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ ROWS = {
 
 
 def bench(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Kafka's jars are looked for in the user's cache: an empty one here, so that every machine
-    runs the same.
+    """Runs scripts/bench with an empty cache of the user, where Kafka's jars would be.
+
+    So it runs the same on every machine.
     """
     command = [sys.executable, "-P", "-m", "scripts.benchmarks", "--directory", str(tmp_path), *words]
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
@@ -150,8 +151,9 @@ def test_a_wrong_word_is_answered_in_a_line(
 
 
 def test_ctrl_c_ends_it_in_a_line_and_leaves_nothing(tmp_path: Path) -> None:
-    """A terminal interrupts everything that runs in it. The stage alone is just being filled; its
-    segments are small, so that they fit into any shared memory.
+    """A terminal interrupts everything that runs in it, while the stage alone is just being filled.
+
+    Its segments are small, so that they fit into any shared memory.
     """
     command = [
         sys.executable,
@@ -175,8 +177,9 @@ def test_ctrl_c_ends_it_in_a_line_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_benchmarks_md_is_made_of_its_run(tmp_path: Path) -> None:
-    """What stands between the markers comes from the JSON file beside the pictures; the prose
-    stays.
+    """The text between the markers comes from the JSON file beside the pictures.
+
+    The prose stays.
     """
     results, copy = tmp_path / "scripts/benchmarks/results", tmp_path / "BENCHMARKS.md"
     shutil.copytree(ROOT / "scripts/benchmarks/results", results)

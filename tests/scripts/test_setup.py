@@ -1,5 +1,6 @@
-"""`scripts/setup` on a small project of its own: made once, found done, mended, brought up to date,
-explained.
+"""`scripts/setup` on a small project of its own.
+
+It makes everything once, finds it done, repairs it, brings it up to date, and explains errors.
 """
 
 from __future__ import annotations
