@@ -71,8 +71,10 @@ def test_a_region_knows_that_it_was_unlinked(shm_root: Path) -> None:
 
 
 def test_a_control_region_belongs_to_one_store_directory(shm_root: Path, tmp_path: Path) -> None:
-    """Another id, another directory (a copy of the store), or another generation than the last
-    start's: not its own.
+    """A region of another store is refused.
+
+    It has another id, another directory (a copy of the store), or another generation than that of
+    the last start.
     """
     control = ControlRegion.create(shm_root, STORE_ID, tmp_path)
     control.words[Header.GENERATION] = 5
@@ -131,8 +133,9 @@ def test_a_row_is_part_of_the_words(shm_root: Path, tmp_path: Path) -> None:
 
 
 def test_buffers_are_borrowed_and_returned_by_the_positions_alone() -> None:
-    """With three slots of 100 bytes: the third segment ahead waits until the first is flushed to
-    its end.
+    """There are three slots of 100 bytes.
+
+    The third segment ahead waits until the first is flushed to its end.
     """
     assert available_buffers(wrote=0, flushed=0, segment_size=100, slots=3) == 2
     assert available_buffers(wrote=250, flushed=99, segment_size=100, slots=3) == 0

@@ -95,9 +95,7 @@ def test_the_longest_wait_is_kept() -> None:
 
 
 def test_throughput_over_ten_seconds_a_minute_and_ten() -> None:
-    """Two lanes take 100 messages and 1,000 bytes a second for 20 minutes, then nothing for 5
-    minutes.
-    """
+    """Two lanes take 100 messages and 1,000 bytes a second for 20 minutes, then nothing for 5."""
     words, second = control_words(), 1_000_000_000
     for now in range(20 * 60):
         for lane in (0, 7):
@@ -115,8 +113,9 @@ def test_throughput_over_ten_seconds_a_minute_and_ten() -> None:
 
 
 def test_a_young_store_measures_what_it_can() -> None:
-    """Nothing before the first sample; then the shortest window from the start on, the others once
-    they are full.
+    """Before the first sample there is nothing.
+
+    Then there is the shortest window from the start on, and the others when they are full.
     """
     words, second = control_words(), 1_000_000_000
     assert throughput(words, 5 * second) == ()
