@@ -10,8 +10,10 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def no_segments_mapped(shm_root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """After `shm_root`, so that the look for leaks comes when the mappings are gone. Nothing is
-    frozen, as a worker does at its first task: what a test leaves in cycles could not be collected.
+    """Unmaps segments after each test, and freezes nothing.
+
+    It comes after `shm_root`, so that leaks are looked for when the mappings are gone. A worker
+    freezes objects at its first task; here, cycles that a test leaves could not be collected then.
     """
     from commitlog.spark import task_reading
     from commitlog.spark.rows.segments import SEGMENTS

@@ -1,5 +1,6 @@
-"""What a read must give, said plainly: a store as a list of records, options as a person reads
-them.
+"""What a read must give, in plain code.
+
+A store is a list of records, and options are read as a person would read them.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ def plain_row(row: Row) -> Row:
 
 @dataclass(frozen=True)
 class Queue:
-    """A topic in a lane: the offset of its first message kept, one past its last that may be read,
-    all its records.
+    """A topic in a lane, with all its records.
+
+    It also has the offset of its first kept message, and one past its last readable message.
     """
 
     first: int
@@ -69,8 +71,9 @@ class Queue:
 
 
 class Model:
-    """A store of which each lane may be read up to `limits[lane]` (bytes) and lost what is before
-    `firsts[lane]`.
+    """A store whose lanes may be read up to `limits[lane]` (bytes).
+
+    Each lane has lost what is before `firsts[lane]`.
     """
 
     def __init__(self, store: HandMadeStore, limits: dict[int, int], firsts: dict[int, int]) -> None:

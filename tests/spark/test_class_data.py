@@ -43,8 +43,9 @@ def path_in(options: str) -> Path:
 
 
 def test_made_by_one_session_and_used_by_the_next(places: tuple[Path, Path, Path]) -> None:
-    """A session that starts meanwhile does without, and so does one that finds a draft not yet
-    whole.
+    """A session that starts meanwhile does without an archive.
+
+    So does one that finds a draft that is not whole yet.
     """
     making = sharing_options(*places, "")
     assert making.startswith("-XX:ArchiveClassesAtExit='")
@@ -70,8 +71,10 @@ def test_another_java_or_spark_has_an_archive_of_its_own(places: tuple[Path, Pat
 
 
 def test_what_is_stale_is_removed(places: tuple[Path, Path, Path]) -> None:
-    """Drafts of an earlier boot and those that were never finished; archives that nobody has used
-    for a month.
+    """Old drafts and unused archives are removed.
+
+    These are drafts of an earlier boot, drafts that were never finished, and archives that nobody
+    has used for a month.
     """
     cache = places[0]
     stem, now = archive_path(*places).stem, time.time()

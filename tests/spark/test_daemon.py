@@ -54,8 +54,9 @@ def directory(shm_root: Path) -> Iterator[Path]:
 
 @contextmanager
 def running(daemon: str, directory: Path, imported: str, *, unix: bool) -> Iterator[subprocess.Popen[bytes]]:
-    """A daemon whose workers run a module that imports `imported`; its name must begin with
-    "pyspark".
+    """A daemon whose workers run a module that imports `imported`.
+
+    The module's name must begin with "pyspark".
     """
     (directory / "pyspark_of_this_test.py").write_text(WORKER.format(imported=imported))
     known = {
@@ -83,8 +84,9 @@ def number(stream: IO[bytes]) -> int:
 
 
 def said_by_a_worker_let_go(daemon: str, directory: Path, imported: str, question: bytes = LAST) -> str:
-    """What a worker of `daemon` writes to standard error when its connection is closed after one
-    answer.
+    """What a worker of `daemon` prints to standard error when its connection is closed.
+
+    The connection is closed after one answer.
     """
     with running(daemon, directory, imported, unix=True) as process:
         assert process.stdout is not None
@@ -133,8 +135,10 @@ def test_pyspark_is_not_quiet_by_itself(directory: Path) -> None:
     ("daemon", "imported"), [("commitlog.spark.launching.daemon", "sys"), *(("pyspark.daemon", one) for one in OURS)]
 )
 def test_tasks_over_tcp_are_acknowledged_at_once(directory: Path, daemon: str, imported: str) -> None:
-    """From the second one on (the first comes with greetings): else Spark waits 40 ms before it
-    sends the rest of each.
+    """Every task from the second one on is acknowledged at once.
+
+    The first one comes with greetings. Without it, Spark would wait 40 ms before it sends the rest
+    of each task.
     """
     assert how_tasks_are_acknowledged(daemon, directory, imported, tasks=20)[1:] == [b"at once"] * 19
 

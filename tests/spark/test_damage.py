@@ -1,5 +1,6 @@
-"""What can't be given out is an error with its place, or left out, counted and warned about: never
-silent.
+"""Rows that can't be read are an error that names their place, and never missing silently.
+
+With an option they are left out instead, counted and warned about.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ LAST = 199  # an index that is built anew can't know of it
 def test_quarantined_records(
     store: HandMadeStore, numbers: list[int], where: int, queues: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """All their neighbours are read, whatever was harmed, and whether the index was kept or is new."""
+    """All their neighbours are read, whatever was harmed, and whether the index is kept or new."""
     everything = store.rows("orders")
     harm(store, numbers, where)
     recover(store, queues=queues)
@@ -171,7 +172,7 @@ def test_a_wrong_entry_of_a_row_that_the_log_leads_to(store: HandMadeStore) -> N
 
 
 def test_what_the_index_led_to_is_said_where_the_log_leads_to_nothing(store: HandMadeStore) -> None:
-    """The last row is another topic's now; its place is the index's word, which must not get lost."""
+    """The last row is another topic's now. The error keeps the place to which the index has led."""
     record = [record for record in store.lane(3).records if record.topic == "orders"][-1]
     read = _planned_before_dispatch(store)
     harm(store, [store.lane(3).records.index(record)], 91 + len(record.body))
@@ -199,9 +200,7 @@ def test_a_lost_segment_within_the_log(store: HandMadeStore, caplog: pytest.LogC
 def test_rows_that_retention_takes_between_plan_and_task(
     store: HandMadeStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without failOnDataLoss the later segments are read all the same, and what is missing is
-    counted.
-    """
+    """Without failOnDataLoss the later segments are still read, and missing rows are counted."""
     source = CommitLogDataSource(
         {"path": str(store.path), "subscribe": "orders", "columns": "offset", "failondataloss": "false"}
     )

@@ -1,5 +1,6 @@
-"""Every column of every kind of record is what record.decode says of it, and nothing of another
-place is given out.
+"""Every column of every kind of record is what record.decode says of it.
+
+No record of another place is given out.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ def read(store: HandMadeStore, piece: Slice, columns: tuple[str, ...] = tuple(AL
 @pytest.mark.parametrize("topic", ["orders", LONG_TOPIC])
 @pytest.mark.parametrize("dispatched", [True, False])
 def test_all_columns_of_all_kinds_of_records(tmp_path: Path, topic: str, dispatched: bool) -> None:
-    """V1 and V2, IPv4 and IPv6, with and without CRC, all kinds of properties, compressed bodies,
-    several segments.
+    """Columns are right for all kinds of records, over several segments.
+
+    V1 and V2, IPv4 and IPv6, with and without CRC, all kinds of properties, compressed bodies.
     """
     store, rng = HandMadeStore(tmp_path / "store", 1 << 15), random.Random(1)
     lane = store.lane(3)
@@ -88,8 +90,10 @@ def test_records_without_properties(tmp_path: Path) -> None:
 def test_records_of_one_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str, body_bytes: int, stored: Host
 ) -> None:
-    """Evenly spaced ones, as a batch writes them; with bodies of other sizes in records of the same
-    size; every second.
+    """Records of one size are decoded in every arrangement.
+
+    They are evenly spaced, as a batch writes them; or have bodies of other sizes in records of the
+    same size; or only every second one is read.
     """
     monkeypatch.setattr("commitlog.spark.rows.arrow_columns._BLOCK_ROWS", 64)
     store, rng = HandMadeStore(tmp_path / "store"), random.Random(2)
@@ -138,8 +142,10 @@ def undamaged(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, HandMadeSt
 def test_a_damaged_record_is_an_error_with_its_place(
     undamaged: dict[bool, HandMadeStore], monkeypatch: pytest.MonkeyPatch, row: int, same: bool
 ) -> None:
-    """Size, magic, queue id, both ends of queue offset and physical offset, body length, topic
-    length, both ends of the topic, properties' length; among records of one size and of several.
+    """Each field is checked, among records of one size and of several sizes.
+
+    The fields are size, magic, queue id, both ends of queue offset and physical offset, body
+    length, topic length, both ends of the topic, and the properties' length.
     """
     monkeypatch.setattr("commitlog.spark.rows.arrow_columns._BLOCK_ROWS", 16)
     store = undamaged[same]

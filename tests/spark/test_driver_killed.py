@@ -1,5 +1,6 @@
-"""kill -9 of Spark's driver in mid-batch, also in batch 0; restarts from the checkpoint. Real
-processes, a running store.
+"""Spark's driver is killed with kill -9 during a batch, also during batch 0.
+
+It restarts from the checkpoint. Processes are real, and the store runs.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ else:
 
 @contextmanager
 def driver(store: Path, directory: Path, starting: str, hang_in: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A driver that hangs in a batch for good, or reads all there is (−1). Then it is killed with
-    all it has started.
+    """A driver that hangs for good in a batch, or reads everything there is (−1).
+
+    Then it is killed with everything that it has started.
     """
     command = [sys.executable, "-c", DRIVER, str(store), str(directory), starting, str(hang_in)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_DIRS": str(directory / "local")}
@@ -82,8 +84,9 @@ def rows_of(file: Path) -> list[tuple[int, int, str]]:
     ],
 )
 def test_every_row_once_by_batch_id(tmp_path: Path, quick_java: None, starting: str, kills: tuple[int, ...]) -> None:
-    """Killed in these batches. Batch 0 is replayed as it was (empty for "latest"), although its
-    start is elsewhere by then; so is a later one.
+    """The driver is killed in these batches, and the batches are replayed as they were.
+
+    Batch 0 is empty for "latest", although the start is elsewhere by then.
     """
     directory = tmp_path / "driver"
     directory.mkdir()

@@ -1,4 +1,4 @@
-"""Which Java is taken, and the script that makes PyPI's fit. The fakes answer as a real one does."""
+"""Which Java is taken, and the script that adapts PyPI's. Fakes answer as a real Java does."""
 
 from __future__ import annotations
 

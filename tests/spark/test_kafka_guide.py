@@ -1,5 +1,6 @@
-"""What Spark's Kafka integration guide shows, with the format's name changed and the servers
-replaced by a path.
+"""The examples of Spark's Kafka integration guide, with another format name.
+
+A path replaces the servers.
 """
 
 from __future__ import annotations
@@ -77,8 +78,9 @@ def test_a_batch(spark: SparkSession, store: commitlog.Store, subtests: pytest.S
 
 
 def test_a_stream(spark: SparkSession, store: commitlog.Store, tmp_path: Path, subtests: pytest.Subtests) -> None:
-    """One topic, with headers, several, a pattern; `startingOffsets` is said, the default is what
-    comes from now on.
+    """One topic, one with headers, several topics, a pattern.
+
+    `startingOffsets` is given, because the default is only what comes from now on.
     """
     for number, (options, expected) in enumerate(STREAMS):
         with subtests.test(**options):

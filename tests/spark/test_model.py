@@ -1,5 +1,6 @@
-"""Random options against a plain model of the same store: batches, and streams with restarts, over
-planning and decoding.
+"""Random options are compared with a plain model of the same store.
+
+Batches, and streams with restarts, go through planning and decoding.
 """
 
 from __future__ import annotations
@@ -51,8 +52,10 @@ _made: dict[str, Made] = {}
 
 @pytest.fixture(scope="module", autouse=True)
 def _stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One that is whole; one of which retention took some; one with some not dispatched, and some
-    not flushed.
+    """Makes three stores for the tests.
+
+    One is whole. Of one, retention has removed a part. In one, some messages are not dispatched,
+    and some are not flushed.
     """
     for kind in ("whole", "cut", "unfinished"):
         _made[kind] = make_store(tmp_path_factory.mktemp(kind) / "store", kind)
@@ -233,8 +236,10 @@ def _as_bytes(row: Json) -> Json:
 
 @st.composite
 def stream_cases(draw: st.DrawFn) -> tuple[dict[str, str], list[str | int]]:
-    """Options, and what happens: messages appended to a lane (its number), `batch`, `crash` (before
-    the batch was done), `restart` (after it).
+    """Options and a list of events.
+
+    An event is a message appended to a lane (its number), `batch`, `crash` (before the batch was
+    done) or `restart` (after it).
     """
     options = draw(
         st.sampled_from([{"subscribe": "a,ab"}, {"subscribePattern": "a.*"}, {"assign": '{"a": [0, 2], "ab": [2]}'}])
@@ -249,7 +254,7 @@ def stream_cases(draw: st.DrawFn) -> tuple[dict[str, str], list[str | int]]:
 
 
 class Query:
-    """A query as Spark runs it: offsets are logged before a batch, a batch counts once it is done."""
+    """A query as Spark runs it: offsets are logged before a batch; it counts once it is done."""
 
     def __init__(self, path: Path, options: dict[str, str]) -> None:
         self.path, self.options = path, options
@@ -269,7 +274,7 @@ class Query:
             self._run()
 
     def batch(self, *, crash: bool = False) -> bool:
-        """Plans a batch and runs it, unless it dies before; False where there was nothing to read."""
+        """Plans a batch and runs it, unless it dies before. False if there was nothing to read."""
         start = self.log[-1] if self.log else self.reader.initialOffset()
         most = self.options.get("maxOffsetsPerTrigger")
         limit: ReadLimit = ReadMaxRows(int(most)) if most else ReadAllAvailable()
@@ -343,8 +348,9 @@ def first_start(store: HandMadeStore, options: dict[str, str]) -> dict[tuple[str
 @settings(FEW, max_examples=40)
 @given(stream_cases())
 def test_streams(case: tuple[dict[str, str], list[str | int]]) -> None:
-    """Every row once, from the first start on, whatever appears meanwhile and wherever the query
-    dies.
+    """Every row comes once, from the first start on.
+
+    This holds whatever appears meanwhile and wherever the query dies.
     """
     check_stream(*case)
 

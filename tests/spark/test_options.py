@@ -1,5 +1,6 @@
-"""Every wrong option is an error that names it in its documented spelling, with its value and what
-is allowed.
+"""Every wrong option is an error that names it in its documented spelling.
+
+The error also has its value and what is allowed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Retention strikes while Spark plans and while its tasks read: the rows that are kept, or
-DataLoss, never a bare OSError.
+"""Retention deletes while Spark plans and while its tasks read.
+
+The result is the rows that are kept, or DataLoss, and never a bare OSError.
 """
 
 from __future__ import annotations

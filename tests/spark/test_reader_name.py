@@ -1,5 +1,6 @@
-"""Option readerName: the position that a stream keeps in the store, who may have the name, and what
-a crash leaves.
+"""Option readerName: the position that a stream keeps in the store.
+
+Also who may have the name, and what a crash leaves.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ def test_only_a_stream_has_one(store: HandMadeStore) -> None:
 
 
 def test_the_position_is_what_spark_says_is_done(store: HandMadeStore, at_once: None) -> None:
-    """Registered from the first look on, before anything was read; an end that was only planned
-    does not count.
+    """The name is registered from the first look on, before anything is read.
+
+    An end that was only planned does not count.
     """
     of = stream(store, maxOffsetsPerTrigger=30)
     start = of.initialOffset()
@@ -75,8 +77,9 @@ def test_the_position_is_what_spark_says_is_done(store: HandMadeStore, at_once: 
 
 
 def test_retention_keeps_what_is_not_done(store: HandMadeStore, at_once: None) -> None:
-    """From the query's first look on until a batch is done: its rows are needed once more if it
-    fails.
+    """Rows are kept from the query's first look on until a batch is done.
+
+    If the batch fails, its rows are needed once more.
     """
     needs = ReaderNeeds(store.directory, store.id)
 
@@ -163,8 +166,9 @@ def test_what_is_to_come_is_needed_too(store: HandMadeStore, options: dict[str, 
 
 
 def test_topics_that_do_not_match_are_written_as_passed_over(store: HandMadeStore, at_once: None) -> None:
-    """Retention matches no patterns: it keeps what the query has said nothing about. A topic that
-    comes later is noted at the next look.
+    """Retention matches no patterns: it keeps every topic that the query has not passed over.
+
+    A topic that appears later is noted at the next look.
     """
     of = stream(store, subscribe=None, subscribePattern="or.*")
     start = of.initialOffset()
@@ -186,8 +190,9 @@ def test_topics_that_do_not_match_are_written_as_passed_over(store: HandMadeStor
 
 
 def test_a_name_of_pythons_is_no_querys(store: HandMadeStore) -> None:
-    """The query would overwrite the only place where that reader's position is. The name is free
-    again.
+    """The query would overwrite the only place that has that reader's position.
+
+    The name is free again afterwards.
     """
     readers = NamedReaders(store.directory)
     readers.save(NamedReader("billing", store.id, {"orders": {0: 42}}, 1, kind=PYTHON))
@@ -199,7 +204,7 @@ def test_a_name_of_pythons_is_no_querys(store: HandMadeStore) -> None:
 
 
 def test_a_second_live_query_of_the_name_fails(store: HandMadeStore) -> None:
-    """At its first call, whatever that is; a reader made for planning, or in a task, takes nothing."""
+    """The first call fails, whichever it is. A reader for planning or in a task takes no name."""
     of = stream(store)
     start = of.initialOffset()
     second = pickle.loads(pickle.dumps(stream(store)))
@@ -279,8 +284,9 @@ def test_a_disk_that_does_not_take_the_position(
 
 
 def test_in_a_session(spark: SparkSession, store: HandMadeStore, tmp_path: Path) -> None:
-    """A live query holds its name, a second one fails, the position follows, a stopped query's name
-    is free at once.
+    """The position follows a live query, which holds its name.
+
+    A second query fails. The name of a stopped query is free at once.
     """
 
     def query(checkpoint: str) -> Any:

@@ -1,5 +1,6 @@
-"""RocketMQ's own store roots as `path`: batches of what a real RocketMQ wrote; what only our stores
-have is an error.
+"""RocketMQ's own store roots as `path`: batches of what a real RocketMQ wrote.
+
+Options that only our stores have are an error.
 """
 
 from __future__ import annotations
@@ -51,9 +52,7 @@ def rows(root: Path, **options: object) -> list[dict[str, Any]]:
 
 
 def expected(store: VectorStore) -> list[dict[str, Any]]:
-    """A row for each entry of the consume queues, the record it names as RocketMQ's own reader gave
-    it out.
-    """
+    """A row for each entry of the consume queues, with the record as RocketMQ's reader gave it."""
     by_place = {line["physicOffset"]: line for line in store.expected}
     found = []
     for entry in store.queue_entries:

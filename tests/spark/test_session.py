@@ -1,5 +1,6 @@
-"""What importing costs, what a session is given, the lag of a progress, and executors in processes
-of their own.
+"""The cost of imports, the settings of a session, and the lag of a progress.
+
+Executors are in processes of their own.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ def python_noisy(code: str, *arguments: str, **environment: str) -> str:
 
 @pytest.mark.usefixtures("quick_java")
 def test_a_machine_whose_name_nobody_knows(tmp_path: Path) -> None:
-    """As in a container without a network: Spark, left to itself, looks the name up and does not
-    start.
+    """As in a container without a network, nobody knows the machine's name.
+
+    By itself, Spark looks the name up and does not start.
     """
     code = "import commitlog.spark; print(commitlog.spark.session('lonely').range(3).count())"
 
@@ -96,7 +98,7 @@ print(*[name for name in ("zmq", "pydantic", "typer", "pandas") if name in sys.m
 
 
 def test_what_is_wrong_with_the_package_is_said_when_the_format_is_used(tmp_path: Path) -> None:
-    """Spark takes a module that fails at its import for one that is not there, and gives no reason."""
+    """If a module fails at its import, Spark acts as if it did not exist, and gives no reason."""
     (tmp_path / "orjson.py").write_text("raise ImportError('this orjson is broken')")
     code = """
 import sys
@@ -119,9 +121,10 @@ def test_a_running_session_is_used_as_it_is(spark: SparkSession) -> None:
 
 @pytest.mark.usefixtures("quick_java")
 def test_in_anybodys_own_session(tmp_path: Path) -> None:
-    """A context made by hand: the format is found with no registration and no jar. `session` gives
-    that context's session back, from any thread, with one warning that names all it lacks; it sets
-    nothing.
+    """In a context made by hand, the format is found without registration and without a jar.
+
+    `session` returns that context's session, from any thread, with one warning that names
+    everything that it lacks. It sets nothing.
     """
     store = small_store(tmp_path / "store", rows=20)
     code = """
@@ -148,8 +151,9 @@ spark.stop()
 
 @pytest.mark.usefixtures("quick_java")
 def test_a_session_is_quiet_and_leaves_the_environment_alone(tmp_path: Path, shm_root: Path) -> None:
-    """Nobody stops it. Its Python lies in a path with a space, where Spark's own look for Python
-    does not find it. The path of a socket must be short.
+    """Nobody stops the session, and its Python's path has a space.
+
+    Spark's own look for Python does not find it there. The path of a socket must be short.
     """
     store = small_store(tmp_path / "store", rows=20)
     home = tmp_path / "my project"
@@ -193,8 +197,9 @@ def test_lag() -> None:
 
 
 def spark_home(directory: Path) -> Path:
-    """Spark's home with nothing of its own: a cluster writes into SPARK_HOME/work, whatever
-    SPARK_WORKER_DIR says.
+    """Spark's home with no files of its own.
+
+    A cluster writes into SPARK_HOME/work, whatever SPARK_WORKER_DIR says.
     """
     import pyspark
 
@@ -222,8 +227,9 @@ spark.stop()
 
 @pytest.fixture
 def standalone(tmp_path: Path) -> Iterator[str]:
-    """The URL of a standalone master with two workers of one core, each a process with its own
-    directory.
+    """The URL of a standalone master with two workers of one core.
+
+    Each worker is a process with its own directory.
     """
     known = os.environ | {
         "JAVA_HOME": str(find_java().home),

@@ -1,5 +1,6 @@
-"""The sink in a real session over a running store: what arrives, what is refused, lanes, failures,
-kills.
+"""The sink in a real session over a running store.
+
+What arrives, what is refused, lanes, failures, kills.
 """
 
 from __future__ import annotations
@@ -67,8 +68,9 @@ def write(frame: DataFrame, store: commitlog.Store, **options: object) -> None:
 
 
 def messages(store: commitlog.Store, topic: str | None = None) -> list[commitlog.Message]:
-    """All of the store, or of one topic, in the order of each lane. The sink returns when all of it
-    is flushed.
+    """All messages of the store, or of one topic, in the order of each lane.
+
+    When the sink returns, all of them are flushed.
     """
     with commitlog.Reader(store.path, topic=topic) as reader:
         return [message for message in reader if message.physical_offset >= _begins.get(message.partition, 0)]
@@ -100,8 +102,9 @@ def check_lanes_free(store: commitlog.Store) -> None:
 
 
 def test_rows_come_back_as_they_were_written(spark: SparkSession, store: commitlog.Store) -> None:
-    """Value, key, topic and headers; in the order of each topic; columns that are none of the
-    sink's do no harm.
+    """Value, key, topic and headers come back, in the order of each topic.
+
+    Columns that the sink does not know do no harm.
     """
     h, g = {"key": "h", "value": b"x"}, {"key": "g", "value": b"y"}
     rows = [
@@ -149,7 +152,7 @@ def test_many_rows_of_some_topics_over_many_segments(spark: SparkSession, store:
 
 
 def test_a_stream_and_its_restart(spark: SparkSession, store: commitlog.Store, tmp_path: Path) -> None:
-    """From one store into another and back out, batch by batch, each row once when nothing fails."""
+    """From one store into another and back, batch by batch, each row once if nothing fails."""
     source = small_store(tmp_path / "source", lanes=1)
 
     def run() -> None:
@@ -208,7 +211,7 @@ def test_no_lane_within_the_limit(spark: SparkSession, store: commitlog.Store) -
 
 
 def test_errors_end_with_one_line_of_ours(spark: SparkSession, store: commitlog.Store) -> None:
-    """Of an option before any task runs, of a row in its task; test_sink_rows.py has all of them."""
+    """An option fails before any task runs, a row in its task. test_sink_rows.py has all rows."""
     with pytest.raises(PySparkException, match="OptionError: option nonsense: there is none of this name; allowed are"):
         write(spark.sql("SELECT 'x' AS value"), store, nonsense="1")
     with pytest.raises(PySparkException, match="IllegalTopic: column topic: topic 'a b': only letters"):
@@ -225,8 +228,10 @@ def test_overwrite_deletes_nothing(spark: SparkSession, store: commitlog.Store) 
 
 
 def test_a_sink_option_is_none_of_the_source(spark: SparkSession, store: commitlog.Store) -> None:
-    """Refused when the DataFrame is made, as the README spells it; with `.schema` Spark asks only
-    when it is read. And the reverse when it is written.
+    """An option of a sink is refused for a source, with the spelling of README, and the reverse.
+
+    A source refuses it when the DataFrame is made; with `.schema`, Spark asks only when it is read.
+    A sink refuses an option of a source when it is written.
     """
     mixed = r"option maxLaneWait is one of a sink .* and option subscribe one of a source"
     for reader in (spark.read, spark.readStream):
@@ -257,8 +262,9 @@ def test_a_store_whose_stages_do_not_run(spark: SparkSession, own_store: commitl
 
 
 def slow(go: Path) -> Any:
-    """A function of a number that waits at 30,000 for the file `go`, and fails there if it says
-    "fail".
+    """A function of a number that waits at 30,000 for the file `go`.
+
+    It fails there if the file says "fail".
     """
 
     def value(number: int) -> bytes:

@@ -1,5 +1,6 @@
-"""The sink asked as Spark asks it, over a running store: what a row becomes, and each row or option
-that is refused.
+"""The sink is called as Spark calls it, over a running store.
+
+What a row becomes, and each row or option that is refused.
 """
 
 from __future__ import annotations
@@ -61,8 +62,9 @@ def read(store: commitlog.Store) -> list[tuple[str, bytes, str | None, dict[str,
 
 
 def test_what_a_row_becomes(store: commitlog.Store) -> None:
-    """Flushed when `write` returns, also by the stream's writer; then the store's one lane is free
-    again.
+    """Rows are flushed when `write` returns, also with the stream's writer.
+
+    Then the store's one lane is free again.
     """
     both = headers(("h", b"x"), ("g", "ж".encode()))
     sliced = pa.array(["out", "in"], pa.large_string()).slice(1)
@@ -89,8 +91,9 @@ def test_what_a_row_becomes(store: commitlog.Store) -> None:
 
 
 def test_rows_of_one_batch_keep_their_order(store: commitlog.Store) -> None:
-    """Whatever topics they have, with and without keys; headers of a part of a larger column are
-    the right ones.
+    """Rows keep their order, whatever topics they have, with and without keys.
+
+    If headers are a part of a larger column, each row gets its own.
     """
     pairs = [[{"key": f"h{n}", "value": b"%d" % n}] * (n % 2) for n in range(8)]
     columns = {
@@ -108,8 +111,9 @@ def test_rows_of_one_batch_keep_their_order(store: commitlog.Store) -> None:
 
 @pytest.mark.parametrize("keyed", [False, True])
 def test_a_store_that_syncs_each_message(keyed: bool, tmp_path: Path) -> None:
-    """A task waits for its rows together, not for one row or batch after the other, and its records
-    say nothing of that.
+    """A task waits once for all of its rows, not for each row or batch.
+
+    Nothing in its records shows that.
     """
     small = {"segment_bytes": 1 << 16, "flush_disk_type": "SYNC_FLUSH"}  # thirty rows are a batch
     config = {"store": small, "supervisor": {"hung_after_ms": 600_000}}
@@ -130,8 +134,9 @@ def test_a_store_that_syncs_each_message(keyed: bool, tmp_path: Path) -> None:
 
 
 def test_rows_that_cannot_be_stored(store: commitlog.Store) -> None:
-    """Named by column and value. Nothing of the row is there, and the store's one lane is free
-    again.
+    """Errors name the column and the value.
+
+    Nothing of the row is in the log, and the store's one lane is free again.
     """
     large, twice = [b"x" * 300_000], headers(("h", b"1"), ("h", b"2"))
     cases: list[tuple[dict[str, Any], type[Exception], str]] = [

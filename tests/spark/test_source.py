@@ -1,5 +1,6 @@
-"""The format in a real session: batch and stream, Kafka's options and columns, restarts from a
-checkpoint, errors.
+"""The format in a real session: batch and stream, Kafka's options and columns.
+
+Also restarts from a checkpoint, and errors.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ def test_a_batch_after_retention(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_committed_and_flushed(spark: SparkSession, tmp_path: Path) -> None:
-    """Of a stopped store all that counts is flushed; what is beyond is not shown at either level."""
+    """In a stopped store, all that counts is flushed. What is beyond is shown at neither level."""
     store = small_store(tmp_path / "store", lanes=1)
     store.lane(0).publish(flushed=store.lane(0).records[100].physical_offset)
     for isolation in ("flushed", "committed"):
@@ -181,8 +182,9 @@ def test_available_now_in_limited_batches_and_a_restart(spark: SparkSession, tmp
 
 
 def test_a_live_query_follows_and_reports_its_lag(spark: SparkSession, tmp_path: Path) -> None:
-    """What came while a batch was read is behind it; a topic that came is all behind; then nothing
-    is.
+    """Messages that came while a batch was read are its lag, and so is all of a new topic.
+
+    At the end there is no lag.
     """
     store, sink = small_store(tmp_path / "store", rows=10), Sink()
 

@@ -1,5 +1,6 @@
-"""A query's offsets, asked as Spark asks them: what a restart replays, limits, AvailableNow, and
-what is an error.
+"""A query's offsets, asked as Spark asks for them.
+
+What a restart replays, limits, AvailableNow, and errors.
 """
 
 from __future__ import annotations
@@ -94,8 +95,9 @@ def test_offsets_are_in_one_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("starting", ["latest", "last 7", '{"orders": {"0": 50}}'])
 def test_batch_0_is_replayed_where_it_began(tmp_path: Path, starting: str) -> None:
-    """After a crash in the first batch Spark asks for a first start again; the stored end offset
-    knows better.
+    """After a crash in the first batch, Spark asks again for a first start.
+
+    The stored end offset has the right one.
     """
     store = small_store(tmp_path / "store", lanes=1)
     first = reader(store, startingOffsets=starting)
@@ -222,8 +224,9 @@ def test_retention_past_the_reader(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pattern", [False, True])
 def test_retention_before_a_new_lane_was_seen(tmp_path: Path, pattern: bool) -> None:
-    """While the query was down a lane appeared and lost its beginning: that is loss, not where it
-    begins.
+    """While the query was down, a lane appeared and lost its first messages.
+
+    That is loss, and not the place where the lane begins.
     """
     chosen = {"subscribe": None, "subscribePattern": "ord.*"} if pattern else {}
     store = small_store(tmp_path / "store", lanes=1)
@@ -262,8 +265,10 @@ def test_a_new_lane_of_which_nothing_is_left(tmp_path: Path) -> None:
 
 
 def test_no_false_alarm(tmp_path: Path) -> None:
-    """Retention took what was read, or was never asked for: the start of a topic that is subscribed
-    to only now, a lane that has nothing of the topic.
+    """There is no loss if retention removed what was read, or what was never asked for.
+
+    The latter is the start of a topic that is only now subscribed to, or a lane without messages of
+    the topic.
     """
     store = small_store(tmp_path / "store", lanes=1)
     of = reader(store, startingOffsets="earliest")

@@ -1,5 +1,6 @@
-"""Which queue offsets may be read: what is dispatched, what has to be walked, what retention left,
-and nothing more.
+"""Which queue offsets may be read, and no more than these.
+
+They are dispatched or must be walked, and retention has left them.
 """
 
 from __future__ import annotations
