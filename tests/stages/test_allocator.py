@@ -48,8 +48,9 @@ def made_in_order(service: Allocator, store: IdleStore) -> list[tuple[int, int]]
 
 
 def test_what_somebody_waits_for_comes_first(store: IdleStore) -> None:
-    """A waiting producer's lane, then one whose committer waits, then the next of all in turn, then
-    those after.
+    """The lane of a waiting producer is first, then one whose committer waits.
+
+    Then come the next segments of all lanes in turn, then those after them.
     """
     store.set(0, WROTE=10)
     store.set(1, WROTE=4 * SEGMENT, COMMITTED=4 * SEGMENT, ALLOCATED=5 * SEGMENT)
@@ -63,8 +64,9 @@ def test_what_somebody_waits_for_comes_first(store: IdleStore) -> None:
 
 
 def test_what_a_killed_allocator_left_is_cleaned(store: IdleStore) -> None:
-    """Half-made files in tmp/ go; a segment that was in place and not announced yet is taken as it
-    is.
+    """Half-made files in tmp/ are removed.
+
+    A segment that was in place and not announced yet is used as it is.
     """
     lane = store.directory.lane(1)
     (lane.tmp / "00000000000000065536").write_bytes(b"half")

@@ -1,5 +1,7 @@
-"""When committer and flusher work, and on how much: least pages, thorough interval, slices, group
-commit, a stop's drain; turned by hand.
+"""When committer and flusher work, and on how much.
+
+Least pages, thorough interval, slices, group commit and a stop's drain, with rounds started by
+hand.
 """
 
 from __future__ import annotations
@@ -31,8 +33,9 @@ def reached(made: Bench, level: Level) -> bool:
 
 @pytest.mark.parametrize(("stage", "level"), [("committer", "committed"), ("flusher", "flushed")])
 def test_least_pages_or_the_thorough_interval(stage: str, level: Level, tmp_path: Path) -> None:
-    """RocketMQ's rule: fewer pages wait for the interval, enough of them do not, and nobody who
-    waits for `flushed` does.
+    """RocketMQ's rule: fewer pages wait for the interval, and enough of them do not.
+
+    Pages do not wait either if somebody waits for `flushed`.
     """
     with bench(tmp_path / "store", **{stage: MINUTE}) as made:
         producer = made.producer()
@@ -56,7 +59,7 @@ def test_least_pages_or_the_thorough_interval(stage: str, level: Level, tmp_path
 
 
 def test_a_large_commit_is_made_in_slices(tmp_path: Path) -> None:
-    """A lane with ten pages to commit and one with little: after one round the small one is done."""
+    """One lane has ten pages to commit, one has little: after one round the small one is done."""
     with bench(tmp_path / "store", committer={"slice_bytes": PAGE}) as made:
         large, small = made.producer(), made.producer()
         for lane in (large.lane, small.lane):
@@ -88,8 +91,9 @@ def test_one_sync_answers_everybody_at_or_below_it(tmp_path: Path) -> None:
 
 
 class Meeting(FaultyChannel):
-    """A sync of a segment takes until another one is under way as well; BrokenBarrierError where
-    none comes.
+    """A sync of a segment lasts until another one has begun as well.
+
+    Raises BrokenBarrierError if no other comes.
     """
 
     both = threading.Barrier(2, timeout=PATIENCE_SECONDS)
@@ -113,8 +117,9 @@ def test_syncs_of_several_lanes_overlap(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_refused", [False, True], ids=["a disk that takes it", "a disk that refuses"])
 def test_a_stop_drains_while_it_gets_on(is_refused: bool, tmp_path: Path) -> None:
-    """Twenty slices take twenty rounds; ten that move nothing are the end, and what is left is
-    said.
+    """Twenty slices take twenty rounds.
+
+    Ten rounds that move nothing are the end, and the log says what is left.
     """
     with bench(tmp_path / "store", committer={"slice_bytes": PAGE}) as made:
         producer = made.producer()

@@ -22,8 +22,9 @@ SMALL = {"store": {"segment_bytes": 1 << 16}}
 
 
 def test_a_round_goes_on_across_segments_and_says_how_far(tmp_path: Path) -> None:
-    """However small the segments: a dispatcher that rested after each would never catch up with its
-    producers.
+    """It does so however small the segments are.
+
+    A dispatcher that rested after each segment would never catch up with its producers.
     """
     with bench(tmp_path / "store") as made:
         lanes = [made.producer(), made.producer()]
@@ -49,8 +50,9 @@ def _sent_to_many_topics(made: Bench, producer: commitlog.Producer, topics: int,
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_more_topics_than_queues_that_may_be_open(fails: bool, tmp_path: Path) -> None:
-    """The least used ones make room: all is dispatched, each entry where it belongs; also where a
-    sync fails meanwhile, after which `dispatch_synced` says no more than is durable.
+    """The least used queues are closed, all is dispatched, and each entry is at its place.
+
+    If a sync fails meanwhile, `dispatch_synced` says no more than is durable.
     """
     topics = 40
     with bench(tmp_path / "store") as made:

@@ -1,5 +1,6 @@
-"""No process of a store grows with what goes through it: memory of its own and descriptors stay
-where they were.
+"""No process of a store grows with the data that goes through it.
+
+Its own memory and its number of descriptors stay the same.
 """
 
 from __future__ import annotations

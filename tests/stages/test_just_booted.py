@@ -45,8 +45,9 @@ def test_positions_are_written_with_a_lanes_first_flush(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stage", ["committer", "flusher"])
 def test_the_first_message_does_not_wait_for_an_interval(stage: str, tmp_path: Path) -> None:
-    """RocketMQ's rule is that fewer pages than least_pages wait until the interval since the last
-    time is over. There was no last time.
+    """By RocketMQ's rule, fewer pages than least_pages wait for the interval since the last time.
+
+    Here there was no last time.
     """
 
     least = {stage: {"least_pages": 4, "thorough_interval_ms": 60_000}}
@@ -57,8 +58,9 @@ def test_the_first_message_does_not_wait_for_an_interval(stage: str, tmp_path: P
 
 
 def test_what_is_old_is_not_what_came_before_the_boot(tmp_path: Path) -> None:
-    """Stages that are watched, producers and readers at an uptime of a second: nobody is silent,
-    nothing is late.
+    """Stages, producers and readers work at an uptime of a second.
+
+    No stage counts as silent, and nothing as late.
     """
 
     def use() -> None:

@@ -1,5 +1,6 @@
-"""The logs of a store do not grow for ever, and a crash's last words are found in them all the
-same.
+"""The logs of a store do not grow for ever.
+
+They still hold the last words of a crash.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ SMALL = 2000
 
 
 def talkative(kind: Any) -> Any:
-    """A stage with small log files that says much; the committer then dies with a traceback,
-    whenever it is started.
+    """A stage with small log files that writes much.
+
+    The committer then dies with a traceback, whenever it is started.
     """
     log_files.LOG_BYTES = SMALL
 
@@ -71,8 +73,10 @@ def logger_to(path: Path) -> tuple[logging.Logger, RotatingHandler]:
 
 
 def test_two_writers_of_one_log(tmp_path: Path) -> None:
-    """A stage and the orphan before it: who finds the name moved on moves nothing, and writes to
-    the new file.
+    """Two writers are a stage and the orphan before it.
+
+    The second one finds that the name is another file's by now. It moves nothing, and writes to the
+    new file.
     """
     path = tmp_path / "stage.log"
     (one, first), (other, second) = logger_to(path), logger_to(path)

@@ -36,8 +36,9 @@ def few_descriptors(count: int) -> Iterator[None]:
 
 
 def _send_from_many(path: Path, notes: Path, ready: int, go: int) -> None:
-    """In a forked child: leases its lanes, tells, waits, then sends from all in turn, over a
-    segment's end.
+    """In a forked child: leases its lanes, reports that, waits, then sends from all in turn.
+
+    It sends beyond the end of a segment.
     """
     producers = [commitlog.Producer(path) for _ in range(EACH)]
     os.write(ready, b"r")
@@ -55,8 +56,9 @@ def _send_from_many(path: Path, notes: Path, ready: int, go: int) -> None:
 
 
 def test_a_hundred_lanes(tmp_path: Path) -> None:
-    """Everything is there, in order, from every lane, and the one that comes too late is told. The
-    flusher has more files open than a process is commonly allowed to.
+    """Everything is there, in order, from every lane, and the last producer is refused.
+
+    The flusher has more files open than a process is commonly allowed to.
     """
     path = tmp_path / "store"
     with few_descriptors(256):

@@ -35,8 +35,9 @@ def _is_dispatched(store: commitlog.Store) -> bool:
 
 @pytest.mark.parametrize("removed", ["consumequeue", "consumequeue/orders"])
 def test_queues_removed_under_the_store_come_back(removed: str, tmp_path: Path) -> None:
-    """The next producer goes on where the last one was: it walks the log where there is no queue at
-    all, and finds the queue of a topic built anew.
+    """The next producer goes on where the last one was.
+
+    It walks the log if there is no queue at all, and finds the queue of a topic that was rebuilt.
     """
     with commitlog.Store.open(tmp_path / "store", CONFIG) as store:
         assert _send(store, "orders", SENT) == list(range(SENT))

@@ -1,5 +1,6 @@
-"""Somebody removes the segment that a lane is writing: it is said at once, and nothing more of it
-counts as flushed.
+"""Somebody removes the segment that a lane is writing.
+
+That is reported at once, and nothing more of it counts as flushed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""A stage that is killed is back before anybody minds; one that can't live is given time, and then
-up.
+"""A stage that is killed is soon back.
+
+A stage that can't live gets time, and then it is given up.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ _OTHERS = [stage for stage in STAGES if stage != "committer"]
     with_nightly([("committer", 6), *((stage, 1) for stage in _OTHERS)], [(stage, 6) for stage in _OTHERS]),
 )
 def test_data_moves_again_after_a_kill(stage: str, kills: int, tmp_path: Path) -> None:
-    """Also after the sixth within a minute: a stage that has worked is started again at once,
-    without back-off.
+    """This is so also after the sixth kill within a minute.
+
+    A stage that has worked is started again at once, without back-off.
     """
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
         word = POSITION_OF[stage]
@@ -109,8 +111,9 @@ def log_of(store: commitlog.Store) -> str:
 
 
 def test_a_stage_that_hangs_before_its_first_sign_is_killed(tmp_path: Path) -> None:
-    """It never said its pid: what its predecessor said is not taken for its own, and it has the
-    time of a start.
+    """The stage has never published its pid, and it has the time of a start.
+
+    What the stage before it has published does not count.
     """
     with (
         bench(tmp_path / "store", supervisor={"hung_after_ms": 1000}) as made,
@@ -135,8 +138,9 @@ def test_a_stage_that_hangs_before_its_first_sign_is_killed(tmp_path: Path) -> N
 
 
 def test_time_in_which_nobody_ran_is_nobodys_silence(tmp_path: Path) -> None:
-    """However long the machine stood still, and however often; who is silent while others run is
-    killed.
+    """This holds however long the machine stood still, and however often.
+
+    A stage that is silent while others run is killed.
     """
     with (
         bench(tmp_path / "store", supervisor={"hung_after_ms": 1000}) as made,
@@ -162,8 +166,9 @@ def test_time_in_which_nobody_ran_is_nobodys_silence(tmp_path: Path) -> None:
 
 
 def test_a_store_that_stood_still_goes_on(tmp_path: Path) -> None:
-    """Supervisor and stages are stopped for longer than a stage may hang, and go on as the same
-    processes.
+    """Supervisor and stages are stopped for longer than a stage may hang.
+
+    They go on as the same processes.
     """
     config = {**SMALL, "supervisor": {"hung_after_ms": 5000}}
     with commitlog.Store.open(tmp_path / "store", config) as store, store.producer() as producer:
@@ -189,8 +194,9 @@ def test_a_store_that_stood_still_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_stage_that_can_not_be_started_now_is_started_later(tmp_path: Path) -> None:
-    """The directory of the logs is gone, then something else is in its place: the store goes on
-    when that is.
+    """The directory of the logs is gone, then something else is in its place.
+
+    The store goes on when that is gone too.
     """
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
         logs = store.path / "logs"

@@ -18,8 +18,9 @@ MIB = 1 << 20
 
 @pytest.fixture
 def place(shm_root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory to be the small shared memory in a child, with a path short enough for sockets.
-    Here it stays empty.
+    """A directory for the small shared memory of a child.
+
+    Its path is short enough for sockets. Here it stays empty.
     """
     place = shm_root / "small"
     place.mkdir(mode=0o700)
@@ -29,8 +30,9 @@ def place(shm_root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_dockers_64_mib_give_smaller_segments_and_four_lanes(place: Path, tmp_path: Path) -> None:
-    """4 MiB segments, three buffers a lane; what does not fit any more is NoFreeLane, and the
-    others go on.
+    """Segments have 4 MiB, and a lane has three buffers.
+
+    A producer for which there is no room gets NoFreeLane, and the others go on.
     """
 
     def fill() -> None:

@@ -1,4 +1,4 @@
-"""Starting and stopping: one owner, named refusals before anything is touched, nothing half-made."""
+"""Starting and stopping: one owner, refusals by name before any change, nothing half-made."""
 
 from __future__ import annotations
 
@@ -83,8 +83,9 @@ def test_a_missing_store_is_one_error(tmp_path: Path) -> None:
 
 
 def test_no_permission_is_refused(tmp_path: Path) -> None:
-    """The error names the directory; tried without root's privileges, with which one may write
-    anywhere.
+    """The error names the directory.
+
+    The test gives up root's privileges, with which one may write anywhere.
     """
     (tmp_path / "closed").mkdir(mode=0o500)
     said = without_privileges(StoreOpening(tmp_path / "closed/store", Config()).run)
@@ -119,8 +120,9 @@ def test_a_store_json_of_somebody_else_is_refused(tmp_path: Path, content: bytes
 
 
 def test_an_owner_that_dies_takes_its_stages_along(tmp_path: Path, shm_root: Path) -> None:
-    """kill -9 of the program that opened the store: the stages drain and leave, and the next start
-    finds all.
+    """The program that opened the store is killed with kill -9.
+
+    The stages drain and end, and the next start finds everything.
     """
     code = (
         "import commitlog, sys, signal; store = commitlog.Store.open(sys.argv[1], {'store': {'segment_bytes': 65536}});"
@@ -225,8 +227,9 @@ def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path, shm_roo
 
 
 def test_a_group_may_write_where_it_is_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with the umask of many systems; not where somebody else is in it, or the system knows no
-    such user.
+    """The user's own group may write to the store, as with the umask of many systems.
+
+    It may not if somebody else is in it, or if the system does not know the user.
     """
     path = tmp_path / "store"
     commitlog.Store.open(path, SMALL).close()
@@ -253,8 +256,9 @@ def test_a_group_may_write_where_it_is_the_users_own(tmp_path: Path, monkeypatch
 
 
 def test_a_stop_that_is_hurried_says_what_is_true(tmp_path: Path) -> None:
-    """A second signal kills a stage that hangs: nobody says of it where the data is but the last
-    line.
+    """A second signal kills a stage that hangs.
+
+    Only the last line says where the data is.
     """
     path = tmp_path / "store"
     command = [sys.executable, "-m", "commitlog.cli", "run", str(path)]
@@ -332,8 +336,9 @@ def test_the_segment_size_is_that_of_the_stores_making(tmp_path: Path) -> None:
 
 @pytest.mark.leaves_pools
 def test_a_pool_removed_under_the_store_is_drained_and_reported(tmp_path: Path, shm_root: Path) -> None:
-    """systemd's RemoveIPC does this at logout: what was accepted is on disk, and `close` says what
-    happened.
+    """systemd's RemoveIPC does this at logout.
+
+    What was accepted is on disk, and `close` says what happened.
     """
     store = commitlog.Store.open(tmp_path / "store", SMALL)
     producer = store.producer()
@@ -351,8 +356,10 @@ def test_a_pool_removed_under_the_store_is_drained_and_reported(tmp_path: Path, 
 
 
 def test_buffers_removed_under_the_store_are_drained_and_reported(tmp_path: Path, shm_root: Path) -> None:
-    """A cleaner may take one file: before the stage dies that has it mapped, and with it what was
-    accepted.
+    """A cleaner may remove one file.
+
+    The store reacts before the stage dies that has it mapped, because what was accepted would die
+    with it.
     """
     store = commitlog.Store.open(tmp_path / "store", SMALL)
     producer = store.producer()
@@ -376,8 +383,9 @@ def test_buffers_removed_under_the_store_are_drained_and_reported(tmp_path: Path
 @pytest.mark.leaves_pools
 @pytest.mark.parametrize("removed", ["control", "lane-0"])
 def test_a_send_after_the_pool_was_removed_is_an_error(removed: str, tmp_path: Path, shm_root: Path) -> None:
-    """The stages have left, and there is no memory that a next start would find: nothing is
-    accepted and lost.
+    """The stages have ended, and there is no memory that a next start would find.
+
+    So nothing is accepted that would be lost.
     """
     store = commitlog.Store.open(tmp_path / "store", SMALL)
     producer = commitlog.Producer(store.path)

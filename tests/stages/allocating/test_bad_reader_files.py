@@ -1,5 +1,6 @@
-"""Files in `readers/` that somebody else wrote: each can cost space, and harms no other reader, no
-command and no stage.
+"""Files in `readers/` that somebody else wrote.
+
+Each can cost space, but harms no other reader, no command and no stage.
 """
 
 from __future__ import annotations
@@ -88,8 +89,9 @@ ONLY_THE_OWNERS: dict[str, str] = {
 
 @pytest.fixture
 def store(tmp_path: Path) -> HandMadeStore:
-    """Topics `orders` and one that some patterns take for ever with, in two lanes; a reader that
-    needs the second half.
+    """A store with topic `orders` and one for which some patterns take for ever, in two lanes.
+
+    A reader needs the second half.
     """
     made = small_store(tmp_path / "store", topics=("orders", SLOW_TOPIC))
     at = dict.fromkeys((0, 1), 50)
@@ -107,8 +109,9 @@ def bad_file(store: HandMadeStore) -> Path:
 
 
 def check(store: HandMadeStore, caplog: pytest.LogCaptureFixture, warned: bool) -> None:
-    """Everything is kept for the bad one until its file is gone, which is said once; the good one
-    has what it had; commands answer.
+    """Everything is kept for the bad reader until its file is gone, which is reported once.
+
+    The good reader keeps what it had, and commands answer.
     """
     end = store.lane(0).end
     middle = store.lane(0).records[100].physical_offset
@@ -148,7 +151,7 @@ def test_a_pattern_is_matched_by_its_owner_only(
 
 
 def test_what_an_owner_has_passed_over_is_not_kept(store: HandMadeStore) -> None:
-    """A file of an older version says nothing about that: all is kept for it but what it has read."""
+    """A file of an older version has nothing passed over: all is kept but what was read."""
     all_read = {"orders": {"0": 100, "1": 100}}
     needs = ReaderNeeds(store.directory, store.id)
     for passed_over, kept in ([SLOW_TOPIC], {"good"}), ([], {"good", "bad"}):
@@ -206,8 +209,9 @@ def test_readers_that_is_no_directory(tmp_path: Path, caplog: pytest.LogCaptureF
 
 
 def test_the_allocator_lives_and_goes_on_deleting(tmp_path: Path) -> None:
-    """With all of the above in `readers/`: what has to go for the disk's sake goes, and each is
-    named once in the log.
+    """The allocator does that with all of these files in `readers/`.
+
+    What must go to make space on the disk goes, and each file is named once in the log.
     """
     path = tmp_path / "store"
     config = {

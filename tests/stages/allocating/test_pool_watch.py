@@ -64,8 +64,9 @@ locks = pytest.mark.skipif(not _may_lock(3 * SEGMENT), reason="this process may 
 
 @locks
 def test_buffers_are_locked_and_let_go(store: IdleStore, shm_root: Path) -> None:
-    """Three segments fit into the usual limit; what is given back is unmapped, or its memory would
-    stay.
+    """Three segments fit into the usual limit.
+
+    Memory that is given back is unmapped, because it would stay otherwise.
     """
     WriteBuffers.create(shm_root / "pool", 0, SEGMENT, 3).close()
     store.set(0, LOCKED_BYTES=7)
@@ -108,8 +109,9 @@ def test_memory_that_can_not_be_locked_is_used_all_the_same(
 
 @locks
 def test_a_running_store_locks_its_lanes(tmp_path: Path) -> None:
-    """By default; seen in the statistics; nothing stays locked or mapped when the lane is given
-    back.
+    """A store does so by default, and the statistics show it.
+
+    Nothing stays locked or mapped when the lane is given back.
     """
     config = {
         "store": {"segment_bytes": 1 << 16},

@@ -37,8 +37,9 @@ FIRST_MS = 1_000_000
 
 
 class Disk(FileChannel):
-    """A disk of 1,000 segments' size that is as full as it is told, and keeps a diary of names that
-    go.
+    """A disk of 1,000 segments' size that is as full as it is told.
+
+    It keeps a diary of the names that are removed.
     """
 
     def __init__(self) -> None:
@@ -57,8 +58,9 @@ class Disk(FileChannel):
 
 
 class Case:
-    """A store with lanes 0 and 3 of 14 segments each, flushed and indexed, written from FIRST_MS
-    on.
+    """A store with lanes 0 and 3 of 14 segments each, flushed and indexed.
+
+    They were written from FIRST_MS on.
     """
 
     def __init__(self, store: IdleStore, disk: Disk) -> None:
@@ -169,8 +171,10 @@ def test_zero_hours_is_no_limit(case: Case) -> None:
 
 
 def test_a_clock_that_jumped_deletes_nothing_and_says_so(case: Case, caplog: pytest.LogCaptureFixture) -> None:
-    """A second is tolerated; an allocator started after the jump goes by the store's start; when it
-    is right again, it goes on.
+    """A jump of a second is tolerated.
+
+    An allocator that starts after the jump goes by the store's start. When the clock is right
+    again, it goes on.
     """
     retention = case.retention()
     case.clock.wall += 1000 * HOUR * 1000
@@ -323,8 +327,9 @@ def test_a_very_full_disk_gets_no_segment(case: Case, percent: float, refused: b
 
 @pytest.mark.parametrize(("percent", "full"), [(94.9, False), (95.1, True)])
 def test_a_disk_with_enough_free_is_not_full(case: Case, percent: float, full: bool) -> None:
-    """Percentages alone would refuse at 90 %; of this disk that leaves a hundred segments' size,
-    twice what is enough.
+    """Percentages alone would refuse at 90 %.
+
+    Of this disk that leaves the size of a hundred segments, which is twice what is enough.
     """
     case.disk.percent = percent
     retention = case.retention(disk_enough_bytes=50 * SEGMENT)
@@ -346,8 +351,9 @@ def test_what_is_deleted_for_the_disks_sake_ends_when_enough_is_free(case: Case)
 
 
 def test_names_go_after_positions_say_so(case: Case) -> None:
-    """Until then a restart finds every file that it was told of; then the segments go, then the
-    queue's files.
+    """Positions are written first, so a restart finds every file that it was told of.
+
+    Then the segments go, then the files of the queue.
     """
     at_age(case, 10**9)
     retention = case.retention()
@@ -402,8 +408,9 @@ def test_a_killed_allocators_leftovers_go_at_the_next_start(case: Case) -> None:
 
 
 def test_queue_files_below_go_and_the_last_stays(case: Case) -> None:
-    """50 entries a file: all of "old" is deleted, its last file stays so that offsets go on where
-    they were.
+    """A file has 50 entries. All of "old" is deleted, but its last file stays.
+
+    So its offsets go on where they were.
     """
     at_age(case, 10**9)
     case.turn(case.retention())
@@ -439,8 +446,9 @@ def test_a_damaged_segment_is_as_old_as_what_follows(case: Case) -> None:
 
 
 def test_a_running_store_stays_below_its_size(tmp_path: Path) -> None:
-    """Readers find the rest; a queue offset still names the same message; a restart finds nothing
-    wrong.
+    """Readers find the rest, and a queue offset still names the same message.
+
+    A restart finds nothing wrong.
     """
     config = {
         "store": {"segment_bytes": 1 << 16},
@@ -461,7 +469,7 @@ def test_a_running_store_stays_below_its_size(tmp_path: Path) -> None:
 
 
 def test_an_index_that_follows_knows_what_was_deleted(tmp_path: Path) -> None:
-    """One that was there all the time sees the same first and next offsets as one that is made now."""
+    """An old index sees the same first and next offsets as one that is made now."""
     config = {
         "store": {"segment_bytes": 1 << 16},
         "retention": {"max_bytes": 6 << 16, "interval_ms": 10},
@@ -492,8 +500,9 @@ def test_an_index_that_follows_knows_what_was_deleted(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_too_full_refuses_until_there_is_space(tmp_path: Path) -> None:
-    """What was accepted stays in memory and DiskFull says why; the stop, which has to put it
-    somewhere, makes the segments all the same.
+    """What was accepted stays in memory, and DiskFull gives the reason.
+
+    The stop has to put it somewhere, so it makes the segments nevertheless.
     """
     config = {"store": {"segment_bytes": 1 << 16}}
     with patched_stages("tests.faults.stage:on_a_full_disk"), commitlog.Store.open(tmp_path / "store", config) as store:
