@@ -1,5 +1,6 @@
-"""README and docs/ say what is true: examples run, and commands, knobs, options, errors and links
-are there.
+"""README and docs/ say what is true.
+
+Examples run, and commands, knobs, options, errors and links exist.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ def named(pages: list[Path]) -> list[object]:
 
 
 def run_examples(page: Path, directory: Path) -> None:
-    """All of a page's Python as one program, in an empty directory. What it prints is what the
-    page's blocks of `text` show.
+    """Runs all of a page's Python as one program, in an empty directory.
+
+    It prints what the page's blocks of `text` show.
     """
     program = directory / "examples.py"
     program.write_text("\n".join(blocks(page, "python")))
@@ -75,8 +77,9 @@ def test_examples(page: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", named([page for page in DOCS if uses_spark(page)]))
 def test_examples_with_spark(page: Path, spark: SparkSession, tmp_path: Path) -> None:
-    """In the session of the tests, which `commitlog.spark.session` returns. Spark's JVM is somewhere
-    else, so paths are absolute here.
+    """The examples run in the session of the tests, which `commitlog.spark.session` returns.
+
+    Spark's JVM is in another directory, so paths are absolute here.
     """
     program, said = "\n".join(blocks(page, "python")), io.StringIO()
     for name in ("data/events", "checkpoint"):
@@ -88,7 +91,7 @@ def test_examples_with_spark(page: Path, spark: SparkSession, tmp_path: Path) ->
 
 
 def command_lines() -> Iterator[tuple[str, str]]:
-    """Page and command: each line of a shell block that runs `commitlog`, alone or behind a pipe."""
+    """Page and command: each line of a shell block that runs `commitlog`, alone or in a pipe."""
     for page in PAGES:
         for line in "".join(blocks(page, "sh")).splitlines():
             for part in line.partition("#")[0].split("|"):
@@ -119,8 +122,9 @@ def test_commands_in_prose_are_there() -> None:
 
 @pytest.mark.parametrize("page", named(PAGES))
 def test_knobs_are_there(page: Path) -> None:
-    """What is named as `section.knob` is a knob, or a method of Store or Producer; a TOML block
-    loads.
+    """A name like `section.knob` is a knob, or a method of Store or Producer.
+
+    A TOML block loads.
     """
     others = {"store.json", *(f"producer.{name}" for name in dir(Producer)), *(f"store.{name}" for name in dir(Store))}
     for code in inline(page):
@@ -142,8 +146,9 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", named(PAGES))
 def test_links_lead_somewhere(page: Path) -> None:
-    """To a file of the repository, and to a heading in it; also `docs/x.md` and `configs/x` named
-    in backticks.
+    """A link leads to a file of the repository, or to a heading in it.
+
+    This includes `docs/x.md` and `configs/x` in backticks.
     """
     for link in _LINK.findall(_BLOCK.sub("", page.read_text())):
         if link.startswith(("http://", "https://")):
