@@ -178,7 +178,9 @@ def _write_out(control: ControlRegion, lane_directory: LaneDirectory, channel: F
 def _check_buffers(control: ControlRegion, lane_directory: LaneDirectory, channel: FileChannel) -> None:
     """Checks the segment files above `flushed` against the buffers.
 
-    Every byte of a file must be that of the buffer or zero, and zero behind `wrote`. Raises
+    Every byte of a file must be that of the buffer or zero, and zero behind `wrote`. Where a
+    committed byte is missing, `committed` goes back to `flushed`: nobody may read that byte from
+    the file, or find a log's end by it, before the committer has written it again. Raises
     PoolNotAdopted; FileNotFoundError where the buffers are gone.
     """
     row = control.row(lane_directory.number)
@@ -188,7 +190,7 @@ def _check_buffers(control: ControlRegion, lane_directory: LaneDirectory, channe
     pool = control.region.path.parent
     buffers = WriteBuffers.attach(pool, lane_directory.number, size, slots, writable=False)
     try:
-        where, wrote = row[Lane.FLUSHED], row[Lane.WROTE]
+        where, committed, wrote = row[Lane.FLUSHED], row[Lane.COMMITTED], row[Lane.WROTE]
         while where < wrote:
             start = segment_start(where, size)
             if is_direct(row, start // size):
@@ -199,6 +201,8 @@ def _check_buffers(control: ControlRegion, lane_directory: LaneDirectory, channe
                 end = row[Lane.DATA_END + start // size % slots]
             if not _agrees(lane_directory, buffers.slot(start // size), start, where, end, channel):
                 raise _not_ours(lane_directory.segment_path(start), where, control)
+            if not _has_all(lane_directory, buffers.slot(start // size), start, where, min(end, committed), channel):
+                row[Lane.COMMITTED] = row[Lane.FLUSHED]
             where = start + size
     finally:
         buffers.close()
@@ -245,6 +249,21 @@ def _agrees(
             return not any(blocks)
     except FileNotFoundError:
         return True  # not made yet: the buffer still has all of it
+
+
+def _has_all(
+    lane_directory: LaneDirectory, buffer: memoryview, start: int, where: int, end: int, channel: FileChannel
+) -> bool:
+    """Whether a segment file has all bytes of the buffer in [where, end)."""
+    try:
+        with channel.opened(lane_directory.segment_path(start)) as fd:
+            return all(
+                channel.pread(fd, count, at - start) == bytes(buffer[at - start : at - start + count])
+                for at in range(where, end, _COMPARED_BYTES)
+                for count in (min(_COMPARED_BYTES, end - at),)
+            )
+    except FileNotFoundError:
+        return where >= end
 
 
 def _contradicts(on_disk: bytes, buffer: memoryview) -> bool:

@@ -270,3 +270,29 @@ def test_a_lane_given_back_while_the_supervisor_looks_is_not_missed(
         monkeypatch.setattr(np, "flatnonzero", find_and_give_back)
         made.supervisor.store_watch.check()
         assert np.flatnonzero is find
+
+
+def test_committed_bytes_that_the_file_has_lost_are_not_committed_after_a_start(tmp_path: Path) -> None:
+    """Somebody puts an older copy of a segment back while nobody runs; the buffer has the rest.
+
+    Until the committer has written it again, a reader and the lane's next producer would find
+    zeros in its place.
+    """
+    with bench(tmp_path / "store") as made:
+        producer = made.producer()
+        producer.send("t", b"before")
+        made.settle()
+        segment = made.supervisor.directory.lane(0).segment_path(0)
+        older = segment.read_bytes()
+        producer.send("t", b"after")
+        made.turn("committer")
+        assert made.lane(Lane.COMMITTED) == made.lane(Lane.WROTE) > made.lane(Lane.FLUSHED)
+        made.abandon()
+        segment.write_bytes(older)
+        with bench(tmp_path / "store") as again:
+            with commitlog.Reader(tmp_path / "store", isolation="committed") as reader:
+                assert [message.value for message in reader] == [b"before"]
+            again.settle()
+            with commitlog.Reader(tmp_path / "store", isolation="committed") as reader:
+                assert [message.value for message in reader] == [b"before", b"after"]
+            assert again.producer().send("t", b"later").offset == 2
