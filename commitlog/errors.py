@@ -317,7 +317,7 @@ class OptionError(ReaderError):
 
 
 class ReaderInUse(ReaderError):
-    """Another process, or another reader of this process, holds the registered name."""
+    """Another process, or another reader of this process, holds the reader's name."""
 
 
 class DataLoss(ReaderError):

@@ -285,7 +285,7 @@ class Reader:
         what has come, or was healed, since the index was read last.
         """
         if refresh:
-            self._index.refresh()
+            self._look_for_more()
         order = attrgetter("physical_offset" if self._view.one_log else "timestamp")
         while True:
             given_before = self._given
@@ -299,8 +299,13 @@ class Reader:
                 self._is_at_end = True
                 yield NOTHING_YET
                 self._is_at_end = False
-            self._index.refresh()
-            self._open_cursors(QueueStarts())  # all of a lane is read that is new since the start
+            self._look_for_more()
+
+    def _look_for_more(self) -> None:
+        """Reads the index again. A reader that follows reads all of a lane that is new."""
+        self._index.refresh()
+        if self.follow:
+            self._open_cursors(QueueStarts())
 
     def _rest(self) -> float:
         """Seconds to wait before the next look: more each time, until a message comes."""

@@ -178,9 +178,8 @@ class Store:
         return self._report()
 
     def _close_producers(self) -> None:
-        for producer in self._producers:
-            producer.close()
-        self._producers.clear()
+        while self._producers:
+            self._producers.pop().close()
 
     def hurry(self) -> None:
         """Stops at once the stages that still drain, while `close` waits for them.

@@ -35,8 +35,8 @@ RATE = 200
 _STRACE_SECONDS = 2.0
 _START_SECONDS = 120.0
 _RAW_BYTES_MAX = 1 << 30
-_PASS_FRAME = "_rounds (stages/alone.py"
-_WAITS = ("_poll (stages/base_stage.py", "wait_for_running (", "_worker (concurrent/futures/thread.py")
+_PASS_FRAME = "_rounds (commitlog/stages/alone.py"
+_WAITS = ("_poll (commitlog/stages/base_stage.py", "wait_for_running (", "_worker (concurrent/futures/thread.py")
 _LANE_COUNTERS = {
     "bytes committed": Lane.COMMITTED,
     "bytes flushed": Lane.FLUSHED,
@@ -117,7 +117,7 @@ def _has_any(stack: Stack, names: tuple[str, ...]) -> bool:
 
 
 def _function_of(frame: str) -> str:
-    """`work (stages/committer.py:88)` → `work (stages/committer.py)`."""
+    """`work (commitlog/stages/committer.py:88)` → `work (commitlog/stages/committer.py)`."""
     head, _, line = frame.rpartition(":")
     return f"{head})" if line.endswith(")") and head else frame
 

@@ -2,3 +2,10 @@
 
 Private.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Report = Callable[[str], None]
+"""Takes a line for the store's owner: what a start has found or done."""

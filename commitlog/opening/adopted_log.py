@@ -8,7 +8,7 @@ the directory, and is refused by name. No other byte of the log is read, however
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,14 +21,13 @@ from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import is_noted
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord, PoolNotAdopted
+from commitlog.opening import Report
 from commitlog.record.layout import RECOGNISABLE_BYTES
 from commitlog.record.scan import scan
 from commitlog.record.table import Stop
 from commitlog.shm.layout import Lane, segment_start
 from commitlog.shm.pool import WriteBuffers, is_direct
 from commitlog.shm.positions import ControlRegion
-
-Report = Callable[[str], None]
 
 _BLOCK_BYTES = 1 << 18
 

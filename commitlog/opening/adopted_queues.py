@@ -9,7 +9,6 @@ are built anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from commitlog.disk.consume_queue import ConsumeQueue
@@ -18,6 +17,7 @@ from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import Quarantine, rebuild_mark
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord, DamagedFile
+from commitlog.opening import Report
 from commitlog.opening.disk_faults import named_faults
 from commitlog.opening.queue_files import QueueFiles
 from commitlog.opening.queue_repair import QueueRepair
@@ -26,8 +26,6 @@ from commitlog.reading.log_walk import RecentSegments
 from commitlog.reading.queue_bounds import NamedQueue, QueueBounds, check_entry, total_of_ends
 from commitlog.shm.layout import Lane
 from commitlog.shm.positions import ControlRegion, count_entries, counted_entries, forget_entries
-
-Report = Callable[[str], None]
 
 _SEGMENTS_KEPT = 8
 _BLOCK_ENTRIES = 1 << 11

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import is_leased
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts
 from commitlog.errors import CorruptRecord, PoolNotAdopted, disk_error
+from commitlog.opening import Report
 from commitlog.opening.adopted_log import AdoptedLog, has_other_bytes
 from commitlog.opening.adopted_queues import check_queues
 from commitlog.opening.new_pool import queue_file_bytes, recover_into
@@ -24,8 +24,6 @@ from commitlog.record.layout import BLANK_BYTES
 from commitlog.shm.layout import LANE_ROWS, Lane, segment_start
 from commitlog.shm.pool import WriteBuffers, is_direct
 from commitlog.shm.positions import ControlRegion
-
-Report = Callable[[str], None]
 
 _COMPARED_BYTES = 1 << 18
 _ZEROS = bytes(_COMPARED_BYTES)

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
 
 from commitlog.config import Config
 from commitlog.disk.consume_queue import ENTRY_BYTES
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import PoolPlace, StoreDirectory, StoreFacts, boot_id
 from commitlog.errors import NotEnoughSharedMemory, UnsafePath
+from commitlog.opening import Report
 from commitlog.opening.parallel_recovery import recover_lanes
 from commitlog.opening.recovery import LaneEnd, recover_lane
 from commitlog.opening.stray_pools import name_store
 from commitlog.shm.layout import Lane
 from commitlog.shm.positions import ControlRegion, count_entries, forget_entries
 from commitlog.shm.region import RegionError, RegionFull, base_directory, private_directory
-
-Report = Callable[[str], None]
 
 
 def make_pool(directory: StoreDirectory, facts: StoreFacts) -> tuple[ControlRegion, PoolPlace]:

@@ -24,7 +24,8 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CommitLogError
-from commitlog.opening.recovery import LaneEnd, Report, recover_lane
+from commitlog.opening import Report
+from commitlog.opening.recovery import LaneEnd, recover_lane
 
 WORTH_BYTES = 16 << 20
 """A lane with smaller logs is recovered in less time than it takes to make a process."""

@@ -7,13 +7,13 @@ does not belong to the store is left alone, and is named.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts, boot_id
 from commitlog.errors import UnsafePath
+from commitlog.opening import Report
 from commitlog.opening.adoption import Adoption
 from commitlog.opening.new_pool import make_pool, recover_all_into
 from commitlog.opening.stray_pools import name_store, remove_pool
@@ -21,8 +21,6 @@ from commitlog.reading.view import attach_control
 from commitlog.shm.layout import Header
 from commitlog.shm.positions import ControlRegion
 from commitlog.shm.region import RegionError, private_directory
-
-Report = Callable[[str], None]
 
 
 def open_pool(

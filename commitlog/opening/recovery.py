@@ -20,7 +20,7 @@ On a sound lane it changes no byte.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -35,6 +35,7 @@ from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import Cut, Quarantine, write_again
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import DamagedFile, RecoveryError
+from commitlog.opening import Report
 from commitlog.opening.disk_faults import named_faults
 from commitlog.opening.queue_check import QueueCheck
 from commitlog.opening.queue_files import QueueFiles
@@ -44,8 +45,6 @@ from commitlog.reading.queue_bounds import total_of_ends
 from commitlog.record.layout import BLANK_BYTES, RECOGNISABLE_BYTES
 from commitlog.record.table import RecordTable
 from commitlog.shm.layout import MAX_SLOTS, segment_start
-
-Report = Callable[[str], None]
 
 _PAGE_BYTES = 4096
 _PROGRESS_NS = 1_000_000_000

@@ -46,7 +46,7 @@ class StopRequest:
 
 
 class RunningStore:
-    """An open store: its locks are held, and its pool is this start's.
+    """An open store: its locks are held, and its pool belongs to this run.
 
     `made_pool` says that this start has made the pool. `stages` are the processes; there are none
     before `start_stages`.

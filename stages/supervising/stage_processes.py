@@ -22,6 +22,8 @@ from commitlog.stages.supervising.log_files import last_lines, open_log
 from commitlog.stages.supervising.patience import Heartbeats, Patience
 
 STOP_ORDER = ("committer", "flusher", "dispatcher", "allocator")
+"""Each stage drains what the one before it has done."""
+assert set(STOP_ORDER) == set(STAGES)
 _START_NS = 20_000_000_000
 _BACKOFF_SECONDS_MAX = 2.0
 _ROUNDS_OF_A_LIFE = 3

@@ -1,7 +1,8 @@
 """Opens a store: from a path and a configuration to a running store, or to a named error.
 
-An error leaves everything of another owner as it was. Locks come first: before they are held,
-nothing that exists is read, and nothing is written.
+An error leaves everything of another owner as it was. What is read before the locks are held can
+only refuse the start. Everything is read again once they are held, and nothing of the store is
+written before.
 """
 
 from __future__ import annotations

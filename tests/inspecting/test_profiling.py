@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 RAW = """\
 run (a.py:1);work (a.py:2);pwrite (b.py:3) 30
 run (a.py:1);work (a.py:9) 10
-run (a.py:1);_poll (stages/base_stage.py:4) 60
+run (a.py:1);_poll (commitlog/stages/base_stage.py:4) 60
 py-spy says something else
 """
 
@@ -76,7 +76,8 @@ def test_a_stage_alone_with_a_profiler_that_sees_one_stack(monkeypatch: pytest.M
     Not every machine allows py-spy.
     """
     playing = tmp_path / "py-spy"
-    stack = "main (stages/alone.py:9);Alone._rounds (stages/alone.py:1);write_once (commitlog/disk/file_channel.py:5) 5"
+    inner = ("Alone._rounds (commitlog/stages/alone.py:1)", "write_once (commitlog/disk/file_channel.py:5)")
+    stack = ";".join(("main (commitlog/stages/alone.py:9)", *inner)) + " 5"
     playing.write_text(f"#!/bin/sh\nfor last do :; done\nsleep 1\necho '{stack}' >\"$last\"\n")
     playing.chmod(0o700)
     monkeypatch.setattr(profiling, "_tool", lambda name: str(playing) if name == "py-spy" else None)
@@ -84,7 +85,7 @@ def test_a_stage_alone_with_a_profiler_that_sees_one_stack(monkeypatch: pytest.M
     assert found.counters["passes"] >= 1
     assert found.counters["bytes"] > 0
     assert found.clocks.wall > 0
-    assert found.stacks == [(("Alone._rounds (stages/alone.py:1)", "write_once (commitlog/disk/file_channel.py:5)"), 5)]
+    assert found.stacks == [(inner, 5)]
     assert {path.name for path in tmp_path.iterdir()} == {"py-spy"}
 
 

@@ -48,6 +48,15 @@ def add(store: HandMadeStore, count: int = 1) -> None:
 # ---- poll --------------------------------------------------------------------------------------
 
 
+def test_the_first_poll_gives_what_came_since_the_reader_was_opened(tmp_path: Path) -> None:
+    """Also from a lane that was not there when the reader was opened."""
+    with commitlog.Store.open(tmp_path / "store") as store, commitlog.Reader(store.path, follow=True) as reader:
+        store.producer().send("orders", b"first").wait("flushed", 60)
+        message = reader.poll()
+        assert message is not None
+        assert message.value == b"first"
+
+
 def test_poll_gives_what_next_gives(store: HandMadeStore) -> None:
     """In the same order; at the end of a reader that does not follow, None, again and again."""
     with Reader(store.path) as plain, Reader(store.path) as reader:
