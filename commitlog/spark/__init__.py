@@ -21,12 +21,18 @@ __all__ = ["lag", "session"]
 _HOMES = {"lag": "commitlog.spark.query_lag", "session": "commitlog.spark.launching.sessions"}
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'commitlog.spark' has no attribute {name!r}")
-    import importlib
+def __dir__() -> list[str]:
+    """The names for users."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
+
+if not TYPE_CHECKING:  # a type checker would believe that there is every name
+
+    def __getattr__(name: str) -> Any:
+        """Loads a name when it is first asked for."""
+        if name not in _HOMES:
+            raise AttributeError(f"module 'commitlog.spark' has no attribute {name!r}")
+        import importlib
+
+        value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+        return value

@@ -22,3 +22,8 @@ def test_functions_are_found_whatever_was_imported_before() -> None:
 
 def test_the_settings_of_log4j_are_there() -> None:
     assert "rootLogger" in LOG_SETTINGS.read_text()
+
+
+def test_dir_names_what_users_call() -> None:
+    assert {"lag", "session"} <= set(dir(commitlog.spark))
+    assert not {name for name in dir(commitlog.spark) if not name.startswith("__")} - set(commitlog.spark.__all__)
