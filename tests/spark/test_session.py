@@ -150,11 +150,14 @@ spark.stop()
 
 
 @pytest.mark.usefixtures("quick_java")
-def test_a_session_is_quiet_and_leaves_the_environment_alone(tmp_path: Path, shm_root: Path) -> None:
+def test_a_session_is_quiet_and_leaves_the_environment_alone(
+    tmp_path: Path, shm_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody stops the session, and its Python's path has a space.
 
     Spark's own look for Python does not find it there. The path of a socket must be short.
     """
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)  # the session of this worker has set it
     store = small_store(tmp_path / "store", rows=20)
     home = tmp_path / "my project"
     venv.create(home, symlinks=True)
