@@ -33,10 +33,14 @@ class Account:
 
 
 def read_notes(files: list[Path]) -> list[Place]:
-    """What the writers saw accepted. A kill can't cut a line: each is written by one call."""
+    """What the writers saw accepted.
+
+    A kill may cut the last line of a file, where a page of it ends: such a line claims nothing.
+    """
     places = []
     for file in files:
-        for line in file.read_text().splitlines() if file.exists() else []:
+        whole = file.read_text().rpartition("\n")[0] if file.exists() else ""
+        for line in whole.splitlines():
             lane, topic, offset, physical, crc = line.split()
             places.append((int(lane), topic, int(offset), int(physical), int(crc)))
     return places
