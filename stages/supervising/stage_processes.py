@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -18,6 +17,7 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import StageFailed
 from commitlog.shm.layout import STAGES, Stage
 from commitlog.shm.positions import ControlRegion
+from commitlog.stages.supervising.forked_stage import ForkedStage
 from commitlog.stages.supervising.log_files import last_lines, open_log
 from commitlog.stages.supervising.patience import Heartbeats, Patience
 
@@ -44,7 +44,7 @@ class StageProcess:
     """One stage as the supervisor sees it."""
 
     name: str
-    process: subprocess.Popen[bytes]
+    process: ForkedStage | subprocess.Popen[bytes]
     pidfd: int
     """−1 once it is dead and its death is noted."""
     rounds: int
@@ -99,13 +99,7 @@ class StageProcesses:
         self._channel.create_directory(self._directory.logs_directory, below=self._directory.path)
         fd = open_log(self._directory.logs_directory / f"{name}.log")
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", self._module_of(name), str(self._directory.path)],
-                stdin=subprocess.PIPE,
-                stdout=fd,
-                stderr=fd,
-                start_new_session=True,
-            )
+            process = ForkedStage(self._module_of(name), self._directory.path, fd)
         finally:
             os.close(fd)
         stage = StageProcess(name, process, os.pidfd_open(process.pid), self._rounds(name))

@@ -1,0 +1,59 @@
+"""A stage is a forked child of its supervisor, and has nothing of it but what is loaded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import commitlog
+from commitlog.shm.layout import STAGES
+from tests.crash.scene import pid_of
+
+
+def test_a_stage_has_a_name_and_descriptors_of_its_own(tmp_path: Path) -> None:
+    """None of the store's lock, of the supervisor's log, or of another stage's lock and log."""
+    with commitlog.Store.open(tmp_path / "store", {"store": {"segment_bytes": 1 << 16}}) as store:
+        for name in STAGES:
+            process = Path("/proc", str(pid_of(store.path, name)))
+            assert (process / "comm").read_text() == f"{name}\n"
+            opened = {os.readlink(entry) for entry in (process / "fd").iterdir()}
+            parts = {Path(file).relative_to(store.path) for file in opened if file.startswith(f"{store.path}/")}
+            assert {part for part in parts if part.parts[0] in ("lock", "locks", "logs")} == {
+                Path("locks", name),
+                Path("logs", f"{name}.log"),
+            }
+
+
+PROGRAM = """
+import os, sys
+from pathlib import Path
+from commitlog.stages.supervising.forked_stage import ForkedStage
+sys.path.insert(0, sys.argv[1])
+for name in sys.argv[2:]:
+    log = os.open(f"{sys.argv[1]}/{name}.log", os.O_WRONLY | os.O_CREAT, 0o600)
+    stage = ForkedStage(name, Path("here"), log)
+    stage.stdin.close()  # the end that a stage reads as stop
+    assert stage.wait() == stage.poll()
+    print(stage.returncode)
+"""
+STAGES_OF_A_TEST = {
+    "says": ("print(sys.argv[1])", 0, "here\n"),
+    "exits": ("sys.exit(3)", 3, ""),
+    "fails": ("raise ValueError('doomed')", 1, "ValueError: doomed\n"),
+    "is_killed": ("os.kill(os.getpid(), 9)", -9, ""),
+    "hears_the_end": ("os.read(0, 1)", 0, ""),
+}
+"""A module's line, its exit code, and the end of its log."""
+
+
+def test_how_it_ends(tmp_path: Path) -> None:
+    """Its parent hears of it as of any process, and what it said is in its log."""
+    for name, (line, _, _) in STAGES_OF_A_TEST.items():
+        (tmp_path / f"{name}.py").write_text(f"import os, sys\n{line}\n")
+    command = [sys.executable, "-P", "-c", PROGRAM, str(tmp_path), *STAGES_OF_A_TEST]
+    codes = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+    assert [int(code) for code in codes] == [code for _, code, _ in STAGES_OF_A_TEST.values()]
+    for name, (_, _, said) in STAGES_OF_A_TEST.items():
+        assert (tmp_path / f"{name}.log").read_text().endswith(said)
