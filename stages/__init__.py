@@ -1,5 +1,5 @@
 """The stage processes (committer, flusher, allocator, dispatcher) and their supervisor.
 
-Each is started as `python -P -m commitlog.stages.<name>`. A user's program never imports this
-package.
+The supervisor is started as `python -P -m commitlog.stages.supervisor` and forks the others. A
+user's program never imports this package.
 """

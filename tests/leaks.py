@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from commitlog.disk.processes import stat_fields
 from commitlog.opening.stray_pools import STORE_NAME
 from tests.waiting import wait_until
 
@@ -34,8 +35,7 @@ def pids() -> frozenset[int]:
 def parent_and_state(pid: int) -> tuple[int, str]:
     """From the process table; (0, "") for a process that is gone."""
     try:
-        with open(f"{PROC}/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()  # a name may not be UTF-8
+        fields = stat_fields(pid)
     except OSError:
         return 0, ""
     return int(fields[1]), fields[0].decode()

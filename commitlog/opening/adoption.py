@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -238,35 +239,39 @@ def _agrees(
     lane_directory: LaneDirectory, buffer: memoryview, start: int, where: int, end: int, channel: FileChannel
 ) -> bool:
     """Whether a segment file has nothing in [where, end) that contradicts the buffer."""
-    try:
-        with channel.opened(lane_directory.segment_path(start)) as fd:
-            blocks = (
-                _contradicts(channel.pread(fd, min(_COMPARED_BYTES, end - at), at - start), buffer[at - start :])
-                for at in range(where, end, _COMPARED_BYTES)
-            )
-            return not any(blocks)
-    except FileNotFoundError:
-        return True  # not made yet: the buffer still has all of it
+    blocks = _blocks(lane_directory, buffer, start, where, end, channel)
+    return not any(_contradicts(on_disk, held[: len(on_disk)]) for on_disk, held in blocks)
 
 
 def _has_all(
     lane_directory: LaneDirectory, buffer: memoryview, start: int, where: int, end: int, channel: FileChannel
 ) -> bool:
     """Whether a segment file has all bytes of the buffer in [where, end)."""
-    try:
-        with channel.opened(lane_directory.segment_path(start)) as fd:
-            return all(
-                channel.pread(fd, count, at - start) == bytes(buffer[at - start : at - start + count])
-                for at in range(where, end, _COMPARED_BYTES)
-                for count in (min(_COMPARED_BYTES, end - at),)
-            )
-    except FileNotFoundError:
-        return where >= end
+    blocks = _blocks(lane_directory, buffer, start, where, end, channel)
+    return all(on_disk == held for on_disk, held in blocks)
 
 
-def _contradicts(on_disk: bytes, buffer: memoryview) -> bool:
+def _blocks(
+    lane_directory: LaneDirectory, buffer: memoryview, start: int, where: int, end: int, channel: FileChannel
+) -> Iterator[tuple[bytes, bytes]]:
+    """What a segment file and its buffer have in [where, end), a block at a time.
+
+    A file that is not made yet has no bytes. The buffer's bytes are copies, because a view that
+    stays would keep the buffer mapped.
+    """
+    with contextlib.ExitStack() as opened:
+        try:
+            fd = opened.enter_context(channel.opened(lane_directory.segment_path(start)))
+        except FileNotFoundError:
+            fd = None
+        for at in range(where, end, _COMPARED_BYTES):
+            count = min(_COMPARED_BYTES, end - at)
+            on_disk = b"" if fd is None else channel.pread(fd, count, at - start)
+            yield on_disk, bytes(buffer[at - start : at - start + count])
+
+
+def _contradicts(on_disk: bytes, held: bytes) -> bool:
     """Whether a byte on the disk is neither zero nor that of the buffer."""
-    held = bytes(buffer[: len(on_disk)])  # a copy: a view that stays would keep the buffer mapped
     if on_disk == _ZEROS[: len(on_disk)] or on_disk == held:
         return False  # nearly always, and quickly found
     return has_other_bytes(on_disk, held)

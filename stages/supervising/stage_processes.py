@@ -6,7 +6,6 @@ It starts them, notes their deaths, kills those that hang, and stops them.
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -44,7 +43,7 @@ class StageProcess:
     """One stage as the supervisor sees it."""
 
     name: str
-    process: ForkedStage | subprocess.Popen[bytes]
+    process: ForkedStage
     pidfd: int
     """−1 once it is dead and its death is noted."""
     rounds: int
@@ -151,8 +150,7 @@ class StageProcesses:
         code = stage.process.wait()
         os.close(stage.pidfd)
         stage.pidfd = -1
-        if stage.process.stdin:
-            stage.process.stdin.close()
+        stage.process.stdin.close()
         now = self._clock.monotonic_ns()
         window = self._config.restarts_window_ms * 1_000_000
         stage.deaths = [at for at in stage.deaths if now - at < window] + [now]
@@ -194,8 +192,7 @@ class StageProcesses:
     def _stop(self, stage: StageProcess, is_hurried: Callable[[], bool]) -> bool:
         if stage.pidfd < 0:  # dead, and to be started again later
             return True
-        if stage.process.stdin:
-            stage.process.stdin.close()
+        stage.process.stdin.close()
         is_done = True
         patience = Patience(self._clock, self._config.stop_timeout_ms * 1_000_000)
         while stage.process.poll() is None:

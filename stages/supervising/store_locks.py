@@ -1,6 +1,6 @@
 """The locks of a start: the store's and those of all stages (commitlog/disk/locks.py).
 
-They are taken before anything is read.
+What was read before they are held can only refuse the start.
 """
 
 from __future__ import annotations

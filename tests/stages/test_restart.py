@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,6 +19,7 @@ import commitlog
 from commitlog import errors
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.shm.layout import STAGES, Header, Lane, Stage
+from commitlog.stages.supervising.forked_stage import ForkedStage
 from commitlog.stages.supervising.patience import Heartbeats
 from commitlog.stages.supervising.stage_processes import StageProcess
 from tests.crash.scene import is_running, pid_of
@@ -121,7 +122,7 @@ def test_a_stage_that_hangs_before_its_first_sign_is_killed(tmp_path: Path) -> N
     ):
         stages, pidfd, clock = made.supervisor.stages, os.pidfd_open(process.pid), SetClock()
         stages.heartbeats = Heartbeats(made.control, clock)
-        stage = StageProcess("committer", process, pidfd, 0)
+        stage = StageProcess("committer", cast("ForkedStage", process), pidfd, 0)
 
         def rounds(seconds: int) -> None:
             for _ in range(seconds * 5):
@@ -148,7 +149,7 @@ def test_time_in_which_nobody_ran_is_nobodys_silence(tmp_path: Path) -> None:
     ):
         stages, pidfd, clock = made.supervisor.stages, os.pidfd_open(process.pid), SetClock()
         stages.heartbeats = Heartbeats(made.control, clock)
-        stage = StageProcess("committer", process, pidfd, 0)
+        stage = StageProcess("committer", cast("ForkedStage", process), pidfd, 0)
         row = made.control.stage_row("committer")
         row[Stage.PID] = process.pid
         for _ in range(10):
