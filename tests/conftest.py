@@ -162,9 +162,9 @@ def quick_java(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Their standard error has one line more.
     """
-    from tests.spark_session import QUICK
+    from tests.spark_session import quick_options
 
-    monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK)
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", quick_options())
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,20 @@ CONFIG = {
     "spark.ui.enabled": "false",
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
 }
+
+
+@cache
+def quick_options() -> str:
+    """Options for all JVMs, also for those that `commitlog.spark.session` does not start."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    from commitlog.spark.launching.class_data import VARIABLE, sharing_options
+    from commitlog.spark.launching.java import cache_directory, find_java
+
+    shared = sharing_options(
+        cache_directory(), find_java().runtime, Path(_find_spark_home()), given="", environment={VARIABLE: "use"}
+    )
+    return f"{QUICK} {shared}"
 
 
 @contextmanager
