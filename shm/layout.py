@@ -33,7 +33,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 WORD_BYTES = 8
 LINE_WORDS = 8
@@ -64,6 +68,7 @@ STAGES = ("committer", "flusher", "allocator", "dispatcher")
 
 Writer = Literal["supervisor", "stage", "lessee", "lock holder", "committer", "flusher", "allocator", "dispatcher"]
 Block = TypeVar("Block", bound=type)
+LogOffset = TypeVar("LogOffset", int, "npt.NDArray[np.int64]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +255,6 @@ class Lane:
 assert CONTROL_BYTES == 151552
 
 
-def segment_start(where: int, size: int) -> int:
-    """The first offset of the segment that holds `where`."""
+def segment_start(where: LogOffset, size: int) -> LogOffset:
+    """The start of the segment that holds a log offset. An array of offsets gives an array."""
     return where - where % size

@@ -35,9 +35,9 @@ def _dump(root: LogRoot, channel: FileChannel) -> Iterator[dict[str, Any]]:
     for piece in scan.pieces(scan.segments.first):
         if not isinstance(piece, RecordTable):
             continue
-        mapped = scan.segments.map(piece.base_offset)
+        mapped = scan.segments.map(piece.buffer_start)
         for position, size in zip(piece.positions.tolist(), piece.sizes.tolist(), strict=True):
-            if root.limit is not None and piece.base_offset + position + size > root.limit:
+            if root.limit is not None and piece.buffer_start + position + size > root.limit:
                 return
             record = decode(mapped[position : position + size], check_crc=False)
             yield record_to_dict(record)

@@ -24,6 +24,7 @@ from commitlog.inspecting.log_root import LogRoot, find_roots
 from commitlog.reading.log_scan import Gap
 from commitlog.record.byte_ranges import Ints
 from commitlog.record.table import RecordTable
+from commitlog.shm.layout import segment_start
 
 _FINDINGS_MOST = 1000
 """How many findings of one log are listed. Further ones are only counted."""
@@ -127,7 +128,7 @@ class _Check:
             self._add_finding(path, 0, reason)
         first = end = segments.first
         if self.root.flushed is not None and self.root.limit is None and self.root.first < first:
-            missing = segments.segment_path(self.root.first - self.root.first % segments.size)
+            missing = segments.segment_path(segment_start(self.root.first, segments.size))
             self._add_finding(missing, self.root.first, f"the files of [{self.root.first:,}, {first:,}) are missing")
         try:
             for piece in scan.pieces(segments.first):
@@ -193,7 +194,7 @@ class _Check:
         for topic, rows in by_topic(table, count):
             for queue_id in np.unique(table.queue_ids[rows]).tolist():
                 self._check_entries(table, topic, int(queue_id), rows[table.queue_ids[rows] == queue_id])
-        return table.base_offset + table.stop_position
+        return table.buffer_start + table.stop_position
 
     # ---- consume queues -------------------------------------------------------------------------
 
@@ -230,7 +231,7 @@ class _Check:
 
         That is no damage.
         """
-        return not (self.root.path / "commitlog" / segment_name(table.base_offset)).exists()
+        return not (self.root.path / "commitlog" / segment_name(table.buffer_start)).exists()
 
     def _check_ends(self, end: int) -> None:
         """Reports queues that name a record past the log's end."""

@@ -117,7 +117,7 @@ class AdoptedQueues:
                     report(quarantine.note_corruption(piece.file, piece.start, min(piece.end, self.synced), reason))
                 else:
                     repair.place(piece)
-                if (piece.end if isinstance(piece, Gap) else piece.base_offset + piece.stop_position) >= self.synced:
+                if (piece.end if isinstance(piece, Gap) else piece.buffer_start + piece.stop_position) >= self.synced:
                     break
             repair.cut(self.synced)
             repair.trim()

@@ -70,17 +70,17 @@ class LaneCursor:
         """How far the lane may be read now (offset of its log)."""
         return self._index.limit_now()
 
-    def _open(self, base: int) -> Buffer:
+    def _open(self, start: int) -> Buffer:
         """The bytes of a segment.
 
         Raises DataLoss if retention has deleted what this reader has not read yet, and DamagedFile.
         """
         try:
-            return self._segments.open(base)
+            return self._segments.open(start)
         except FileNotFoundError as error:
             first = self._index.view.limits(self._index.lane).first
-            if first <= base:
-                path = self._index.directory.segment_path(base)
+            if first <= start:
+                path = self._index.directory.segment_path(start)
                 raise DamagedFile(f"{path}: missing, `commitlog verify` says more") from error
             raise DataLoss(
                 f"lane {self._index.lane}: the log below {first:,} was deleted for its age or size before this reader, "
@@ -123,14 +123,14 @@ class LaneCursor:
         if not len(rows):
             yield NOTHING_YET
             return True
-        buffer = self._open(table.base_offset)
+        buffer = self._open(table.buffer_start)
         for row in rows.tolist():
             position = int(table.positions[row])
-            where = table.base_offset + position
+            where = table.buffer_start + position
             try:
                 record = decode(buffer, position, physical_offset=where)
             except CorruptRecord as error:
-                named = CorruptRecord(error.reason, where, str(self._index.directory.segment_path(table.base_offset)))
+                named = CorruptRecord(error.reason, where, str(self._index.directory.segment_path(table.buffer_start)))
                 if not self._ignore_corrupt:
                     self.where, self.damage = where, named
                     return False

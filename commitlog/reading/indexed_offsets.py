@@ -80,7 +80,7 @@ class IndexedOffsets:
                 if isinstance(piece, Gap):
                     where = piece.end
                 else:
-                    where = piece.base_offset + piece.stop_position
+                    where = piece.buffer_start + piece.stop_position
                     in_queue = piece.in_queue
                     topics, offsets = piece.topic_index[in_queue].tolist(), piece.queue_offsets[in_queue].tolist()
                     for topic, offset in zip(topics, offsets, strict=True):

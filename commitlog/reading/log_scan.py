@@ -90,13 +90,13 @@ class LogScan:
     def pieces(self, where: int) -> Iterator[RecordTable | Gap]:
         """Tables and gaps in log order, up to the last gap.
 
-        A table's `base_offset` is its segment's start. Segments that retention removes meanwhile
+        A table's `buffer_start` is its segment's start. Segments that retention removes meanwhile
         are passed over.
         """
         while True:
             try:
                 for piece in self._pieces(where):
-                    where = piece.end if isinstance(piece, Gap) else piece.base_offset + piece.stop_position
+                    where = piece.end if isinstance(piece, Gap) else piece.buffer_start + piece.stop_position
                     yield piece
                 return
             except FileNotFoundError:
@@ -106,22 +106,22 @@ class LogScan:
     def _pieces(self, where: int) -> Iterator[RecordTable | Gap]:
         segments = self.segments
         while True:
-            base = segment_start(where, segments.size)
-            if base not in segments:
-                missing = "the segment file is missing" if segments.after(base) else ""
+            start = segment_start(where, segments.size)
+            if start not in segments:
+                missing = "the segment file is missing" if segments.after(start) else ""
                 table = None
                 gap = self.gap(where, missing)
             else:
-                table = self._scan(base, where - base)
+                table = self._scan(start, where - start)
                 if len(table):
                     yield table
-                segments.done_with(base, table.stop_position)
-                where = base + table.stop_position
+                segments.done_with(start, table.stop_position)
+                where = start + table.stop_position
                 self.progress(where)
                 if table.stop is Stop.FULL:
                     continue
-                if table.stop is Stop.BLANK or where == base + segments.size:
-                    where = base + segments.size
+                if table.stop is Stop.BLANK or where == start + segments.size:
+                    where = start + segments.size
                     continue
                 reason = "zeros where a record should be" if table.stop is Stop.ZERO else table.reason
                 gap = self.gap(where, reason)
@@ -132,26 +132,26 @@ class LogScan:
 
     def holds_record(self, where: int) -> bool:
         """Whether a good record is at this place."""
-        base = self.segments.find(where)
-        return base is not None and len(self._scan(base, where - base, 1)) > 0
+        start = self.segments.find(where)
+        return start is not None and len(self._scan(start, where - start, 1)) > 0
 
     def holds_record_between(self, where: int, end: int) -> bool:
         """Whether a good record or a BLANK begins behind `where` and before `end`.
 
         Both are in one segment.
         """
-        base = segment_start(where, self.segments.size)
-        if base not in self.segments:
+        start = segment_start(where, self.segments.size)
+        if start not in self.segments:
             self.segments.refresh()
-        return base in self.segments and self._find(base, where - base, 0, end - base) is not None
+        return start in self.segments and self._find(start, where - start, 0, end - start) is not None
 
     # ---- records --------------------------------------------------------------------------------
 
-    def _scan(self, base: int, position: int, most: int = 65_536) -> RecordTable:
+    def _scan(self, start: int, position: int, most: int = 65_536) -> RecordTable:
         size = self.segments.size
-        mapped = self.segments.map(base)
+        mapped = self.segments.map(start)
         table = scan(
-            mapped, position, size, base, self.queue_id, check_crc=self.check_crc, segment_end=size, max_records=most
+            mapped, position, size, start, self.queue_id, check_crc=self.check_crc, segment_end=size, max_records=most
         )
         return self._trusted(table, mapped)
 
@@ -181,19 +181,21 @@ class LogScan:
     def _samples_have_crc(self) -> bool:
         """Whether records of this log end with the whole-record CRC, judged by a few of them."""
         starts = self.segments.starts
-        for base in dict.fromkeys([*starts[:2], *starts[-4:]]):
+        for start in dict.fromkeys([*starts[:2], *starts[-4:]]):
             with contextlib.suppress(FileNotFoundError):  # its store runs, and retention has just removed it
-                sample = self._sample(base, 0)
-                if not len(sample) and (found := self._find(base, 0, 0, self.segments.last_nonzero(base))) is not None:
-                    sample = self._sample(base, found)  # the first record is damaged
+                sample = self._sample(start, 0)
+                if not len(sample):
+                    found = self._find(start, 0, 0, self.segments.last_nonzero(start))
+                    if found is not None:  # the first record is damaged
+                        sample = self._sample(start, found)
                 if sample.has_crc.any():
                     return True
         return False
 
-    def _sample(self, base: int, position: int) -> RecordTable:
-        mapped = self.segments.map(base)
+    def _sample(self, start: int, position: int) -> RecordTable:
+        mapped = self.segments.map(start)
         return scan(
-            mapped, position, len(mapped), base, self.queue_id, check_crc=self.check_crc, max_records=_SAMPLE_RECORDS
+            mapped, position, len(mapped), start, self.queue_id, check_crc=self.check_crc, max_records=_SAMPLE_RECORDS
         )
 
     # ---- gaps -----------------------------------------------------------------------------------
@@ -204,68 +206,68 @@ class LogScan:
         `passes_file` says that it ends in a later file, because this file can't be read.
         """
         segments, size = self.segments, self.segments.size
-        base = segment_start(where, size)
+        start = segment_start(where, size)
         claimed, dirty = where, False
-        if base in segments and not passes_file:
-            claimed = self._claimed_end(base, where - base)
-            used = segments.last_nonzero(base, where - base)
-            dirty = used > where - base
-            found = self._find(base, where - base, claimed - base, used) if dirty else None
-            if found is not None:
-                return self._closed(where, base + found, reason, claimed)
-        for start in segments.after(base):
-            self.progress(start)
-            used = segments.last_nonzero(start)
-            found = self._find(start, -1, 0, used) if used else None
+        if start in segments and not passes_file:
+            claimed = self._claimed_end(start, where - start)
+            used = segments.last_nonzero(start, where - start)
+            dirty = used > where - start
+            found = self._find(start, where - start, claimed - start, used) if dirty else None
             if found is not None:
                 return self._closed(where, start + found, reason, claimed)
+        for later in segments.after(start):
+            self.progress(later)
+            used = segments.last_nonzero(later)
+            found = self._find(later, -1, 0, used) if used else None
+            if found is not None:
+                return self._closed(where, later + found, reason, claimed)
             dirty = dirty or used > 0
         end = max(segments.end, where)
-        return Gap(where, end, str(segments.segment_path(base)), reason, dirty, last=True, claimed_end=claimed)
+        return Gap(where, end, str(segments.segment_path(start)), reason, dirty, last=True, claimed_end=claimed)
 
     def _closed(self, where: int, end: int, reason: str, claimed: int) -> Gap:
         path = self.segments.segment_path(segment_start(where, self.segments.size))
         return Gap(where, end, str(path), reason, dirty=True, last=False, claimed_end=claimed)
 
-    def _claimed_end(self, base: int, position: int) -> int:
+    def _claimed_end(self, start: int, position: int) -> int:
         """Where the record at `position` ends if its head is plausible, otherwise its start."""
-        size, mapped = self.segments.size, self.segments.map(base)
+        size, mapped = self.segments.size, self.segments.map(start)
         if size - position < RECORD_BYTES_MIN:
-            return base + position
+            return start + position
         total, magic = size_and_magic(mapped, position)
         (offset,) = I64.unpack_from(mapped, position + PHYSICAL_OFFSET_AT)
-        if magic not in (MAGIC_V1, MAGIC_V2) or offset != base + position:
-            return base + position
+        if magic not in (MAGIC_V1, MAGIC_V2) or offset != start + position:
+            return start + position
         total = min(total, _size_by_lengths(mapped, position, magic) or total)
-        return base + position + total if RECORD_BYTES_MIN <= total <= size - position else base + position
+        return start + position + total if RECORD_BYTES_MIN <= total <= size - position else start + position
 
-    def _find(self, base: int, after: int, likely: int, end: int) -> int | None:
+    def _find(self, start: int, after: int, likely: int, end: int) -> int | None:
         """The first position in (after, end) at which a good record or a BLANK is, or None.
 
         `likely` is tried first.
         """
-        mapped, size = self.segments.map(base), self.segments.size
+        mapped, size = self.segments.map(start), self.segments.size
         budget = _DOUBLE_CHECKS * size
-        if likely > after and self._is_good(base, likely):
+        if likely > after and self._is_good(start, likely):
             return likely
         view = np.frombuffer(mapped, np.uint8)
         for at in range(after + 1, min(end, size - BLANK_BYTES), _BLOCK_BYTES):
-            for position, length in _candidates(view, base, at, min(at + _BLOCK_BYTES, end)):
-                if self._is_good(base, position):
+            for position, length in _candidates(view, start, at, min(at + _BLOCK_BYTES, end)):
+                if self._is_good(start, position):
                     return position
                 budget -= length
                 if budget < 0:
                     return None
-            self.segments.done_with(base, at)
+            self.segments.done_with(start, at)
         return None
 
-    def _is_good(self, base: int, position: int) -> bool:
+    def _is_good(self, start: int, position: int) -> bool:
         size = self.segments.size
         if position + BLANK_BYTES <= size:
-            remaining, magic = size_and_magic(self.segments.map(base), position)
+            remaining, magic = size_and_magic(self.segments.map(start), position)
             if magic == MAGIC_BLANK and position + remaining == size:
                 return True
-        return len(self._scan(base, position, 1)) > 0
+        return len(self._scan(start, position, 1)) > 0
 
 
 def _size_by_lengths(mapped: mmap.mmap, position: int, magic: int) -> int:
@@ -294,17 +296,17 @@ def _size_by_lengths(mapped: mmap.mmap, position: int, magic: int) -> int:
     return size
 
 
-def _candidates(view: ByteArray, base: int, start: int, end: int) -> list[tuple[int, int]]:
-    """Positions in [start, end) that look like a record or BLANK of their place, with sizes."""
+def _candidates(view: ByteArray, start: int, begin: int, end: int) -> list[tuple[int, int]]:
+    """Positions in [begin, end) that look like a record or BLANK of their place, with sizes."""
     size = len(view)
-    magics = view[start + MAGIC_AT : min(end + BLANK_BYTES - 1, size)]
-    first = np.flatnonzero((magics == MAGIC_V1 >> 24) | (magics == MAGIC_BLANK >> 24)) + start
+    magics = view[begin + MAGIC_AT : min(end + BLANK_BYTES - 1, size)]
+    first = np.flatnonzero((magics == MAGIC_V1 >> 24) | (magics == MAGIC_BLANK >> 24)) + begin
     first = first[first + BLANK_BYTES <= size]
     magic, length = gather(view, ">u4", first + MAGIC_AT), gather(view, ">i4", first)
     blank = (magic == MAGIC_BLANK) & (length == size - first)
     record = ((magic == MAGIC_V1) | (magic == MAGIC_V2)) & (length >= RECORD_BYTES_MIN) & (length <= size - first)
     places = first[record]
-    fits = gather(view, ">i8", places + PHYSICAL_OFFSET_AT) == places + base
+    fits = gather(view, ">i8", places + PHYSICAL_OFFSET_AT) == places + start
     record[record] = fits
     keep = np.flatnonzero(blank | record)
     return list(zip(first[keep].tolist(), length[keep].tolist(), strict=True))

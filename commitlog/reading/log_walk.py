@@ -28,28 +28,27 @@ class Step:
 
 
 def walk(
-    open_segment: Callable[[int], Buffer], lane: int | None, segment_bytes: int, start: int, limit: int
+    open_segment: Callable[[int], Buffer], lane: int | None, segment_bytes: int, where: int, limit: int
 ) -> Iterator[Step]:
-    """The records in [start, limit) of a log, without a look at their CRCs.
+    """The records in [where, limit) of a log, without a look at their CRCs.
 
-    `start` is a record's start. `open_segment(base)` gives the bytes of the segment that begins at
-    a log offset, which is the table's `base_offset`. The walk ends at `limit`, or before a record
+    `where` is a record's start. `open_segment(start)` gives the bytes of the segment that begins at
+    a log offset, which is the table's `buffer_start`. The walk ends at `limit`, or before a record
     that reaches beyond it. Raises CorruptRecord, and what `open_segment` raises.
     """
-    where = start
     while where < limit:
-        base = segment_start(where, segment_bytes)
-        end = min(limit - base, segment_bytes)
+        start = segment_start(where, segment_bytes)
+        end = min(limit - start, segment_bytes)
         table = scan(
-            open_segment(base), where - base, end, base, lane,
+            open_segment(start), where - start, end, start, lane,
             check_crc=False, segment_end=segment_bytes, max_bytes=WALK_BYTES,
         )  # fmt: skip
         if table.stop in (Stop.CORRUPT, Stop.ZERO):
             if len(table):
-                yield Step(table, base + table.stop_position)
+                yield Step(table, start + table.stop_position)
             reason = table.reason or "nothing but zeros below the limit"
-            raise CorruptRecord(f"lane {lane}: {reason}", base + table.stop_position)
-        where = base + (segment_bytes if table.stop is Stop.BLANK else table.stop_position)
+            raise CorruptRecord(f"lane {lane}: {reason}", start + table.stop_position)
+        where = start + (segment_bytes if table.stop is Stop.BLANK else table.stop_position)
         yield Step(table, where)
         if table.stop is Stop.PARTIAL:
             return
@@ -64,16 +63,19 @@ class RecentSegments:
         self.directory, self.segment_bytes, self.channel, self.keep = directory, segment_bytes, channel, keep
         self._mapped: OrderedDict[int, Buffer] = OrderedDict()
 
-    def open(self, base: int) -> Buffer:
-        """The bytes of the segment that begins at `base`. Raises FileNotFoundError, DamagedFile."""
-        mapped = self._mapped.get(base)
+    def open(self, start: int) -> Buffer:
+        """The bytes of the segment that begins at `start`.
+
+        Raises FileNotFoundError, DamagedFile.
+        """
+        mapped = self._mapped.get(start)
         if mapped is None:
-            file = MappedFile(self.directory.segment_path(base), base, self.segment_bytes, self.channel)
+            file = MappedFile(self.directory.segment_path(start), start, self.segment_bytes, self.channel)
             if not file.is_whole:
                 return file.view  # a copy, and the file may be healed
-            mapped = self._mapped[base] = file.view  # unmapped as soon as the last user of the bytes is done
+            mapped = self._mapped[start] = file.view  # unmapped as soon as the last user of the bytes is done
             if len(self._mapped) > self.keep:
                 self._mapped.popitem(last=False)
         else:
-            self._mapped.move_to_end(base)
+            self._mapped.move_to_end(start)
         return mapped

@@ -341,7 +341,7 @@ class LaneIndex:
                 continue
             first = int(table.queue_offsets[rows[0]])
             end = int(table.queue_offsets[rows[-1]]) + 1
-            where = table.base_offset + int(table.positions[rows[0]])
+            where = table.buffer_start + int(table.positions[rows[0]])
             known = self.queues.get(topic)
             is_after_hole = self._hole_end > 0 and topic in self._met  # what is missing was in it
             if self._trusts_queues and first > (known.end if known else 0) and not is_after_hole:

@@ -31,7 +31,7 @@ def scan(
     buffer: Buffer,
     start: int,
     end: int,
-    base_offset: int,
+    buffer_start: int,
     queue_id: int | None,
     *,
     check_crc: bool,
@@ -42,14 +42,14 @@ def scan(
 ) -> RecordTable:
     """The records in [start, end) of a buffer as a table.
 
-    `base_offset` is the physical offset of the buffer's first byte. A record counts only if its
+    `buffer_start` is the physical offset of the buffer's first byte. A record counts only if its
     size, magic, physical offset and (if given) queue id are those of its place, and if its CRCs
     hold. `check_crc` and `require_crc` mean the same as for `record.decode`. `segment_end`, if
     known, is the position at which the segment ends: a BLANK must reach it exactly. Nothing beyond
     `end` is read. Call again from `stop_position` while `stop` is FULL. Damage raises nothing:
     `stop` and `reason` tell of it.
     """
-    gatherer = RecordGatherer(buffer, base_offset, queue_id, check_crc, require_crc)
+    gatherer = RecordGatherer(buffer, buffer_start, queue_id, check_crc, require_crc)
     end = min(end, len(gatherer.view))
     positions, where = _walk(buffer, start, end, max_records, max_bytes)
     table = gatherer.tabulate(positions, np.diff(positions, append=where))

@@ -78,12 +78,12 @@ class RecordTable:
     """The good records of a scan as columns, where the scan stopped, and why.
 
     The records are in log order; the columns are int64 and own their memory. `positions` are bytes
-    in the buffer that was scanned, and `base_offset` is the physical offset of its first byte.
+    in the buffer that was scanned, and `buffer_start` is the physical offset of its first byte.
     `topics[topic_index[i]]` is the topic of record i. Timestamps are ms. `tags_codes` are those of
     the consume queue.
     """
 
-    base_offset: int
+    buffer_start: int
     positions: Ints
     sizes: Ints
     queue_ids: Ints
@@ -109,7 +109,7 @@ class RecordTable:
 
     @property
     def physical_offsets(self) -> Ints:
-        return self.positions + self.base_offset
+        return self.positions + self.buffer_start
 
     @property
     def in_queue(self) -> Mask:
@@ -123,11 +123,11 @@ class RecordGatherer:
     """Makes a table of a buffer's records. Its fields are what every record there must have."""
 
     def __init__(
-        self, buffer: Buffer, base_offset: int, queue_id: int | None, check_crc: bool, require_crc: bool
+        self, buffer: Buffer, buffer_start: int, queue_id: int | None, check_crc: bool, require_crc: bool
     ) -> None:
         self.buffer = buffer
         self.view = np.frombuffer(buffer, np.uint8)
-        self.base_offset, self.queue_id = base_offset, queue_id
+        self.buffer_start, self.queue_id = buffer_start, queue_id
         self.check_crc, self.require_crc = check_crc, require_crc
 
     def gather(self, dtype: str, positions: Ints) -> npt.NDArray[Any]:
@@ -161,7 +161,7 @@ class RecordGatherer:
             position = int(positions[count])
             stop, reason = Stop.CORRUPT, self.fault(position, position + int(sizes[count]))
         return RecordTable(
-            base_offset=self.base_offset,
+            buffer_start=self.buffer_start,
             topics=topics[: int(columns["topic_index"].max(initial=-1)) + 1],
             stop=stop,
             stop_position=position,
@@ -176,7 +176,7 @@ class RecordGatherer:
                 self.view.data,
                 position,
                 limit=end,
-                physical_offset=self.base_offset + position,
+                physical_offset=self.buffer_start + position,
                 queue_id=self.queue_id,
                 check_crc=self.check_crc,
                 require_crc=self.require_crc,
@@ -208,7 +208,7 @@ class RecordGatherer:
 
     def _begins_well(self, position: int) -> bool:
         head = self.view[position : position + LEAD_BYTES].view(LEAD)[0]
-        offset_fits = int(head["physical_offset"]) == self.base_offset + position
+        offset_fits = int(head["physical_offset"]) == self.buffer_start + position
         return offset_fits and (self.queue_id is None or int(head["queue_id"]) == self.queue_id)
 
     def _heads(self, columns: Columns) -> Mask:
@@ -232,7 +232,7 @@ class RecordGatherer:
         columns["fixed"] = HEAD_V4_BYTES + TAIL_BYTES_MIN + columns["hosts_more"] + (magic == MAGIC_V2)
         good: Mask = (magic == MAGIC_V1) | (magic == MAGIC_V2)
         good &= heads["total_size"] == sizes
-        good &= heads["physical_offset"] == positions + self.base_offset
+        good &= heads["physical_offset"] == positions + self.buffer_start
         good &= sizes >= columns["fixed"]
         if self.queue_id is not None:
             good &= columns["queue_ids"] == self.queue_id

@@ -165,8 +165,8 @@ class SliceReader:
             )
         self._warn_of_missing_rows()
 
-    def segment(self, base: int) -> Segment:
-        return SEGMENTS.get(Path(self.lane.segment_path(base)), base, self.segment_bytes)
+    def segment(self, start: int) -> Segment:
+        return SEGMENTS.get(Path(self.lane.segment_path(start)), start, self.segment_bytes)
 
     def _name(self) -> str:
         return f"topic {self.slice.topic}, lane {self.slice.lane}"
@@ -197,22 +197,22 @@ class SliceReader:
 
     def _by_segment(self, where: Ints, sizes: Ints, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         noted = self.damage.touches(where, sizes)
-        bases = where - where % self.segment_bytes
-        cuts = np.flatnonzero(np.diff(bases)) + 1
-        for start, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(where)], strict=True):
-            base, part = int(bases[start]), slice(start, end)
+        starts = segment_start(where, self.segment_bytes)
+        cuts = np.flatnonzero(np.diff(starts)) + 1
+        for begin, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(where)], strict=True):
+            start, part = int(starts[begin]), slice(begin, end)
             try:
-                segment = self.segment(base)
+                segment = self.segment(start)
             except FileNotFoundError as error:
                 if noted[part].all():
                     self._leave_out(
-                        range(self.next, self.next + end - start), "its segment file is missing", error.filename, base
+                        range(self.next, self.next + end - begin), "its segment file is missing", error.filename, start
                     )
                 else:
-                    self._lose(self.next + end - start)
+                    self._lose(self.next + end - begin)
                 continue
             self._refuse_loss()
-            places = Places(where[part] - base, sizes[part], self.next)
+            places = Places(where[part] - start, sizes[part], self.next)
             yield from self._decoded(segment, places, np.flatnonzero(noted[part]), schema)
             if self.walk_from >= 0:  # the walk can begin behind the rows that entries have led to
                 self.walk_from = max(self.walk_from, int(where[end - 1] + sizes[end - 1]))
@@ -278,8 +278,8 @@ class SliceReader:
         if hole is not None:
             self._leave_out_hole(hole, piece.end)
 
-    def _open(self, base: int) -> Buffer:
-        self._walked_last = self.segment(base)  # kept, as its file may be gone when its rows are decoded
+    def _open(self, start: int) -> Buffer:
+        self._walked_last = self.segment(start)  # kept, as its file may be gone when its rows are decoded
         return self._walked_last.map
 
     def _leave_out_hole(self, hole: Hole | None, upto: int) -> None:
@@ -321,7 +321,7 @@ class SliceReader:
         for row in sorted(wrong):
             if begin < row:
                 yield places.cut(begin, row)
-            offset, where = places.offset + row, segment.base + int(places.at[row])
+            offset, where = places.offset + row, segment.start + int(places.at[row])
             self._leave_out(range(offset, offset + 1), wrong[row], str(segment.path), where)
             begin = row + 1
         if begin < len(places.at):

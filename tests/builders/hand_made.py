@@ -18,6 +18,7 @@ from commitlog.record.host import Host
 from commitlog.record.layout import BLANK_BYTES
 from commitlog.record.properties import encode_properties
 from commitlog.record.record import Record, RecordEncoder, decode, encode_blank
+from commitlog.shm.layout import segment_start
 
 V4, V6 = Host(b"\x7f\0\0\x01", 10911), Host(bytes(15) + b"\x01", 10911)
 BEGIN_MS = 1_700_000_000_000
@@ -65,7 +66,7 @@ class HandMadeLane:
 
     def _write(self, data: bytes) -> None:
         size = self.store.segment_bytes
-        path = self.store.directory.lane(self.number).segment_path(self.end - self.end % size)
+        path = self.store.directory.lane(self.number).segment_path(segment_start(self.end, size))
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()

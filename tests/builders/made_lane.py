@@ -21,6 +21,7 @@ from commitlog.record.layout import BLANK_BYTES
 from commitlog.record.properties import encode_properties
 from commitlog.record.record import RecordEncoder, decode, encode_blank
 from commitlog.record.table import RecordTable
+from commitlog.shm.layout import segment_start
 
 SEGMENT = 1 << 12
 QUEUE_FILE = 20 * 50
@@ -72,7 +73,7 @@ class MadeLane:
 
     def write(self, where: int, data: bytes) -> None:
         """Puts bytes into the log; a segment file is made in full size."""
-        path = self.directory.segment_path(where - where % self.segment_bytes)
+        path = self.directory.segment_path(segment_start(where, self.segment_bytes))
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:

@@ -11,7 +11,7 @@ from commitlog.record.host import Host
 from commitlog.record.record import Record, RecordEncoder, decode
 from commitlog.record.table import RecordTable
 
-BASE = 1 << 20
+BUFFER_START = 1 << 20
 LANE = 3
 HOSTS = [Host.of("127.0.0.1", 5), Host.of("2001:db8::1", 6)]
 RANDOM = random.Random(11)
@@ -47,7 +47,7 @@ def make_log(
                 RANDOM.randbytes(sizes(number)),
                 properties,
                 number,
-                BASE + ends[-1],
+                BUFFER_START + ends[-1],
                 1_000 + number,
                 2_000 + number,
                 flag=kind,
@@ -64,7 +64,7 @@ def walk(data: bytes, **checks: bool) -> tuple[list[Record], str]:
     position = 0
     while position < len(data):
         try:
-            record = decode(data, position, physical_offset=BASE + position, queue_id=LANE, **checks)
+            record = decode(data, position, physical_offset=BUFFER_START + position, queue_id=LANE, **checks)
         except CorruptRecord as error:
             return records, error.reason
         records.append(record)

@@ -16,6 +16,7 @@ from commitlog.inspecting.log_root import find_roots
 from commitlog.inspecting.verify import verify_store
 from commitlog.reading.log_scan import Gap
 from commitlog.reading.view import StoreView, attach_control
+from commitlog.shm.layout import segment_start
 from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
@@ -44,7 +45,7 @@ def _lose_positions(path: Path) -> None:
 
 def _flip(path: Path, where: int) -> None:
     size: int = CONFIG["store"]["segment_bytes"]
-    with (path / f"lanes/0/commitlog/{where - where % size:020d}").open("r+b") as file:
+    with (path / f"lanes/0/commitlog/{segment_start(where, size):020d}").open("r+b") as file:
         file.seek(where % size)
         (byte,) = file.read(1)
         file.seek(where % size)

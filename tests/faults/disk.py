@@ -5,6 +5,7 @@ from __future__ import annotations
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.record.scan import scan
 from commitlog.record.table import Stop
+from commitlog.shm.layout import segment_start
 from tests.faults.channel import FaultsDirectory
 
 
@@ -16,7 +17,7 @@ def durable_bodies(store: StoreDirectory, faults: FaultsDirectory, lane: int, fl
     size, where = store.load().segment_bytes, 0
     bodies: list[bytes] = []
     while where < flushed:
-        start = where - where % size
+        start = segment_start(where, size)
         data, end = faults.durable(store.lane(lane).segment_path(start)), min(flushed - start, size)
         assert len(data) >= end, f"lane {lane}: flushed is {flushed}, and {start} was never synced so far"
         table = scan(data, where - start, end, start, lane, check_crc=True)

@@ -23,6 +23,7 @@ from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CorruptRecord, DamagedFile, ReadingWarning
 from commitlog.reader import Reader
+from commitlog.shm.layout import segment_start
 from tests.builders.hand_made import HandMadeLane, HandMadeStore
 from tests.builders.vector_store import load
 from tests.crash.scene import pid_of
@@ -60,11 +61,11 @@ def publish(lane: HandMadeLane, dispatched: int, *, drained: bool) -> None:
 
 
 def write(lane: HandMadeLane, where: int, change: Callable[[bytes], bytes], count: int = 1) -> None:
-    base = where - where % SEGMENT
-    with lane.store.directory.lane(lane.number).segment_path(base).open("r+b") as file:
-        file.seek(where - base)
+    start = segment_start(where, SEGMENT)
+    with lane.store.directory.lane(lane.number).segment_path(start).open("r+b") as file:
+        file.seek(where - start)
         data = file.read(count)
-        file.seek(where - base)
+        file.seek(where - start)
         file.write(change(data))
 
 

@@ -14,13 +14,13 @@ from commitlog.record.layout import Buffer
 from commitlog.record.record import RecordEncoder, encode_blank
 from commitlog.record.scan import MAX_RECORDS, scan
 from commitlog.record.table import RecordTable, Stop
-from tests.builders.made_log import BASE, HOSTS, LANE, RANDOM, facts, make_log, rows, walk
+from tests.builders.made_log import BUFFER_START, HOSTS, LANE, RANDOM, facts, make_log, rows, walk
 
 
 def scan_all(source: Buffer, end: int, **options: Any) -> list[RecordTable]:
-    tables = [scan(source, 0, end, BASE, LANE, check_crc=True, **options)]
+    tables = [scan(source, 0, end, BUFFER_START, LANE, check_crc=True, **options)]
     while tables[-1].stop is Stop.FULL:
-        tables.append(scan(source, tables[-1].stop_position, end, BASE, LANE, check_crc=True, **options))
+        tables.append(scan(source, tables[-1].stop_position, end, BUFFER_START, LANE, check_crc=True, **options))
     return tables
 
 
@@ -67,7 +67,9 @@ def mixed_crc_log() -> tuple[bytes, list[int]]:
     for number in range(60):
         encoder = RecordEncoder(LANE, HOSTS[0], HOSTS[0], append_crc=number % 3 > 0)
         starts.append(len(data))
-        data += encoder.encode(b"t", RANDOM.randbytes(number + 1), b"K\x01V\x02", number, BASE + len(data), 1, 2)
+        data += encoder.encode(
+            b"t", RANDOM.randbytes(number + 1), b"K\x01V\x02", number, BUFFER_START + len(data), 1, 2
+        )
     return data, starts
 
 
@@ -83,7 +85,7 @@ def test_records_with_and_without_the_whole_record_crc(field: str) -> None:
         at = {"body": 88, "BODYCRC": 9, "STORETIMESTAMP": 63, "topic": 90 + number}.get(field, end - start - 5)
         harmed = bytearray(data)
         harmed[start + at] ^= 1
-        table = scan(harmed, 0, len(data), BASE, LANE, check_crc=True)
+        table = scan(harmed, 0, len(data), BUFFER_START, LANE, check_crc=True)
         records, reason = walk(bytes(harmed))
         assert rows(table, bytes(harmed)) == [facts(record) for record in records]
         assert table.reason == reason
@@ -94,14 +96,14 @@ def test_records_with_and_without_the_whole_record_crc(field: str) -> None:
 def test_every_kind_of_buffer() -> None:
     """bytes, bytearray, memoryview and a mapping, which can be closed afterwards."""
     log = LOGS["all kinds"]
-    expected = rows(scan(log.data, 0, len(log.data), BASE, LANE, check_crc=True), log.data)
+    expected = rows(scan(log.data, 0, len(log.data), BUFFER_START, LANE, check_crc=True), log.data)
     for source in (bytearray(log.data), memoryview(log.data), memoryview(bytearray(log.data))):
-        assert rows(scan(source, 0, len(log.data), BASE, LANE, check_crc=True), log.data) == expected
+        assert rows(scan(source, 0, len(log.data), BUFFER_START, LANE, check_crc=True), log.data) == expected
     mapping = mmap.mmap(-1, len(log.data))
     mapping[:] = log.data
-    table = scan(mapping, 0, len(log.data), BASE, LANE, check_crc=True)
+    table = scan(mapping, 0, len(log.data), BUFFER_START, LANE, check_crc=True)
     mapping[20] ^= 1
-    assert scan(mapping, 0, len(log.data), BASE, LANE, check_crc=True).stop is Stop.CORRUPT
+    assert scan(mapping, 0, len(log.data), BUFFER_START, LANE, check_crc=True).stop is Stop.CORRUPT
     mapping.close()
     assert rows(table, log.data) == expected
 
@@ -112,7 +114,7 @@ def test_end_in_the_middle(name: str) -> None:
     log = LOGS[name]
     start = log.ends[40]
     for end in range(start, log.ends[42]):
-        table = scan(log.data, log.ends[30], end, BASE, LANE, check_crc=True)
+        table = scan(log.data, log.ends[30], end, BUFFER_START, LANE, check_crc=True)
         whole = sum(end >= place for place in log.ends[31:])
         assert len(table) == whole
         stop = Stop.END if end in log.ends else Stop.PARTIAL
@@ -126,7 +128,7 @@ class TestStops:
     end = log.ends[-1]
 
     def stop_of(self, data: bytes, **options: Any) -> RecordTable:
-        table = scan(data, 0, len(data), BASE, LANE, check_crc=True, **options)
+        table = scan(data, 0, len(data), BUFFER_START, LANE, check_crc=True, **options)
         assert table.positions.tolist() == self.log.ends[:-1]
         assert table.stop_position == self.end
         return table
@@ -161,23 +163,23 @@ class TestStops:
         """The records before it are good; the reason is decode's. A scan from behind it goes on."""
         data = bytearray(self.log.data)
         data[self.log.ends[number] + 50] ^= 1
-        table = scan(data, 0, len(data), BASE, LANE, check_crc=True)
+        table = scan(data, 0, len(data), BUFFER_START, LANE, check_crc=True)
         assert (len(table), table.stop, table.stop_position) == (number, Stop.CORRUPT, self.log.ends[number])
         assert table.reason == walk(bytes(data))[1]
-        rest = scan(data, self.log.ends[number + 1], len(data), BASE, LANE, check_crc=True)
+        rest = scan(data, self.log.ends[number + 1], len(data), BUFFER_START, LANE, check_crc=True)
         assert len(rest) == 49 - number
 
     def test_another_place(self) -> None:
         """A good record that was copied from elsewhere is none here."""
         data = self.log.data[: self.log.ends[2]] + self.log.data[: self.log.ends[1]]
-        assert len(scan(data, 0, len(data), BASE, LANE, check_crc=True)) == 2
-        assert len(scan(self.log.data, 0, self.end, BASE, LANE + 1, check_crc=True)) == 0
-        assert len(scan(self.log.data, 0, self.end, BASE, None, check_crc=True)) == 50
+        assert len(scan(data, 0, len(data), BUFFER_START, LANE, check_crc=True)) == 2
+        assert len(scan(self.log.data, 0, self.end, BUFFER_START, LANE + 1, check_crc=True)) == 0
+        assert len(scan(self.log.data, 0, self.end, BUFFER_START, None, check_crc=True)) == 50
 
     def test_required_crc(self) -> None:
         """Where it is required, a record without is not good."""
         without = make_log(3, lambda n: 5, append_crc=False)
-        table = scan(without.data, 0, len(without.data), BASE, LANE, check_crc=True, require_crc=True)
+        table = scan(without.data, 0, len(without.data), BUFFER_START, LANE, check_crc=True, require_crc=True)
         assert (len(table), table.reason) == (0, "the whole-record CRC is missing")
 
     def test_a_topic_that_is_no_directory(self) -> None:
@@ -185,6 +187,6 @@ class TestStops:
         encoder = RecordEncoder(LANE, HOSTS[0], HOSTS[1])
         data = b""
         for topic in (b"a", b"b", b"../x", b"c"):
-            data += encoder.encode(topic, b"", b"", 0, BASE + len(data), 1, 2)
-        table = scan(data, 0, len(data), BASE, LANE, check_crc=True)
+            data += encoder.encode(topic, b"", b"", 0, BUFFER_START + len(data), 1, 2)
+        table = scan(data, 0, len(data), BUFFER_START, LANE, check_crc=True)
         assert (table.topics, table.stop) == (["a", "b"], Stop.CORRUPT)

@@ -15,7 +15,7 @@ from commitlog.record.layout import CRC_PROPERTY_BYTES
 from commitlog.record.record import encode_blank
 from commitlog.record.scan import scan
 from commitlog.record.table import Stop
-from tests.builders.made_log import BASE, LANE, facts, make_log, rows, walk
+from tests.builders.made_log import BUFFER_START, LANE, facts, make_log, rows, walk
 
 LOG = make_log(40, lambda n: n * 17 % 90, kinds=12, topics=3)
 WITHOUT_CRC = make_log(40, lambda n: n * 17 % 90, kinds=12, topics=3, append_crc=False)
@@ -63,7 +63,7 @@ def check(harm: list[Damage]) -> None:
     good = 0
     for start in [0, *LOG.ends]:  # from every place at which a reader may begin again
         if start <= len(data):
-            table = scan(data, start, len(data), BASE, LANE, check_crc=True, require_crc=True)
+            table = scan(data, start, len(data), BUFFER_START, LANE, check_crc=True, require_crc=True)
             for position, size in zip(table.positions.tolist(), table.sizes.tolist(), strict=True):
                 assert data[position : position + size] == written[position]
             if start == 0:
@@ -85,7 +85,7 @@ def check_without_crc(harm: list[Damage]) -> None:
     for damage in harm:
         data = apply(data, damage)
     for check_crc in (True, False):
-        table = scan(data, 0, len(data), BASE, LANE, check_crc=check_crc)
+        table = scan(data, 0, len(data), BUFFER_START, LANE, check_crc=check_crc)
         records, _ = walk(data, check_crc=check_crc)
         assert rows(table, data) == [facts(record) for record in records]
 
@@ -136,14 +136,14 @@ def test_every_byte_flipped(mask: int) -> None:
         start, end = LOG.ends[number], LOG.ends[number + 1]
         for at in range(start, end):
             data = apply(LOG.data, ("flip", at, mask))
-            table = scan(data, 0, LOG.ends[30], BASE, LANE, check_crc=True, require_crc=True)
+            table = scan(data, 0, LOG.ends[30], BUFFER_START, LANE, check_crc=True, require_crc=True)
             assert (len(table), table.stop_position) == (number, start)
-            rest = scan(data, end, LOG.ends[30], BASE, LANE, check_crc=True, require_crc=True)
+            rest = scan(data, end, LOG.ends[30], BUFFER_START, LANE, check_crc=True, require_crc=True)
             assert (len(rest), rest.stop) == (29 - number, Stop.END)
 
 
 def test_lost_crc_property() -> None:
     """Its name damaged, a record has no CRC to fail: only a log that always has it can tell."""
     data = apply(LOG.data, ("flip", LOG.ends[1] - CRC_PROPERTY_BYTES, 1))
-    assert len(scan(data, 0, LOG.ends[1], BASE, LANE, check_crc=True)) == 1
-    assert len(scan(data, 0, LOG.ends[1], BASE, LANE, check_crc=True, require_crc=True)) == 0
+    assert len(scan(data, 0, LOG.ends[1], BUFFER_START, LANE, check_crc=True)) == 1
+    assert len(scan(data, 0, LOG.ends[1], BUFFER_START, LANE, check_crc=True, require_crc=True)) == 0

@@ -118,7 +118,7 @@ def test_the_torn_record_is_refused() -> None:
     store = load("torn")
     last = store.tables()[-1]
     torn_at = store.expected[-1]["physicOffset"] + store.expected[-1]["size"]
-    assert (last.stop, last.base_offset + last.stop_position) == (Stop.CORRUPT, torn_at)
+    assert (last.stop, last.buffer_start + last.stop_position) == (Stop.CORRUPT, torn_at)
     segment, position = store.place(torn_at)
     with pytest.raises(CorruptRecord, match="topic of 0 bytes"):
         decode(segment, position)

@@ -22,6 +22,7 @@ from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import CorruptRecord, DataLoss, ReadingWarning
 from commitlog.opening.recovery import recover_lane
+from commitlog.shm.layout import segment_start
 from commitlog.spark.rows.damage import Damage
 from commitlog.spark.source import CommitLogDataSource
 from commitlog.spark.task_reading import Task
@@ -55,9 +56,9 @@ def harm(store: HandMadeStore, numbers: list[int], where: int) -> None:
     """Changes a byte of each record: `where` counts from its start."""
     for number in numbers:
         record = store.lane(3).records[number]
-        base = record.physical_offset // store.segment_bytes * store.segment_bytes
-        with store.directory.lane(3).segment_path(base).open("r+b") as file:
-            file.seek(record.physical_offset - base + where)
+        start = segment_start(record.physical_offset, store.segment_bytes)
+        with store.directory.lane(3).segment_path(start).open("r+b") as file:
+            file.seek(record.physical_offset - start + where)
             byte = file.read(1)[0]
             file.seek(-1, 1)
             file.write(bytes([byte ^ 0x55]))
@@ -228,9 +229,9 @@ def test_a_hole_in_a_store_that_was_killed(
     where = lane.records[dispatched].physical_offset if dispatched < 200 else lane.end
     PositionsFile(store.directory.lane(3), "", DISK).store(Positions(1, lane.end, where, 0, 0, False))
     for record in (lane.records[number] for number in numbers):
-        base = record.physical_offset - record.physical_offset % 4096
-        with store.directory.lane(3).segment_path(base).open("r+b") as file:
-            file.seek(record.physical_offset - base)
+        start = segment_start(record.physical_offset, store.segment_bytes)
+        with store.directory.lane(3).segment_path(start).open("r+b") as file:
+            file.seek(record.physical_offset - start)
             file.write(bytes(record.total_size))
     gone = {lane.records[number].queue_offset for number in numbers if number % 5}
     good = [row for row in store.rows("orders") if row[1] not in gone]

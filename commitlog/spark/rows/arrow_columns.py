@@ -162,7 +162,7 @@ class Decoder:
         """Raises CorruptRecord for the first record for which `wrong` holds, if there is one."""
         if wrong.any():
             index = int(np.argmax(wrong))
-            offset = self.segment.base + int(self.places.at[index])
+            offset = self.segment.start + int(self.places.at[index])
             row = f"topic {self.queue.topic}, lane {self.queue.lane}, offset {self.places.offset + index}"
             raise CorruptRecord(f"{row}: {reason}", offset, str(self.segment.path))
 
@@ -193,7 +193,7 @@ class Decoder:
         wanted = [(where, kind, evenly(u8, kind, start + where, 1, 1)[0]) for where, kind in words]
         expected = {
             QUEUE_OFFSET_AT: np.arange(places.offset, places.offset + self.count),
-            PHYSICAL_OFFSET_AT: places.at + self.segment.base,
+            PHYSICAL_OFFSET_AT: places.at + self.segment.start,
         }
         for begin in range(0, self.count, _BLOCK_ROWS):
             count, at = min(_BLOCK_ROWS, self.count - begin), start + begin * stride
@@ -217,7 +217,7 @@ class Decoder:
         self._is_v2 = magic == MAGIC_V2
         self._fail(~self._is_v2 & (magic != MAGIC_V1), "no record begins here")
         self._fail(heads["total_size"] != places.size, "the size in the record is not the one in the consume queue")
-        self._fail(heads["physical_offset"] != places.at + self.segment.base, "a record of another place")
+        self._fail(heads["physical_offset"] != places.at + self.segment.start, "a record of another place")
         if self.queue.offset_is_stored:
             self._fail(heads["queue_id"] != self.queue.lane, "a record of another lane")
             expected = np.arange(places.offset, places.offset + self.count)
@@ -329,7 +329,7 @@ class Decoder:
         unpacked = []
         for at, size in zip(self.places.at.tolist(), self.places.size.tolist(), strict=True):
             record = decode(
-                self.segment.map, at, limit=at + size, physical_offset=self.segment.base + at, check_crc=False
+                self.segment.map, at, limit=at + size, physical_offset=self.segment.start + at, check_crc=False
             )
             unpacked.append(plain_body(record))
         return arrays.binaries(unpacked)

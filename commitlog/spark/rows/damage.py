@@ -68,7 +68,7 @@ def check_rows(segment: Segment, queue: NamedQueue, places: Places, rows: Ints) 
     for row in rows.tolist():
         at, size = int(places.at[row]), int(places.size[row])
         try:
-            record = decode(segment.map, at, limit=at + size, physical_offset=segment.base + at)
+            record = decode(segment.map, at, limit=at + size, physical_offset=segment.start + at)
             plain_body(record)
         except CorruptRecord as error:
             wrong[row] = error.reason

@@ -30,10 +30,10 @@ The page cache is shared by all processes.
 
 
 class Segment:
-    """One mapped segment file. `base` is the log offset of its first byte."""
+    """One mapped segment file. `start` is the log offset of its first byte."""
 
-    def __init__(self, path: Path, base: int, fd: int, length: int, size: int, channel: FileChannel) -> None:
-        self.path, self.base, self.size = path, base, size
+    def __init__(self, path: Path, start: int, fd: int, length: int, size: int, channel: FileChannel) -> None:
+        self.path, self.start, self.size = path, start, size
         self.map = map_segment(fd, length, size, channel)
         self.buffer = pa.py_buffer(self.map)
         self.u8: ByteArray = np.frombuffer(self.map, np.uint8)
@@ -54,7 +54,7 @@ class SegmentCache:
         self.channel, self.limit = channel, limit
         self._mapped: OrderedDict[tuple[int, int], Segment] = OrderedDict()
 
-    def get(self, path: Path, base: int, segment_bytes: int) -> Segment:
+    def get(self, path: Path, start: int, segment_bytes: int) -> Segment:
         """The mapped segment file.
 
         If the file is too short, this is a copy that ends in zeros, and it is not kept. Raises
@@ -68,7 +68,7 @@ class SegmentCache:
             if segment is None or segment.path != path:
                 if facts.st_size > segment_bytes:
                     raise DamagedFile(f"{path}: {facts.st_size:,} bytes, a segment of this log has {segment_bytes:,}")
-                segment = Segment(path, base, fd, facts.st_size, segment_bytes, self.channel)
+                segment = Segment(path, start, fd, facts.st_size, segment_bytes, self.channel)
                 if facts.st_size < segment_bytes:
                     return segment
                 self._mapped[key] = segment
