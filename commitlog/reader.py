@@ -174,7 +174,8 @@ class Reader:
 
     def _open_cursors(self, starts: QueueStarts) -> None:
         """Makes a cursor for each lane, or each queue of a RocketMQ's, that has none yet."""
-        segments = RecentSegments(self._view.lane(0), self._view.segment_bytes, self._view.channel, keep=_SEGMENTS_KEPT)
+        view = self._view
+        segments = RecentSegments(view.lane_directory(0), view.segment_bytes, view.channel, keep=_SEGMENTS_KEPT)
         for lane, index in self._index.lanes.items():
             if lane not in self._lanes:
                 continue

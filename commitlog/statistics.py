@@ -166,7 +166,7 @@ def _stopped_properly(view: StoreView) -> bool:
 def _lane(view: StoreView, number: int) -> LaneStatistics:
     if view.control is not None and number < LANE_ROWS:
         lane = lane_statistics(view.control, number)
-        held = is_leased(view.lane(number), view.control.region.path.parent, view.channel)
+        held = is_leased(view.lane_directory(number), view.control.region.path.parent, view.channel)
         return lane if held else replace(lane, producer=0)  # a killed producer has left its pid
     limits = view.limits(number)
     return LaneStatistics(number, limits.first, limits.committed, limits.committed, limits.flushed, limits.dispatched)

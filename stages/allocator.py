@@ -70,7 +70,7 @@ class Allocator(BaseStage):
     def on_start(self) -> None:
         """Removes files that a killed allocator had begun: they are no part of a log."""
         for number in self.directory.lane_numbers():
-            tmp = self.directory.lane(number).tmp
+            tmp = self.directory.lane_directory(number).tmp
             for name in self.channel.list(tmp):
                 if name.isdecimal():
                     self.channel.unlink(tmp / name)
@@ -152,7 +152,7 @@ class Allocator(BaseStage):
 
     def _make(self, lane: int, start: int, size: int) -> None:
         """Makes the segment of a lane that begins at `start`, durably. Raises OSError."""
-        lane_directory = self.directory.lane(lane)
+        lane_directory = self.directory.lane_directory(lane)
         if lane not in self._named:  # a killed producer may have made the directories and synced no name
             for parent in (self.directory.path, self.directory.lanes_directory, lane_directory.path):
                 self.channel.sync_directory(parent)
@@ -215,11 +215,11 @@ class Allocator(BaseStage):
         """Whether nobody leases a lane and nothing is left to do for it. Raises OSError."""
         row = self.control.row(lane)
         is_done = self._is_drained(lane) and row[Lane.REWRITE_WANTED] == row[Lane.REWRITTEN]
-        return is_done and not is_leased(self.directory.lane(lane), self.pool, self.channel)
+        return is_done and not is_leased(self.directory.lane_directory(lane), self.pool, self.channel)
 
     def _give_back(self, lane: int) -> None:
         """Removes a lane's buffers, under its lock, so that no producer leases it meanwhile."""
-        with lane_locked(self.directory.lane(lane), self.pool, self.channel) as is_ours:
+        with lane_locked(self.directory.lane_directory(lane), self.pool, self.channel) as is_ours:
             if is_ours and self._is_drained(lane):
                 self.control.row(lane)[Lane.BUFFERS] += 1
                 remove_buffers(self.pool, lane)

@@ -71,7 +71,7 @@ class Alone:
         self.words = self.control.words
         self._pool = self.control.region.path.parent
         self._row = self.control.row(0)
-        self._lane_directory = StoreDirectory(path).lane(0)
+        self._lane_directory = StoreDirectory(path).lane_directory(0)
         self._stage: BaseStage | None = None
         try:
             self.messages = self._fill(body_bytes)

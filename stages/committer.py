@@ -198,7 +198,7 @@ class Committer(BaseStage):
     def _rewrite_in_segment(self, lane: int, row: memoryview, start: int, where: int, end: int) -> None:
         """Writes [where, end) again, as far as the segment that begins at `start` reaches."""
         if where < end:
-            with self.channel.opened(self.directory.lane(lane).segment_path(start), write=True) as fd:
+            with self.channel.opened(self.directory.lane_directory(lane).segment_path(start), write=True) as fd:
                 self.channel.pwrite(fd, self._written_bytes(lane, row, start, where, end, fd), where - start)
 
     def _written_bytes(
@@ -216,7 +216,7 @@ class Committer(BaseStage):
         end = min(committed, start + size)
         at = max(row[Lane.DISPATCHED], start) - start  # a record begins there, at or below `flushed`
         data = self.channel.pread(fd, end - start, 0)
-        check_whole(self.directory.lane(lane), data, at, start)
+        check_whole(self.directory.lane_directory(lane), data, at, start)
         return data[where - start :]
 
     def _file(self, lane: int, start: int) -> int:
@@ -225,7 +225,7 @@ class Committer(BaseStage):
         if known and known[0] == start:
             return known[1]
         self._close_file(lane)
-        fd = self.channel.open(self.directory.lane(lane).segment_path(start), write=True)
+        fd = self.channel.open(self.directory.lane_directory(lane).segment_path(start), write=True)
         self._files[lane] = start, fd
         return fd
 

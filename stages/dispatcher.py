@@ -130,7 +130,8 @@ class Dispatcher(BaseStage):
         table = scan(segment.view, where - start, end - start, start, lane, check_crc=False)
         if table.stop is Stop.CORRUPT or (table.stop is Stop.ZERO and not len(table)):
             reason = table.reason or "zeros where a record should be"
-            raise CorruptRecord(reason, start + table.stop_position, str(self.directory.lane(lane).segment_path(start)))
+            path = self.directory.lane_directory(lane).segment_path(start)
+            raise CorruptRecord(reason, start + table.stop_position, str(path))
         self._place(lane, table)
         done = start + size if table.stop is Stop.BLANK else start + table.stop_position
         if len(table):
@@ -176,7 +177,7 @@ class Dispatcher(BaseStage):
         queue = state.queues.pop(topic, None)
         if queue is None:
             self._make_room(lane)
-            directory = self.directory.lane(lane).queue_path(topic)
+            directory = self.directory.lane_directory(lane).queue_path(topic)
             queue = ConsumeQueue(directory, self._queue_bytes, self.channel, state.named)
             if topic in state.closed and not queue.starts():
                 self._start_over(lane, state)
@@ -258,7 +259,7 @@ class Dispatcher(BaseStage):
         """Counts the entries of all queues of a lane, after they were built anew."""
         row = self.control.row(lane)
         first = row[Lane.FIRST]
-        state.entries = total_of_ends(self.directory.lane(lane), first, dispatched, self.channel)
+        state.entries = total_of_ends(self.directory.lane_directory(lane), first, dispatched, self.channel)
         if state.entries >= 0:
             count_entries(row, dispatched, state.entries)
 
@@ -277,7 +278,8 @@ class Dispatcher(BaseStage):
         if state.segment is None or state.segment.start != start:
             if state.segment is not None:
                 state.segment.close()
-            state.segment = MappedFile(self.directory.lane(lane).segment_path(start), start, size, self.channel)
+            path = self.directory.lane_directory(lane).segment_path(start)
+            state.segment = MappedFile(path, start, size, self.channel)
         return state.segment
 
 

@@ -151,7 +151,7 @@ class Flusher(BaseStage):
             "lane %d: %s was removed under the running store: the lane stops; stop the store, put the file back if you can, "
             "and start it again: what was accepted stays in the pool until then",
             lane,
-            self.directory.lane(lane).segment_path(start),
+            self.directory.lane_directory(lane).segment_path(start),
         )
         self.set_fault(lane, errno.ENOENT)
 
@@ -285,11 +285,11 @@ class Flusher(BaseStage):
         allocated, flushed = row[Lane.ALLOCATED], row[Lane.FLUSHED]
         size = row[Lane.SEGMENT_SIZE] or self.facts.segment_bytes
         files = self._files.setdefault(lane, {})
-        directory = self.directory.lane(lane)
+        lane_directory = self.directory.lane_directory(lane)
         try:
             for start in range(segment_start(flushed, size), allocated, size):
                 if start not in files:
-                    files[start] = self.channel.open(directory.segment_path(start))
+                    files[start] = self.channel.open(lane_directory.segment_path(start))
         except OSError as error:
             self._unopened.add(lane)
             self.set_fault(lane, error.errno or errno.EIO)
@@ -314,11 +314,11 @@ class Flusher(BaseStage):
             dispatched, flushed = max(row[Lane.DISPATCH_SYNCED], first), row[Lane.FLUSHED]
             if self._recorded.get(lane) == (flushed, dispatched, first):
                 continue
-            directory = self.directory.lane(lane)
+            lane_directory = self.directory.lane_directory(lane)
             timestamp = row[Lane.DISPATCHED_TIMESTAMP]
             try:
                 if lane not in self._positions:
-                    self._positions[lane] = PositionsFile(directory, self.facts.id, self.channel)
+                    self._positions[lane] = PositionsFile(lane_directory, self.facts.id, self.channel)
                 self._positions[lane].store(
                     Positions(
                         generation=self.control.generation,
@@ -331,7 +331,7 @@ class Flusher(BaseStage):
                     )
                 )
                 row[Lane.FIRST_RECORDED] = first
-                StoreCheckpoint(timestamp, timestamp, 0).save(directory.checkpoint_file, self.channel)
+                StoreCheckpoint(timestamp, timestamp, 0).save(lane_directory.checkpoint_file, self.channel)
             except OSError as error:
                 log.warning("lane %d: positions not written: %s; a restart after a reboot scans more", lane, error)
                 continue

@@ -65,7 +65,7 @@ def try_lease(
     """
     existing = directory.lane_numbers()
     for number in [*existing, *(n for n in range(max_lanes) if n not in existing)][:max_lanes]:
-        lane_directory, row = directory.lane(number), control.row(number)
+        lane_directory, row = directory.lane_directory(number), control.row(number)
         if is_damaged(row) or has_lost_files(row):
             continue
         has_buffers = row[Lane.BUFFERS] & 1

@@ -72,7 +72,7 @@ def _take_locks(directory: StoreDirectory, control: Path | None, locks: contextl
 
     files = {"its supervisor": (directory.lock_file, stage_at(""))}
     files |= {f"its {stage}": (directory.stage_lock_file(stage), stage_at(stage)) for stage in STAGES}
-    files |= {f"the producer of lane {n}": (directory.lane(n).lock_file, n) for n in directory.lane_numbers()}
+    files |= {f"the producer of lane {n}": (directory.lane_directory(n).lock_file, n) for n in directory.lane_numbers()}
     for who, (file, at) in files.items():
         is_held = file.exists() and not DISK.try_lock(locks.enter_context(DISK.opened(file, write=True)))
         if is_held or (control is not None and DISK.is_locked(control, at)):

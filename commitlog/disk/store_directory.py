@@ -179,7 +179,7 @@ class StoreDirectory:
     def stage_lock_file(self, stage: str) -> Path:
         return self.path / "locks" / stage
 
-    def lane(self, number: int) -> LaneDirectory:
+    def lane_directory(self, number: int) -> LaneDirectory:
         return LaneDirectory(self.lanes_directory / str(number), number)
 
     def lane_numbers(self) -> list[int]:

@@ -67,38 +67,41 @@ def _number_of(path: Path) -> int | None:
 
 
 def _roots_of_store(directory: StoreDirectory) -> tuple[list[LogRoot], list[str]]:
-    channel, lanes = directory.channel, [directory.lane(number) for number in directory.lane_numbers()]
+    channel = directory.channel
+    lane_directories = [directory.lane_directory(number) for number in directory.lane_numbers()]
     try:
         view = StoreView(directory.path, channel)
     except (StoreDamaged, StoreNotFound) as error:
-        roots, findings = _lane_roots(lanes, 0, "", channel)
+        roots, findings = _lane_roots(lane_directories, 0, "", channel)
         return roots, [str(error), *findings]
     try:
         if not view.live:
-            return _lane_roots(lanes, view.segment_bytes, view.store_id, channel)
-        return [_live_root(lane, view) for lane in lanes], []
+            return _lane_roots(lane_directories, view.segment_bytes, view.store_id, channel)
+        return [_live_root(lane_directory, view) for lane_directory in lane_directories], []
     finally:
         view.close()
 
 
-def _live_root(lane: LaneDirectory, view: StoreView) -> LogRoot:
-    limits = view.limits(lane.number)
-    return LogRoot(lane.path, lane.number, view.segment_bytes, limits.flushed, limits.dispatched, limits.flushed)
+def _live_root(lane_directory: LaneDirectory, view: StoreView) -> LogRoot:
+    path, number = lane_directory.path, lane_directory.number
+    limits = view.limits(number)
+    return LogRoot(path, number, view.segment_bytes, limits.flushed, limits.dispatched, limits.flushed)
 
 
 def _lane_roots(
-    lanes: list[LaneDirectory], segment_bytes: int, store_id: str, channel: FileChannel
+    lane_directories: list[LaneDirectory], segment_bytes: int, store_id: str, channel: FileChannel
 ) -> tuple[list[LogRoot], list[str]]:
     """Lanes of a store that does not run, and what is wrong with their `positions`."""
     roots, findings = [], []
-    for lane in lanes:
-        file = PositionsFile(lane, store_id, channel)
+    for lane_directory in lane_directories:
+        file = PositionsFile(lane_directory, store_id, channel)
         known = file.load()
         findings += file.findings
-        size = segment_bytes or guess_segment_bytes(lane.commitlog, channel) or 1 << 30
+        path, number = lane_directory.path, lane_directory.number
+        size = segment_bytes or guess_segment_bytes(lane_directory.commitlog, channel) or 1 << 30
         if known is None:
-            roots.append(LogRoot(lane.path, lane.number, size))
+            roots.append(LogRoot(path, number, size))
         else:
             end = known.flushed_where
-            roots.append(LogRoot(lane.path, lane.number, size, None, known.dispatched_where, end, known.first_where))
+            roots.append(LogRoot(path, number, size, None, known.dispatched_where, end, known.first_where))
     return roots, findings

@@ -67,7 +67,7 @@ class Adoption:
                 row[word] = 0
             has_buffers = row[Lane.BUFFERS] & 1
             if lane in on_disk:
-                self._adopt_lane(self.directory.lane(lane), has_buffers=bool(has_buffers))
+                self._adopt_lane(self.directory.lane_directory(lane), has_buffers=bool(has_buffers))
             elif has_buffers or row[Lane.FLUSHED] > row[Lane.FIRST]:
                 raise PoolNotAdopted(
                     f"lane {lane} is in {self._pool} and has no directory under {self.directory.path}: put the directory "

@@ -42,10 +42,11 @@ def recover_all_into(
 
     Raises RecoveryError, DiskError.
     """
-    lanes = [directory.lane(lane) for lane in directory.lane_numbers()]
+    lane_directories = [directory.lane_directory(number) for number in directory.lane_numbers()]
     ends = recover_lanes(
-        lanes, facts.segment_bytes, channel, report, queue_file_bytes=queue_file_bytes(facts), store_id=facts.id
-    )
+        lane_directories, facts.segment_bytes, channel, report,
+        queue_file_bytes=queue_file_bytes(facts), store_id=facts.id,
+    )  # fmt: skip
     for lane, end in ends.items():
         _set_words(control.row(lane), end)
 
@@ -65,7 +66,7 @@ def recover_into(
     For `known_end`, see `recover_lane`. Raises RecoveryError, DiskError.
     """
     end = recover_lane(
-        directory.lane(lane), facts.segment_bytes, channel, report,
+        directory.lane_directory(lane), facts.segment_bytes, channel, report,
         queue_file_bytes=queue_file_bytes(facts), known_end=known_end, store_id=facts.id,
     )  # fmt: skip
     _set_words(control.row(lane), end)

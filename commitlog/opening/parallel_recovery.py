@@ -36,7 +36,7 @@ _Recover = Callable[[LaneDirectory, Report], LaneEnd]
 
 
 def recover_lanes(
-    lanes: Sequence[LaneDirectory],
+    lane_directories: Sequence[LaneDirectory],
     segment_bytes: int,
     channel: FileChannel,
     report: Report,
@@ -51,22 +51,24 @@ def recover_lanes(
     """
     large: list[LaneDirectory] = []
     small: list[LaneDirectory] = []
-    for lane in lanes:
-        (large if _log_bytes(lane, segment_bytes, channel) >= WORTH_BYTES else small).append(lane)
+    for lane_directory in lane_directories:
+        (large if _log_bytes(lane_directory, segment_bytes, channel) >= WORTH_BYTES else small).append(lane_directory)
 
-    def recover(lane: LaneDirectory, report: Report) -> LaneEnd:
-        return recover_lane(lane, segment_bytes, channel, report, queue_file_bytes=queue_file_bytes, store_id=store_id)
+    def recover(lane_directory: LaneDirectory, report: Report) -> LaneEnd:
+        return recover_lane(
+            lane_directory, segment_bytes, channel, report, queue_file_bytes=queue_file_bytes, store_id=store_id
+        )
 
     children = min(len(large), len(os.sched_getaffinity(0)), _CHILDREN_MOST)
     if children < 2:
-        return {lane.number: recover(lane, report) for lane in lanes}
-    ends = {lane.number: recover(lane, report) for lane in small}
+        return {lane_directory.number: recover(lane_directory, report) for lane_directory in lane_directories}
+    ends = {lane_directory.number: recover(lane_directory, report) for lane_directory in small}
     return ends | _Children(recover, report).run(large, children)
 
 
-def _log_bytes(lane: LaneDirectory, segment_bytes: int, channel: FileChannel) -> int:
+def _log_bytes(lane_directory: LaneDirectory, segment_bytes: int, channel: FileChannel) -> int:
     try:
-        return len(MappedFileQueue(lane.commitlog, segment_bytes, channel).starts) * segment_bytes
+        return len(MappedFileQueue(lane_directory.commitlog, segment_bytes, channel).starts) * segment_bytes
     except OSError:  # recovery reports the problem
         return 0
 
@@ -78,8 +80,8 @@ class _Children:
         self._ends: dict[int, LaneEnd] = {}
         self._errors: list[CommitLogError] = []
 
-    def run(self, lanes: Sequence[LaneDirectory], most: int) -> dict[int, LaneEnd]:
-        waiting = list(lanes)
+    def run(self, lane_directories: Sequence[LaneDirectory], most: int) -> dict[int, LaneEnd]:
+        waiting = list(lane_directories)
         try:
             while self._running or (waiting and not self._errors):
                 while waiting and not self._errors and len(self._running) < most:
@@ -94,15 +96,17 @@ class _Children:
             raise self._errors[0]
         return self._ends
 
-    def _start(self, lane: LaneDirectory) -> None:
+    def _start(self, lane_directory: LaneDirectory) -> None:
         mine, theirs = multiprocessing.Pipe(duplex=False)
         context = multiprocessing.get_context("fork")
-        process = context.Process(target=self._work, args=(lane, mine, theirs), name=f"recovery-{lane.number}")
+        process = context.Process(
+            target=self._work, args=(lane_directory, mine, theirs), name=f"recovery-{lane_directory.number}"
+        )
         process.start()
         theirs.close()
-        self._running[mine] = lane, process
+        self._running[mine] = lane_directory, process
 
-    def _work(self, lane: LaneDirectory, mine: Connection, theirs: Connection) -> None:
+    def _work(self, lane_directory: LaneDirectory, mine: Connection, theirs: Connection) -> None:
         """The child's work: sends lines, then the lane's end or an error.
 
         It keeps no reading end of a pipe, so that it notices a dead parent.
@@ -115,27 +119,27 @@ class _Children:
             pipe.close()
         with contextlib.suppress(BrokenPipeError):
             try:
-                say(end=asdict(self._recover(lane, lambda line: say(line=line))))
+                say(end=asdict(self._recover(lane_directory, lambda line: say(line=line))))
             except CommitLogError as error:
                 say(error=type(error).__name__, text=str(error))
 
     def _listen(self, pipe: Connection) -> None:
-        lane, process = self._running[pipe]
+        lane_directory, process = self._running[pipe]
         try:
             said = json.loads(pipe.recv_bytes())
         except EOFError:
             process.join()
             said = {
                 "error": "RecoveryError",
-                "text": f"lane {lane.number}: the process that recovered it ended with {process.exitcode}; start the store "
-                f"again, recovery goes on where it was",
+                "text": f"lane {lane_directory.number}: the process that recovered it ended with {process.exitcode}; "
+                f"start the store again, recovery goes on where it was",
             }
         if "line" in said:
             self._report(said["line"])
             return
         if "end" in said:
             end = said["end"]
-            self._ends[lane.number] = LaneEnd(**{**end, "findings": tuple(end["findings"])})
+            self._ends[lane_directory.number] = LaneEnd(**{**end, "findings": tuple(end["findings"])})
         else:
             kind: type[CommitLogError] = getattr(errors, said["error"])
             self._errors.append(kind.__new__(kind, said["text"]))  # not every error is made of its text alone

@@ -36,7 +36,7 @@ class LaneCursor:
         self._left_out = LeftOut(f"lane {index.lane}")
         self._first: dict[str, int] = {}  # topic → the first queue offset to give out
         self._given: dict[str, int] = {}
-        self._segments = RecentSegments(index.directory, index.view.segment_bytes, index.view.channel)
+        self._segments = RecentSegments(index.lane_directory, index.view.segment_bytes, index.view.channel)
         self._from: dict[str, int] = {}
         self.where = index.limit
         if starts.is_everything and topics is None:
@@ -80,7 +80,7 @@ class LaneCursor:
         except FileNotFoundError as error:
             first = self._index.view.limits(self._index.lane).first
             if first <= start:
-                path = self._index.directory.segment_path(start)
+                path = self._index.lane_directory.segment_path(start)
                 raise DamagedFile(f"{path}: missing, `commitlog verify` says more") from error
             raise DataLoss(
                 f"lane {self._index.lane}: the log below {first:,} was deleted for its age or size before this reader, "
@@ -130,7 +130,9 @@ class LaneCursor:
             try:
                 record = decode(buffer, position, physical_offset=where)
             except CorruptRecord as error:
-                named = CorruptRecord(error.reason, where, str(self._index.directory.segment_path(table.buffer_start)))
+                named = CorruptRecord(
+                    error.reason, where, str(self._index.lane_directory.segment_path(table.buffer_start))
+                )
                 if not self._ignore_corrupt:
                     self.where, self.damage = where, named
                     return False

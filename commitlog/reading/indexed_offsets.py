@@ -28,7 +28,7 @@ class IndexedOffsets:
     known).
     """
 
-    lane: LaneDirectory
+    lane_directory: LaneDirectory
     segment_bytes: int
     synced: int
     counted: int
@@ -54,19 +54,19 @@ class IndexedOffsets:
 
         None where its last entry does not name its record.
         """
-        with ConsumeQueue(self.lane.queue_path(topic), channel=self.channel) as queue:
+        with ConsumeQueue(self.lane_directory.queue_path(topic), channel=self.channel) as queue:
             try:
                 begin, end = QueueBounds(queue, first, self.synced).find()
                 if begin < end:
-                    segments = RecentSegments(self.lane, self.segment_bytes, self.channel)
-                    check_entry(queue, NamedQueue(topic, self.lane.number), end - 1, segments)
+                    segments = RecentSegments(self.lane_directory, self.segment_bytes, self.channel)
+                    check_entry(queue, NamedQueue(topic, self.lane_directory.number), end - 1, segments)
                 return end
             except (DamagedFile, CorruptRecord, OSError, OverflowError, ValueError):
                 return None
 
     def _all_are_there(self, first: int) -> bool:
         if self._are_complete is None:
-            total = total_of_ends(self.lane, first, self.synced, self.channel) if self.counted >= 0 else -1
+            total = total_of_ends(self.lane_directory, first, self.synced, self.channel) if self.counted >= 0 else -1
             self._are_complete = 0 <= total == self.counted
         return self._are_complete
 
@@ -74,8 +74,8 @@ class IndexedOffsets:
         """Next offsets by topic of all records in [first, synced), past what is damaged."""
         if self._walked is None:
             self._walked = {}
-            segments = MappedFileQueue(self.lane.commitlog, self.segment_bytes, self.channel)
-            log = LogScan(segments, self.lane.number, check_crc=False)
+            segments = MappedFileQueue(self.lane_directory.commitlog, self.segment_bytes, self.channel)
+            log = LogScan(segments, self.lane_directory.number, check_crc=False)
             for piece in log.pieces(first) if first < self.synced else ():
                 if isinstance(piece, Gap):
                     where = piece.end
@@ -91,7 +91,7 @@ class IndexedOffsets:
 
     def _last_resort(self, topic: str) -> int:
         """The end of the consume queue, damaged or not: the log has no record of the topic."""
-        with ConsumeQueue(self.lane.queue_path(topic), channel=self.channel) as queue:
+        with ConsumeQueue(self.lane_directory.queue_path(topic), channel=self.channel) as queue:
             try:
                 return queue.end()
             except (DamagedFile, OSError):

@@ -42,8 +42,8 @@ class LogHoles:
     It remembers them because a search may take as long as reading a segment.
     """
 
-    def __init__(self, directory: LaneDirectory, segment_bytes: int, channel: FileChannel = DISK) -> None:
-        self._directory, self._segment_bytes, self._channel = directory, segment_bytes, channel
+    def __init__(self, lane_directory: LaneDirectory, segment_bytes: int, channel: FileChannel = DISK) -> None:
+        self._lane_directory, self._segment_bytes, self._channel = lane_directory, segment_bytes, channel
         self._found: dict[int, int] = {}  # start → end
         self._searched: dict[int, int] = {}  # start → the limit below which nothing was found
         self._scan: LogScan | None = None
@@ -53,7 +53,7 @@ class LogHoles:
         end = self._end(where, limit, error)
         text = f"{end - where:,} bytes hold no record"
         if isinstance(error, CorruptRecord):
-            file = self._directory.segment_path(segment_start(where, self._segment_bytes))
+            file = self._lane_directory.segment_path(segment_start(where, self._segment_bytes))
             named: LogError = CorruptRecord(f"{error.reason}; {text}", where, str(file))
         else:
             named = DamagedFile(f"{error}; at offset {where}, {text}")
@@ -81,8 +81,8 @@ class LogHoles:
 
     def _opened(self) -> LogScan:
         if self._scan is None:
-            segments = MappedFileQueue(self._directory.commitlog, self._segment_bytes, self._channel)
-            self._scan = LogScan(segments, self._directory.number)
+            segments = MappedFileQueue(self._lane_directory.commitlog, self._segment_bytes, self._channel)
+            self._scan = LogScan(segments, self._lane_directory.number)
         return self._scan
 
     def is_damaged_size(self, where: int, limit: int) -> bool:

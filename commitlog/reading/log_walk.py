@@ -58,9 +58,9 @@ class RecentSegments:
     """Opens segments of one log, and keeps the last used ones mapped. One is enough for a walk."""
 
     def __init__(
-        self, directory: LaneDirectory, segment_bytes: int, channel: FileChannel = DISK, *, keep: int = 1
+        self, lane_directory: LaneDirectory, segment_bytes: int, channel: FileChannel = DISK, *, keep: int = 1
     ) -> None:
-        self.directory, self.segment_bytes, self.channel, self.keep = directory, segment_bytes, channel, keep
+        self.lane_directory, self.segment_bytes, self.channel, self.keep = lane_directory, segment_bytes, channel, keep
         self._mapped: OrderedDict[int, Buffer] = OrderedDict()
 
     def open(self, start: int) -> Buffer:
@@ -70,7 +70,7 @@ class RecentSegments:
         """
         mapped = self._mapped.get(start)
         if mapped is None:
-            file = MappedFile(self.directory.segment_path(start), start, self.segment_bytes, self.channel)
+            file = MappedFile(self.lane_directory.segment_path(start), start, self.segment_bytes, self.channel)
             if not file.is_whole:
                 return file.view  # a copy, and the file may be healed
             mapped = self._mapped[start] = file.view  # unmapped as soon as the last user of the bytes is done

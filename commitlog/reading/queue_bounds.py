@@ -53,7 +53,7 @@ def record_of_entry(
     segment is missing.
     """
     start = segment_start(where, segments.segment_bytes)
-    at, file = where - start, str(segments.directory.segment_path(start))
+    at, file = where - start, str(segments.lane_directory.segment_path(start))
     try:
         found = decode(segments.open(start), at, limit=at + size, physical_offset=where, check_crc=check_crc)
     except CorruptRecord as error:
@@ -85,7 +85,7 @@ def check_entry(queue: ConsumeQueue, named: NamedQueue, offset: int, segments: R
     try:
         record_of_entry(segments, named, offset, where, size)
     except (CorruptRecord, DamagedFile):
-        if not is_noted(segments.directory, where):
+        if not is_noted(segments.lane_directory, where):
             raise
 
 
@@ -168,14 +168,14 @@ class QueueBounds:
         return DamagedFile(f"{self.queue.directory}: entry {offset} does not fit those beside it")
 
 
-def total_of_ends(lane: LaneDirectory, first_where: int, end_where: int, channel: FileChannel) -> int:
+def total_of_ends(lane_directory: LaneDirectory, first_where: int, end_where: int, channel: FileChannel) -> int:
     """The sum of the ends of all queues of a lane, or −1 if one of them can't be read.
 
     A queue ends behind its last entry below `end_where`.
     """
     total = 0
-    for topic in channel.list(lane.consumequeue):
-        with ConsumeQueue(lane.queue_path(topic), channel=channel) as queue:
+    for topic in channel.list(lane_directory.consumequeue):
+        with ConsumeQueue(lane_directory.queue_path(topic), channel=channel) as queue:
             try:
                 end = _end_of_small(queue, end_where)
                 total += QueueBounds(queue, first_where, end_where).find()[1] if end is None else end

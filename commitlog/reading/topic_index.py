@@ -93,7 +93,7 @@ class LaneIndex:
 
     def __init__(self, view: LogView, lane: int, isolation: str) -> None:
         self.view, self.lane, self.isolation = view, lane, isolation
-        self.directory = view.lane(lane)
+        self.lane_directory = view.lane_directory(lane)
         self.queues: dict[str, QueueRange] = {}
         self.limit = 0
         """Bytes of the log that were walked."""
@@ -104,8 +104,8 @@ class LaneIndex:
         self._trusts_queues = True
         self._hole_end = 0  # end of the last hole that was walked past
         self._met: set[str] = set()  # topics whose consume queues reach up to the walk, as it has shown
-        self.holes = LogHoles(self.directory, view.segment_bytes, view.channel)
-        self._segments = RecentSegments(self.directory, view.segment_bytes, view.channel, keep=_SEGMENTS_KEPT)
+        self.holes = LogHoles(self.lane_directory, view.segment_bytes, view.channel)
+        self._segments = RecentSegments(self.lane_directory, view.segment_bytes, view.channel, keep=_SEGMENTS_KEPT)
 
     def _limit_of(self, limits: LaneLimits) -> int:
         return limits.committed if self.isolation == "committed" else limits.flushed
@@ -206,13 +206,14 @@ class LaneIndex:
         except FileNotFoundError as error:
             if self.view.limits(self.lane).first > start:
                 raise _RetentionWasQuicker from error
-            raise DamagedFile(f"{self.directory.segment_path(start)}: missing, `commitlog verify` says more") from error
+            path = self.lane_directory.segment_path(start)
+            raise DamagedFile(f"{path}: missing, `commitlog verify` says more") from error
 
     # ---- consume queues -------------------------------------------------------------------------
 
     def queue(self, topic: str) -> ConsumeQueue:
         """Opens the topic's consume queue; the caller closes it."""
-        return ConsumeQueue(self.directory.queue_path(topic), channel=self.view.channel)
+        return ConsumeQueue(self.lane_directory.queue_path(topic), channel=self.view.channel)
 
     def next_file(self, topic: str, offset: int, end: int) -> int:
         """The first queue offset in (offset, end) with which a file of the consume queue begins.
@@ -227,7 +228,7 @@ class LaneIndex:
         return NamedQueue(topic, self.lane, offset_is_stored=not (self.view.one_log and is_light(topic)))
 
     def _topics_on_disk(self) -> list[str]:
-        return self.view.channel.list(self.directory.consumequeue)
+        return self.view.channel.list(self.lane_directory.consumequeue)
 
     def _read_queues(self, limits: LaneLimits) -> None:
         self._met.clear()
@@ -288,7 +289,7 @@ class LaneIndex:
                 raise
             where, size = int(entry["physical_offset"][0]), int(entry["size"][0])
             deleted_since = where < self.view.limits(self.lane).first
-            if not deleted_since and not is_noted(self.directory, where) and not self._is_in_hole(where, size):
+            if not deleted_since and not is_noted(self.lane_directory, where) and not self._is_in_hole(where, size):
                 raise
 
     def _is_in_hole(self, where: int, size: int) -> bool:
@@ -321,7 +322,7 @@ class LaneIndex:
         """Whether a lane that was not stopped properly has anything behind what may be read."""
         if self.view.limits(self.lane).stopped_properly:
             return False
-        segments = MappedFileQueue(self.directory.commitlog, self.view.segment_bytes, self.view.channel)
+        segments = MappedFileQueue(self.lane_directory.commitlog, self.view.segment_bytes, self.view.channel)
         where = max(self.limit, segments.first)
         begin = segment_start(where, segments.size)
         looks = [(begin, where - begin), (begin + segments.size, 0)]

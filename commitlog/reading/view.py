@@ -83,7 +83,7 @@ class LogView(Protocol):
     def lanes(self) -> list[int]:
         """Numbers of the lanes that exist, ascending."""
 
-    def lane(self, number: int) -> LaneDirectory:
+    def lane_directory(self, number: int) -> LaneDirectory:
         """Where a lane's log and consume queues are."""
 
     def limits(self, lane: int) -> LaneLimits:
@@ -189,8 +189,8 @@ class StoreView:
     def lanes(self) -> list[int]:
         return self.directory.lane_numbers()
 
-    def lane(self, number: int) -> LaneDirectory:
-        return self.directory.lane(number)
+    def lane_directory(self, number: int) -> LaneDirectory:
+        return self.directory.lane_directory(number)
 
     def limits(self, lane: int) -> LaneLimits:
         """The lane's positions now.
@@ -204,7 +204,7 @@ class StoreView:
             committed = row[Lane.COMMITTED]
             entries = counted_entries(row, dispatched)
             return LaneLimits(lane, row[Lane.FIRST], dispatched, flushed, committed, entries)
-        found = PositionsFile(self.directory.lane(lane), self.facts.id, self.channel).load()
+        found = PositionsFile(self.directory.lane_directory(lane), self.facts.id, self.channel).load()
         if found is None:
             return LaneLimits(lane, 0, 0, 0, 0, stopped_properly=False)
         flushed = found.flushed_where
@@ -246,7 +246,7 @@ class RocketMQView:
         directories = queue_directories(self.path / "consumequeue", self.channel)
         return sorted({int(path.name) for path in directories if str(int(path.name)) == path.name})
 
-    def lane(self, number: int) -> LaneDirectory:
+    def lane_directory(self, number: int) -> LaneDirectory:
         """The root as a lane, with the queue id as its number."""
         return LaneDirectory(self.path, number)
 

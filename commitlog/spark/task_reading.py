@@ -67,8 +67,10 @@ class Task(InputPartition):
         """Whether the path is a RocketMQ store root, which has no id."""
         return not self.store_id
 
-    def lane(self, number: int) -> LaneDirectory:
-        return LaneDirectory(Path(self.path), number) if self.one_log else StoreDirectory(self.path).lane(number)
+    def lane_directory(self, number: int) -> LaneDirectory:
+        if self.one_log:
+            return LaneDirectory(Path(self.path), number)
+        return StoreDirectory(self.path).lane_directory(number)
 
 
 def read_task(task: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -124,12 +126,12 @@ class SliceReader:
     def __init__(self, task: Task, piece: Slice) -> None:
         self.task, self.slice = task, piece
         self.segment_bytes = task.segment_bytes
-        self.lane = lane = task.lane(piece.lane)
+        self.lane_directory = task.lane_directory(piece.lane)
         is_named = task.one_log and is_light(piece.topic)
         self.queue = NamedQueue(piece.topic, piece.lane, offset_is_stored=not is_named)
         self.next = piece.start
         self.walk_from = piece.walk_from
-        self.damage = Damage.load(lane)
+        self.damage = Damage.load(self.lane_directory)
         self.corrupt: list[tuple[int, str]] = []
         """Queue offset of each row that was left out, and why."""
         self.lost = 0
@@ -161,12 +163,12 @@ class SliceReader:
             raise CorruptRecord(
                 f"{self._name()}: nothing leads to the rows from offset {self.next} on, up to {self.slice.end}; "
                 f"`commitlog verify` tells what is wrong with the lane{before}",
-                file=str(self.lane.queue_path(self.slice.topic)),
+                file=str(self.lane_directory.queue_path(self.slice.topic)),
             )
         self._warn_of_missing_rows()
 
     def segment(self, start: int) -> Segment:
-        return SEGMENTS.get(Path(self.lane.segment_path(start)), start, self.segment_bytes)
+        return SEGMENTS.get(Path(self.lane_directory.segment_path(start)), start, self.segment_bytes)
 
     def _name(self) -> str:
         return f"topic {self.slice.topic}, lane {self.slice.lane}"
@@ -175,7 +177,7 @@ class SliceReader:
 
     def _indexed(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows that have a consume queue entry, up to the first that has none."""
-        with ConsumeQueue(self.lane.queue_path(self.slice.topic)) as queue:
+        with ConsumeQueue(self.lane_directory.queue_path(self.slice.topic)) as queue:
             while self.next < self.slice.end:
                 count = min(self.slice.end - self.next, ENTRIES_MAX)
                 entries = queue.entries(self.next, count)
@@ -247,7 +249,7 @@ class SliceReader:
         Raises FileNotFoundError, DataLoss.
         """
         piece, self._walks = self.slice, True
-        holes = LogHoles(self.lane, self.segment_bytes)
+        holes = LogHoles(self.lane_directory, self.segment_bytes)
         hole: Hole | None = None
         for step in walk_past(self._open, piece.lane, self.segment_bytes, self.walk_from, piece.limit, holes):
             if isinstance(step, Hole):
@@ -285,11 +287,11 @@ class SliceReader:
     def _leave_out_hole(self, hole: Hole | None, upto: int) -> None:
         """Leaves out the rows before `upto`, which were in a hole of the log."""
         if hole is None:
-            self._leave_out(range(self.next, upto), "the log does not have it", str(self.lane.commitlog), -1)
+            self._leave_out(range(self.next, upto), "the log does not have it", str(self.lane_directory.commitlog), -1)
             return
         error = hole.error
         reason, file = (error.reason, error.file) if isinstance(error, CorruptRecord) else (str(error), None)
-        path = file or str(self.lane.segment_path(segment_start(hole.start, self.segment_bytes)))
+        path = file or str(self.lane_directory.segment_path(segment_start(hole.start, self.segment_bytes)))
         self._leave_out(range(self.next, upto), reason, path, hole.start)
 
     # ---- giving them out ------------------------------------------------------------------------

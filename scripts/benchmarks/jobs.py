@@ -103,12 +103,15 @@ def overlapped(path: Path, total_bytes: int, segment_bytes: int, made_before: bo
 def recover(path: Path) -> Iterator[Turn]:
     """Recovers every lane of a stopped store, as the supervisor does without a pool."""
     directory = StoreDirectory(path)
-    lanes, facts = [directory.lane(number) for number in directory.lane_numbers()], directory.load()
+    lane_directories = [directory.lane_directory(number) for number in directory.lane_numbers()]
+    facts = directory.load()
 
     def turn() -> dict[str, Any]:
         with Stopwatch() as watch:
-            ends = recover_lanes(lanes, facts.segment_bytes, DISK, lambda _: None, queue_file_bytes=FILE_BYTES)
-        return {**_answer(watch, 0), "ends": [ends[lane.number].end for lane in lanes]}
+            ends = recover_lanes(
+                lane_directories, facts.segment_bytes, DISK, lambda _: None, queue_file_bytes=FILE_BYTES
+            )
+        return {**_answer(watch, 0), "ends": [ends[number].end for number in directory.lane_numbers()]}
 
     yield turn
 

@@ -71,18 +71,18 @@ def stopped_store(path: Path, segments: int) -> Path:
     directory = StoreDirectory(path)
     directory.save(StoreFacts(new_store_id(), SEGMENT_BYTES))
     for number in range(LANES):
-        lane = directory.lane(number)
-        lane.commitlog.mkdir(parents=True)
+        lane_directory = directory.lane_directory(number)
+        lane_directory.commitlog.mkdir(parents=True)
         entries = []
         for segment in range(segments):
             data, places = segment_bytes(number, segment * SEGMENT_BYTES, segment * RECORDS_A_SEGMENT)
-            lane.segment_path(segment * SEGMENT_BYTES).write_bytes(data)
+            lane_directory.segment_path(segment * SEGMENT_BYTES).write_bytes(data)
             entries += places
-        with ConsumeQueue(lane.queue_path(TOPIC)) as queue:
+        with ConsumeQueue(lane_directory.queue_path(TOPIC)) as queue:
             offsets, sizes = zip(*entries, strict=True)
             queue.place(range(len(entries)), offsets, sizes, [0] * len(entries))
         end = segments * SEGMENT_BYTES
-        PositionsFile(lane, "", DISK).store(Positions(1, end, end, 0, 0, True, len(entries)))
+        PositionsFile(lane_directory, "", DISK).store(Positions(1, end, end, 0, 0, True, len(entries)))
     return path
 
 

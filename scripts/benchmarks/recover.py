@@ -131,24 +131,24 @@ class StoppedLane:
     Each recovery finds the same state: all flushed, nothing dispatched.
     """
 
-    def __init__(self, lane: LaneDirectory, segment_bytes: int) -> None:
-        self._lane, self._segment_bytes = lane, segment_bytes
-        last = PositionsFile(lane, "", DISK).load()
+    def __init__(self, lane_directory: LaneDirectory, segment_bytes: int) -> None:
+        self._lane_directory, self._segment_bytes = lane_directory, segment_bytes
+        last = PositionsFile(lane_directory, "", DISK).load()
         assert last
         self._last, self.bytes = last, last.flushed_where
-        self.files = [lane.segment_path(int(name)) for name in DISK.list(lane.commitlog)]
+        self.files = [lane_directory.segment_path(int(name)) for name in DISK.list(lane_directory.commitlog)]
 
     def forget(self, lost: bool = False) -> None:
         """Sets its recorded positions back to "nothing dispatched"; with `lost` removes them."""
-        self._lane.positions_file.unlink(missing_ok=True)
+        self._lane_directory.positions_file.unlink(missing_ok=True)
         if not lost:
             unclean = replace(self._last, dispatched_where=0, drained=False, entries=-1)
-            PositionsFile(self._lane, "", DISK).store(unclean)
+            PositionsFile(self._lane_directory, "", DISK).store(unclean)
 
     def scan(self, lost: bool) -> Sample:
         self.forget(lost)
         with Stopwatch() as watch:
-            end = recover_lane(self._lane, self._segment_bytes, DISK, lambda _: None).end
+            end = recover_lane(self._lane_directory, self._segment_bytes, DISK, lambda _: None).end
         self.check(end)
         return _speed(watch, end)
 
@@ -161,7 +161,7 @@ class StoppedStore:
     def __init__(self, path: Path) -> None:
         directory = StoreDirectory(path)
         size = directory.load().segment_bytes
-        self.path, self.lanes = path, [StoppedLane(directory.lane(n), size) for n in directory.lane_numbers()]
+        self.path, self.lanes = path, [StoppedLane(directory.lane_directory(n), size) for n in directory.lane_numbers()]
         self.bytes = sum(lane.bytes for lane in self.lanes)
 
     def recover(self) -> Sample:

@@ -97,7 +97,7 @@ class ReaderNeeds:
 
     def _note_places(self, reader: NamedReader) -> None:
         for lane in self.directory.lane_numbers():
-            topics = self.directory.channel.list(self.directory.lane(lane).consumequeue)
+            topics = self.directory.channel.list(self.directory.lane_directory(lane).consumequeue)
             places = [self._next_where(reader, topic, lane) for topic in topics]
             needed = [where for where in places if where is not None]
             if needed:
@@ -111,7 +111,8 @@ class ReaderNeeds:
         offset = reader.offset(topic, lane)
         if offset is None:
             return None
-        with ConsumeQueue(self.directory.lane(lane).queue_path(topic), channel=self.directory.channel) as queue:
+        path = self.directory.lane_directory(lane).queue_path(topic)
+        with ConsumeQueue(path, channel=self.directory.channel) as queue:
             if offset >= queue.end():
                 return None
             entry = queue.entries(max(offset, queue.first()), 1)

@@ -249,7 +249,7 @@ class Retention:
     def _retire_segment(self, segment: OldSegment, reason: Reason) -> None:
         """Raises the lane's first offset past a segment, counts it, and logs why it is deleted."""
         words = self._words
-        path = self.directory.lane(segment.lane).segment_path(segment.start)
+        path = self.directory.lane_directory(segment.lane).segment_path(segment.start)
         self.control.row(segment.lane)[Lane.FIRST] = segment.start + self._size
         self._retired[segment.lane] = self._retired.get(segment.lane, 0) + self._size
         words[Header.DELETED_SEGMENTS] += 1
@@ -283,7 +283,7 @@ class Retention:
 
     def _unlink_in(self, lane: int, below: int) -> None:
         """Unlinks the files of a lane that lie wholly below a log offset. Raises OSError."""
-        lane_directory = self.directory.lane(lane)
+        lane_directory = self.directory.lane_directory(lane)
         names = [name for name in self.channel.list(lane_directory.commitlog) if is_segment_name(name)]
         old = [name for name in names if int(name) + self._size <= below]
         for name in old:

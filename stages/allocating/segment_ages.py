@@ -57,7 +57,7 @@ class SegmentAges:
         return answers[what]
 
     def _segments(self, lane: int) -> RecentSegments:
-        return RecentSegments(self.directory.lane(lane), self._size, self.directory.channel)
+        return RecentSegments(self.directory.lane_directory(lane), self._size, self.directory.channel)
 
     def _first_in(self, lane: int, start: int) -> int:
         table = scan(self._segments(lane).open(start), 0, self._size, start, lane, check_crc=False, max_records=1)

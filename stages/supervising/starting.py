@@ -139,4 +139,4 @@ class StoreOpening:
         A store root has this file from its start to its proper end.
         """
         for lane in self.directory.lane_numbers():
-            self._channel.replace_file(self.directory.lane(lane).abort_file, str(os.getpid()).encode())
+            self._channel.replace_file(self.directory.lane_directory(lane).abort_file, str(os.getpid()).encode())

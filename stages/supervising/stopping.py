@@ -34,7 +34,7 @@ def close_store(
     kept: list[str] = []
     for number in directory.lane_numbers():
         try:
-            reason = _close_lane(directory.lane(number), facts, control, channel)
+            reason = _close_lane(directory.lane_directory(number), facts, control, channel)
         except OSError as error:
             reason = (
                 f"lane {number}: all of it is flushed, and its files can't be closed: {error}; the next start does it"

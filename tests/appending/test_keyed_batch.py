@@ -49,7 +49,7 @@ def test_it_is_what_single_sends_make(
                 places = [producer.send("t", body, key=key, **more).physical_offset for body, key in pairs]
             producer.send("t", b"last", key="x")
             made.settle()
-            found.append((made.supervisor.directory.lane(0).segment_path(0).read_bytes(), places))
+            found.append((made.supervisor.directory.lane_directory(0).segment_path(0).read_bytes(), places))
             with commitlog.Reader(made.path) as reader:
                 keys = [message.key for message in reader]
             assert keys == [None, *(key or None for key in KEYS), "x"]

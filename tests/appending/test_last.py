@@ -125,17 +125,17 @@ def test_a_damaged_consume_queue_is_not_believed(harm: str, tmp_path: Path) -> N
     with bench(tmp_path / "store") as made:
         producer = indexed(made)
         assert last(producer, "old") == (0, b"once")
-        lane = made.supervisor.directory.lane(producer.lane)
+        lane_directory = made.supervisor.directory.lane_directory(producer.lane)
         if harm == "removed":
-            shutil.rmtree(lane.consumequeue / "old")
+            shutil.rmtree(lane_directory.consumequeue / "old")
         elif harm == "zeroed":
-            file = lane.queue_path("old") / ("0" * 20)
+            file = lane_directory.queue_path("old") / ("0" * 20)
             file.write_bytes(bytes(file.stat().st_size))
         else:
-            other = ConsumeQueue(lane.queue_path("t"))
+            other = ConsumeQueue(lane_directory.queue_path("t"))
             entry = other.entries(0, 1).tobytes()
             other.close()
-            with (lane.queue_path("old") / ("0" * 20)).open("r+b") as queue:
+            with (lane_directory.queue_path("old") / ("0" * 20)).open("r+b") as queue:
                 queue.write(entry)
         assert last(producer, "old") == (0, b"once")
 
@@ -144,9 +144,9 @@ def test_a_missing_segment_is_an_error_of_ours(tmp_path: Path) -> None:
     """It is not what retention does, so the message may have been there."""
     with bench(tmp_path / "store") as made:
         producer = indexed(made)
-        lane = made.supervisor.directory.lane(producer.lane)
-        shutil.rmtree(lane.consumequeue)
-        lane.segment_path(0).unlink()
+        lane_directory = made.supervisor.directory.lane_directory(producer.lane)
+        shutil.rmtree(lane_directory.consumequeue)
+        lane_directory.segment_path(0).unlink()
         with pytest.raises(errors.DamagedFile, match="missing"):
             producer.last("old")
         assert last(producer, "t") == (39, b"39 " + bytes(8000))

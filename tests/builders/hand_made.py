@@ -66,7 +66,7 @@ class HandMadeLane:
 
     def _write(self, data: bytes) -> None:
         size = self.store.segment_bytes
-        path = self.store.directory.lane(self.number).segment_path(segment_start(self.end, size))
+        path = self.store.directory.lane_directory(self.number).segment_path(segment_start(self.end, size))
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
@@ -83,7 +83,7 @@ class HandMadeLane:
             if not record.sys_flag & 4:
                 by_topic[record.topic].append(record)
         for topic, records in by_topic.items():
-            queue = ConsumeQueue(self.store.directory.lane(self.number).queue_path(topic), 20 * 1000)
+            queue = ConsumeQueue(self.store.directory.lane_directory(self.number).queue_path(topic), 20 * 1000)
             columns = [(r.queue_offset, r.physical_offset, r.total_size, r.tags_code) for r in records]
             queue.place(*zip(*columns, strict=True))
             queue.close()
@@ -94,10 +94,10 @@ class HandMadeLane:
         done = self.records[: self.dispatched]
         where = done[-1].physical_offset + done[-1].total_size if done else 0
         limit = self.end if flushed is None else flushed
-        lane = self.store.directory.lane(self.number)
-        lane.path.mkdir(parents=True, exist_ok=True)
+        lane_directory = self.store.directory.lane_directory(self.number)
+        lane_directory.path.mkdir(parents=True, exist_ok=True)
         entries = sum(not record.sys_flag & 4 for record in done) if where <= limit else -1
-        PositionsFile(lane, self.store.id, DISK).store(
+        PositionsFile(lane_directory, self.store.id, DISK).store(
             Positions(1, limit, max(min(where, limit), first), first, 0, True, entries)
         )
 
@@ -105,7 +105,7 @@ class HandMadeLane:
         """Plays retention: removes the segments below this one."""
         size = self.store.segment_bytes
         for number in range(segment):
-            self.store.directory.lane(self.number).segment_path(number * size).unlink()
+            self.store.directory.lane_directory(self.number).segment_path(number * size).unlink()
         self.publish(first=segment * size)
 
 

@@ -37,13 +37,13 @@ class IdleStore:
 
     def lease(self, lane: int, slots: int = 3) -> None:
         """The words of a lane to write into; no buffers are made."""
-        place = self.directory.lane(lane)
-        for part in (place.commitlog, place.consumequeue, place.tmp):
+        lane_directory = self.directory.lane_directory(lane)
+        for part in (lane_directory.commitlog, lane_directory.consumequeue, lane_directory.tmp):
             self.directory.channel.create_directory(part)
         self.set(lane, SEGMENT_SIZE=self.facts.segment_bytes, SLOTS=slots, BUFFERS=1)
 
     def segments(self, lane: int) -> list[int]:
-        return [int(name) for name in self.directory.channel.list(self.directory.lane(lane).commitlog)]
+        return [int(name) for name in self.directory.channel.list(self.directory.lane_directory(lane).commitlog)]
 
 
 @contextmanager

@@ -51,14 +51,16 @@ def read_store(path: Path) -> Account:
     directory = StoreDirectory(path)
     places: list[Place] = []
     for number in directory.lane_numbers():
-        lane = directory.lane(number)
+        lane_directory = directory.lane_directory(number)
         ended = False
         # a writer that was stopped as soon as it had its lane wrote nothing there
-        for name in sorted(os.listdir(lane.commitlog)) if lane.commitlog.exists() else ():
+        for name in sorted(os.listdir(lane_directory.commitlog)) if lane_directory.commitlog.exists() else ():
             before = len(places)
-            stop = _read_segment(lane.commitlog / name, number, places)
-            assert stop in (Stop.ZERO, Stop.BLANK), f"{lane.commitlog / name}: {stop}"
-            assert not (ended and len(places) > before), f"{lane.commitlog / name}: records after the log's end"
+            stop = _read_segment(lane_directory.commitlog / name, number, places)
+            assert stop in (Stop.ZERO, Stop.BLANK), f"{lane_directory.commitlog / name}: {stop}"
+            assert not (ended and len(places) > before), (
+                f"{lane_directory.commitlog / name}: records after the log's end"
+            )
             ended = ended or stop is Stop.ZERO
     return Account(places)
 
@@ -86,7 +88,7 @@ def retired_below(path: Path) -> dict[int, int]:
     directory = StoreDirectory(path)
     retired = {}
     for number in directory.lane_numbers():
-        positions = PositionsFile(directory.lane(number), "", DISK).load()
+        positions = PositionsFile(directory.lane_directory(number), "", DISK).load()
         if positions is not None:
             retired[number] = positions.first_where
     return retired

@@ -265,9 +265,9 @@ class _State:
     sent: set[Place]
     counts: Counts
 
-    def lanes(self) -> list[LaneDirectory]:
+    def lane_directories(self) -> list[LaneDirectory]:
         directory = StoreDirectory(self.root)
-        return [directory.lane(number) for number in directory.lane_numbers()]
+        return [directory.lane_directory(number) for number in directory.lane_numbers()]
 
     @property
     def store_id(self) -> str:
@@ -279,15 +279,15 @@ class _State:
 
     def recover(self) -> dict[int, LaneEnd]:
         return {
-            lane.number: recover_lane(
-                lane,
+            lane_directory.number: recover_lane(
+                lane_directory,
                 SEGMENT_BYTES,
                 DISK,
                 lambda line: None,
                 queue_file_bytes=QUEUE_ENTRIES * 20,
                 store_id=self.store_id,
             )
-            for lane in self.lanes()
+            for lane_directory in self.lane_directories()
         }
 
     def check_lanes(self) -> None:
@@ -308,8 +308,8 @@ class _State:
         changed = [name for name, data in _image(self.root).items() if data != before.get(name)]
         assert not changed, f"a second recovery changed {changed}"
         self.counts.add(len(before))
-        for lane in self.lanes():
-            self._index(lane, ends[lane.number], found)
+        for lane_directory in self.lane_directories():
+            self._index(lane_directory, ends[lane_directory.number], found)
 
     def _no_damage(self, findings: tuple[str, ...]) -> None:
         """Checks that recovery calls nothing damage.
@@ -340,21 +340,25 @@ class _State:
         self.counts.add(len(places) + len(self.promised.flushed))
         return places
 
-    def _index(self, lane: LaneDirectory, end: LaneEnd, places: list[Place]) -> None:
+    def _index(self, lane_directory: LaneDirectory, end: LaneEnd, places: list[Place]) -> None:
         """Consume queues agree, and offsets go on behind the last one that was acknowledged."""
-        recorded = PositionsFile(lane, self.store_id, DISK)
+        recorded = PositionsFile(lane_directory, self.store_id, DISK)
         timestamp = end.last_store_timestamp
         recorded.store(Positions(1 << 40, end.end, end.dispatched, end.first, timestamp, drained=False))
-        (report,) = verify_store(lane.path).lanes
+        (report,) = verify_store(lane_directory.path).lanes
         assert not report.findings, report.findings[:3]
-        ends = {place[1]: place[2] + 1 for place in places if place[0] == lane.number}
-        topics = {topic for number, topic in self.promised.next_offsets if number == lane.number} | set(ends)
+        ends = {place[1]: place[2] + 1 for place in places if place[0] == lane_directory.number}
+        topics = {topic for number, topic in self.promised.next_offsets if number == lane_directory.number} | set(ends)
         for topic in topics:
-            queue = ConsumeQueue(lane.queue_path(topic))
+            queue = ConsumeQueue(lane_directory.queue_path(topic))
             following = max(queue.end(), ends.get(topic, 0))
             queue.close()
-            assert following >= self.promised.next_offsets[lane.number, topic], f"{lane.path}, {topic}: {following}"
-            assert topic not in ends or following == ends[topic], f"{lane.path}, {topic}: {following} is a gap"
+            assert following >= self.promised.next_offsets[lane_directory.number, topic], (
+                f"{lane_directory.path}, {topic}: {following}"
+            )
+            assert topic not in ends or following == ends[topic], (
+                f"{lane_directory.path}, {topic}: {following} is a gap"
+            )
         self.counts.add(report.entries + len(topics))
 
     def check_start(self) -> None:

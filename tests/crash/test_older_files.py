@@ -55,7 +55,7 @@ class Killed:
 
         def is_recorded() -> bool:
             (lane,) = store.statistics().lanes
-            file = PositionsFile(StoreDirectory(self.path).lane(0), "", DISK)
+            file = PositionsFile(StoreDirectory(self.path).lane_directory(0), "", DISK)
             known = file.load()
             return known is not None and lane.dispatched == known.dispatched_where == known.flushed_where == lane.wrote
 

@@ -28,10 +28,10 @@ def test_what_retention_gave_up_need_not_be_there(tmp_path: Path) -> None:
 
     The unlinks after it may be half done, and unlinks of segments made ahead prove nothing.
     """
-    lane = StoreDirectory(tmp_path).lane(3)
-    lane.path.mkdir(parents=True)
-    PositionsFile(lane, "", DISK).store(Positions(1, 9 << 16, 9 << 16, 5 << 16, 0, drained=False))
-    data = lane.positions_file.read_bytes()
+    lane_directory = StoreDirectory(tmp_path).lane_directory(3)
+    lane_directory.path.mkdir(parents=True)
+    PositionsFile(lane_directory, "", DISK).store(Positions(1, 9 << 16, 9 << 16, 5 << 16, 0, drained=False))
+    data = lane_directory.positions_file.read_bytes()
     promised = Promised()
     promised.take(Entry("create", {"path": "lanes/3/positions", "file": 7}))
     promised.take(Entry("write", {"file": 7, "offset": 0}, data[:4096] if any(data[:4096]) else data[4096:]))

@@ -17,9 +17,9 @@ SETTINGS: dict[str, dict[str, Any]] = {"store": {"segment_bytes": 1 << 16}}
 WITHOUT_CRC: dict[str, dict[str, Any]] = {"store": {"segment_bytes": 1 << 16, "record_crc": False}}
 
 
-def write(lane: LaneDirectory, where: int, data: bytes) -> None:
+def write(lane_directory: LaneDirectory, where: int, data: bytes) -> None:
     """Sends messages that all fit into the first segment."""
-    with lane.segment_path(0).open("r+b") as file:
+    with lane_directory.segment_path(0).open("r+b") as file:
         file.seek(where)
         file.write(data)
 
@@ -39,12 +39,12 @@ def test_records_lost_in_one_hole_are_not_looked_for_in_the_next(tmp_path: Path,
         other = [producer.send("other", bytes(50)).physical_offset for _ in range(5)]
         mine += [producer.send("mine", bytes(50)).physical_offset for _ in range(150)]
         producer.flush()
-    lane = StoreDirectory(path).lane(0)
-    write(lane, mine[60], bytes(mine[99] - mine[60] + 20))
-    write(lane, other[2] + 90, b"?")
-    lane.abort_file.touch()
+    lane_directory = StoreDirectory(path).lane_directory(0)
+    write(lane_directory, mine[60], bytes(mine[99] - mine[60] + 20))
+    write(lane_directory, other[2] + 90, b"?")
+    lane_directory.abort_file.touch()
     if is_lost:
-        shutil.rmtree(lane.queue_path("mine").parent)
+        shutil.rmtree(lane_directory.queue_path("mine").parent)
     assert next_offset(path, "mine") == 250
 
 
@@ -70,9 +70,9 @@ def test_a_damaged_queue_offset_that_no_crc_covers(
     """It names another place, or none; the records around it keep theirs."""
     path, places = tmp_path / "store", without_crc[1]
     shutil.copytree(without_crc[0], path)
-    lane = StoreDirectory(path).lane(0)
-    write(lane, places[number] + _QUEUE_OFFSET_AT, (number ^ 1 << bit).to_bytes(8, "big"))
+    lane_directory = StoreDirectory(path).lane_directory(0)
+    write(lane_directory, places[number] + _QUEUE_OFFSET_AT, (number ^ 1 << bit).to_bytes(8, "big"))
     if was_killed:
-        lane.abort_file.touch()
-        shutil.rmtree(lane.queue_path("t").parent)
+        lane_directory.abort_file.touch()
+        shutil.rmtree(lane_directory.queue_path("t").parent)
     assert next_offset(path, "t") == (299 if number == 299 else 300)  # only the last record has its own offset

@@ -18,7 +18,7 @@ def durable_bodies(store: StoreDirectory, faults: FaultsDirectory, lane: int, fl
     bodies: list[bytes] = []
     while where < flushed:
         start = segment_start(where, size)
-        data, end = faults.durable(store.lane(lane).segment_path(start)), min(flushed - start, size)
+        data, end = faults.durable(store.lane_directory(lane).segment_path(start)), min(flushed - start, size)
         assert len(data) >= end, f"lane {lane}: flushed is {flushed}, and {start} was never synced so far"
         table = scan(data, where - start, end, start, lane, check_crc=True)
         places = zip(table.body_positions.tolist(), table.body_sizes.tolist(), strict=True)

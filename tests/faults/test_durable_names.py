@@ -120,7 +120,7 @@ def test_positions_count_while_queues_are_built_anew_beside_a_deletion(log: Log)
     first = log.bench.lane(Lane.FIRST)
     log.producer._lease.row[Lane.DISPATCH_SYNCED] = 0
     house_keeping(log, "flusher")
-    recorded = PositionsFile(StoreDirectory(log.path).lane(0), "", DISK).load()
+    recorded = PositionsFile(StoreDirectory(log.path).lane_directory(0), "", DISK).load()
     assert recorded is not None
     assert recorded.first_where == first > 0
 

@@ -282,7 +282,7 @@ def test_committed_bytes_that_the_file_has_lost_are_not_committed_after_a_start(
         producer = made.producer()
         producer.send("t", b"before")
         made.settle()
-        segment = made.supervisor.directory.lane(0).segment_path(0)
+        segment = made.supervisor.directory.lane_directory(0).segment_path(0)
         older = segment.read_bytes()
         producer.send("t", b"after")
         made.turn("committer")

@@ -146,7 +146,7 @@ def test_what_rocketmq_appended_to_a_killed_store_is_not_written_over(
     kill_store(store)
     host = Host(b"\x7f\0\0\1", 10911)
     record = RecordEncoder(0, host, host).encode(b"t", b"theirs", b"", 2, end, 1, 2_000_000_000_000)
-    with StoreDirectory(path).lane(0).segment_path(0).open("r+b") as file:
+    with StoreDirectory(path).lane_directory(0).segment_path(0).open("r+b") as file:
         file.seek(end)
         file.write(record)
     with pytest.raises(errors.PoolNotAdopted, match=f"behind offset {end}: something else wrote to it"):

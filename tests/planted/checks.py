@@ -217,7 +217,7 @@ def a_blank_ends_what_is_committed(build: Build, path: Path) -> None:
             send(producer, 6, 9_000 + 1_700 * (number % 5))
             bench.settle()
         assert bench.lane(Lane.FLUSHED) > 6 * SEGMENT_BYTES
-        directory = bench.supervisor.directory.lane(0)
+        directory = bench.supervisor.directory.lane_directory(0)
         for start in range(0, bench.lane(Lane.FLUSHED) - SEGMENT_BYTES, SEGMENT_BYTES):
             data = directory.segment_path(start).read_bytes()
             table = scan(data, 0, len(data), start, 0, check_crc=True)
@@ -226,7 +226,7 @@ def a_blank_ends_what_is_committed(build: Build, path: Path) -> None:
 
 
 def _assert_dispatched(bench: Bench, count: int) -> None:
-    queue = ConsumeQueue(bench.supervisor.directory.lane(0).queue_path("t"), file_bytes=20_000, channel=DISK)
+    queue = ConsumeQueue(bench.supervisor.directory.lane_directory(0).queue_path("t"), file_bytes=20_000, channel=DISK)
     sizes = queue.entries(0, count)["size"]
     queue.close()
     assert len(sizes) == count
@@ -279,7 +279,7 @@ def positions_say_what_is_durable(build: Build, path: Path) -> None:
         bench.turn("allocator", "flusher", "committer")
         bench.clock.step(2)
         bench.stages["flusher"].on_wait_end()
-        positions = PositionsFile(bench.supervisor.directory.lane(0), "", DISK).load()
+        positions = PositionsFile(bench.supervisor.directory.lane_directory(0), "", DISK).load()
         assert positions is not None
         assert bench.lane(Lane.COMMITTED) > bench.lane(Lane.FLUSHED)
         assert positions.flushed_where <= bench.lane(Lane.FLUSHED), "says flushed of what is only committed"
@@ -311,7 +311,7 @@ def a_pool_that_differs_is_not_adopted(build: Build, path: Path) -> None:
         send(bench.producer(), 20)
         bench.turn("allocator", "flusher", "committer")
         bench.abandon()
-        segment = bench.supervisor.directory.lane(0).segment_path(0)
+        segment = bench.supervisor.directory.lane_directory(0).segment_path(0)
         segment.write_bytes(b"somebody else's".ljust(SEGMENT_BYTES, b"\0"))
         try:
             again = Bench(path)
@@ -331,7 +331,7 @@ def a_stop_leaves_nothing_unpublished(build: Build, path: Path) -> None:
         bench.turn("allocator", "flusher")
         send(producer, 3)
         end = bench.lane(Lane.WROTE)
-        segment = bench.supervisor.directory.lane(0).segment_path(0)
+        segment = bench.supervisor.directory.lane_directory(0).segment_path(0)
         with segment.open("r+b") as file:
             record = file.read(end)[-1000:]
             file.write(record * 9)
@@ -350,11 +350,12 @@ def a_retired_segment_stays_until_positions_say_so(build: Build, path: Path) -> 
             bench.settle()
         for stage in ("dispatcher", "flusher"):
             bench.stages[stage].on_wait_end()
-        recorded = PositionsFile(bench.supervisor.directory.lane(0), "", DISK).load()
+        recorded = PositionsFile(bench.supervisor.directory.lane_directory(0), "", DISK).load()
         bench.stages["allocator"].on_wait_end()
         assert bench.lane(Lane.FIRST) > 0
         first = recorded.first_where if recorded else 0
-        assert bench.supervisor.directory.lane(0).segment_path(first).exists(), "a file is gone that positions know of"
+        path = bench.supervisor.directory.lane_directory(0).segment_path(first)
+        assert path.exists(), "a file is gone that positions know of"
 
 
 CHECKS = [

@@ -41,7 +41,7 @@ def lane(tmp_path: Path) -> HandMadeLane:
 
 
 def queue_file(lane: HandMadeLane, topic: str) -> Path:
-    return lane.store.directory.lane(0).queue_path(topic) / f"{0:020d}"
+    return lane.store.directory.lane_directory(0).queue_path(topic) / f"{0:020d}"
 
 
 def overwrite(lane: HandMadeLane, topic: str, entry: int, data: bytes) -> None:
@@ -85,15 +85,15 @@ def true_ranges(lane: HandMadeLane) -> dict[str, tuple[int, int]]:
 
 
 def lose_topic(lane: HandMadeLane) -> None:
-    shutil.rmtree(lane.store.directory.lane(0).queue_path("even").parent)
+    shutil.rmtree(lane.store.directory.lane_directory(0).queue_path("even").parent)
 
 
 def lose_rare_topic(lane: HandMadeLane) -> None:
-    shutil.rmtree(lane.store.directory.lane(0).queue_path("rare").parent)
+    shutil.rmtree(lane.store.directory.lane_directory(0).queue_path("rare").parent)
 
 
 def lose_all(lane: HandMadeLane) -> None:
-    shutil.rmtree(lane.store.directory.lane(0).consumequeue)
+    shutil.rmtree(lane.store.directory.lane_directory(0).consumequeue)
 
 
 def lose_file(lane: HandMadeLane) -> None:
@@ -216,7 +216,7 @@ def test_queues_that_a_walk_does_not_go_on_from(lane: HandMadeLane) -> None:
     dispatched = lane.end
     lane.append("even", b"more")
     positions = Positions(1, lane.end, dispatched, 0, 0, drained=True)
-    PositionsFile(lane.store.directory.lane(0), lane.store.id, DISK).store(positions)
+    PositionsFile(lane.store.directory.lane_directory(0), lane.store.id, DISK).store(positions)
     overwrite(lane, "even", true_ranges(lane)["even"][1] - 2, bytes(ENTRY))
     with pytest.warns(ReadingWarning, match="ends before offset"):
         assert ranges(lane) == true_ranges(lane)
@@ -227,12 +227,12 @@ def test_entries_that_name_known_damage(lane: HandMadeLane) -> None:
 
     If these entries are the first ones, the index is still right.
     """
-    place = lane.store.directory.lane(0)
+    lane_directory = lane.store.directory.lane_directory(0)
     lost = lane.records[0]
-    with place.segment_path(0).open("r+b") as file:
+    with lane_directory.segment_path(0).open("r+b") as file:
         file.write(bytes(lost.total_size))
-    place.quarantine.mkdir()
-    (place.quarantine / f"corrupt-{0:020d}.json").write_text("{}")
+    lane_directory.quarantine.mkdir()
+    (lane_directory.quarantine / f"corrupt-{0:020d}.json").write_text("{}")
     assert ranges(lane) == true_ranges(lane)
 
 
@@ -250,7 +250,7 @@ def test_it_is_said_once_on_the_command_line(lane: HandMadeLane) -> None:
 @pytest.mark.parametrize("command", ["cat", "stat"])
 def test_lost_positions_are_not_an_empty_store(lane: HandMadeLane, command: str) -> None:
     """Whoever reads is told how to get at what is there; and then it is there."""
-    lane.store.directory.lane(0).positions_file.unlink()
+    lane.store.directory.lane_directory(0).positions_file.unlink()
     with pytest.warns(ReadingWarning, match="commitlog run"), Reader(lane.store.path) as reader:
         assert list(reader) == []
     done = subprocess.run(
@@ -266,7 +266,7 @@ def test_a_store_that_was_killed_may_have_more(lane: HandMadeLane, more: int) ->
     """Without a pool, and with positions of a running store, a reader warns if there is more."""
     cut = lane.records[-more].physical_offset if more else lane.end
     positions = Positions(1, cut, cut, 0, 0, drained=False)
-    PositionsFile(lane.store.directory.lane(0), lane.store.id, DISK).store(positions)
+    PositionsFile(lane.store.directory.lane_directory(0), lane.store.id, DISK).store(positions)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         assert read(lane) == expected(lane)[: len(lane.records) - more]

@@ -56,13 +56,13 @@ def publish(lane: HandMadeLane, dispatched: int, *, drained: bool) -> None:
     lane.publish()
     if not drained:
         where = lane.records[dispatched].physical_offset if dispatched < COUNT else lane.end
-        file = PositionsFile(lane.store.directory.lane(3), "", DISK)
+        file = PositionsFile(lane.store.directory.lane_directory(3), "", DISK)
         file.store(Positions(1, lane.end, where, 0, 0, False))
 
 
 def write(lane: HandMadeLane, where: int, change: Callable[[bytes], bytes], count: int = 1) -> None:
     start = segment_start(where, SEGMENT)
-    with lane.store.directory.lane(lane.number).segment_path(start).open("r+b") as file:
+    with lane.store.directory.lane_directory(lane.number).segment_path(start).open("r+b") as file:
         file.seek(where - start)
         data = file.read(count)
         file.seek(where - start)
@@ -227,7 +227,7 @@ def test_a_segment_that_is_gone_or_short(lane: HandMadeLane, state: str, length:
     """As in a copy that broke off: whole records are given out, and the error names the file."""
     dispatched, drained = STATES[state]
     publish(lane, dispatched, drained=drained)
-    segment = lane.store.directory.lane(3).segment_path(SEGMENT)
+    segment = lane.store.directory.lane_directory(3).segment_path(SEGMENT)
     kept = SEGMENT + length
     lost = [r for r in lane.records if r.physical_offset // SEGMENT == 1 and r.physical_offset + r.total_size > kept]
     good = [(r.topic, r.queue_offset) for r in lane.records if r not in lost]
@@ -255,7 +255,7 @@ def test_queues_of_a_copy_that_are_older_than_its_positions(lane: HandMadeLane) 
     lane.dispatch(90)
     lane.dispatched = COUNT
     publish(lane, 0, drained=False)
-    PositionsFile(lane.store.directory.lane(3), "", DISK).store(Positions(1, lane.end, lane.end, 0, 0, False))
+    PositionsFile(lane.store.directory.lane_directory(3), "", DISK).store(Positions(1, lane.end, lane.end, 0, 0, False))
     assert read_store(lane) == (names(lane, range(COUNT)), None)
     assert read_store(lane, "orders", start="last 5") == (
         [(t, o) for t, o in names(lane, range(COUNT)) if t == "orders"][-5:],
@@ -344,7 +344,7 @@ def test_zeros_before_the_dispatcher_are_named(tmp_path: Path) -> None:
 
 def recorded(path: Path) -> int:
     """Up to where `positions` says that records are in the consume queues."""
-    found = PositionsFile(StoreDirectory(path).lane(0), "", DISK).load()
+    found = PositionsFile(StoreDirectory(path).lane_directory(0), "", DISK).load()
     return found.dispatched_where if found else -1
 
 

@@ -49,7 +49,7 @@ class LiveLane:
 
         The dispatcher goes back at once.
         """
-        file = self.store.directory.lane(0).queue_path("orders") / f"{0:020d}"
+        file = self.store.directory.lane_directory(0).queue_path("orders") / f"{0:020d}"
         data = bytearray(file.read_bytes())
         data[start * ENTRY_BYTES : end * ENTRY_BYTES] = bytes((end - start) * ENTRY_BYTES)
         file.write_bytes(data)

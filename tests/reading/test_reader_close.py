@@ -235,11 +235,11 @@ def test_two_threads_inside_one_reader_are_told(store: HandMadeStore) -> None:
 
 def test_an_error_stays_the_end(store: HandMadeStore) -> None:
     """A reader that failed says so again: its loop is not told that this was all."""
-    lane = store.directory.lane(1)
-    segments = sorted(lane.commitlog.iterdir())
+    lane_directory = store.directory.lane_directory(1)
+    segments = sorted(lane_directory.commitlog.iterdir())
     with Reader(store.path) as reader:
         first = next(reader)
-        positions = PositionsFile(lane, "", DISK)
+        positions = PositionsFile(lane_directory, "", DISK)
         recorded = positions.load()
         assert recorded is not None
         positions.store(replace(recorded, first_where=int(segments[3].name)))

@@ -53,9 +53,9 @@ def ours(root: Path) -> list[dict[str, Any]]:
     return records
 
 
-def our_entries(lane: LaneDirectory) -> Iterator[tuple[str, int, int, int, int]]:
-    for topic in DISK.list(lane.consumequeue):
-        with ConsumeQueue(lane.queue_path(topic)) as queue:
+def our_entries(lane_directory: LaneDirectory) -> Iterator[tuple[str, int, int, int, int]]:
+    for topic in DISK.list(lane_directory.consumequeue):
+        with ConsumeQueue(lane_directory.queue_path(topic)) as queue:
             for index, entry in enumerate(queue.entries(0, queue.end()).tolist()):
                 yield topic, index, *entry
 
@@ -77,12 +77,12 @@ def test_a_lane_of_a_store_that_was_closed(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with commitlog.Store.open(path, SMALL) as store, store.producer() as producer:
         fill(producer)
-    lane = StoreDirectory(path).lane(0)
-    before, entries = ours(lane.path), sorted(our_entries(lane))
+    lane_directory = StoreDirectory(path).lane_directory(0)
+    before, entries = ours(lane_directory.path), sorted(our_entries(lane_directory))
     assert len(before) == 204
     append = [("orders", 0, "from RocketMQ")]
-    found = open_with_rocketmq(lane.path, SEGMENT, FILE_BYTES, tmp_path / "out.jsonl", append)
-    check(found, lane.path, before)
+    found = open_with_rocketmq(lane_directory.path, SEGMENT, FILE_BYTES, tmp_path / "out.jsonl", append)
+    check(found, lane_directory.path, before)
     theirs = [(e["topic"], e["index"], e["offset"], e["size"], e["tagsCode"]) for e in found.entries]
     assert sorted(theirs) == entries
     (appended,) = found.appended
@@ -117,14 +117,14 @@ def test_a_lane_after_kill_and_recovery(tmp_path: Path) -> None:
     kill_store(store)
     copy = tmp_path / "copy" / "0"
     shutil.copytree(path / "lanes" / "0", copy)
-    lane = LaneDirectory(copy, 0)
+    lane_directory = LaneDirectory(copy, 0)
     whole = ours(copy)
     last = whole[-1]["physicOffset"]
-    with lane.segment_path(last - last % SEGMENT).open("r+b") as file:
+    with lane_directory.segment_path(last - last % SEGMENT).open("r+b") as file:
         file.seek(last % SEGMENT + 100)
         file.write(bytes(20))
-    lane.positions_file.unlink()  # what it says was flushed would be corruption, not a torn tail
-    end = recover_lane(lane, SEGMENT, DISK, lambda line: None)
+    lane_directory.positions_file.unlink()  # what it says was flushed would be corruption, not a torn tail
+    end = recover_lane(lane_directory, SEGMENT, DISK, lambda line: None)
     assert end.end == last
     found = open_with_rocketmq(copy, SEGMENT, FILE_BYTES, tmp_path / "out.jsonl", [("orders", 0, "more")])
     check(found, copy, whole[:-1])

@@ -57,7 +57,7 @@ def harm(store: HandMadeStore, numbers: list[int], where: int) -> None:
     for number in numbers:
         record = store.lane(3).records[number]
         start = segment_start(record.physical_offset, store.segment_bytes)
-        with store.directory.lane(3).segment_path(start).open("r+b") as file:
+        with store.directory.lane_directory(3).segment_path(start).open("r+b") as file:
             file.seek(record.physical_offset - start + where)
             byte = file.read(1)[0]
             file.seek(-1, 1)
@@ -66,12 +66,12 @@ def harm(store: HandMadeStore, numbers: list[int], where: int) -> None:
 
 def recover(store: HandMadeStore, *, queues: str) -> None:
     """A start after a crash, which looks through all of the log."""
-    lane = store.directory.lane(3)
-    PositionsFile(lane, store.id, DISK).store(Positions(2, store.lane(3).end, 0, 0, 0, False))
+    lane_directory = store.directory.lane_directory(3)
+    PositionsFile(lane_directory, store.id, DISK).store(Positions(2, store.lane(3).end, 0, 0, 0, False))
     if queues == "built anew":
-        shutil.rmtree(lane.consumequeue)
-    end = recover_lane(lane, store.segment_bytes, DISK, lambda line: None, queue_file_bytes=20_000)
-    PositionsFile(lane, store.id, DISK).store(Positions(3, end.end, end.end, 0, 0, True))
+        shutil.rmtree(lane_directory.consumequeue)
+    end = recover_lane(lane_directory, store.segment_bytes, DISK, lambda line: None, queue_file_bytes=20_000)
+    PositionsFile(lane_directory, store.id, DISK).store(Positions(3, end.end, end.end, 0, 0, True))
 
 
 BODY, SIZE, PLACE = 90, 2, 30
@@ -133,7 +133,7 @@ def test_a_note_that_can_not_be_read(store: HandMadeStore) -> None:
     """It hides no damage: all behind it is looked at."""
     harm(store, [41], BODY)
     recover(store, queues="kept")
-    (note,) = store.directory.lane(3).quarantine.glob("corrupt-*.json")
+    (note,) = store.directory.lane_directory(3).quarantine.glob("corrupt-*.json")
     note.write_bytes(b"")
     with pytest.raises(CorruptRecord, match=r"offset 32: the body's CRC"):
         rows(store)
@@ -165,7 +165,7 @@ def _planned_before_dispatch(store: HandMadeStore) -> Callable[[], Rows]:
 def test_a_wrong_entry_of_a_row_that_the_log_leads_to(store: HandMadeStore) -> None:
     """Planned without it, the row does not depend on it."""
     read = _planned_before_dispatch(store)
-    queue = ConsumeQueue(store.directory.lane(3).queue_path("orders"), 20 * 1000)
+    queue = ConsumeQueue(store.directory.lane_directory(3).queue_path("orders"), 20 * 1000)
     entry = queue.entries(90, 1)
     queue.place(np.array([90]), entry["physical_offset"] + 8, entry["size"], entry["tags_code"])
     queue.close()
@@ -187,7 +187,7 @@ def test_what_the_index_led_to_is_said_where_the_log_leads_to_nothing(store: Han
 
 def test_a_lost_segment_within_the_log(store: HandMadeStore, caplog: pytest.LogCaptureFixture) -> None:
     """Recovery notes it; no retention deletes from the middle."""
-    store.directory.lane(3).segment_path(2 << 12).unlink()
+    store.directory.lane_directory(3).segment_path(2 << 12).unlink()
     recover(store, queues="kept")
     missing = [r for r in store.lane(3).records if r.physical_offset // 4096 == 2 and r.topic == "orders"]
     pattern = rf"offset {missing[0].queue_offset} and {len(missing) - 1} more: its segment file is missing"
@@ -227,10 +227,10 @@ def test_a_hole_in_a_store_that_was_killed(
     """Or in a copy of one that runs: the rows before it and behind it are there, indexed or not."""
     lane = store.lane(3)
     where = lane.records[dispatched].physical_offset if dispatched < 200 else lane.end
-    PositionsFile(store.directory.lane(3), "", DISK).store(Positions(1, lane.end, where, 0, 0, False))
+    PositionsFile(store.directory.lane_directory(3), "", DISK).store(Positions(1, lane.end, where, 0, 0, False))
     for record in (lane.records[number] for number in numbers):
         start = segment_start(record.physical_offset, store.segment_bytes)
-        with store.directory.lane(3).segment_path(start).open("r+b") as file:
+        with store.directory.lane_directory(3).segment_path(start).open("r+b") as file:
             file.seek(record.physical_offset - start)
             file.write(bytes(record.total_size))
     gone = {lane.records[number].queue_offset for number in numbers if number % 5}

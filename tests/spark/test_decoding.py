@@ -160,7 +160,7 @@ def test_a_damaged_record_is_an_error_with_its_place(
 
 
 def _flip(store: HandMadeStore, where: int) -> None:
-    with store.directory.lane(0).segment_path(0).open("r+b") as file:
+    with store.directory.lane_directory(0).segment_path(0).open("r+b") as file:
         file.seek(where)
         (byte,) = file.read(1)
         file.seek(where)

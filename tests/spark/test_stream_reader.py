@@ -292,7 +292,7 @@ def test_a_lane_that_is_gone(tmp_path: Path) -> None:
     of = reader(store, startingOffsets="earliest")
     end = through_json(of.latestOffset(of.initialOffset(), ALL))
     of.stop()
-    shutil.rmtree(store.directory.lane(1).path)
+    shutil.rmtree(store.directory.lane_directory(1).path)
     of = reader(store)
     with pytest.raises(DataLoss, match="topic orders, lane 1: not in the store any more"):
         of.latestOffset(end, ALL)

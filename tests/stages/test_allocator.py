@@ -68,14 +68,14 @@ def test_what_a_killed_allocator_left_is_cleaned(store: IdleStore) -> None:
 
     A segment that was in place and not announced yet is used as it is.
     """
-    lane = store.directory.lane(1)
-    (lane.tmp / "00000000000000065536").write_bytes(b"half")
-    lane.segment_path(0).write_bytes(bytes(SEGMENT))
-    inode = lane.segment_path(0).stat().st_ino
+    lane_directory = store.directory.lane_directory(1)
+    (lane_directory.tmp / "00000000000000065536").write_bytes(b"half")
+    lane_directory.segment_path(0).write_bytes(bytes(SEGMENT))
+    inode = lane_directory.segment_path(0).stat().st_ino
     with allocator(store) as service:
-        assert not list(lane.tmp.iterdir())
+        assert not list(lane_directory.tmp.iterdir())
         made_in_order(service, store)
-    assert lane.segment_path(0).stat().st_ino == inode
+    assert lane_directory.segment_path(0).stat().st_ino == inode
     assert store.get(1, Lane.ALLOCATED) == 3 * SEGMENT
 
 

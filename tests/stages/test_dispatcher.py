@@ -71,7 +71,7 @@ def test_more_topics_than_queues_that_may_be_open(fails: bool, tmp_path: Path) -
             assert made.lane(Lane.DISPATCH_SYNCED, producer.lane) == made.lane(Lane.FLUSHED, producer.lane)
         assert made.stop().drained
     for lane in range(2):
-        directory = StoreDirectory(tmp_path / "store").lane(lane)
+        directory = StoreDirectory(tmp_path / "store").lane_directory(lane)
         for topic in range(topics):
             queue = ConsumeQueue(directory.queue_path(f"t{topic}"))
             assert queue.end() == 10
@@ -104,7 +104,7 @@ def test_a_closed_queue_that_was_removed_is_built_anew(tmp_path: Path) -> None:
         dispatcher._open_most = 1
         _sent_to_many_topics(made, producer, 2, 0, 10)
         dispatcher.work()
-        removed = made.supervisor.directory.lane(0).queue_path("t0")
+        removed = made.supervisor.directory.lane_directory(0).queue_path("t0")
         shutil.rmtree(removed)
         _sent_to_many_topics(made, producer, 2, 10, 20)
         made.settle()

@@ -23,7 +23,7 @@ def flusher(tmp_path: Path, shm_root: Path, **knobs: Any) -> Iterator[tuple[Flus
     clock = SetClock()
     with idle_store(tmp_path / "store", shm_root / "pool", config=config) as store:
         for start in range(0, 3 * SEGMENT, SEGMENT):
-            store.directory.lane(0).segment_path(start).write_bytes(bytes(SEGMENT))
+            store.directory.lane_directory(0).segment_path(start).write_bytes(bytes(SEGMENT))
         store.set(0, ALLOCATED=3 * SEGMENT)
         service = Flusher(store.directory.path, clock=clock)
         try:

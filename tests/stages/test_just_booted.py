@@ -26,7 +26,7 @@ def test_positions_are_written_with_a_lanes_first_flush(tmp_path: Path) -> None:
     def write() -> None:
         with commitlog.Store.open(tmp_path / "store", LONG) as store, store.producer() as producer:
             with closing(StoreView(store.path)) as view:
-                file = PositionsFile(view.lane(producer.lane), view.store_id, DISK)
+                file = PositionsFile(view.lane_directory(producer.lane), view.store_id, DISK)
 
             def is_recorded(position: int) -> bool:
                 positions = file.load()

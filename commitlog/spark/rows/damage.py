@@ -37,14 +37,14 @@ class Damage:
     """The furthest end of all ranges up to this one, so that the ends ascend as well."""
 
     @classmethod
-    def load(cls, lane: LaneDirectory, channel: FileChannel = DISK) -> Damage:
+    def load(cls, lane_directory: LaneDirectory, channel: FileChannel = DISK) -> Damage:
         """Reads the lane's notes.
 
         The name of a note says where its range begins. Where the note can't be read, the range has
         no end.
         """
         found = []
-        for start, note in corruption_notes(lane, channel):
+        for start, note in corruption_notes(lane_directory, channel):
             said = start, _ANYWHERE
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 said = read_corruption_note(note, channel)

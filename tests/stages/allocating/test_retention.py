@@ -68,7 +68,7 @@ class Case:
         self.clock.wall = FIRST_MS
         self.lanes = {}
         for number in (0, 3):
-            lane = self.lanes[number] = MadeLane(LaneDirectory(store.directory.lane(number).path, number))
+            lane = self.lanes[number] = MadeLane(LaneDirectory(store.directory.lane_directory(number).path, number))
             for count in range(240):
                 lane.append("old" if count < 130 else "new", bytes(count % 64) + b"x" * 40)
             end, size = lane.end, lane.segment_bytes
@@ -82,11 +82,11 @@ class Case:
     def record_positions(self) -> None:
         """What the flusher does each second."""
         for number in self.lanes:
-            place = self.store.directory.lane(number)
+            lane_directory = self.store.directory.lane_directory(number)
             words = (Lane.FLUSHED, Lane.DISPATCH_SYNCED, Lane.FIRST)
             flushed, dispatched, first = (self.store.get(number, word) for word in words)
             positions = Positions(1, flushed, dispatched, first, FIRST_MS, False)
-            PositionsFile(place, "", DISK).store(positions)
+            PositionsFile(lane_directory, "", DISK).store(positions)
             self.store.set(number, FIRST_RECORDED=first)
 
     def turn(self, retention: Retention) -> None:
@@ -387,13 +387,13 @@ def test_what_counts_is_what_the_flusher_says_is_durable(case: Case) -> None:
 def test_a_damaged_queue_keeps_only_its_own_files(case: Case, caplog: pytest.LogCaptureFixture) -> None:
     """The segments go, and the other topics' queue files; it is said once, not at every turn."""
     at_age(case, 10**9)
-    queues = case.store.directory.lane(0)
-    (queues.queue_path("new") / "00000000000000000000").write_bytes(b"no queue")
+    lane_directory = case.store.directory.lane_directory(0)
+    (lane_directory.queue_path("new") / "00000000000000000000").write_bytes(b"no queue")
     retention = case.retention()
     case.turn(retention)
     case.turn(retention)
     assert case.kept(0) == [case.last(0)]
-    assert [int(path.name) for path in queues.queue_path("old").iterdir()] == [2 * QUEUE_FILE]
+    assert [int(path.name) for path in lane_directory.queue_path("old").iterdir()] == [2 * QUEUE_FILE]
     assert caplog.text.count("lane 0, topic new: old consume queue files can't be deleted") == 1
 
 
@@ -414,10 +414,11 @@ def test_queue_files_below_go_and_the_last_stays(case: Case) -> None:
     """
     at_age(case, 10**9)
     case.turn(case.retention())
-    names = [int(path.name) for path in sorted(case.store.directory.lane(0).queue_path("old").iterdir())]
+    names = [int(path.name) for path in sorted(case.store.directory.lane_directory(0).queue_path("old").iterdir())]
     assert names == [2 * QUEUE_FILE]
     assert case.lanes[0].entries("old")[:1] == []
-    assert [int(path.name) for path in case.store.directory.lane(0).queue_path("new").iterdir()] == [2 * QUEUE_FILE]
+    (name,) = [path.name for path in case.store.directory.lane_directory(0).queue_path("new").iterdir()]
+    assert int(name) == 2 * QUEUE_FILE
 
 
 def test_recovery_after_retention_finds_nothing_missing(case: Case) -> None:
@@ -425,7 +426,7 @@ def test_recovery_after_retention_finds_nothing_missing(case: Case) -> None:
     at_age(case, 10**9)
     case.turn(case.retention())
     found: list[str] = []
-    end = recover_lane(case.store.directory.lane(0), SEGMENT, DISK, found.append, queue_file_bytes=QUEUE_FILE)
+    end = recover_lane(case.store.directory.lane_directory(0), SEGMENT, DISK, found.append, queue_file_bytes=QUEUE_FILE)
     assert found == []
     assert end.first == case.last(0) * SEGMENT
     assert end.end == case.lanes[0].end
