@@ -46,12 +46,12 @@ from commitlog.errors import (
 from commitlog.message import Message
 from commitlog.receipt import BatchReceipt, Receipt
 from commitlog.record.batch import batch_size, encode_batch, largest_record
+from commitlog.record.bodies import Bodies
 from commitlog.record.bound_encoder import BoundEncoder, bind
 from commitlog.record.host import Host
 from commitlog.record.layout import BLANK_BYTES, MAGIC_BLANK, size_and_magic
 from commitlog.record.properties import check_topic, encode_keyed_properties, encode_properties
 from commitlog.record.record import RecordEncoder, decode
-from commitlog.record.values import Bodies
 from commitlog.shm.layout import Lane, segment_start
 from commitlog.statistics import LaneStatistics, lane_statistics
 

@@ -252,7 +252,7 @@ class BaseStage(ABC):
         full) is no news, so a blocked stage sleeps too.
         """
         row = self.stage_row
-        if self._serve_waiters():
+        if self._serve_waiting_lanes():
             return
         row[Stage.SLEEP] += 1  # odd: asleep, ring me
         try:
@@ -263,7 +263,7 @@ class BaseStage(ABC):
         finally:
             row[Stage.SLEEP] += 1
 
-    def _serve_waiters(self) -> bool:
+    def _serve_waiting_lanes(self) -> bool:
         """Serves the lanes that wait for a synchronous flush at once. True when something moved.
 
         A wakeup takes as long as a whole step does, so the stage looks at these lanes again and
@@ -300,14 +300,14 @@ class BaseStage(ABC):
 
         It does not rest while somebody waits for a flush.
         """
-        if self._serve_waiters():
+        if self._serve_waiting_lanes():
             return
         self.stage_row[Stage.LINGERING] = 1
         linger_ms = min(self.linger_ms, 1) if self.clock.monotonic_ns() < self._hurry_until else self.linger_ms
         woken = self._poll(0 if self.waiting_lanes() else linger_ms)  # polls always, to see an order to stop
         self.stage_row[Stage.LINGERING] = 0
         if woken:
-            self._serve_waiters()
+            self._serve_waiting_lanes()
 
     def _poll(self, milliseconds: int) -> bool:
         """Waits for a wakeup or an order to stop. True when one of them came."""

@@ -346,7 +346,7 @@ class Job:
         self.history.add_reading(reading)
         if now - self._used_at >= USAGE_SECONDS:
             self._used_at = now
-            usage = self._resources.look(
+            usage = self._resources.measure(
                 {
                     "stages": [pid for pid in reading.pids.values() if pid],
                     "producers": [p.child.pid for p in self.producers if not p.gone],

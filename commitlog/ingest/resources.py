@@ -40,14 +40,14 @@ def private_bytes(pid: int) -> int:
 
 @dataclass
 class Resources:
-    """Remembers processes between looks, so that the CPU time of ended ones still counts."""
+    """Remembers processes between measurements, so that the CPU time of ended ones still counts."""
 
     pool: Path | None = None
     pool_bytes: int = 0
     _processes: dict[int, psutil.Process] = field(default_factory=dict)
     _cpu: dict[int, tuple[str, float, float]] = field(default_factory=dict)
 
-    def look(self, roots: Mapping[str, Iterable[int]]) -> dict[str, Usage]:
+    def measure(self, roots: Mapping[str, Iterable[int]]) -> dict[str, Usage]:
         """The usage of each group.
 
         `roots` names its processes; their descendants count with them.

@@ -12,7 +12,7 @@ from commitlog.errors import CorruptRecord, DamagedFile, DataLoss
 from commitlog.message import Message
 from commitlog.reading.log_walk import RecentSegments, Step
 from commitlog.reading.queue_bounds import record_of_entry
-from commitlog.reading.skipped_damage import LeftOut, LogError
+from commitlog.reading.skipped_damage import LogError, SkippedDamage
 from commitlog.reading.starting_point import QueueStarts, resolve
 from commitlog.reading.topic_index import LaneIndex
 from commitlog.record.layout import Buffer
@@ -33,7 +33,7 @@ class LaneCursor:
         self._index, self._topics, self._ignore_corrupt = index, topics, ignore_corrupt
         self.damage: LogError | None = None
         """The damage at which the last `read` stopped before the limit."""
-        self._left_out = LeftOut(f"lane {index.lane}")
+        self._skipped = SkippedDamage(f"lane {index.lane}")
         self._first: dict[str, int] = {}  # topic → the first queue offset to give out
         self._given: dict[str, int] = {}
         self._segments = RecentSegments(index.lane_directory, index.view.segment_bytes, index.view.channel)
@@ -104,11 +104,11 @@ class LaneCursor:
                 self.where, self.damage = piece.start, piece.error
                 return
             else:
-                self._left_out.add(piece.start, piece.error)
+                self._skipped.add(piece.start, piece.error)
                 self.where = piece.start if piece.is_open else piece.end
-        if self._left_out:
+        if self._skipped:
             self._begin_counting()
-            self._left_out.tell(self._missing())
+            self._skipped.tell(self._missing())
 
     def _messages(self, step: Step) -> Generator[Message, None, bool]:
         """The wanted messages of a step. Returns False if it stopped at damage."""
@@ -136,7 +136,7 @@ class LaneCursor:
                 if not self._ignore_corrupt:
                     self.where, self.damage = where, named
                     return False
-                self._left_out.add(where, named)
+                self._skipped.add(where, named)
                 continue
             if self._ignore_corrupt:
                 self._given[record.topic] = self._given.get(record.topic, 0) + 1
@@ -172,7 +172,7 @@ class QueueCursor:
         """The damage at which the last `read` stopped before the end."""
         known = index.queues[topic]
         self._name = f"{topic}, queue {index.lane}"
-        self._left_out = LeftOut(self._name)
+        self._skipped = SkippedDamage(self._name)
         self._lost = 0
         self._next = resolve(
             starts.of(topic, index.lane), known.first, known.end, partial(index.find_by_time, topic), where=self._name
@@ -208,7 +208,7 @@ class QueueCursor:
                 yield message
                 self.where = where + size
                 self._next += 1
-        self._left_out.tell(self._lost)
+        self._skipped.tell(self._lost)
 
     def _pass(self, error: LogError, upto: int) -> bool:
         """Leaves out the entries before `upto`, or returns False with the error in `damage`."""
@@ -216,7 +216,7 @@ class QueueCursor:
         if not self._ignore_corrupt:
             self.damage = error
             return False
-        self._left_out.add(self._next, error)
+        self._skipped.add(self._next, error)
         self._lost += upto - self._next
         self._next = upto
         return True

@@ -30,7 +30,7 @@ class RecordOf(Protocol):
     def __call__(self, offset: int, *, check_crc: bool = False) -> Record: ...
 
 
-def foreign_bounds(queue: ConsumeQueue, limits: LaneLimits, record: RecordOf) -> tuple[int, int]:
+def rocketmq_bounds(queue: ConsumeQueue, limits: LaneLimits, record: RecordOf) -> tuple[int, int]:
     """The first queue offset, and one past the last. Both are 0 if the queue is empty.
 
     Raises DamagedFile, OSError.

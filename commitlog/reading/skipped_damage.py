@@ -21,7 +21,7 @@ def with_way_out(error: LogError) -> LogError:
     return DamagedFile(f"{error}. {WAY_OUT}")
 
 
-class LeftOut:
+class SkippedDamage:
     """Counts the damaged places of a lane or queue that a reader passed over, and warns of them."""
 
     def __init__(self, where: str) -> None:

@@ -41,7 +41,7 @@ from commitlog.errors import CorruptRecord, DamagedFile, ReadingWarning
 from commitlog.reading.log_holes import Hole, LogHoles, walk_past
 from commitlog.reading.log_walk import RecentSegments, Step
 from commitlog.reading.queue_bounds import NamedQueue, QueueBounds, record_of_entry
-from commitlog.reading.rocketmq_bounds import foreign_bounds
+from commitlog.reading.rocketmq_bounds import rocketmq_bounds
 from commitlog.reading.view import LaneLimits, LogView
 from commitlog.record.layout import RECORD_BYTES_MIN, Buffer
 from commitlog.record.record import Record
@@ -272,7 +272,7 @@ class LaneIndex:
         with self.queue(topic) as queue:
             try:
                 if self.view.one_log:
-                    return foreign_bounds(queue, limits, partial(self._record_of, topic, queue))
+                    return rocketmq_bounds(queue, limits, partial(self._record_of, topic, queue))
                 first, end = QueueBounds(queue, limits.first, limits.dispatched).find()
                 for offset in {first, end - 1} if first < end else ():
                     self._check_entry(topic, queue, offset)

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from commitlog.record.bodies import Bodies
 from commitlog.record.byte_ranges import Ints, crcs_of_rows
 from commitlog.record.crc import CRC_MASK, crc32, five_digits
 from commitlog.record.layout import CRC_PROPERTY, CRC_PROPERTY_BYTES, CRC_PROPERTY_END, CRC_PROPERTY_START, head_dtype
 from commitlog.record.record import RecordEncoder
-from commitlog.record.values import Bodies
 
 _BLOCK_BYTES = 256 * 1024
 """Records are made in blocks of about this size, which stay in the second-level cache."""

@@ -30,7 +30,7 @@ WRITE_EVERY_NS = 1_000_000_000
 log = logging.getLogger(__name__)
 
 
-class Registration:
+class HeldReaderName:
     """Holds the reader's name until `close`.
 
     Making one raises ReaderInUse, or ReaderError (this process may only read the store).

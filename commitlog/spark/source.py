@@ -45,7 +45,7 @@ from commitlog.spark.options import (
     parse_options,
 )
 from commitlog.spark.planning import share_out
-from commitlog.spark.reader_name import Registration
+from commitlog.spark.reader_name import HeldReaderName
 from commitlog.spark.resolving import QueueKey, Resolver, beyond_end, data_loss, gone
 from commitlog.spark.rows.schema import check_schema, schema_of
 from commitlog.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
@@ -157,7 +157,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.options, self.schema = options, schema
         self._index: TopicIndex | None = None
-        self._registration: Registration | None = None
+        self._held_name: HeldReaderName | None = None
         self._target: dict[QueueKey, int] | None = None
         self._last_batch_ns: int | None = None
         self._idle_at: Mapping[str, Any] | None = None
@@ -171,9 +171,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._index is None:
             view = StoreView(self.options.path)
             name = self.options.reader_name
-            if name is not None and self._registration is None:
+            if name is not None and self._held_name is None:
                 try:
-                    self._registration = Registration(self.options.path, name, self.options.subscription)
+                    self._held_name = HeldReaderName(self.options.path, name, self.options.subscription)
                 except CommitLogError:
                     view.close()
                     raise
@@ -205,8 +205,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         offset = StreamOffset.from_json(start)
         offset.check_store(resolver.index.view.store_id, self.options.path)
-        if self._registration is not None:
-            self._registration.move(offset.store, offset.ends, resolver.index.topics())
+        if self._held_name is not None:
+            self._held_name.move(offset.store, offset.ends, resolver.index.topics())
         queues = resolver.queues()
         ends = self._reachable(offset, queues)
         backlog = {key: max(end - self._begin(offset, key, queues[key]), 0) for key, end in ends.items()}
@@ -237,8 +237,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         A query with AvailableNow is about to end then, and nobody calls its `stop`.
         """
-        if self._registration is not None:
-            self._registration.write(now=self._target is not None)
+        if self._held_name is not None:
+            self._held_name.write(now=self._target is not None)
 
     def _done(self, offset: StreamOffset, key: QueueKey, queue: QueueRange) -> int:
         """How far the query is in a queue.
@@ -347,9 +347,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
 
     def stop(self) -> None:
-        if self._registration is not None:
-            self._registration.close()
-            self._registration = None
+        if self._held_name is not None:
+            self._held_name.close()
+            self._held_name = None
         if self._index is not None:
             self._index.view.close()
             self._index = None

@@ -13,9 +13,9 @@ import pytest
 
 from commitlog.errors import IllegalTopic, PropertiesTooLarge, RecordError
 from commitlog.record.batch import batch_size, encode_batch
+from commitlog.record.bodies import Bodies
 from commitlog.record.host import Host
 from commitlog.record.record import RecordEncoder
-from commitlog.record.values import Bodies
 
 RANDOM = random.Random(7)
 BODIES: dict[str, list[bytes]] = {

@@ -1,4 +1,7 @@
-"""The bodies of a batch: a sequence of bytes, a 2-D numpy array or an Arrow binary array."""
+"""The bodies of a batch: a sequence of bytes, a 2-D numpy array or an Arrow binary array.
+
+A body is the field BODY of RocketMQ's record, so this room says body where the user says value.
+"""
 
 from __future__ import annotations
 
