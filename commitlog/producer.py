@@ -223,7 +223,7 @@ class Producer:
                 check_topic(topic)  # one that can't be looked up
             raise
         if words[self._sleep_at] != self._seen:
-            self._attend(end)
+            self._answer_changed_word(end)
         if self._sync and wait:
             return self._progress.wait_put(Receipt((self._progress, topic, offset, where, end)))
         return Receipt((self._progress, topic, offset, where, end))
@@ -292,7 +292,7 @@ class Producer:
                 check_topic(topic)  # one that can't be looked up
             raise
         if words[self._sleep_at] != self._seen:
-            self._attend(end)
+            self._answer_changed_word(end)
         receipt = BatchReceipt((self._progress, topic, offset, where, end, places))
         return self._progress.wait_put(receipt) if self._sync and wait else receipt
 
@@ -408,7 +408,7 @@ class Producer:
         """What happened in its lane since the store was started, by earlier producers too."""
         return lane_statistics(self._attachment.control, self.lane)
 
-    def _attend(self, end: int) -> None:
+    def _answer_changed_word(self, end: int) -> None:
         """Answers a change of the word that `send` looks at.
 
         The committer went to sleep: this wakes it. Another thread waits for its turn: this gives

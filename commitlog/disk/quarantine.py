@@ -253,7 +253,7 @@ def _pieces_with_data(channel: FileChannel, fd: int, start: int, end: int) -> It
         start += COPY_BYTES
 
 
-def write_again(
+def rewrite_log(
     lane_directory: LaneDirectory,
     segment_bytes: int,
     begin: int,
@@ -272,12 +272,12 @@ def write_again(
         start = segment_start(where, segment_bytes)
         stop = min(end, start + segment_bytes)
         if os.path.isfile(lane_directory.segment_path(start)):
-            _write_segment_again(lane_directory.segment_path(start), start, where, stop, channel)
+            _rewrite_segment(lane_directory.segment_path(start), start, where, stop, channel)
         where = stop
         tell(where)
 
 
-def _write_segment_again(path: Path, start: int, begin: int, end: int, channel: FileChannel) -> None:
+def _rewrite_segment(path: Path, start: int, begin: int, end: int, channel: FileChannel) -> None:
     with channel.opened(path, write=True) as fd:
         for at in range(begin, end, COPY_BYTES):
             data = channel.pread(fd, min(COPY_BYTES, end - at), at - start)

@@ -32,7 +32,7 @@ from commitlog.disk.consume_queue import FILE_BYTES
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import try_file
 from commitlog.disk.mapped_file_queue import MappedFileQueue
-from commitlog.disk.quarantine import Cut, Quarantine, write_again
+from commitlog.disk.quarantine import Cut, Quarantine, rewrite_log
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import DamagedFile, RecoveryError
 from commitlog.opening import Report
@@ -180,7 +180,7 @@ class _Recovery:
         self._cut(log, walked)
         if walked.end > flushed:
             kept_from = flushed - flushed % _PAGE_BYTES
-            write_again(self.lane_directory, self.size, kept_from, walked.end, self.channel, self._progress)
+            rewrite_log(self.lane_directory, self.size, kept_from, walked.end, self.channel, self._progress)
         self.channel.sync_directory(self.lane_directory.commitlog)
         for finding in (*self.queue_repair.cut(walked.end), *self.queue_repair.trim()):
             self._find(finding)
