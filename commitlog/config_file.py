@@ -45,7 +45,7 @@ def load_config(source: str | Path | Mapping[str, Any] | Config | None) -> Confi
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source}: is no valid TOML: {error}") from error
+        raise ConfigError(f"{source}: not valid TOML: {error}") from error
     return _validated(values, str(source))
 
 

@@ -106,7 +106,7 @@ class UnsafePath(CommitLogError):
 class IllegalArgument(CommitLogError, TypeError, ValueError):
     """A call was given an argument of a wrong type or value. Nothing was done.
 
-    It is a TypeError and a ValueError as well, so whoever catches Python's own errors catches it.
+    It is a TypeError and a ValueError as well, so code that catches Python's own errors catches it.
     """
 
 

@@ -27,7 +27,7 @@ def printable(text: str) -> str:
 def to_json(values: Any, indent: int | None = None) -> bytes:
     """JSON of plain values.
 
-    The odd bytes of a name that is no UTF-8 are written out, byte 255 as \\udcff. Otherwise only
+    The odd bytes of a name that is not UTF-8 are written out, byte 255 as \\udcff. Otherwise only
     Python's own parser would take it.
     """
     text = json.dumps(values, ensure_ascii=False, indent=indent)

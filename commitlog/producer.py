@@ -297,7 +297,7 @@ class Producer:
         return self._progress.wait_put(receipt) if self._sync and wait else receipt
 
     def last(self, topic: str) -> Message | None:
-        """The last accepted message of a topic in this producer's lane, whoever sent it.
+        """The last accepted message of a topic in this producer's lane, from any producer.
 
         None means that there was no such message yet, or that retention has deleted it. A program
         that numbers its messages finds here where it goes on after a crash. Each lane has a last
@@ -372,7 +372,7 @@ class Producer:
             raise ConcurrentUse(f"lane {self.lane}: the program ends while another thread is inside this producer")
 
     def _ask(self) -> None:
-        """Makes the next call that sends look up, and give way."""
+        """Makes the next call that sends take its slow path, where it gives way to the others."""
         self._seen = -1
 
     def _learn_published(self) -> None:

@@ -445,7 +445,7 @@ def _topics(given: str | Collection[str] | None) -> set[str] | None:
         return None
     try:
         names = {given} if isinstance(given, str) else set(given)
-    except TypeError:  # it can't be iterated over, or has items that are no names
+    except TypeError:  # it can't be iterated over, or has items that are not names
         names = {""}
     if not names or not all(isinstance(name, str) and name for name in names):
         raise IllegalTopic(f"topic is a topic's name, several or None for all, not {given!r:.80}")

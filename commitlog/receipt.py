@@ -57,7 +57,7 @@ def _field(name: str) -> Any:
 
 
 def _refuse(self: object, *_: object) -> NoReturn:
-    raise TypeError(f"a {type(self).__name__} is no sequence: it has attributes (topic, partition, offset, …)")
+    raise TypeError(f"a {type(self).__name__} is not a sequence: it has attributes (topic, partition, offset, …)")
 
 
 def _absent(self: object) -> NoReturn:

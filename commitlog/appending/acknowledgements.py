@@ -131,7 +131,7 @@ class _Waiters:
 
     @property
     def _most(self) -> int:
-        """The longest length of a queue; a longer one drops the waiters that were told."""
+        """How long a queue may become. A longer one drops the waiters that were told."""
         return 2 * self.outstanding + _TIDY_ABOVE
 
     def _turn_out(self, waiter: _Waiter) -> _Tell | None:

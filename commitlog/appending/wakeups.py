@@ -71,7 +71,7 @@ def _bind(socket: zmq.Socket[bytes], directory: Path, name: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         facts = os.lstat(path)
         if not stat.S_ISSOCK(facts.st_mode) or facts.st_uid != os.geteuid():
-            raise UnsafePath(f"{path} is there and is no socket of this user; remove it")
+            raise UnsafePath(f"{path} is there and is not a socket of this user; remove it")
         os.unlink(path)
     socket.bind(_address(directory, name))
     os.chmod(path, 0o600)  # its mode depends on the umask; meanwhile the directory lets nobody else in

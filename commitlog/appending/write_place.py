@@ -153,7 +153,7 @@ class WritePlace:
             return row[Lane.ALLOCATED] > start and row[Lane.OPENED] > start
 
         def served_others() -> int:
-            """How many segments the allocator has made, while this one is not among them."""
+            """How many segments the allocator has made; −1 once it has made this one."""
             return allocator_row[Stage.ACTIONS] if row[Lane.ALLOCATED] <= start else -1
 
         if not is_ready():

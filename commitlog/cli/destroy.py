@@ -1,6 +1,6 @@
 """`commitlog destroy STORE`: removes a stopped store and its pool.
 
-Of a store that is gone already it removes the pool.
+It removes the pool of a store that is gone already.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def profile(
     """Show where the time of STAGE goes: flame graph (py-spy), system calls, Python, counters.
 
     With --store it attaches to the stage of a running store, which slows that down a little.
-    Without, the stage works on prepared input with no other process beside it.
+    Without it, the stage works on prepared input with no other process beside it.
     """
     from commitlog.disk.file_channel import DISK
     from commitlog.inspecting.flame_graph import flame_graph

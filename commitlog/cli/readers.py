@@ -1,4 +1,4 @@
-"""`commitlog readers STORE`: shows the readers with a name and where they are; moves, drops one."""
+"""`commitlog readers STORE`: shows named readers and where they are; moves or drops one."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class ConsumeQueue:
             except FileNotFoundError as error:
                 raise _FileGone from error
             if size % ENTRY_BYTES or start % (size or 1):
-                raise DamagedFile(f"{path}: {size:,} bytes is no consume queue file's size")
+                raise DamagedFile(f"{path}: {size:,} bytes is not the size of a consume queue file")
             if size:
                 return size
         return 0

@@ -133,7 +133,7 @@ class FileChannel:
         """Returns once the data is on the device.
 
         After an error the kernel counts the pages as clean, although they are not on the device.
-        The next call would succeed, so whoever meets an error writes the data again.
+        The next call would succeed. So a caller that meets an error writes the data again.
         """
         os.fdatasync(fd)
 

@@ -145,7 +145,7 @@ def new_store_id() -> str:
 def checked_path(path: str | os.PathLike[str]) -> Path:
     """The absolute path that a user gave.
 
-    Raises IllegalArgument for a value that is no path, and StoreRefused for one that can't be a
+    Raises IllegalArgument for a value that is not a path, and StoreRefused for one that can't be a
     file name.
     """
     try:
@@ -154,7 +154,7 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
         raise IllegalArgument(f"a path is a str or a pathlib.Path, not {type(path).__name__}") from None
     except UnicodeEncodeError:
         raise StoreRefused(
-            f"{str(path)!a}: half a surrogate pair is no character of a path; check where it comes from"
+            f"{str(path)!a}: half a surrogate pair is not a character of a path; check where it comes from"
         ) from None
     if b"\0" in name:
         raise StoreRefused(f"{str(path)!a}: a path has no NUL in it; check where it comes from")

@@ -82,7 +82,7 @@ class ProducerCount:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`text` is "exactly once" or names what is wrong."""
+    """How a run ended: `text` is "exactly once" or names what is wrong."""
 
     text: str
     rows: int

@@ -91,7 +91,7 @@ class QueueCheck:
     def reach(self, table: RecordTable, start: int) -> bool:
         """Whether the queues reach up to the records of a table from index `start` on.
 
-        Of each topic only the first record is looked at.
+        It looks at the first record of each topic only.
         """
         if self._reached.issuperset(table.topics):
             return True

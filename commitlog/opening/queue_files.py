@@ -156,8 +156,8 @@ class QueueFiles:
     def _parts(self, queue: ConsumeQueue, starts: list[int]) -> Iterator[tuple[int, Entries]]:
         """The entries of these files, some at a time, with the queue offset of the first.
 
-        The rest of a file is a hole where the file has no more blocks on the disk than the part
-        that was read takes. A hole is not read.
+        The part that was read may take all blocks that the file has on the disk. Then the rest of
+        the file is a hole, which is not read.
         """
         per_file = self.file_bytes // ENTRY_BYTES
         for start in starts:

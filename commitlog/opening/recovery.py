@@ -11,7 +11,7 @@ It finds the end of the log, cuts a torn tail off, and reports damage.
 Flushed bytes are never cut. So a record that readers have seen keeps its place, and its offset
 never names another record later. In a lane without `abort` all of the log was flushed: it was
 stopped properly, by us or by a RocketMQ. The log is walked from the recorded `dispatched` on.
-Without a record of positions it is walked from its first segment on.
+Where no positions are recorded, it is walked from its first segment on.
 
 Every step may be repeated. A recovery that was killed anywhere and is started again ends the same.
 On a sound lane it changes no byte.
@@ -106,7 +106,7 @@ def recover_lane(
 def _prepare_directories(lane_directory: LaneDirectory, channel: FileChannel) -> None:
     for path in (lane_directory.commitlog, lane_directory.consumequeue, lane_directory.tmp):
         if os.path.lexists(path) and not path.is_dir():
-            raise RecoveryError(f"{path} is no directory; move it away, then start again")
+            raise RecoveryError(f"{path} is not a directory; move it away, then start again")
         channel.create_directory(path, below=lane_directory.path)
     # the process that made a name may have been killed before it synced the name
     for directory in (lane_directory.path, lane_directory.path.parent):

@@ -91,7 +91,7 @@ def stray_pools(clock: Clock = SYSTEM_CLOCK) -> list[StrayPool]:
 
 
 def is_in_use(store: Path, clock: Clock = SYSTEM_CLOCK) -> bool:
-    """Whether a pool of a store that is gone may still have a process: then it is no stray yet."""
+    """Whether a pool of a store that is gone may still have a process: it is not a stray yet."""
     for directory, owner in _pools():
         with contextlib.suppress(OSError, RegionError):
             if owner == store and not _names(store, directory):

@@ -26,7 +26,7 @@ NOTHING_YET = Message("", -1, -1, None, b"", {}, None, -1, -1, -1, "", {})
 class LaneCursor:
     """Where a reader is in one lane: `where` is an offset of the log.
 
-    Of each topic it gives out the messages from a queue offset on.
+    It gives out the messages of each topic from a queue offset on.
     """
 
     def __init__(self, index: LaneIndex, topics: set[str] | None, starts: QueueStarts, ignore_corrupt: bool) -> None:

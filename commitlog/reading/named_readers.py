@@ -24,8 +24,8 @@ more than it needs until its query runs again.)
 A file may hold nonsense, so it is checked. If a file can't be believed, everything is kept: that
 costs space, and harms no other reader and no stage.
 
-Beside it is `<name>.lock`. Whoever reads under the name holds it locked; the kernel frees it when
-that process dies.
+Beside it is `<name>.lock`. The process that reads under the name holds it locked. The kernel frees
+the lock when that process dies.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class NamedReaders:
         try:
             if self._take(lock, name, path):
                 return lock
-        except BaseException:  # whoever keeps the error would keep the lock
+        except BaseException:  # a caller that keeps the error would keep the lock
             lock.close()
             raise
         lock.close()
@@ -254,7 +254,7 @@ class NamedReaders:
 def check_name(name: str) -> None:
     """Raises ReaderError for a text that can't be the name of a reader."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ReaderError(f"{name!r} is no reader's name: letters, digits, _ . and -, 100 at most, not . or - first")
+        raise ReaderError(f"{name!r} is not a reader's name: letters, digits, _ . and -, 100 at most, not . or - first")
 
 
 def _to_json(reader: NamedReader) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Where a consume queue of a RocketMQ begins and ends, even with damaged entries or records.
 
 Its log belongs to all queues and can't be walked instead, so only the entries say what exists.
-Entries that are damaged, or name damaged records, are within the bounds: whoever reads them meets
-them one by one.
+Entries that are damaged, or name damaged records, are within the bounds: readers meet them one by
+one.
 """
 
 from __future__ import annotations

@@ -129,9 +129,7 @@ def offsets_by_queue(value: Mapping[str, object], smallest: int = EARLIEST_OFFSE
 
 
 def parse_start(text: str | int, *, offsets: bool = True) -> Start:
-    """Reads a start.
-
-    A time without a zone is local time.
+    """Reads a start. A time without a zone is local time.
 
     `offsets` says whether a plain number is allowed as an offset. Raises BadStart, which lists what
     is allowed.
@@ -152,7 +150,7 @@ def parse_start(text: str | int, *, offsets: bool = True) -> Start:
         with suppress(ValueError, OverflowError):
             return Start("time", max(int(datetime.fromisoformat(text).timestamp() * 1000), 0))
     also = " or an offset such as 42" if offsets else ' or JSON such as {"orders": {"0": 42, "1": -2}}'
-    raise BadStart(f"{text!r} is no start; give {ALLOWED},{also}")
+    raise BadStart(f"{text!r} is not a start; give {ALLOWED},{also}")
 
 
 def resolve(start: Start, first: int, end: int, find_by_time: Callable[[int], int | None], *, where: str = "") -> int:

@@ -13,10 +13,10 @@ Consume queues are an index, and an index may be damaged. So no entry is believe
 - The walk must go on where the ends are.
 
 If anything is wrong, the lane is walked from its first record, with a ReadingWarning. A damaged
-entry between the ends is found by whoever reads its record: each reader checks what it gets.
+entry between the ends is found when its record is read: each reader checks what it gets.
 
 The log may be damaged too. A hole in it (log_holes.py) hides only what was in it: the walk goes on
-behind the hole, and whoever reads the records meets it.
+behind the hole, and readers of the records meet it.
 
 An object lives as long as its reader and remembers how far it has walked. So asking again costs
 next to nothing while nothing has moved. It is not for use by several threads.
@@ -143,7 +143,7 @@ class LaneIndex:
         self.limit, self.first, self._walked_to, self._indexed_to = 0, -1, -1, 0
 
     def _distrust(self, reason: str) -> None:
-        """From now on walks the log for everything: that needs no consume queue."""
+        """Walks the log for everything from now on: that needs no consume queue."""
         warnings.warn(
             f"lane {self.lane}: {reason}: the consume queues are passed over and the whole log is walked, which is slow; "
             f"`commitlog run` on {self.view.path} builds them anew",

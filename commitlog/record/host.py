@@ -21,7 +21,7 @@ class Host(NamedTuple):
         try:
             return cls(socket.inet_pton(socket.AF_INET6 if ":" in text else socket.AF_INET, text), port)
         except OSError:
-            raise RecordError(f"{text!r} is no IPv4 or IPv6 address") from None
+            raise RecordError(f"{text!r} is not an IPv4 or IPv6 address") from None
 
     @classmethod
     def decode(cls, data: bytes) -> Host:

@@ -256,11 +256,11 @@ def topic_fault(topic: bytes) -> str | None:
     if not topic or len(topic) > TOPIC_BYTES_MAX:
         return f"topic of {len(topic)} bytes"
     if b"/" in topic or b"\0" in topic or topic in (b".", b".."):
-        return f"topic {topic!r} is no name"
+        return f"topic {topic!r} is not a name"
     try:
         topic.decode()
     except UnicodeDecodeError:
-        return "topic is no UTF-8"
+        return "topic is not UTF-8"
     return None
 
 
@@ -294,7 +294,7 @@ def decode(
 
 
 class _Fault(Exception):
-    """The reason why bytes are no record. The caller adds the offset."""
+    """The reason why bytes are not a record. The caller adds the offset."""
 
 
 def _decode(

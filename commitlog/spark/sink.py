@@ -220,7 +220,7 @@ class _Rows:
             return [self._options.topic], None
         column = _as_binary(columns["topic"])
         if column.null_count:
-            raise IllegalTopic("column topic: null is no topic; give option topic, which all rows then get")
+            raise IllegalTopic("column topic: null is not a topic; give option topic, which all rows then get")
         encoded = column.dictionary_encode()
         names = [name.decode(errors="replace") for name in encoded.dictionary.to_pylist()]
         for name in names:
@@ -336,7 +336,7 @@ def _text(data: bytes, column: str) -> str:
         return data.decode()
     except UnicodeDecodeError:
         raise IllegalProperty(
-            f"column {column}: {_shown(data)} is no UTF-8, which keys and headers must be; use hex() or base64()"
+            f"column {column}: {_shown(data)} is not UTF-8, which keys and headers must be; use hex() or base64()"
         ) from None
 
 

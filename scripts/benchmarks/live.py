@@ -216,7 +216,7 @@ def _kafka(session: Any, broker: kafka_broker.Broker) -> Iterator[Live]:
 
 @contextlib.contextmanager
 def _socket(session: Any) -> Iterator[Live]:
-    """Sends lines to whoever connects; without a connection it sends nothing."""
+    """Sends lines to each client that connects; without a connection it sends nothing."""
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         server.setblocking(False)

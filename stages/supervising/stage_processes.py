@@ -80,7 +80,7 @@ class StageProcesses:
     # ---- starting -------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts all of them, and waits until each turns its rounds.
+        """Starts all stages, and waits until each of them works.
 
         Raises OSError, and StageFailed with the last line of a stage's log.
         """

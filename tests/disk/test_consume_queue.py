@@ -214,7 +214,7 @@ def test_a_file_of_another_size(queue: ConsumeQueue, directory: Path, size: int)
 def test_a_first_file_that_is_no_queues(directory: Path) -> None:
     directory.mkdir(parents=True)
     (directory / f"{0:020d}").write_bytes(bytes(30))
-    with pytest.raises(DamagedFile, match="no consume queue"):
+    with pytest.raises(DamagedFile, match="not the size of a consume queue"):
         ConsumeQueue(directory).end()
 
 

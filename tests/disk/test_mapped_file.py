@@ -59,7 +59,7 @@ def test_unlinked_while_mapped(path: Path) -> None:
 
 
 def test_a_view_in_use_keeps_the_mapping(path: Path) -> None:
-    """Python unmaps nothing that is in use: whoever holds a view can finish."""
+    """Python unmaps nothing that is in use: a caller that holds a view can finish."""
     mapped = MappedFile(path, 8192, 4096)
     part = mapped.view[:5]
     assert not mapped.close()

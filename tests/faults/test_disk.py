@@ -61,7 +61,7 @@ class Sender:
         return receipt
 
     def is_told(self, name: str, receipt: commitlog.Receipt) -> None:
-        """Whoever waits gets the name of the fault instead of a timeout.
+        """A caller that waits gets the name of the fault instead of a timeout.
 
         Nothing counts as flushed that is not durable.
         """

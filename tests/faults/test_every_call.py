@@ -1,6 +1,6 @@
 """Every call, every error, every role.
 
-Whoever is refused goes on when the fault heals, or ends with an error that has a name.
+A process that is refused goes on when the fault heals, or ends with an error that has a name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Retention deletes between any two looks at the files: whoever merely raced it looks again.
+"""Retention deletes between any two looks at the files: a reader that merely raced it looks again.
 
 The stages live in the test's process, so a deletion happens exactly before the nth call that
 touches a lane's files. Nobody ever gets a bare OSError, a warning that blames the consume queues,

@@ -131,7 +131,7 @@ def test_a_lane_that_can_not_be_looked_into_is_named(tmp_path: Path) -> None:
     lanes = killed_lanes(tmp_path / "store")
     shutil.rmtree(lanes[3].directory.commitlog)
     lanes[3].directory.commitlog.write_bytes(b"x")
-    with pytest.raises(RecoveryError, match="is no directory"):
+    with pytest.raises(RecoveryError, match="is not a directory"):
         recover(lanes)
 
 

@@ -154,7 +154,7 @@ DAMAGES = [
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("deleted", [0, 2])
 def test_nothing_is_missing(lane: HandMadeLane, damage: Callable[[HandMadeLane], None], deleted: int) -> None:
-    """Also after retention. Whoever reads is told, once a reader."""
+    """Also after retention. Each reader is told, once."""
     if deleted:
         lane.forget_before(deleted)
     damage(lane)
@@ -249,7 +249,7 @@ def test_it_is_said_once_on_the_command_line(lane: HandMadeLane) -> None:
 
 @pytest.mark.parametrize("command", ["cat", "stat"])
 def test_lost_positions_are_not_an_empty_store(lane: HandMadeLane, command: str) -> None:
-    """Whoever reads is told how to get at what is there; and then it is there."""
+    """The reader is told how to get at what is there; and then it is there."""
     lane.store.directory.lane_directory(0).positions_file.unlink()
     with pytest.warns(ReadingWarning, match="commitlog run"), Reader(lane.store.path) as reader:
         assert list(reader) == []

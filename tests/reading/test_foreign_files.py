@@ -19,7 +19,7 @@ from tests.builders.made_lane import SEGMENT, make_lane
 
 SENT = 20
 NAMES = {
-    "no UTF-8": b"\xff\xfe.txt",
+    "not UTF-8": b"\xff\xfe.txt",
     "another script's digits": ("\u0660" * 20).encode(),
     "digits, but not twenty": b"20261121",
 }

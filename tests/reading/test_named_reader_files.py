@@ -75,7 +75,7 @@ def test_what_is_saved_is_loaded(store: HandMadeStore) -> None:
 
 @pytest.mark.parametrize("name", ["", ".a", "-a", "a/b", "a b", "x" * 101, "é"])
 def test_names_are_names_of_files(store: HandMadeStore, name: str) -> None:
-    with pytest.raises(ReaderError, match="no reader's name"):
+    with pytest.raises(ReaderError, match="is not a reader's name"):
         NamedReaders(store.directory).hold(name)
 
 
@@ -153,7 +153,7 @@ def test_an_error_keeps_no_name(store: HandMadeStore) -> None:
 
 
 def test_a_name_that_was_removed_is_held_by_one_again(store: HandMadeStore) -> None:
-    """The lock file goes with the reader; whoever had opened the old one does not hold the name."""
+    """The lock file goes with the reader; a process that had the old one open does not hold it."""
     readers = NamedReaders(store.directory)
     register(store, "billing", {"orders": {}})
     readers.let_go(readers.hold("billing"))
@@ -278,7 +278,7 @@ def test_seek_moves_a_reader(named: HandMadeStore, to: str, offsets: dict[int, i
     ("name", "to", "error", "text"),
     [
         ("biling", "earliest", ReaderError, "no reader 'biling'; there are billing"),
-        ("billing", "whenever", BadStart, "is no start"),
+        ("billing", "whenever", BadStart, "is not a start"),
         ("billing", "101", OffsetOutOfRange, "outside"),
         ("billing", '{"orders": {"0": 101}}', OffsetOutOfRange, "outside"),
         ("billing", '{"orders": {"5": 1}}', OffsetOutOfRange, "no messages, or is not read"),

@@ -217,7 +217,7 @@ def test_wrong_options_are_errors_of_ours(store: HandMadeStore, options: dict[st
 @pytest.mark.parametrize("name", ["", "../x", "a b", 5, b"billing"])
 def test_names_are_names_of_files(store: HandMadeStore, name: Any) -> None:
     """What could be no file, or a file elsewhere, is refused."""
-    with pytest.raises(ReaderError, match="no reader's name"):
+    with pytest.raises(ReaderError, match="is not a reader's name"):
         billing(store, name=name)
 
 

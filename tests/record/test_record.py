@@ -178,7 +178,7 @@ class TestRefused:
             encoder().encode(b"t", Huge(), b"", 0, 0, 1, 2)
 
     def test_hosts(self) -> None:
-        with pytest.raises(RecordError, match="no IPv4 or IPv6"):
+        with pytest.raises(RecordError, match="is not an IPv4 or IPv6"):
             Host.of("example.org", 1)
         with pytest.raises(RecordError, match="4 or 16 bytes"):
             encoder(born=Host(b"123", 5))

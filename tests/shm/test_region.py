@@ -60,7 +60,7 @@ def test_links_and_empty_files_are_not_attached(shm_root: Path, tmp_path: Path) 
 
 
 def test_a_region_knows_that_it_was_unlinked(shm_root: Path) -> None:
-    """Its memory stays usable; whoever comes next can't find it."""
+    """Its memory stays usable; a process that comes later can't find it."""
     region = Region.create(shm_root / "x", 4096)
     assert not region.is_unlinked()
     os.unlink(shm_root / "x")
@@ -115,7 +115,7 @@ def test_lane_rows_do_not_overlap(shm_root: Path, tmp_path: Path) -> None:
 
 
 def test_a_row_is_part_of_the_words(shm_root: Path, tmp_path: Path) -> None:
-    """A row shows the words of its lane or stage only; `close` ends it, whoever keeps it."""
+    """A row shows the words of its lane or stage only; `close` ends it, even if it is kept."""
     control = ControlRegion.create(shm_root, STORE_ID, tmp_path)
     row, stage_row = control.row(127), control.stage_row("dispatcher")
     row[Lane.WROTE], stage_row[Stage.PID] = 7, 8

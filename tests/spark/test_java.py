@@ -90,7 +90,7 @@ def test_none_is_an_error_of_one_line_with_the_way_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("modular", [True, False])
 def test_the_launcher_drops_one_argument_and_keeps_all_others(tmp_path: Path, modular: bool) -> None:
-    """Once: whoever asks for the module again gets it."""
+    """It drops it once: a user who asks for the module again gets it."""
     module = "--add-modules=jdk.incubator.vector"
     found = java.find_java(
         environment(tmp_path, JAVA_HOME=str(install(tmp_path / "it's a home", "17", modular=modular)))

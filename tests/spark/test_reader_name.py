@@ -56,7 +56,7 @@ def test_only_a_stream_has_one(store: HandMadeStore) -> None:
     made = source(store)
     with pytest.raises(OptionError, match="option readerName: a batch has no position"):
         made.reader(made.schema())
-    with pytest.raises(OptionError, match=r"option readerName: '\.\./x' is no reader's name"):
+    with pytest.raises(OptionError, match=r"option readerName: '\.\./x' is not a reader's name"):
         source(store, readerName="../x")
 
 

@@ -147,7 +147,7 @@ def test_rows_that_cannot_be_stored(store: commitlog.Store) -> None:
         ({"value": ["x"], "partition": pa.array([3], pa.int32())}, RecordError, "^column partition: 3 can't be asked"),
         ({"value": ["x"], "key": [""]}, IllegalProperty, "^column key: b''"),
         ({"value": ["x"], "key": ["a\x01b"]}, IllegalProperty, r"^column key: 'a\\x01b': key: 0x01"),
-        ({"value": ["x"], "key": NO_UTF8}, IllegalProperty, r"^column key: b'\\xff\\xfe' is no UTF-8"),
+        ({"value": ["x"], "key": NO_UTF8}, IllegalProperty, r"^column key: b'\\xff\\xfe' is not UTF-8"),
         (
             {"value": ["x"], "key": ["k" * 40_000]},
             PropertiesTooLarge,
@@ -161,7 +161,7 @@ def test_rows_that_cannot_be_stored(store: commitlog.Store) -> None:
         (
             {"value": ["x"], "headers": headers(("h", b"\xff"))},
             IllegalProperty,
-            r"^column headers: b'\\xff' is no UTF-8",
+            r"^column headers: b'\\xff' is not UTF-8",
         ),
         ({"value": ["x"], "headers": headers(("", b"x"))}, IllegalProperty, "^column headers: b''"),
         ({"value": ["x"], "headers": headers(("h", None))}, IllegalProperty, r"^column headers: \(b'h', None\): null"),

@@ -203,7 +203,7 @@ def test_the_owner_hears_why_a_start_failed_whatever_comes_after(
 
 
 def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path, shm_root: Path) -> None:
-    """By whoever would write to it; one that is made here is closed whatever the umask."""
+    """Store and producer refuse it. A directory that is made here is closed, whatever the umask."""
     path = tmp_path / "store"
     umask = os.umask(0)
     try:

@@ -71,7 +71,7 @@ UNBELIEVABLE: dict[str, Callable[[str], bytes]] = {
     "lanes that are text": lambda store: position(store, lanes="12"),
     "members of none": lambda store: position(store, members=[0, 0]),
     "members of floats": lambda store: position(store, members=[0.0, 2.0]),
-    "no UTF-8": lambda store: b'{"store":"\xff"}',
+    "not UTF-8": lambda store: b'{"store":"\xff"}',
     "half a surrogate": lambda store: position(store).replace(b'"bad"', b'"\\ud800"') + b"x",
     "nested": lambda store: nested(5_000),
     "nested a little less": lambda store: nested(900),
