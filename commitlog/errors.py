@@ -259,9 +259,9 @@ class QuotaExceeded(DiskError):
 
 
 class DiskInputOutput(DiskError):
-    """EIO: the device failed to write or to sync."""
+    """EIO: the device failed to read, to write or to sync."""
 
-    hint = "the device failed; the data is still in the pool and is written again"
+    hint = "the device failed, see the kernel's log; a write from the pool is repeated until it succeeds"
 
 
 class AllocateTimeout(DiskError):
@@ -282,9 +282,9 @@ class LaneDamaged(DiskError):
 
 
 class PoolUnlinked(DiskError):
-    """Somebody removed files of the pool, or segments, while the store ran."""
+    """ENOENT: somebody removed files of the store: of its pool, or segments."""
 
-    hint = "files of the running store were removed (RemoveIPC, a cleaner): stop it, put them back, start it again"
+    hint = "files of the store were removed (by hand, a cleaner): stop it if it runs, put them back, start it again"
 
 
 class NotEnoughDescriptors(DiskError):

@@ -45,7 +45,7 @@ def test_who_waits_is_told(level: str, tmp_path: Path) -> None:
             receipt = producer.send("t", b"after")  # with SYNC_FLUSH it is this that waits
             producer.flush(60) if level == "flush" else receipt.wait("flushed", 60)
 
-        with pytest.raises(errors.PoolUnlinked, match=r"files of the running store were removed.*put them back"):
+        with pytest.raises(errors.PoolUnlinked, match=r"files of the store were removed.*put them back"):
             send()
         assert producer._lease.row[Lane.FLUSHED] == flushed
         assert other.send("t", b"x").wait("flushed", 60).name == "PUT_OK"
