@@ -351,6 +351,11 @@ FAULT_BY_ERRNO: dict[int, type[DiskError]] = {
 }
 
 
+def how_to_install(extra: str, *packages: str) -> str:
+    """The way out where packages are missing, in a checkout and in an installed release alike."""
+    return f"`pip install {' '.join(packages)}` (of the extra pyspark-commitlog[{extra}])"
+
+
 def store_moved(path: Path, pool: Path) -> StoreMoved:
     """The error of a running store whose path leads to another directory, or to none."""
     return StoreMoved(

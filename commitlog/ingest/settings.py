@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from commitlog.errors import IngestError
+from commitlog.errors import IngestError, how_to_install
 from commitlog.lines import why_unreadable
 
 STDIN = "-"
@@ -123,7 +123,7 @@ def check_packages() -> None:
     needed = ("pyspark", "pyarrow", "psutil", "rich", "matplotlib")
     missing = [name for name in needed if not importlib.util.find_spec(name)]
     if missing:
-        raise IngestError(f"{', '.join(missing)} not installed; type: pip install 'pyspark-commitlog[ingest]'")
+        raise IngestError(f"{', '.join(missing)} not installed: {how_to_install('ingest', *missing)}")
 
 
 def _free_directory() -> Path:

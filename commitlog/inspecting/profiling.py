@@ -24,7 +24,7 @@ import orjson
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.locks import is_running
 from commitlog.disk.processes import stat_fields
-from commitlog.errors import CommitLogError, StoreNotRunning
+from commitlog.errors import CommitLogError, StoreNotRunning, how_to_install
 from commitlog.inspecting.flame_graph import Stack
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import STAGES, Lane, Stage
@@ -134,7 +134,7 @@ def check_profiler() -> str:
     """The path of py-spy. Raises ProfileRefused if it is not installed."""
     found = _tool("py-spy")
     if found is None:
-        raise ProfileRefused("py-spy is not installed: pip install 'pyspark-commitlog[profile]'")
+        raise ProfileRefused(f"py-spy is not installed: {how_to_install('profile', 'py-spy')}")
     return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING
 
-from commitlog.errors import CorruptRecord, MissingCodec
+from commitlog.errors import CorruptRecord, MissingCodec, how_to_install
 from commitlog.record.layout import SysFlag
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ def _corrupt(record: Record, reason: str) -> CorruptRecord:
     return CorruptRecord(reason, record.physical_offset)
 
 
-def _missing(name: str) -> MissingCodec:
-    return MissingCodec(f"the body is compressed with {name}; pip install 'pyspark-commitlog[rocketmq]' unpacks it")
+def _missing(name: str, package: str) -> MissingCodec:
+    return MissingCodec(f"the body is compressed with {name}: {how_to_install('rocketmq', package)}")
 
 
 def _inflate(record: Record, limit: int) -> bytes:
@@ -73,7 +73,7 @@ def _unpack_lz4(record: Record, limit: int) -> bytes:
     try:
         import lz4.frame
     except ImportError:
-        raise _missing("LZ4") from None
+        raise _missing("LZ4", "lz4") from None
     unpacker = lz4.frame.LZ4FrameDecompressor()
     try:
         plain: bytes = unpacker.decompress(record.body, max_length=limit + 1)
@@ -88,7 +88,7 @@ def _unpack_zstd(record: Record, limit: int) -> bytes:
     try:
         import zstandard
     except ImportError:
-        raise _missing("ZSTD") from None
+        raise _missing("ZSTD", "zstandard") from None
     # the decoder allocates a window as large as the frame's header asks for
     unpacker = zstandard.ZstdDecompressor(max_window_size=max(limit, PLAIN_BODY_BYTES_MAX)).decompressobj()
     plain = bytearray()

@@ -21,6 +21,7 @@ from commitlog.disk.checkpoint import Positions, PositionsFile
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts, new_store_id
+from commitlog.errors import how_to_install
 from commitlog.record.host import Host
 from commitlog.record.layout import BLANK_BYTES
 from commitlog.record.record import RecordEncoder, encode_blank
@@ -36,7 +37,7 @@ TIME = (Metric("milliseconds", "ms"), Metric("cpu", "ms of CPU"))
 
 def run(bench: Bench) -> None:
     if importlib.util.find_spec("pyspark") is None:
-        bench.skip("everything", "PySpark is not installed: pip install 'pyspark-commitlog[spark]'")
+        bench.skip("everything", f"PySpark is not installed: {how_to_install('spark', 'pyspark', 'pyarrow')}")
         return
     segments = bench.settings.count(1000, least=4)
     with contextlib.ExitStack() as stack:

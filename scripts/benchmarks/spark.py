@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import commitlog
+from commitlog.errors import how_to_install
 from scripts.benchmarks import floors, kafka_broker, live
 from scripts.benchmarks.floors import TOPIC
 from scripts.benchmarks.harness import Bench, Metric, Sample, Stopwatch, Turn
@@ -51,7 +52,7 @@ class Source:
 
 def run(bench: Bench) -> None:
     if importlib.util.find_spec("pyspark") is None:
-        bench.skip("everything", "PySpark is not installed: pip install 'pyspark-commitlog[spark]'")
+        bench.skip("everything", f"PySpark is not installed: {how_to_install('spark', 'pyspark', 'pyarrow')}")
         return
     with contextlib.ExitStack() as stack:
         room = stack.enter_context(bench.room())

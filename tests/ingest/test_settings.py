@@ -102,5 +102,5 @@ def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     """With the extra that has it, before anything starts."""
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in ("psutil", "rich") else find(name))
-    with pytest.raises(IngestError, match=r"^psutil, rich not installed; .*\[ingest\]'$"):
+    with pytest.raises(IngestError, match=r"^psutil, rich not installed: `pip install psutil rich` \(.*\[ingest\]\)$"):
         check_packages()

@@ -54,7 +54,7 @@ def test_an_empty_profile_has_a_picture_too() -> None:
 
 def test_no_profiler_is_said_in_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(profiling, "_tool", lambda name: None)
-    with pytest.raises(ProfileRefused, match="py-spy is not installed"):
+    with pytest.raises(ProfileRefused, match=r"py-spy is not installed: `pip install py-spy` \(.*\[profile\]\)$"):
         profiling.profile_alone("committer", 1, tmp_path / "store", tmp_path / "draft", 1 << 16, 100)
 
 

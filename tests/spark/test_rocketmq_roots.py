@@ -141,11 +141,14 @@ def test_a_damaged_record(tmp_path: Path) -> None:
     assert len(rows(root, ignoreCorruptRecords=True)) == len(expected(load("v1_basic"))) - 1
 
 
-@pytest.mark.parametrize(("module", "flag", "name"), [("lz4.frame", 0x101, "LZ4"), ("zstandard", 0x201, "ZSTD")])
+@pytest.mark.parametrize(
+    ("module", "flag", "name", "package"),
+    [("lz4.frame", 0x101, "LZ4", "lz4"), ("zstandard", 0x201, "ZSTD", "zstandard")],
+)
 def test_compressed_without_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, flag: int, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, flag: int, name: str, package: str
 ) -> None:
-    """The error names the extra; columns other than the value need no library."""
+    """The error names package and extra; columns other than the value need no library."""
     store = load("transactions")
     row = next(row for row in expected(store) if row["sysFlag"] & 0x701 == flag)
     bounds = {"assign": f'{{"{row["topic"]}": [{row["partition"]}]}}', "subscribePattern": None}
@@ -153,7 +156,8 @@ def test_compressed_without_the_extra(
     root = store.unpack(tmp_path / "root")
     assert plain(rows(root, **bounds)[0]) == row
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingCodec, match=rf"compressed with {name}; pip install 'pyspark-commitlog\[rocketmq\]'"):
+    said = rf"compressed with {name}: `pip install {package}` \(of the extra pyspark-commitlog\[rocketmq\]\)$"
+    with pytest.raises(MissingCodec, match=said):
         rows(root, **bounds)
     assert rows(root, **bounds, columns="offset,timestamp,bornTimestamp")[0]["offset"] == row["offset"]
 
