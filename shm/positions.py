@@ -165,7 +165,8 @@ class ControlRegion:
     def close(self) -> None:
         """Unmaps the region: `words` and all rows end.
 
-        Raises BufferError while a `lane_table` exists.
+        Raises BufferError while a `lane_table` exists: the memory stays mapped then. A second call,
+        once the table is dropped, unmaps it.
         """
         for row in (*self._rows, *self._stage_rows.values()):
             row.release()

@@ -120,7 +120,7 @@ class Region:
     def close(self) -> None:
         """Unmaps the region; its file stays.
 
-        Raises BufferError while somebody keeps a view of it.
+        Raises BufferError while somebody keeps a view of it. A second call works without the view.
         """
         self.words.release()
         self.bytes.release()

@@ -114,6 +114,22 @@ def test_lane_rows_do_not_overlap(shm_root: Path, tmp_path: Path) -> None:
     os.unlink(shm_root / "control")
 
 
+def test_a_close_that_was_refused_is_made_good_by_the_next(shm_root: Path, tmp_path: Path) -> None:
+    """Somebody still has the lane table, which stays readable. Without it a second close unmaps."""
+    control = ControlRegion.create(shm_root, STORE_ID, tmp_path)
+    control.row(3)[Lane.WROTE] = 5
+    table = control.lane_table()
+    with pytest.raises(BufferError):
+        control.close()
+    assert table[3, Lane.WROTE] == 5
+    assert str(shm_root) in Path("/proc/self/maps").read_text()
+    del table
+    control.close()
+    assert str(shm_root) not in Path("/proc/self/maps").read_text()
+    control.close()
+    os.unlink(shm_root / "control")
+
+
 def test_a_row_is_part_of_the_words(shm_root: Path, tmp_path: Path) -> None:
     """A row shows the words of its lane or stage only; `close` ends it, even if it is kept."""
     control = ControlRegion.create(shm_root, STORE_ID, tmp_path)
