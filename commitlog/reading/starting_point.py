@@ -58,9 +58,9 @@ class Start:
     kind: Literal["earliest", "latest", "last", "ago", "time", "offset"]
     value: int = 0
 
-    def at(self, clock: Clock = SYSTEM_CLOCK) -> Start:
-        """The same start, with `ago` turned into the time that it means now."""
-        return Start("time", max(clock.wall_ms() - self.value, 0)) if self.kind == "ago" else self
+    def at(self, now_ms: int) -> Start:
+        """The same start, with `ago` turned into the time that it means at this moment."""
+        return Start("time", max(now_ms - self.value, 0)) if self.kind == "ago" else self
 
 
 EARLIEST, LATEST = Start("earliest"), Start("latest")
@@ -101,7 +101,7 @@ def parse_starts(start: str | int | Mapping[str, Mapping[int, int]], clock: Cloc
         if not any(offsets.values()):
             raise BadStart(f"{str(start)[:80]} names no queue; {_SHAPE}")
         return QueueStarts(EARLIEST, offsets)
-    return QueueStarts(parse_start(start).at(clock))
+    return QueueStarts(parse_start(start).at(clock.wall_ms()))
 
 
 _SHAPE = 'give offsets such as {"orders": {"0": 42, "1": -2}} (−1 latest, −2 earliest)'

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import DataLoss, OffsetOutOfRange, UnknownTopic
 from commitlog.reading.starting_point import EARLIEST_OFFSET, LATEST_OFFSET, Start, resolve
 from commitlog.reading.topic_index import QueueRange, TopicIndex
@@ -26,10 +27,14 @@ QueueKey = tuple[str, int]
 
 
 class Resolver:
-    """Looks up queue offsets in an index. `ago` counts from the time of each look-up."""
+    """Looks up queue offsets in an index.
 
-    def __init__(self, index: TopicIndex, options: SourceOptions) -> None:
+    `ago` counts from the moment at which the resolver is made, for all queues.
+    """
+
+    def __init__(self, index: TopicIndex, options: SourceOptions, clock: Clock = SYSTEM_CLOCK) -> None:
         self.index, self.options = index, options
+        self._now_ms = clock.wall_ms()
 
     def queues(self) -> dict[QueueKey, QueueRange]:
         """The subscribed queues that the store has, in the order of topic and lane."""
@@ -62,7 +67,7 @@ class Resolver:
         Raises OffsetOutOfRange.
         """
         topic, lane = key
-        start = bound.start.at()
+        start = bound.start.at(self._now_ms)
         number = (bound.offsets or {}).get(topic, {}).get(lane)
         if number is not None:
             return self._number(bound, key, queue, number)

@@ -5,13 +5,17 @@ They are dispatched or must be walked, and retention has left them.
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from commitlog.reading.topic_index import LaneIndex, QueueRange, TopicIndex
 from commitlog.reading.view import StoreView
+from commitlog.spark.options import parse_options
+from commitlog.spark.resolving import Resolver
 from tests.builders.hand_made import BEGIN_MS, HandMadeLane, HandMadeStore
+from tests.fake_clock import SetClock
 
 pytestmark = pytest.mark.usefixtures("look_each_time")
 
@@ -100,3 +104,37 @@ def test_lanes_that_appear(lane: HandMadeLane) -> None:
     assert index.refresh()
     assert isinstance(index.lanes[5], LaneIndex)
     assert ends(index)["new"] == (0, 1)
+
+
+class Hurrying(SetClock):
+    """A clock on which a minute passes with each look at it. The first look is at 20 minutes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wall = BEGIN_MS + 19 * 60_000
+
+    def wall_ms(self) -> int:
+        self.pass_seconds(60)
+        return self.wall
+
+
+def test_ago_counts_from_one_moment_for_all_queues(tmp_path: Path) -> None:
+    """And for both ends of a batch. A record a second was stored in each lane, from 0 on."""
+    store = HandMadeStore(tmp_path / "store")
+    for lane in range(3):
+        for row in range(600):
+            store.lane(lane).append("t", b"%d" % row)
+    store.publish()
+    starting = {"startingOffsets": "15 minutes ago", "endingOffsets": "12 minutes ago"}
+    options = parse_options({"path": str(store.path), "subscribe": "t", **starting})
+    assert options.starting is not None
+    assert options.ending is not None
+    with closing(StoreView(store.path)) as view:
+        index = TopicIndex(view)
+        index.refresh()
+        resolver = Resolver(index, options, Hurrying())
+        found = [
+            (resolver.offset(options.starting, key, queue), resolver.offset(options.ending, key, queue))
+            for key, queue in resolver.queues().items()
+        ]
+    assert found == [(300, 480)] * 3
