@@ -41,7 +41,8 @@ def load_config(source: str | Path | Mapping[str, Any] | Config | None) -> Confi
     try:
         text = Path(source).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: the text is not UTF-8, or the path is impossible
-        raise ConfigError(f"{printable(str(source))}: can't be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error  # an OSError's text has the path again
+        raise ConfigError(f"{printable(str(source))}: can't be read: {reason}") from error
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

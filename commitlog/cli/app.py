@@ -50,6 +50,14 @@ class LazyCommands(TyperGroup):
         single.command(cmd_name)(getattr(module, cmd_name))
         return typer.main.get_command(single)
 
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command. An error about a value begins without pydantic's first words."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
+
 
 def _print_version(wanted: bool) -> None:
     if wanted:

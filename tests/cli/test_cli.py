@@ -248,6 +248,13 @@ def test_a_mistake_is_one_line_and_an_exit_code(
     assert not (tmp_path / "absent").exists()
 
 
+def test_a_word_that_is_none_of_those_allowed_is_named_with_them() -> None:
+    done = run("config", "nope")
+    assert done.returncode == 2
+    assert b": 'nope' is not one of 'default', 'durable', 'rocketmq'" in done.stderr
+    assert b"Value error" not in done.stderr
+
+
 @pytest.mark.parametrize("rest", [b"x" * 5_000_000 + b"\n", b"x" * 30_000_000], ids=["too large", "without an end"])
 def test_a_line_that_is_too_large_stops_by_name_and_keeps_what_came_before(rest: bytes, tmp_path: Path) -> None:
     """The error counts what is on disk; a line that never ends fills no memory."""
