@@ -356,6 +356,11 @@ def how_to_install(extra: str, *packages: str) -> str:
     return f"`pip install {' '.join(packages)}` (of the extra pyspark-commitlog[{extra}])"
 
 
+def store_killed(path: Path | str) -> str:
+    """What has become of a store whose supervisor was killed, and the way out."""
+    return f"it was killed, or its machine went down: `commitlog run {path}` continues it"
+
+
 def store_moved(path: Path, pool: Path) -> StoreMoved:
     """The error of a running store whose path leads to another directory, or to none."""
     return StoreMoved(

@@ -19,7 +19,15 @@ from commitlog.disk.descriptors import check_free, occupy_standard_descriptors
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.locks import is_pool_held, is_running
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import NoFreeLane, NotEnoughSharedMemory, StoreNotRunning, StoreStopped, disk_error, store_moved
+from commitlog.errors import (
+    NoFreeLane,
+    NotEnoughSharedMemory,
+    StoreNotRunning,
+    StoreStopped,
+    disk_error,
+    store_killed,
+    store_moved,
+)
 from commitlog.reading.view import attach_control
 from commitlog.shm.layout import Header, Lane, Stage
 from commitlog.shm.pool import free_bytes
@@ -169,10 +177,7 @@ class Attachment:
         if self.closing:
             self._check_place()
             if self.words[Header.SUPERVISOR_PID] and self._is_abandoned():
-                raise StoreStopped(
-                    f"{path}: its supervisor is gone; its stages write out what was accepted and leave: `commitlog run "
-                    f"{path}` continues the store; then make a new producer"
-                )
+                raise StoreStopped(self._killed())
             raise StoreStopped(f"{path} was closed; start it again and make a new producer")
 
     def check_stages(self) -> None:
@@ -180,10 +185,12 @@ class Attachment:
         silent = self.clock.monotonic_ns() - self.words[Header.SUPERVISOR_HEARTBEAT]
         if (self.closing or silent > _SUPERVISOR_SILENT_NS) and self._is_abandoned():
             self.check_open()
-            raise StoreNotRunning(
-                f"{self.directory.path}: its stages are gone (no sign for {silent // 10**9} s). What was accepted is safe in "
-                f"the pool; the next `commitlog run` writes it to disk"
-            )
+            raise StoreNotRunning(self._killed())
+
+    def _killed(self) -> str:
+        """The text of the error of a store that was killed."""
+        path = self.directory.path
+        return f"{path}: {store_killed(path)}. What was accepted is safe; make a new producer then"
 
     def _check_place(self) -> None:
         """Checks that the store is still at its path. Raises StoreMoved."""

@@ -15,6 +15,7 @@ import typer
 
 from commitlog.cli.readers import as_json as reader_as_json
 from commitlog.cli.readers import summary
+from commitlog.errors import store_killed
 from commitlog.reading.named_readers import ReaderState
 from commitlog.statistics import LaneStatistics, StoreStatistics, store_statistics
 
@@ -77,7 +78,7 @@ def lines(facts: StoreStatistics, topics: Topics, readers: list[ReaderState]) ->
     """What `stat` prints."""
     yield f"{facts.path}  {facts.state}, segments of {facts.segment_bytes:,} bytes, generation {facts.generation}"
     if facts.killed:
-        yield f"WARNING: it was killed, or its machine went down: `commitlog run {facts.path}` continues it"
+        yield f"WARNING: {store_killed(facts.path)}"
     for lane in facts.lanes:
         yield from _lane_lines(lane)
         for topic, (first, end) in topics.get(lane.lane, {}).items():
