@@ -15,7 +15,7 @@ import typer
 
 from commitlog.cli.readers import as_json as reader_as_json
 from commitlog.cli.readers import summary
-from commitlog.errors import store_killed
+from commitlog.errors import StoreNotFound, store_killed
 from commitlog.reading.named_readers import ReaderState
 from commitlog.statistics import LaneStatistics, StoreStatistics, store_statistics
 
@@ -27,7 +27,16 @@ def stat(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show topics and their counts in each lane, positions, stages, and how far readers are."""
-    facts, topics, readers = collect(store)
+    from commitlog.disk.store_directory import checked_path
+    from commitlog.opening.stray_pools import stray_pools
+
+    try:
+        facts, topics, readers = collect(store)
+    except StoreNotFound:
+        left = [str(pool) for pool in stray_pools() if pool.store == checked_path(store)]
+        if left:
+            raise StoreNotFound("; ".join(left)) from None
+        raise
     if json:
         import orjson
 
@@ -37,8 +46,6 @@ def stat(
         return
     for line in lines(facts, topics, readers):
         typer.echo(line)
-    from commitlog.opening.stray_pools import stray_pools
-
     for pool in stray_pools():
         typer.echo(f"WARNING: {pool}")
 

@@ -73,6 +73,9 @@ def test_the_pool_of_a_removed_store_is_named_and_removed(unflushed: bool, tmp_p
     shown = run("stat", tmp_path / "other").output
     assert f"commitlog destroy {tmp_path / 'gone'}" in shown
     assert ("never written to disk" in shown) is unflushed
+    asked = run("stat", tmp_path / "gone", "--json").exception
+    assert isinstance(asked, errors.StoreNotFound)
+    assert str(asked) == str(stray)
     refused = run("destroy", tmp_path / "gone", given="n\n")
     assert refused.exit_code == 1
     if unflushed:
@@ -82,6 +85,7 @@ def test_the_pool_of_a_removed_store_is_named_and_removed(unflushed: bool, tmp_p
     else:
         assert run("destroy", tmp_path / "gone", "--yes").exit_code == 0
     assert not list(shm_root.iterdir())
+    assert "there is no store here" in str(run("stat", tmp_path / "gone").exception)
 
 
 @pytest.mark.usefixtures("late")
