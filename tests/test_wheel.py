@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from collections.abc import Mapping
@@ -98,6 +99,18 @@ def test_contents(wheel: Path) -> None:
     assert wanted <= names
     assert "commitlog/py.typed" in names
     assert f"{info}licenses/LICENSE" in names
+
+
+def test_the_sdist_has_what_its_tests_read(tmp_path: Path) -> None:
+    """Every page, picture, script and test, and the folders behind the links."""
+    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path, cwd=ROOT)
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    folders = ("configs", "docs", "scripts", "shm", "stages", "tests")
+    files = [*ROOT.glob("*.md"), *(path for folder in folders for path in (ROOT / folder).rglob("*"))]
+    wanted = {str(path.relative_to(ROOT)) for path in files if path.is_file() and "__pycache__" not in path.parts}
+    assert {"ARCHITECTURE.md", "docs/images/run.png", "shm/layout.py"} <= wanted
+    assert wanted <= names
 
 
 def test_command(environment: Path, tmp_path: Path) -> None:
