@@ -93,7 +93,8 @@ class RunningStore:
         """Ends a start that failed: it leaves no stage, and no pool that this start has made.
 
         A producer may have found the pool meanwhile and sent to it. Then the pool stays for the
-        next start, as after any stop.
+        next start, as after any stop. Only an OSError is passed over: damaged files raise nothing
+        here, so any other error is a bug, and its traceback is wanted.
         """
         try:
             self.stages.kill()
