@@ -73,7 +73,7 @@ class Store:
         Raises:
         - ConfigError
         - StoreRunning: another owner runs the stages
-        - StoreRefused, StoreDamaged, StoreTooNew: the path is no store that can be used
+        - StoreRefused, StoreDamaged, StoreTooNew: the path is not a store that can be used
         - PoolNotAdopted, RecoveryError: what a killed store left can't be taken over without loss
         - NotEnoughSharedMemory, NotEnoughDescriptors, DiskError: the machine has no room
         - StageFailed: a stage did not start

@@ -74,7 +74,7 @@ class PositionsFile:
     def load(self) -> Positions | None:
         """The newest slot that is whole and possible; None where there is none. Raises OSError.
 
-        Raises DamagedFile where the path is no plain file. Nothing is lost in that case, but a
+        Raises DamagedFile where the path is not a plain file. Nothing is lost in that case, but a
         start could not write there either.
         """
         try:

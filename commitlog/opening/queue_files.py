@@ -94,7 +94,7 @@ class QueueFiles:
     def files(self, directory: Path) -> list[tuple[int, int]]:
         """Start and length of each file, ascending.
 
-        Raises DamagedFile for anything that is no plain file.
+        Raises DamagedFile for anything that is not a plain file.
         """
         found = []
         for name in self.channel.list(directory):

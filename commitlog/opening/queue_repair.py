@@ -67,7 +67,7 @@ class QueueRepair:
                 self._zero_from(directory, state.sound)
 
     def _set_strangers_aside(self) -> None:
-        """Moves things that are named like a queue and are no directory into the quarantine."""
+        """Moves things that are named like a queue and are not directories into the quarantine."""
         for topic in self._channel.list(self._lane_directory.consumequeue):
             queue = self._lane_directory.queue_path(topic)
             for path in (queue.parent, queue):
