@@ -33,6 +33,9 @@ for _name in list(os.environ):  # settings of a user or a CI service for other p
     if _name.startswith(_DISPLAY + _PROGRAMS):
         del os.environ[_name]
 
+# numpy's OpenBLAS starts a thread for each core at import. No process of a test needs them.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
 # No limit of time for an example: the machine may be busy with other things.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
