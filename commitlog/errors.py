@@ -103,6 +103,10 @@ class UnsafePath(CommitLogError):
     """A directory, pool or socket that is a symbolic link or belongs to somebody else."""
 
 
+class NativeCoreMissing(CommitLogError, ImportError):
+    """COMMITLOG_NATIVE=on, and the native core is not built or is of another version."""
+
+
 class IllegalArgument(CommitLogError, TypeError, ValueError):
     """A call was given an argument of a wrong type or value. Nothing was done.
 

@@ -34,6 +34,7 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import holder_of, is_running, poll, stage_at, try_file, write_holder
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, StageFailed, StoreNotFound, store_moved
+from commitlog.native import description
 from commitlog.reading.view import attach_control
 from commitlog.shm.layout import STAGES, Header, Lane, Stage
 from commitlog.shm.statistics import record_duration
@@ -199,7 +200,9 @@ class BaseStage(ABC):
         row[Stage.SLEEP] = (row[Stage.SLEEP] + 2) & ~1  # awake, whatever a killed stage left
         self.beat()
         self.on_start()
-        log.info("%s started, pid %d, generation %d", self.name, os.getpid(), self.control.generation)
+        log.info(
+            "%s started, pid %d, generation %d, core: %s", self.name, os.getpid(), self.control.generation, description
+        )
         seen: int | None = None  # what `news` returned before a round that found nothing to do
         while not self.stopping:
             moved = self._round()

@@ -26,7 +26,7 @@ FLOORS = (
     {"status"},
     {"receipt"},
     {"errors"},
-    {"clock", "config", "lines"},
+    {"clock", "config", "lines", "native"},
     {"config_file"},
     {"record"},
     {"disk", "message"},
@@ -109,7 +109,8 @@ def modules(package: str) -> list[str]:
     return [str(path.relative_to(ROOT)) for path in sorted((ROOT / package).rglob("*.py"))]
 
 
-EVERY_MODULE = [name for package in ("shm", "commitlog", "stages") for name in modules(package)]
+BUILD_HOOK = "commitlog/native/hatch_build.py"  # a part of the build; no wheel has it
+EVERY_MODULE = [name for package in ("shm", "commitlog", "stages") for name in modules(package) if name != BUILD_HOOK]
 
 
 @cache

@@ -1,9 +1,10 @@
-"""The wheel, installed into its own environment far from the checkout, runs README's examples."""
+"""The wheels, installed into environments far from the checkout: README's examples, both cores."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import commitlog
+from tests.builders.package_tree import CRATE
 from tests.spark_session import path_without_java
 
 ROOT = Path(__file__).parent.parent
@@ -43,23 +45,42 @@ def examples() -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", directory, cwd=ROOT)
+BUILD = (sys.executable, "-m", "hatchling", "build", "-t")
+PLAIN = "-py3-none-any.whl"
+TAGS = f"-cp311-abi3-linux_{os.uname().machine}.whl"  # one for all of 3.11 to 3.14
+
+can_build = pytest.mark.skipif(not (CRATE / "_core.abi3.so").exists(), reason="no native core is built here")
+
+
+def build_wheel(directory: Path, wish: str) -> Path:
+    """A wheel. The crate's target directory has what was built before."""
+    run(*BUILD, "wheel", "-d", directory, cwd=ROOT, env={**os.environ, "COMMITLOG_NATIVE": wish})
     (built,) = directory.glob("*.whl")
     return built
 
 
 @pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("wheel"), "auto")
+
+
+@pytest.fixture(scope="module")
+def plain_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("plain"), "off")
+
+
+@pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_environment(wheel, tmp_path_factory.mktemp("environment"))
+
+
+def make_environment(wheel: Path, directory: Path) -> Path:
     """A fresh environment with the wheel.
 
     It borrows the third-party packages of the environment that runs the tests: a line in a .pth
     file adds their folder. The .pth files of that folder are not read, and so the editable checkout
     is not there.
     """
-    directory = tmp_path_factory.mktemp("environment")
     venv.create(directory, symlinks=True)
     python = directory / "bin" / "python"
     run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=directory)
@@ -73,16 +94,28 @@ def clean_environment() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("PYTHON", "PYSPARK", "SPARK", "VIRTUAL_ENV"))
+        if not name.startswith(("COMMITLOG_NATIVE", "PYTHON", "PYSPARK", "SPARK", "VIRTUAL_ENV"))
     }
 
 
-def test_contents(wheel: Path) -> None:
+def crate_files() -> set[str]:
+    """The sources of the native core, and what builds it."""
+    files = [*CRATE.glob("Cargo.*"), *CRATE.glob("src/*"), CRATE / "hatch_build.py", CRATE / "rustfmt.toml"]
+    return {str(path.relative_to(ROOT)) for path in (*files, CRATE / ".cargo" / "config.toml")}
+
+
+@pytest.mark.parametrize("which", ["wheel", "plain_wheel"])
+def test_contents(which: str, request: pytest.FixtureRequest) -> None:
     """Every module and marker of the two import names, the licence, and nothing else.
 
-    So nobody's own `stages` is hidden.
+    So nobody's own `stages` is hidden. The native core is there as a library only.
     """
+    wheel = request.getfixturevalue(which)
     names = set(zipfile.ZipFile(wheel).namelist())
+    is_plain = which == "plain_wheel" or not (CRATE / "_core.abi3.so").exists()
+    assert wheel.name.endswith(PLAIN if is_plain else TAGS)
+    here = {"__init__.py", "_core.pyi"} | (set() if is_plain else {"_core.abi3.so"})
+    assert {name for name in names if name.startswith("commitlog/native/")} == {f"commitlog/native/{it}" for it in here}
     info = f"pyspark_commitlog-{commitlog.__version__}.dist-info/"
     assert {name.split("/")[0] for name in names if not name.startswith(info)} == {"commitlog", "pyspark_commitlog.py"}
     wanted = {
@@ -94,7 +127,7 @@ def test_contents(wheel: Path) -> None:
             ("stages", "commitlog/"),
         )
         for path in (ROOT / package).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and "__pycache__" not in path.parts and CRATE not in path.parents
     }
     assert wanted <= names
     assert "commitlog/py.typed" in names
@@ -102,8 +135,8 @@ def test_contents(wheel: Path) -> None:
 
 
 def test_the_sdist_has_what_its_tests_read(tmp_path: Path) -> None:
-    """Every page, picture, script and test, and the folders behind the links."""
-    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path, cwd=ROOT)
+    """Every page, picture, script and test, the folders behind the links, and the crate."""
+    run(*BUILD, "sdist", "-d", tmp_path, cwd=ROOT)
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
     folders = ("configs", "docs", "scripts", "shm", "stages", "tests")
@@ -111,6 +144,83 @@ def test_the_sdist_has_what_its_tests_read(tmp_path: Path) -> None:
     wanted = {str(path.relative_to(ROOT)) for path in files if path.is_file() and "__pycache__" not in path.parts}
     assert {"ARCHITECTURE.md", "docs/images/run.png", "shm/layout.py"} <= wanted
     assert wanted <= names
+    assert {"commitlog/native/src/lib.rs", "commitlog/native/Cargo.lock"} <= crate_files() <= names
+    assert not [name for name in names if name.startswith("commitlog/native/target") or name.endswith(".so")]
+
+
+def core_of(environment: Path, cwd: Path, wish: str) -> str:
+    """Which core runs there."""
+    program = "from commitlog import native; print(native.description)"
+    known = clean_environment() | {"COMMITLOG_NATIVE": wish}
+    return run(environment / "bin" / "python", "-c", program, cwd=cwd, env=known).strip()
+
+
+@can_build
+def test_the_native_wheel_has_the_native_core(environment: Path, tmp_path: Path) -> None:
+    assert core_of(environment, tmp_path, "on") == "native"
+
+
+def test_the_plain_wheel_needs_none(plain_wheel: Path, tmp_path: Path) -> None:
+    environment = make_environment(plain_wheel, tmp_path / "environment")
+    assert core_of(environment, tmp_path, "auto") == "Python (no native core: it is not built)"
+    program = "import commitlog.producer; print(commitlog.Producer.send.__doc__.partition('.')[0])"
+    said = run(environment / "bin" / "python", "-c", program, cwd=tmp_path, env=clean_environment())
+    assert said.startswith("Appends one message")
+
+
+def toolchain(directory: Path, rustc: str, cargo: str) -> str:
+    """A PATH with these shell scripts as Rust, and nothing else."""
+    directory.mkdir()
+    for name, script in {"rustc": rustc, "cargo": cargo}.items():
+        (directory / name).write_text(f"#!/bin/sh\n{script}\n")
+        (directory / name).chmod(0o755)
+    return str(directory)
+
+
+NO_NETWORK = 'case $1 in build) echo "error: failed to get `crc32fast` as a dependency" >&2; exit 101 ;; esac'
+
+
+@pytest.mark.parametrize(
+    ("rustc", "cargo", "reason"),
+    [
+        pytest.param(None, "", "there is no Rust; install Rust 1.", id="no Rust"),
+        pytest.param("exit 1", "exit 1", "there is no Rust; install Rust 1.", id="rustup without a toolchain"),
+        pytest.param("echo rustc 1.63.0", "", "this Rust is 1.63.0; install Rust 1.", id="too old"),
+        pytest.param("echo rustc 1.999.0", NO_NETWORK, "error: failed to get `crc32fast`", id="no network"),
+    ],
+)
+def test_what_cannot_be_built_is_left_out(rustc: str | None, cargo: str, reason: str, tmp_path: Path) -> None:
+    """The wheel is plain, and one line says why. Who asked for the native core gets an error."""
+    (tmp_path / "empty").mkdir()
+    path = str(tmp_path / "empty") if rustc is None else toolchain(tmp_path / "bin", rustc, cargo.replace("`", "\\`"))
+    for wish in ("auto", "on"):
+        environment = {**os.environ, "PATH": path, "COMMITLOG_NATIVE": wish}
+        command = [*BUILD, "wheel", "-d", str(tmp_path / wish)]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        said = [line for line in (done.stdout + done.stderr).splitlines() if reason in line]
+        assert len(said) == 1
+        if wish == "auto":
+            assert done.returncode == 0, done.stderr
+            assert said[0].startswith("native core: left out: ")
+            (built,) = (tmp_path / wish).glob("*.whl")
+            assert built.name.endswith(PLAIN)
+        else:
+            assert done.returncode != 0
+            assert not list((tmp_path / wish).glob("*.whl"))
+
+
+@can_build
+def test_an_editable_build_has_the_core_of_today_or_none(tmp_path: Path) -> None:
+    """In the checkout itself. An older library would not fit the sources any more."""
+    checkout = tmp_path / "checkout"
+    shutil.copytree(ROOT / "commitlog", checkout / "commitlog", symlinks=True, ignore=shutil.ignore_patterns("target"))
+    for name in ("LICENSE", "README.md", "pyproject.toml", "pyspark_commitlog.py"):
+        shutil.copy(ROOT / name, checkout)
+    library = checkout / "commitlog" / "native" / "_core.abi3.so"
+    for wish, is_there in (("off", False), ("on", True)):
+        environment = {**os.environ, "COMMITLOG_NATIVE": wish, "CARGO_TARGET_DIR": str(CRATE / "target")}
+        run(*BUILD, "wheel:editable", "-d", tmp_path / "out", cwd=checkout, env=environment)
+        assert library.exists() is is_there
 
 
 def test_command(environment: Path, tmp_path: Path) -> None:

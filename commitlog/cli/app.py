@@ -61,7 +61,9 @@ class LazyCommands(TyperGroup):
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"commitlog {commitlog.__version__}")
+        from commitlog.native import description
+
+        typer.echo(f"commitlog {commitlog.__version__}, core: {description}")
         raise typer.Exit
 
 
@@ -78,7 +80,10 @@ app = typer.Typer(
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version and the core, and exit."
+        ),
     ] = False,
 ) -> None:
     """A commit log fed through shared memory: local processes append, Spark reads."""

@@ -16,6 +16,7 @@ import typer
 from commitlog.cli.readers import as_json as reader_as_json
 from commitlog.cli.readers import summary
 from commitlog.errors import StoreNotFound, store_killed
+from commitlog.native import description
 from commitlog.reading.named_readers import ReaderState
 from commitlog.statistics import LaneStatistics, StoreStatistics, store_statistics
 
@@ -73,8 +74,8 @@ def collect(store: Path) -> tuple[StoreStatistics, Topics, list[ReaderState]]:
 
 
 def as_json(facts: StoreStatistics, topics: Topics, readers: list[ReaderState]) -> dict[str, Any]:
-    """What `stat --json` prints: the statistics, the topics of each lane, named readers."""
-    values = asdict(facts)
+    """What `stat --json` prints: statistics, topics of each lane, named readers, the core here."""
+    values = {**asdict(facts), "core": description}
     for lane in values["lanes"]:
         lane["topics"] = topics.get(lane["lane"], {})
     values["readers"] = [reader_as_json(reader) for reader in readers]
@@ -84,6 +85,7 @@ def as_json(facts: StoreStatistics, topics: Topics, readers: list[ReaderState]) 
 def lines(facts: StoreStatistics, topics: Topics, readers: list[ReaderState]) -> Iterator[str]:
     """What `stat` prints."""
     yield f"{facts.path}  {facts.state}, segments of {facts.segment_bytes:,} bytes, generation {facts.generation}"
+    yield f"core here: {description}"
     if facts.killed:
         yield f"WARNING: {store_killed(facts.path)}"
     for lane in facts.lanes:

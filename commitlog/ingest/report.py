@@ -17,6 +17,7 @@ from commitlog.ingest.job import Job
 from commitlog.ingest.meter import STEPS
 from commitlog.ingest.resources import GROUPS
 from commitlog.ingest.verdict import Verdict
+from commitlog.native import description
 
 _BINS_MAX = 600
 _PACKAGES = ("pyspark-commitlog", "pyspark", "pyarrow", "pyzmq", "numpy", "psutil")
@@ -148,7 +149,7 @@ def _producers(job: Job, verdict: Verdict) -> list[dict[str, Any]]:
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "linux": platform.release()}
+    found = {"python": platform.python_version(), "linux": platform.release(), "core": description}
     for package in _PACKAGES:
         try:
             found[package] = version(package)
@@ -188,6 +189,7 @@ def lines(report: dict[str, Any]) -> list[str]:
     behind = report["lag"]["spark"]
     if behind:
         said.append(f"lag          Spark has not read {behind:,} messages that are flushed")
+    said.append(f"core         {report['versions']['core']}")
     said += [f"note         {event}" for event in report["events"]]
     said += [f"error        {error}" for error in report["errors"]]
     said += [f"table        {out}/batch=*/*.parquet", f"picture      {report['picture']}"]

@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 import commitlog
+from commitlog import native
 from commitlog.cli.app import COMMANDS, app, run_command
 from commitlog.config_file import load_config
 from tests.crash.scene import is_running, pid_of
@@ -90,6 +91,9 @@ def test_commands_work_beside_each_other_on_a_live_store(tmp_path: Path, config:
         assert run("cat", store).stdout == b"one\ntwo\n\xff\n\nlast\n"
         facts = orjson.loads(run("stat", store, "--json").stdout)
         assert facts["running"] is True
+        assert facts["core"] == native.description
+        assert f"core here: {native.description}" in run("stat", store).stdout.decode().splitlines()
+        assert f", core: {native.description}" in (store / "logs" / "flusher.log").read_text().splitlines()[0]
         assert facts["lanes"][0]["topics"] == {"lines": [0, 5]}
         assert {stage["stage"] for stage in facts["stages"]} == {"committer", "flusher", "allocator", "dispatcher"}
         assert run("run", store).returncode == 1
@@ -288,4 +292,6 @@ def test_config_prints_a_file_that_can_be_given(name: str, tmp_path: Path) -> No
 
 def test_version() -> None:
     """One line."""
-    assert re.fullmatch(rb"commitlog \d+\.\d+\.\d+\n", run("--version").stdout)
+    said = run("--version").stdout.decode()
+    assert re.fullmatch(r"commitlog \d+\.\d+\.\d+, core: .+\n", said)
+    assert said.endswith(f", core: {native.description}\n")

@@ -19,6 +19,7 @@ from commitlog.ingest.job import Job
 from commitlog.ingest.meter import STEPS, Reading
 from commitlog.ingest.settings import choose
 from commitlog.ingest.verdict import EXACTLY_ONCE, Verdict
+from commitlog.native import description
 from commitlog.shm.statistics import Histogram
 
 SECONDS = 20
@@ -111,6 +112,7 @@ def test_a_run_in_words(job: Job) -> None:
     job.errors.append("the Spark process died")
     text = "\n".join(report.lines(report.build(job, Verdict("producer 0: 7 of 9 messages missing", 19_000, ()))))
     assert text.startswith("verdict      producer 0: 7 of 9 messages missing")
+    assert f"\ncore         {description}\n" in text
     assert "Spark has not read 1,000 messages" in text
     assert "the committer had died" in text
     assert "error        the Spark process died" in text

@@ -21,16 +21,31 @@ from tests.waiting import wait_until
 ROOT = Path(__file__).parents[2]
 PROJECT = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
 BACKEND = """\
-import pathlib
+import pathlib, shutil, signal
 from wheels import write_wheel
 
 def build_editable(directory, settings=None, metadata=None):
+    library = pathlib.Path("commitlog/native/_core.abi3.so")
+    if pathlib.Path("hold").exists():
+        pathlib.Path("held").touch()
+        signal.pause()
+    if shutil.which("cargo"):
+        library.write_text(pathlib.Path("commitlog/native/src/lib.rs").read_text())
+    else:
+        library.unlink(missing_ok=True)
+        print("native core: left out: there is no Rust")
     return write_wheel(pathlib.Path(directory), "project", "1", {"project.pth": str(pathlib.Path.cwd())}).name
 """
 UNREACHABLE = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1"}
 
 
 SETUP_SECONDS = 250  # several seconds of work, on a machine that is busy with other things
+
+
+def _without_rust() -> list[str]:
+    """The folders of PATH, without the machine's own Rust."""
+    folders = os.environ["PATH"].split(os.pathsep)
+    return [folder for folder in folders if not any(Path(folder, name).exists() for name in ("cargo", "rustc"))]
 
 
 class Checkout:
@@ -45,7 +60,20 @@ class Checkout:
         (path / "pyproject.toml").write_text(PROJECT)
         (path / "backend.py").write_text(BACKEND)
         shutil.copy(ROOT / "tests" / "scripts" / "wheels.py", path)
+        self.sources = path / "commitlog" / "native" / "src" / "lib.rs"
+        self.sources.parent.mkdir(parents=True)
+        self.sources.write_text("one")
+        self.library = path / "commitlog" / "native" / "_core.abi3.so"
+        self.rust = path.with_name("rust")
+        self.rust.mkdir()
         self.lock("1.0")
+
+    def install_rust(self, version: str | None) -> None:
+        """Puts a toolchain on PATH that says its version only. None takes it away."""
+        for name in ("cargo", "rustc"):
+            program = self.rust / name
+            program.write_text(f"#!/bin/sh\necho {name} {version}\n")
+            program.chmod(0o755 if version else 0o644)
 
     def lock(self, version: str) -> None:
         """Locks the one package that the project needs."""
@@ -58,6 +86,7 @@ class Checkout:
         known = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
         return known | {
             "LC_ALL": "C",  # a shell warns of one that is not installed
+            "PATH": os.pathsep.join([str(self.rust), *_without_rust()]),
             "NO_PROXY": "127.0.0.1",
             "no_proxy": "127.0.0.1",
             "PYTHON": sys.executable,
@@ -120,6 +149,48 @@ def test_life_of_an_environment(checkout: Checkout) -> None:
     lock.write_text(good)
     assert checkout.setup() == (0, ""), "what failed has changed nothing"
     assert not (checkout.path / ".venv" / "tmp").exists()
+
+
+def test_the_native_core_is_built_where_a_toolchain_is(checkout: Checkout) -> None:
+    """Without one there is a line, once. After a change of sources or of Rust it is built again.
+
+    The packages are left alone then.
+    """
+    code, said = checkout.setup()
+    assert (code, said.count("setup: native core: left out: there is no Rust\n")) == (0, 1)
+    assert checkout.setup() == (0, "")
+
+    for version, sources in (("1.90.0", "one"), ("1.90.0", "two"), ("1.91.0", "two")):
+        checkout.install_rust(version)
+        checkout.sources.write_text(sources)
+        code, said = checkout.setup()
+        assert (code, checkout.library.read_text()) == (0, sources), said
+        assert "bringing the native core up to date" in said
+        assert "packages" not in said
+        assert "left out" not in said
+        assert checkout.setup() == (0, "")
+
+    checkout.library.unlink()
+    assert checkout.setup()[0] == 0
+    assert checkout.library.exists(), "what somebody removed comes back"
+
+    (checkout.path / "hold").touch()
+    checkout.sources.write_text("three")
+    with checkout.start() as process:
+        wait_until((checkout.path / "held").exists, what="the core is being built")
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.communicate(timeout=60)[0]
+    assert process.returncode == 1
+    assert "interrupted" in said
+    (checkout.path / "hold").unlink()
+    code, said = checkout.setup()
+    assert (code, checkout.library.read_text()) == (0, "three"), "an interrupt leaves .venv, and the next run goes on"
+    assert "packages" not in said
+
+    checkout.install_rust(None)
+    code, said = checkout.setup()
+    assert (code, checkout.library.exists()) == (0, False), said
+    assert "left out: there is no Rust" in said
 
 
 @pytest.mark.nightly

@@ -1,0 +1,55 @@
+"""The native core, and the one place that decides whether it runs.
+
+The core is a small library in Rust. It has the few loops that Python is too slow for: an append, a
+batch, a scan. Each of them has a twin in Python, which is the specification and runs where the core
+is missing. The environment variable COMMITLOG_NATIVE says which one runs:
+
+- `auto`, the default: the native core if it is there, otherwise Python
+- `on`: the native core. An import raises NativeCoreMissing if it is not there.
+- `off`: Python
+
+All other modules take `core` from here. It is None where Python runs.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from commitlog.errors import IllegalArgument, NativeCoreMissing
+
+ABI = 1
+"""The core's signatures that this Python was written for. A core of other ones is not taken."""
+VARIABLE = "COMMITLOG_NATIVE"
+
+
+def _load(wish: str) -> tuple[ModuleType | None, str]:
+    """The core or None, and in a few words which core runs and why."""
+    if wish not in ("auto", "on", "off"):
+        raise IllegalArgument(f"{VARIABLE}={wish}: it is auto, on or off")
+    if wish == "off":
+        return None, f"Python ({VARIABLE}=off)"
+    try:
+        found = import_module("commitlog.native._core")
+    except ImportError as error:
+        reason = "it is not built" if isinstance(error, ModuleNotFoundError) else str(error)
+    else:
+        if found.ABI == ABI:
+            return found, "native"
+        reason = f"it has the signatures {found.ABI}, this version needs {ABI}"
+    if wish == "on":
+        raise NativeCoreMissing(
+            f"{VARIABLE}=on, and there is no native core: {reason}; install Rust and install this package again, or "
+            f"unset {VARIABLE}"
+        )
+    return None, f"Python (no native core: {reason})"
+
+
+if TYPE_CHECKING:  # for type checkers it is always there, so that they know its signatures
+    from commitlog.native import _core as core
+
+    description: str
+else:
+    core, description = _load(os.environ.get(VARIABLE) or "auto")

@@ -1,0 +1,40 @@
+//! The loops of commitlog that Python is too slow for. Each has a twin in Python, which is the
+//! specification, and which runs where this is missing.
+
+mod appender;
+mod batch;
+mod crc;
+mod failpoints;
+mod layout;
+mod memory;
+mod properties;
+mod scan;
+mod tags;
+
+use pyo3::prelude::*;
+
+/// Changes whenever a signature here changes. `commitlog/native/__init__.py` refuses another one.
+const ABI: u32 = 1;
+
+#[pymodule]
+mod _core {
+    #[pymodule_export]
+    use super::appender::{Appender, Topic};
+    #[pymodule_export]
+    use super::batch::{encode_batch, measure};
+    #[pymodule_export]
+    use super::properties::keyed_properties;
+    #[pymodule_export]
+    use super::scan::{scan, tabulate, take};
+
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("ABI", super::ABI)?;
+        module.add(
+            "LAYOUT",
+            super::layout::NUMBERS.into_iter().collect::<std::collections::HashMap<_, _>>(),
+        )
+    }
+}

@@ -1,0 +1,245 @@
+//! Memory that Python lends. All access to it is in this module, and every `unsafe` of the crate but
+//! the making of a receipt.
+//!
+//! A lent buffer stays exported as long as the value here lives, so nobody can unmap or resize it.
+//! What another process may change at any time is read by volatile loads into memory of our
+//! own. A reference to such bytes would be undefined behaviour.
+
+use std::arch::x86_64::__m128i;
+use std::mem::{size_of, transmute};
+use std::ptr::{read_volatile, write_volatile};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pyo3::buffer::{Element, PyBuffer};
+use pyo3::exceptions::{PyBufferError, PyIndexError};
+use pyo3::prelude::*;
+
+fn lent<T: Element>(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<PyBuffer<T>> {
+    let buffer = PyBuffer::<T>::get(object)?;
+    if !buffer.is_c_contiguous() || (writable && buffer.readonly()) {
+        return Err(PyBufferError::new_err(
+            "the native core needs contiguous memory, and writable memory to write to",
+        ));
+    }
+    Ok(buffer)
+}
+
+/// The words of the control region, which other processes read and write at any time.
+pub struct Words(PyBuffer<u64>);
+
+/// The index of a word that exists.
+#[derive(Clone, Copy)]
+pub struct Word(usize);
+
+impl Words {
+    pub fn of(object: &Bound<'_, PyAny>) -> PyResult<Words> {
+        lent(object, true).map(Words)
+    }
+
+    pub fn word(&self, index: usize) -> PyResult<Word> {
+        if index < self.0.item_count() {
+            Ok(Word(index))
+        } else {
+            Err(PyIndexError::new_err(format!("the control region has no word {index}")))
+        }
+    }
+
+    #[inline]
+    fn at(&self, word: Word) -> &AtomicU64 {
+        debug_assert!(word.0 < self.0.item_count());
+        // SAFETY: `word` has checked the index, a buffer of u64 is aligned for u64, and nobody
+        // accesses these words but as whole words.
+        unsafe { AtomicU64::from_ptr(self.0.buf_ptr().cast::<u64>().add(word.0)) }
+    }
+
+    /// Who sees this value sees everything that was stored before it.
+    #[inline]
+    pub fn store(&self, word: Word, value: u64) {
+        self.at(word).store(value, Ordering::Release);
+    }
+
+    #[inline]
+    pub fn load(&self, word: Word) -> u64 {
+        self.at(word).load(Ordering::Acquire)
+    }
+}
+
+/// Memory that nobody else reads or writes for the time being: a write buffer behind `wrote`, or
+/// memory that the caller has just made.
+pub struct Room(PyBuffer<u8>);
+
+impl Room {
+    pub fn of(object: &Bound<'_, PyAny>) -> PyResult<Room> {
+        lent(object, true).map(Room)
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len_bytes()
+    }
+
+    /// None if the bytes are not within it.
+    #[inline]
+    pub fn slice(&mut self, start: usize, length: usize) -> Option<&mut [u8]> {
+        let end = start.checked_add(length)?;
+        if end > self.0.len_bytes() {
+            return None;
+        }
+        // SAFETY: within the buffer. The lease of the lane excludes other writers, and readers stop
+        // at `wrote`, which is at or before `start`.
+        Some(unsafe {
+            std::slice::from_raw_parts_mut(self.0.buf_ptr().cast::<u8>().add(start), length)
+        })
+    }
+}
+
+/// Bytes that another process may change while they are read: a mapped segment, a write buffer.
+pub struct Source(PyBuffer<u8>);
+
+/// A number at any address: one load of the processor's.
+#[repr(C, packed)]
+struct Unaligned<T>(T);
+
+impl Source {
+    pub fn of(object: &Bound<'_, PyAny>) -> PyResult<Source> {
+        lent(object, false).map(Source)
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len_bytes()
+    }
+}
+
+/// Loads a number.
+///
+/// # Safety
+/// All of its bytes are within a source.
+#[inline(always)]
+unsafe fn load<T: Copy>(from: *const u8) -> T {
+    // SAFETY: the caller's promise, and the type needs no alignment
+    unsafe { read_volatile(from.cast::<Unaligned<T>>()) }.0
+}
+
+/// Bytes that can only be read by copying them: those of a source, or our own.
+pub trait Bytes {
+    /// Copies the bytes from `start` on. False, and nothing is copied, if they are not all there.
+    #[must_use]
+    fn copy(&self, start: usize, out: &mut [u8]) -> bool;
+
+    #[inline(always)]
+    fn read<const N: usize>(&self, start: usize) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        self.copy(start, &mut bytes).then_some(bytes)
+    }
+
+    /// Whether the bytes from `start` on are these.
+    ///
+    /// A call of libc's memcmp would cost more than all else that is done for a small record.
+    #[inline(always)]
+    fn equal(&self, start: usize, wanted: &[u8]) -> bool {
+        let (words, rest) = wanted.as_chunks::<8>();
+        let (fours, rest) = rest.as_chunks::<4>();
+        let mut at = start;
+        for word in words {
+            if self.read(at) != Some(*word) {
+                return false;
+            }
+            at += 8;
+        }
+        for four in fours {
+            if self.read(at) != Some(*four) {
+                return false;
+            }
+            at += 4;
+        }
+        for byte in rest {
+            if self.read(at) != Some([*byte]) {
+                return false;
+            }
+            at += 1;
+        }
+        true
+    }
+}
+
+impl Bytes for Source {
+    #[inline(always)]
+    fn copy(&self, start: usize, out: &mut [u8]) -> bool {
+        if start.checked_add(out.len()).is_none_or(|end| end > self.len()) {
+            return false;
+        }
+        // SAFETY: within the buffer, as was just checked
+        let from = unsafe { self.0.buf_ptr().cast::<u8>().cast_const().add(start) };
+        let length = out.len();
+        if let Some(last) = out.last_chunk_mut::<8>() {
+            // it may overlap the word before it, which takes less time than a loop over the rest
+            // SAFETY: here and below, what is loaded has its place in `out`, so it is in the buffer
+            *last = unsafe { load::<u64>(from.add(length - 8)) }.to_ne_bytes();
+            let (pairs, rest) = out.as_chunks_mut::<16>();
+            let rest_at = length - rest.len();
+            for (index, pair) in pairs.iter_mut().enumerate() {
+                // SAFETY: as above, and the type is 16 plain bytes
+                *pair = unsafe { transmute::<__m128i, [u8; 16]>(load(from.add(index * 16))) };
+            }
+            for (index, word) in rest.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                // SAFETY: as above
+                *word = unsafe { load::<u64>(from.add(rest_at + index * 8)) }.to_ne_bytes();
+            }
+            return true;
+        }
+        let (fours, rest) = out.as_chunks_mut::<4>();
+        for four in fours {
+            // SAFETY: as above
+            *four = unsafe { load::<u32>(from) }.to_ne_bytes();
+        }
+        let rest_at = length - rest.len();
+        for (index, byte) in rest.iter_mut().enumerate() {
+            // SAFETY: as above
+            *byte = unsafe { load(from.add(rest_at + index)) };
+        }
+        true
+    }
+}
+
+impl Bytes for [u8] {
+    #[inline(always)]
+    fn copy(&self, start: usize, out: &mut [u8]) -> bool {
+        let bytes = self.get(start..).and_then(|rest| rest.get(..out.len()));
+        if let Some(bytes) = bytes {
+            out.copy_from_slice(bytes);
+        }
+        bytes.is_some()
+    }
+}
+
+/// Numbers of an array of numpy's. Python's other threads may change it while the interpreter is
+/// given up, so it is read and written by volatile accesses.
+pub struct Numbers(PyBuffer<i64>);
+
+impl Numbers {
+    pub fn of(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Numbers> {
+        lent(object, writable).map(Numbers)
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len_bytes() / size_of::<i64>()
+    }
+
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<i64> {
+        // SAFETY: within the buffer, which is aligned for its items
+        (index < self.len())
+            .then(|| unsafe { read_volatile(self.0.buf_ptr().cast::<i64>().add(index)) })
+    }
+
+    /// False if there is no such place. The array must be one that was lent to be written to.
+    #[inline]
+    #[must_use]
+    pub fn set(&mut self, index: usize, value: i64) -> bool {
+        let is_there = index < self.len() && !self.0.readonly();
+        if is_there {
+            // SAFETY: within the buffer, which is aligned for its items and writable
+            unsafe { write_volatile(self.0.buf_ptr().cast::<i64>().add(index), value) };
+        }
+        is_there
+    }
+}
