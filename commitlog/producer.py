@@ -28,6 +28,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from commitlog.appending.acknowledgements import LaneProgress
+from commitlog.appending.appender import Appender, Topic
 from commitlog.appending.arguments import Value, Values, as_bytes, check_keys, check_numbers
 from commitlog.appending.attachment import Attachment
 from commitlog.appending.last_record import last_record
@@ -44,13 +45,14 @@ from commitlog.errors import (
     refuse_copy,
 )
 from commitlog.message import Message
+from commitlog.native import core
 from commitlog.receipt import BatchReceipt, Receipt
 from commitlog.record.batch import batch_size, encode_batch, largest_record
 from commitlog.record.bodies import Bodies
 from commitlog.record.bound_encoder import BoundEncoder, bind
 from commitlog.record.host import Host
 from commitlog.record.layout import BLANK_BYTES, MAGIC_BLANK, size_and_magic
-from commitlog.record.properties import check_topic, encode_keyed_properties, encode_properties
+from commitlog.record.properties import RESERVED_NAMES, check_topic, encode_keyed_properties, encode_properties
 from commitlog.record.record import RecordEncoder, decode
 from commitlog.shm.layout import Lane, segment_start
 from commitlog.statistics import LaneStatistics, lane_statistics
@@ -60,16 +62,23 @@ STORE_ADDRESS = "127.0.0.1"
 STORE_PORT = 10911
 
 
-class _Topic:
+class _Topic(Topic):
     """What a producer keeps of a topic that it has sent to.
 
     `encode` and `overhead` are for messages without key, headers and tags.
     """
 
-    __slots__ = ("encode", "encoded", "next_offset", "overhead")
+    __slots__ = ("encode", "encoded", "overhead")
+    encoded: bytes
+    encode: BoundEncoder
+    overhead: int
 
-    def __init__(self, encoded: bytes, next_offset: int, encode: BoundEncoder, overhead: int) -> None:
-        self.encoded, self.next_offset, self.encode, self.overhead = encoded, next_offset, encode, overhead
+    @classmethod
+    def of(cls, encoder: RecordEncoder, topic: bytes, next_offset: int) -> _Topic:
+        made = cls(*encoder.template(topic), next_offset)
+        made.encoded = topic
+        made.encode, made.overhead = bind(encoder, topic)
+        return made
 
 
 class _Gone(dict[str, _Topic]):
@@ -83,7 +92,7 @@ class _Gone(dict[str, _Topic]):
         raise self._error
 
 
-class Producer:
+class Producer(Appender):
     """Leases a lane of a running store and appends messages to it.
 
     Threads may share a producer: their calls come one after the other. A forked child makes its
@@ -100,9 +109,8 @@ class Producer:
     """
 
     __slots__ = (
-        "__weakref__", "_attachment", "_closed", "_encoder", "_known_offsets", "_lease", "_messages",
-        "_messages_at", "_next_tick", "_place", "_progress", "_seen", "_sleep_at", "_sync", "_timestamp", "_token", "_topics",
-        "_turns", "_words", "_wrote", "_wrote_at", "lane", "message_bytes_max", "store_host",
+        "__weakref__", "_attachment", "_closed", "_encoder", "_known_offsets", "_lease", "_messages_at", "_place",
+        "_progress", "_sleep_at", "_turns", "_words", "_wrote_at", "lane", "store_host",
     )  # fmt: skip
 
     def __init__(self, path: str | os.PathLike[str], *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -138,6 +146,10 @@ class Producer:
         self._timestamp, self._next_tick = end.store_timestamp, 0  # ms; ns
         self._sync = self._progress.sync
         self._turns = Turns(clock)
+        self._take_lane(
+            words, self._wrote_at, self._messages_at, self._sleep_at, self._progress, Receipt, RESERVED_NAMES
+        )
+        self._is_ahead = False
         self._token: bool | None = True
         self._closed = False  # last: from here on its finalizer closes it
         _PRODUCERS.add(self)
@@ -189,18 +201,19 @@ class Producer:
             state = self._topics.get(topic) or self._open_topic(topic)
             if type(value) is not bytes:
                 value = as_bytes(value)
-            if key is None and tags is None and headers is None and wait:
-                encoded, size = b"", state.overhead + len(value)
-            else:
+            encoded = b""
+            if key is not None or tags is not None or headers is not None or not wait:
                 encoded = encode_properties(key, tags, headers, wait, append_crc=self._encoder.append_crc)
-                size = state.overhead + len(value) + len(encoded)
+            size = state.overhead + len(value) + len(encoded)
             if size > self.message_bytes_max:
                 raise self._too_large(size)
             place, where, offset = self._place, self._wrote, state.next_offset
             end = where + size
             if end > place.limit:
-                where = place.make_room(where, size)
+                where = self._make_room(where, size)
                 end = where + size
+            elif self._is_ahead:
+                self._catch_up(where)
             if time_ns() >= self._next_tick:
                 self._tick()
             now = self._timestamp
@@ -275,10 +288,10 @@ class Producer:
             size = self._batch_size(state.encoded, made, encoded)
             place, where, offset, words = self._place, self._wrote, state.next_offset, self._words
             if where + size > place.limit:
-                where = place.make_room(where, size)
+                where = self._make_room(where, size)
             self._tick()
             now, out = self._timestamp, place.view(where, size)
-            places = encode_batch(self._encoder, state.encoded, made, encoded, offset, where, now, now, out)
+            places = encode_batch(self._encoder, state.encoded, made, encoded, offset, where, now, now, out, state)
             place.store(out, where)
             words[self._wrote_at] = end = where + size  # publishes them all
             words[self._messages_at] = self._messages = self._messages + made.count
@@ -327,6 +340,21 @@ class Producer:
             raise
         return None if record is None else Message.of(record)
 
+    def _make_room(self, where: int, size: int) -> int:
+        where = self._place.make_room(where, size)
+        self._write_to(self._place.buffer(), self._place.start, self._place.limit)
+        return where
+
+    def _catch_up(self, where: int) -> None:
+        """Lets Python write behind what the native core has written."""
+        self._place.continue_at(where)
+        self._is_ahead = False
+
+    def _leave_place(self) -> None:
+        """Makes the next message look for its place again."""
+        self._write_to(None, 0, -1)
+        self._place.leave()
+
     def _batch_size(self, topic: bytes, bodies: Bodies, properties: bytes | list[bytes]) -> int:
         """Bytes of a batch. Raises MessageTooLarge for it, or for one of its messages."""
         size = batch_size(self._encoder, topic, bodies, properties)
@@ -353,8 +381,7 @@ class Producer:
         next_offset = self._known_offsets.get(topic)
         if next_offset is None:
             next_offset = self._lease.queue_end(topic)
-        encode, overhead = bind(self._encoder, encoded)
-        state = self._topics[topic] = _Topic(encoded, next_offset, encode, overhead)
+        state = self._topics[topic] = _Topic.of(self._encoder, encoded, next_offset)
         return state
 
     def _wait_outside(self) -> None:
@@ -392,7 +419,7 @@ class Producer:
             segment_end = segment_start(where, place.segment_bytes) + place.segment_bytes
             where = where + at if where + at >= published else segment_end
         self._wrote = published
-        place.leave()
+        self._leave_place()
 
     # ---- acknowledgements -----------------------------------------------------------------------
 
@@ -454,6 +481,7 @@ class Producer:
         finally:
             if token is not None:
                 self._token, token = False, None
+        self._write_to(None, 0, -1)
         self._place.close()
         self._lease.release()
         self._attachment.close_sockets()
@@ -486,6 +514,10 @@ _TAKING_TOKENS = frozenset(
     call.__code__ for call in (Producer.send, Producer.send_batch, Producer.last, Producer.close)
 )
 """The calls that hold the token in a local variable `token`."""
+
+if core is not None:  # the core's `send` is that of Appender: it calls `_send` for what is unusual
+    Producer._send = Producer.send  # type: ignore[attr-defined]
+    del Producer.send
 
 _PRODUCERS: weakref.WeakSet[Producer] = weakref.WeakSet()
 

@@ -98,6 +98,15 @@ class WritePlace:
             slot.close()
         return data
 
+    def buffer(self) -> memoryview | None:
+        """The write buffer that records go to, whose first byte is at `start`. None for a file."""
+        return self._slot if isinstance(self._slot, memoryview) and self.limit >= 0 else None
+
+    @property
+    def start(self) -> int:
+        """The log offset of the segment that is being written."""
+        return self._start
+
     def leave(self) -> None:
         """Makes the next record look for its place again, and check whether the store closes."""
         self.limit, self._segment = -1, -1

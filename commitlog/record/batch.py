@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from commitlog.native import core
 from commitlog.record.bodies import Bodies
 from commitlog.record.byte_ranges import Ints, crcs_of_rows
 from commitlog.record.crc import CRC_MASK, crc32, five_digits
@@ -61,13 +62,15 @@ def encode_batch(
     born_timestamp: int,
     store_timestamp: int,
     out: memoryview,
+    template: object = None,
 ) -> Ints:
     """Writes one record for each body to the start of `out`, and returns their physical offsets.
 
     `bodies` is what Bodies.of takes. `properties` are those of every record, or a sequence with
     those of each. Queue offsets count from `first_queue_offset`, physical offsets begin with
     `physical_offset`, timestamps are ms. `out` is writable and holds at least `batch_size` bytes;
-    nothing beyond them is touched. Raises ValueError if `out` is smaller, and what Bodies.of and
+    nothing beyond them is touched. `template` is what the native core makes records from; without
+    it Python makes them. Raises ValueError if `out` is smaller, and what Bodies.of and
     RecordEncoder.encode raise. The bytes in `out` are of no use then.
     """
     made = Bodies.of(bodies)
@@ -76,6 +79,13 @@ def encode_batch(
         raise ValueError(f"a batch of {total:,} bytes does not fit into {len(out):,}")
     if made.count == 0:
         return np.empty(0, np.int64)
+    lent = made.lent() if core is not None and template is not None else None
+    if core is not None and template is not None and lent is not None:
+        places = np.empty(made.count, np.int64)
+        own = properties if isinstance(properties, bytes) else list(properties)
+        times = born_timestamp, store_timestamp
+        core.encode_batch(template, *lent, own, first_queue_offset, physical_offset, *times, out, places)
+        return places
     # the encoder makes the first record; the others are made from its bytes
     same, tails = (
         (properties, None) if isinstance(properties, bytes) else (properties[0], encoder.tails(topic, properties))

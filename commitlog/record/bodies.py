@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commitlog.errors import IllegalMessage, RecordError
+from commitlog.native import core
 from commitlog.record.byte_ranges import Ints, crcs_of_rows
 from commitlog.record.crc import CRC_MASK, crc32
 
@@ -30,8 +31,12 @@ class Bodies:
     def __init__(self, count: int, total_bytes: int, size: int | None) -> None:
         self.count, self.total_bytes, self.size = count, total_bytes, size
         self._sizes: Ints | None = None
+        self._largest: int | None = size
+        # they are in one of three forms: a sequence, a matrix, or one buffer and the bounds of each
         self._sequence: Sequence[bytes] = ()
+        self._is_list_of_bytes = False
         self._matrix: npt.NDArray[np.uint8] | None = None
+        self._spans: tuple[npt.NDArray[np.uint8], Ints] | None = None
 
     @classmethod
     def of(cls, bodies: Any) -> Bodies:
@@ -57,6 +62,11 @@ class Bodies:
     @classmethod
     def _of_sequence(cls, bodies: Sequence[bytes]) -> Bodies:
         count = len(bodies)
+        if core is not None and type(bodies) is list and (measured := core.measure(bodies)):
+            total, largest, smallest = measured
+            made = cls(count, total, largest if largest == smallest else None)
+            made._sequence, made._is_list_of_bytes, made._largest = bodies, True, largest
+            return made
         if count and not isinstance(bodies[0], bytes | bytearray | memoryview):
             _refuse(bodies)  # the other bodies are checked when they are read
         try:
@@ -64,7 +74,7 @@ class Bodies:
                 size = len(bodies[0]) if count else 0
                 made = cls(count, count * size, size)
             else:
-                sizes = np.fromiter(map(len, bodies), np.int64, count)
+                sizes = _lengths(bodies)
                 made = cls(count, int(sizes.sum()), None)
                 made._sizes = sizes
         except TypeError:
@@ -107,24 +117,37 @@ class Bodies:
         flat = flat[ends[0] : ends[-1]]
         if (sizes == sizes[0]).all():
             return cls._of_matrix(flat.reshape(count, int(sizes[0])))
-        plain = flat.tobytes()
-        bounds = (ends - ends[0]).tolist()
-        made = cls(count, len(plain), None)
-        made._sizes = sizes
-        made._sequence = [plain[start:end] for start, end in pairwise(bounds)]
+        made = cls(count, len(flat), None)
+        made._sizes, made._spans = sizes, (flat, ends - ends[0])
         return made
+
+    def lent(self) -> tuple[list[bytes] | npt.NDArray[np.uint8], Ints | None] | None:
+        """The bodies as the native core takes them, or None if it does not.
+
+        They are a list of bytes and None, or one buffer and the bounds of the bodies in it, which
+        are one number more than there are bodies.
+        """
+        if self._spans is not None:
+            return self._spans
+        if self._matrix is not None:
+            return np.ascontiguousarray(self._matrix).reshape(-1), np.arange(self.count + 1) * (self.size or 0)
+        if self._is_list_of_bytes and isinstance(self._sequence, list):
+            return self._sequence, None
+        return None
 
     @property
     def sizes(self) -> Ints:
         """The size of each body in bytes, as int64."""
         if self._sizes is None:
-            self._sizes = np.full(self.count, self.size or 0, np.int64)
+            self._sizes = _lengths(self._sequence) if self.size is None else np.full(self.count, self.size, np.int64)
         return self._sizes
 
     @property
     def largest(self) -> int:
         """Size of the largest body in bytes, 0 for an empty batch."""
-        return int(self.sizes.max(initial=0)) if self.size is None else self.size
+        if self._largest is None:
+            self._largest = int(self.sizes.max(initial=0))
+        return self._largest
 
     def first(self) -> bytes:
         """The first body."""
@@ -132,6 +155,9 @@ class Bodies:
 
     def items(self, start: int, stop: int) -> Sequence[bytes]:
         """The bodies [start, stop) as bytes."""
+        if self._spans is not None:
+            flat, bounds = self._spans
+            return [flat[begin:end].tobytes() for begin, end in pairwise(bounds[start : stop + 1].tolist())]
         if self._matrix is None:
             return self._sequence[start:stop]
         rows = self.rows(start, stop)
@@ -163,6 +189,10 @@ class Bodies:
             return np.fromiter(map(crc32, self.items(start, stop)), np.uint32, count) & np.uint32(CRC_MASK)
         except TypeError:
             _refuse(self._sequence)
+
+
+def _lengths(bodies: Sequence[bytes]) -> Ints:
+    return np.fromiter(map(len, bodies), np.int64, len(bodies))
 
 
 def _refuse(bodies: Sequence[Any]) -> NoReturn:

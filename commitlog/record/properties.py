@@ -14,6 +14,7 @@ from types import NoneType
 import numpy as np
 
 from commitlog.errors import IllegalProperty, IllegalTopic, PropertiesTooLarge
+from commitlog.native import core
 from commitlog.record.layout import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX, Buffer
 
 NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR = "\x01", "\x02"
@@ -143,6 +144,8 @@ def encode_keyed_properties(
     """
     same = encode_properties(None, tags, properties, wait, append_crc=append_crc)
     most = PROPERTIES_BYTES_MAX - (CRC_PROPERTY_BYTES if append_crc else 0)
+    if core is not None and type(keys) is list and (encoded := core.keyed_properties(keys, same, most)) is not None:
+        return encoded
     try:
         text = "".join(filter(None, keys))
         if {*map(type, keys)} <= {str, NoneType} and "\x01" not in text and "\x02" not in text:

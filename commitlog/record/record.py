@@ -131,6 +131,15 @@ class RecordEncoder:
         self._overhead = self._topic_overhead + length
         self._properties = properties
 
+    def template(self, topic: bytes) -> tuple[bytes, bytes, bool]:
+        """What all records of a topic have in common, for the native core.
+
+        It is the head of an empty record, the bytes of TOPICLEN and TOPIC, and whether records end
+        with the CRC property. Raises IllegalTopic.
+        """
+        head = self.encode(topic, b"", b"", 0, 0, 0, 0)[: self.head_bytes]
+        return head, self._topic_part, self.append_crc
+
     def size(self, topic: bytes, body: bytes | memoryview, properties: bytes) -> int:
         """TOTALSIZE in bytes, with the CRC property. Raises IllegalTopic, PropertiesTooLarge."""
         if properties != self._properties or topic != self._topic:

@@ -9,17 +9,17 @@ import errno
 import os
 import random
 import signal
+import subprocess
 import sys
-import zlib
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 
 import commitlog
 from commitlog.shm.layout import STAGES
+from tests.builders.package_tree import package_tree
 from tests.crash.accounts import check, read_notes, read_store
+from tests.crash.dying_writer import FAILPOINTS, TURNS
 from tests.crash.scene import WAYS, Scene, kill, pid_of
 from tests.faults.channel import Rule
 from tests.faults.test_disk import CONFIG, faulty_store
@@ -110,62 +110,33 @@ def test_stages_killed_at_named_points(tmp_path: Path) -> None:
     check(sender.noted, read_store(tmp_path / "store"), deaths=0)
 
 
-def _die_at(line: int) -> Any:
-    """A tracer that kills its process at the n-th line of the producer's module."""
-    file, seen = sys.modules["commitlog.producer"].__file__, 0
-
-    def trace(frame: FrameType, event: str, _argument: object) -> Any:
-        nonlocal seen
-        if frame.f_code.co_filename != file:
-            return None
-        if event == "line":
-            seen += 1
-            if seen == line:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return trace
-
-    return trace
-
-
-def _send_until(line: int, path: Path, notes: Path) -> bool:
-    """Sends large messages in a forked child, some across segments, and dies at that line.
-
-    False when the child got to the end.
-    """
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            producer = commitlog.Producer(path)
-            fd = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            sys.settrace(_die_at(line))
-            for number in range(4):
-                body = bytes([line % 256]) * (14_000 + number)
-                receipt = producer.send("t", body)
-                note = f"{producer.lane} t {receipt.offset} {receipt.physical_offset} {zlib.crc32(body)}\n"
-                os.write(fd, note.encode())
-            code = 0
-        finally:
-            os._exit(code)
-    status = os.waitpid(child, 0)[1]
-    assert os.WIFSIGNALED(status) or status == 0
-    return os.WIFSIGNALED(status)
+def _killed_in_send(path: Path, write_path: str, way: str, environment: dict[str, str]) -> int:
+    """How many producers died in `send`; what they left is checked."""
+    settings = {**CONFIG, "store": {**CONFIG["store"], "write_path": write_path}}
+    notes = path / "notes"
+    with commitlog.Store.open(path / "store", settings):
+        command = [sys.executable, "-P", "-m", "tests.crash.dying_writer", str(path / "store"), str(notes), way]
+        deaths = int(subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout)
+    account = read_store(path / "store")
+    check(read_notes([notes]), account, deaths)
+    assert {place[0] for place in account.places} == {0}
+    return deaths
 
 
 @both_paths
 def test_producers_killed_at_every_line_of_send(write_path: str, tmp_path: Path) -> None:
-    """Every third line of four sends, one of them across segments; heirs go on without a gap."""
-    settings = {**CONFIG, "store": {**CONFIG["store"], "write_path": write_path}}
-    notes = tmp_path / "notes"
-    deaths, line = 0, 1
-    with commitlog.Store.open(tmp_path / "store", settings):
-        while _send_until(line, tmp_path / "store", notes):
-            deaths += 1
-            line += 3
-    account = read_store(tmp_path / "store")
-    check(read_notes([notes]), account, deaths)
-    assert {place[0] for place in account.places} == {0}
-    assert deaths > 20
+    """Every third line of four sends, one of them across segments; heirs go on without a gap.
+
+    The lines are Python's: nothing can trace the native core.
+    """
+    environment = package_tree(tmp_path, None) | {"COMMITLOG_NATIVE": "off"}
+    assert _killed_in_send(tmp_path, write_path, "lines", environment) > 20
+
+
+def test_producers_killed_inside_the_native_send(failpoints_core: Path, tmp_path: Path) -> None:
+    """Between any two steps that others can see; heirs go on without a gap."""
+    environment = package_tree(tmp_path, failpoints_core) | {"COMMITLOG_NATIVE": "on"}
+    assert _killed_in_send(tmp_path, "pool", "points", environment) == len(FAILPOINTS) * len(TURNS)
 
 
 def test_stages_whose_supervisor_is_killed_drain_and_leave(tmp_path: Path) -> None:
