@@ -1,7 +1,8 @@
 """Scans the records of a segment into tables, for recovery, the dispatcher and readers.
 
-The walk reads sizes only. It finds a run of records of one size by one comparison of numpy's.
-table.py then gathers the records that it found, and checks them column by column.
+In Python, the walk reads sizes only. It finds a run of records of one size by one comparison of
+numpy's. table.py then gathers the records that it found, and checks them column by column. The
+native core does all of this at each record. Both make the same table.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from commitlog.native import core
 from commitlog.record.byte_ranges import Ints, first_false
 from commitlog.record.layout import I32, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, Buffer, size_and_magic
-from commitlog.record.table import RecordGatherer, RecordTable, Stop
+from commitlog.record.table import RecordGatherer, RecordTable, Stop, empty_columns
 
 MAX_RECORDS = 8192
 MAX_BYTES = 8 * 1024 * 1024
@@ -51,23 +53,41 @@ def scan(
     """
     gatherer = RecordGatherer(buffer, buffer_start, queue_id, check_crc, require_crc)
     end = min(end, len(gatherer.view))
-    positions, where = _walk(buffer, start, end, max_records, max_bytes)
-    table = gatherer.tabulate(positions, np.diff(positions, append=where))
-    if table.stop is Stop.CORRUPT:
-        where = table.stop_position  # the walk looks at sizes only, so this may also be a BLANK
+    last = min(end, start + max_bytes)
+    table = (_scan_in_python if core is None else _scan_natively)(gatherer, start, last, end, max_records)
+    where = table.stop_position
     stop, reason = gatherer.why_stopped(where, end, segment_end)
     if stop is Stop.END and table.stop is Stop.CORRUPT:
         return table
     if stop is Stop.END and where < end:
         stop = Stop.FULL
-    return replace(table, stop=stop, stop_position=where, reason=reason)
+    return replace(table, stop=stop, reason=reason)
 
 
-def _walk(buffer: Buffer, start: int, end: int, max_records: int, max_bytes: int) -> tuple[Ints, int]:
+def _scan_in_python(gatherer: RecordGatherer, start: int, last: int, end: int, max_records: int) -> RecordTable:
+    """At most `max_records` records, which begin before `last` and end at `end` or before it.
+
+    They are all that there are (END), or those before one that seems to be a record and is not good
+    (CORRUPT). It may also be a BLANK, because the walk looks at sizes only.
+    """
+    positions, where = _walk(gatherer.buffer, start, last, end, max_records)
+    table = gatherer.tabulate_in_python(positions, np.diff(positions, append=where))
+    return table if table.stop is Stop.CORRUPT else replace(table, stop_position=where)
+
+
+def _scan_natively(gatherer: RecordGatherer, start: int, last: int, end: int, max_records: int) -> RecordTable:
+    most = max(min(max_records, (last - start) // RECORD_BYTES_MIN + 1), 0)
+    columns = empty_columns(most)
+    count, where, bad_bytes, topics = core.scan(
+        gatherer.view, start, max(last, 0), max(end, 0), gatherer.demands, most, columns.view(np.uint8)
+    )
+    return gatherer.table_of(columns[:, :count], topics, where, bad_bytes)
+
+
+def _walk(buffer: Buffer, start: int, last: int, end: int, max_records: int) -> tuple[Ints, int]:
     """The positions of possible records, judged by their sizes, and where the last of them ends."""
     found: list[Ints] = []
-    room, last = max_records, min(end, start + max_bytes)
-    position, walk_next = start, _RUN_LEAST
+    room, position, walk_next = max_records, start, _RUN_LEAST
     while room > 0 and position < last:
         run, size = _run(buffer, position, end, min(room, (last - position) // RECORD_BYTES_MIN + 1))
         if run >= _RUN_LEAST:

@@ -6,7 +6,7 @@ the reason.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commitlog.errors import CorruptRecord
+from commitlog.native import core
 from commitlog.record.byte_ranges import Ints, Mask, crcs_of, first_false, gather
 from commitlog.record.crc import five_digits
 from commitlog.record.layout import (
@@ -119,6 +120,19 @@ class RecordTable:
         return mask
 
 
+_COLUMNS = tuple(field.name for field in fields(RecordTable) if field.type in ("Ints", "Mask"))
+"""The columns that the native core fills, in its order."""
+
+
+def empty_columns(count: int) -> Ints:
+    """Room for the columns of so many records, which the native core fills.
+
+    A few numbers lie between two columns. Without them, the same row of all columns would often
+    have the same place in a processor's cache.
+    """
+    return np.empty((len(_COLUMNS), count + 8), np.int64)
+
+
 class RecordGatherer:
     """Makes a table of a buffer's records. Its fields are what every record there must have."""
 
@@ -137,11 +151,42 @@ class RecordGatherer:
     def ints(self, dtype: str, positions: Ints) -> Ints:
         return self.gather(dtype, positions).astype(np.int64)
 
+    @property
+    def demands(self) -> tuple[int, int | None, bool, bool]:
+        """What the native core takes."""
+        return self.buffer_start, self.queue_id, self.check_crc, self.require_crc
+
     def tabulate(self, positions: Ints, sizes: Ints) -> RecordTable:
         """The table of the records at these positions, all of which are within the buffer.
 
         It ends before the first bad record (CORRUPT), or has all records (END).
         """
+        return (self.tabulate_in_python if core is None else self._tabulate_natively)(positions, sizes)
+
+    def _tabulate_natively(self, positions: Ints, sizes: Ints) -> RecordTable:
+        columns = empty_columns(len(positions))
+        count, topics = core.tabulate(self.view, positions, sizes, self.demands, columns.view(np.uint8))
+        if count < len(positions):
+            return self.table_of(columns[:, :count], topics, int(positions[count]), int(sizes[count]))
+        where = int(positions[-1] + sizes[-1]) if count else 0
+        return self.table_of(columns[:, :count], topics, where)
+
+    def table_of(self, columns: Ints, topics: list[str], where: int, bad_bytes: int = 0) -> RecordTable:
+        """The table of columns that the native core has filled.
+
+        `where` is the end of the last record. `bad_bytes` is the size of a bad record there.
+        """
+        stop, reason = Stop.END, ""
+        if bad_bytes:
+            stop, reason = Stop.CORRUPT, self.fault(where, where + bad_bytes)
+        named: Columns = dict(zip(_COLUMNS, columns, strict=True))
+        named["has_crc"] = named["has_crc"] != 0
+        return RecordTable(
+            buffer_start=self.buffer_start, topics=topics, stop=stop, stop_position=where, reason=reason, **named
+        )
+
+    def tabulate_in_python(self, positions: Ints, sizes: Ints) -> RecordTable:
+        """The same as `tabulate`, without the native core."""
         columns: Columns = {"positions": positions, "sizes": sizes}
         for check in (self._heads, self._bodies, self._topic_sizes, self._properties):
             _shorten(columns, check(columns))

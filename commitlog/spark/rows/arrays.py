@@ -3,9 +3,10 @@
 If pandas is installed, `pa.array` and similar functions import it, which costs each worker 0.3 s
 and 40 MB. So everything here is made by `Array.from_buffers`.
 
-One `take` brings bytes together that are not next to each other. For that, a binary array is laid
-over the whole buffer. Its items are, in turn, a wanted range and the bytes up to the next wanted
-range. Then the wanted items are taken.
+One `take` brings bytes together that are not next to each other. For large items it is that of the
+native core. Without it, and for small items, it is Arrow's: a binary array is laid over the whole
+buffer. Its items are, in turn, a wanted range and the bytes up to the next wanted range. Then the
+wanted items are taken.
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from commitlog.native import core
 from commitlog.record.byte_ranges import Ints, stride_of
 from commitlog.spark.rows.segments import Segment
+
+SMALL_BYTES = 150
+"""Arrow's `take` is quicker for items that have fewer bytes on average."""
 
 
 class Spans(NamedTuple):
@@ -53,6 +58,12 @@ def take_spans(buffer: pa.Buffer, spans: Spans, kind: pa.DataType, which: Ints |
     if which is None and (stride := stride_of(spans.start)) and stride_of(spans.end) == stride:
         length = int(spans.end[0] - spans.start[0])
         return fixed_strings(np.ndarray((count, length), np.uint8, buffer, int(spans.start[0]), (stride, 1)), kind)
+    is_small = int(spans.end.sum() - spans.start.sum()) < SMALL_BYTES * count
+    return (_taken_by_arrow if core is None or is_small else _taken_natively)(buffer, spans, kind, which)
+
+
+def _taken_by_arrow(buffer: pa.Buffer, spans: Spans, kind: pa.DataType, which: Ints | None) -> pa.Array:
+    count = len(spans.start)
     offsets = np.empty(2 * count, np.int32)
     offsets[0::2] = spans.start
     offsets[1::2] = spans.end
@@ -60,6 +71,21 @@ def take_spans(buffer: pa.Buffer, spans: Spans, kind: pa.DataType, which: Ints |
     if which is None:
         return laid.take(fixed(np.arange(0, 2 * count, 2, dtype=np.int64), pa.int64()))
     return laid.take(indices(which * 2))
+
+
+def _taken_natively(buffer: pa.Buffer, spans: Spans, kind: pa.DataType, which: Ints | None) -> pa.Array:
+    start, end = spans
+    validity = None
+    if which is not None:
+        start, end = start[which], end[which]
+        missing = which < 0
+        if missing.any():
+            end = np.where(missing, start, end)
+            validity = pa.py_buffer(np.packbits(~missing, bitorder="little"))
+    offsets = np.empty(len(start) + 1, np.int32)
+    data = np.empty(int(end.sum() - start.sum()), np.uint8)
+    core.take(np.frombuffer(buffer, np.uint8), start, end, data, offsets.view(np.uint8))
+    return pa.Array.from_buffers(kind, len(start), [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def gather_bytes(segment: Segment, spans: Spans) -> tuple[npt.NDArray[np.uint8], Ints]:

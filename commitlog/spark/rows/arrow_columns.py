@@ -1,9 +1,9 @@
 """Decodes records of a mapped segment into an Arrow RecordBatch, with no Python loop over records.
 
-A field of many records is gathered by one copy of numpy's (byte_ranges.py), bytes of varying length
-by one `take` (arrays.py). Only the columns that were asked for are built. Before that, every record
-is checked against its place: magic, size, queue id, queue offset, physical offset, topic and all
-lengths.
+The native core looks at each record once (table.py). Without it, a field of many records is
+gathered by one copy of numpy's (byte_ranges.py). Bytes of varying length are gathered by one `take`
+(arrays.py). Only the columns that were asked for are built. Before that, every record is checked
+against its place: magic, size, queue id, queue offset, physical offset, topic and all lengths.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from commitlog.errors import CorruptRecord
+from commitlog.native import core
 from commitlog.reading.queue_bounds import NamedQueue
 from commitlog.record.body_compression import plain_body
 from commitlog.record.byte_ranges import Ints, evenly, stride_of
@@ -47,6 +48,7 @@ from commitlog.record.layout import (
     host_bytes,
 )
 from commitlog.record.record import decode
+from commitlog.record.table import RecordGatherer
 from commitlog.spark.rows import arrays
 from commitlog.spark.rows.arrays import Spans
 from commitlog.spark.rows.property_pairs import CRC_WORD, Pairs, parse_pairs
@@ -134,11 +136,7 @@ def words_of(start: int, end: int) -> Iterator[tuple[int, str]]:
 class Decoder:
     """The checked records of one batch. Parts that several columns need are made once."""
 
-    heads: npt.NDArray[Any]
-    """Of type HEAD_V4, so the fields after an IPv6 host are wrong: they lie at other places."""
-    sys_flag: npt.NDArray[np.int32]
-    stored_at: Ints
-    has_ipv6: bool
+    sys_flag: npt.NDArray[np.signedinteger]
     body: Spans
     properties: Spans
 
@@ -148,9 +146,8 @@ class Decoder:
         self.count = len(places.at)
         self._has_no_pairs = False  # so far nothing is known; `pairs` looks closer
         self._check_bounds()
-        if self._are_like_the_first():
+        if self._are_like_the_first() or (core is not None and self._are_all_good()):
             return
-        self.heads = segment.gather_as(HEAD_V4, places.at)
         self.sys_flag = self.heads["sys_flag"].astype(np.int32)
         self._check_heads()
         self._find_body()
@@ -185,8 +182,8 @@ class Decoder:
             return False
         first = Decoder(self.segment, self.queue, places.cut(0, 1))
         start = int(places.at[0])
-        found = (first.body.start, first.body.end, first.properties.start, first.stored_at)
-        body_at, body_end, properties_at, stored_at = (int(where[0]) - start for where in found)
+        found = (first.body.start, first.body.end, first.properties.start)
+        body_at, body_end, properties_at = (int(where[0]) - start for where in found)
         # if the first has no pairs, the name of the CRC property is compared too
         named = properties_at + (len(CRC_PROPERTY_NAME) if first._has_no_pairs else 0)
         words = [*_ALIKE, (body_at - BODY_LENGTH_BYTES, "i4"), *words_of(body_end, named)]
@@ -205,11 +202,51 @@ class Decoder:
                     return False
         self.heads = evenly(u8, HEAD_V4, start, stride, self.count)
         self.sys_flag = np.full(self.count, first.sys_flag[0])
-        self.has_ipv6, self.stored_at = first.has_ipv6, places.at + stored_at
         self.body = Spans(places.at + body_at, places.at + body_end)
         self.properties = Spans(places.at + properties_at, places.at + places.size)
         self._has_no_pairs = first._has_no_pairs
         return True
+
+    def _are_all_good(self) -> bool:
+        """Whether the native core finds that all records are good and belong here.
+
+        If it returns False, the other checks find out what is different.
+        """
+        places, queue = self.places, self.queue
+        lane = queue.lane if queue.offset_is_stored else None
+        gatherer = RecordGatherer(self.segment.map, self.segment.start, lane, check_crc=False, require_crc=False)
+        table = gatherer.tabulate(places.at, places.size)
+        if len(table) < self.count:
+            return False
+        if queue.offset_is_stored:
+            expected = np.arange(places.offset, places.offset + self.count)
+            if table.topics != [queue.topic] or (table.queue_offsets != expected).any():
+                return False
+        self.sys_flag, self.store_timestamps = table.sys_flags, table.store_timestamps
+        self.body = Spans(table.body_positions, table.body_positions + table.body_sizes)
+        self.properties = Spans(table.properties_positions, table.properties_positions + table.properties_sizes)
+        self._has_no_pairs = bool((table.properties_sizes == CRC_PROPERTY_BYTES * table.has_crc).all())
+        return True
+
+    @cached_property
+    def heads(self) -> npt.NDArray[Any]:
+        """Of type HEAD_V4, so the fields after an IPv6 host are wrong: they lie at other places."""
+        return self.segment.gather_as(HEAD_V4, self.places.at)
+
+    @cached_property
+    def has_ipv6(self) -> bool:
+        return bool((self.sys_flag & HOSTS_V6).any())
+
+    @cached_property
+    def stored_at(self) -> Ints:
+        """Where the store timestamps are."""
+        born_more = HOST_V6_MORE * ((self.sys_flag & SysFlag.BORN_HOST_V6) != 0)
+        stored_at: Ints = self.places.at + STORE_TIMESTAMP_AT + born_more
+        return stored_at
+
+    @cached_property
+    def store_timestamps(self) -> npt.NDArray[Any]:
+        return self.segment.gather(">i8", self.stored_at) if self.has_ipv6 else self.heads["store_timestamp"]
 
     def _check_heads(self) -> None:
         heads, places = self.heads, self.places
@@ -225,16 +262,12 @@ class Decoder:
 
     def _find_body(self) -> None:
         at = self.places.at
-        hosts = self.sys_flag & HOSTS_V6
-        self.has_ipv6 = bool(hosts.any())
         if self.has_ipv6:
-            born, stored = ((hosts & flag) != 0 for flag in (SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6))
-            self.stored_at = at + STORE_TIMESTAMP_AT + HOST_V6_MORE * born
-            after = self.stored_at + (HEAD_V4_BYTES - STORE_TIMESTAMP_AT) + HOST_V6_MORE * stored
+            stored_more = HOST_V6_MORE * ((self.sys_flag & SysFlag.STORE_HOST_V6) != 0)
+            after = self.stored_at + (HEAD_V4_BYTES - STORE_TIMESTAMP_AT) + stored_more
             self._fail(after > at + self.places.size, "the record is too short for its addresses")
             body_bytes = self.segment.gather(">i4", after - BODY_LENGTH_BYTES).astype(np.int64)
         else:
-            self.stored_at = at + STORE_TIMESTAMP_AT
             after = at + HEAD_V4_BYTES
             body_bytes = self.heads["body_bytes"].astype(np.int64)
         self.body = Spans(after, after + body_bytes)
@@ -338,10 +371,6 @@ class Decoder:
         inside = np.clip(ms.astype(np.int64), -_MS_MOST, _MS_MOST)  # a client may have sent any number
         return arrays.fixed(inside * 1000, kind)
 
-    def stored(self, kind: pa.DataType) -> pa.Array:
-        stored = self.segment.gather(">i8", self.stored_at) if self.has_ipv6 else self.heads["store_timestamp"]
-        return self.timestamps(stored, kind)
-
     def message_ids(self, kind: pa.DataType) -> pa.Array:
         if self.has_ipv6:
             return self._message_ids_ipv6()
@@ -374,7 +403,7 @@ _BUILDERS: dict[str, Callable[[Decoder, pa.DataType], pa.Array]] = {
     "topic": lambda rows, kind: arrays.constant_strings(rows.topic, rows.count),
     "partition": lambda rows, kind: rows.constant(rows.queue.lane, kind),
     "offset": Decoder.offsets,
-    "timestamp": Decoder.stored,
+    "timestamp": lambda rows, kind: rows.timestamps(rows.store_timestamps, kind),
     "timestampType": lambda rows, kind: rows.constant(CREATE_TIME_TYPE, kind),
     "headers": lambda rows, kind: rows.pair_lists(kind, headers=True),
     "tags": lambda rows, kind: rows.property_values(b"TAGS", kind),
