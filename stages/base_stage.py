@@ -17,6 +17,7 @@ import contextlib
 import errno
 import logging
 import os
+import select
 import signal
 import sys
 from abc import ABC, abstractmethod
@@ -101,9 +102,9 @@ class BaseStage(ABC):
         self._reached = None if self.reach is None else self.lanes[:, self.reach]
         self._not_before: dict[int, int] = {}  # lane → when its failed step is tried again (monotonic ns)
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._poller = zmq.Poller()
-        for source in (self._bell.socket, _STDIN, self._wake_read):
-            self._poller.register(source, zmq.POLLIN)
+        self._poller = select.poll()  # zmq.Poller asks the system twice
+        for fd in (self._bell.fd, _STDIN, self._wake_read):
+            self._poller.register(fd, select.POLLIN)
 
     @staticmethod
     def _channel_at(path: Path) -> FileChannel:
@@ -314,17 +315,14 @@ class BaseStage(ABC):
 
     def _poll(self, milliseconds: int) -> bool:
         """Waits for a wakeup or an order to stop. True when one of them came."""
-        events = dict(self._poller.poll(milliseconds))
-        if not events:
-            return False
-        if self._bell.socket in events:
-            self._rung = True
-        if self._wake_read in events:
-            os.read(self._wake_read, 4096)
-        if _STDIN in events and not os.read(_STDIN, 4096):
-            self.stopping = True
-            self._poller.unregister(_STDIN)
-        return True
+        ready = self._poller.poll(milliseconds)
+        for fd, _ in ready:
+            if fd == self._bell.fd:
+                self._rung = True
+            elif not os.read(fd, 4096):
+                self.stopping = True
+                self._poller.unregister(fd)
+        return bool(ready)
 
     def beat(self) -> None:
         """Stores the heartbeat, by which the supervisor tells a hung stage from an idle one."""

@@ -78,7 +78,10 @@ def _bind(socket: zmq.Socket[bytes], directory: Path, name: str) -> None:
 
 
 class WakeupReceiver:
-    """A stage's bell: receives wakeups. The stage holds its lock before it makes one."""
+    """A stage's bell: receives wakeups. The stage holds its lock before it makes one.
+
+    `fd` is readable from a frame until `drain` has taken it. Seldom it is readable without a frame.
+    """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], directory: Path, stage: str) -> None:
         self.socket = _socket(context, zmq.PULL)
@@ -87,6 +90,7 @@ class WakeupReceiver:
         except BaseException:
             self.socket.close()
             raise
+        self.fd = self.socket.fileno()
 
     def drain(self) -> tuple[int, int]:
         """Takes the waiting frames, at most 1,000. Returns (wakeups, other frames)."""
