@@ -29,7 +29,7 @@ import numpy.typing as npt
 import zmq
 
 from commitlog.appending.wakeups import WakeupReceiver, WakeupSender
-from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.config import Config
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import holder_of, is_running, poll, stage_at, try_file, write_holder
@@ -51,6 +51,7 @@ _SERVE_NS = 5_000_000
 """How long the lanes that wait for a flush may keep a stage from the other lanes."""
 _HURRY_NS = 20_000_000
 """How long the rest after work stays short after a wait for a flush."""
+_PLACE_CHECK_NS = 100_000_000
 _SMALL_STEP_BYTES = 1 << 16
 _LARGE_STEP_BYTES = 1 << 20
 _STDIN = 0
@@ -65,8 +66,9 @@ class BaseStage(ABC):
     `reach` is the lane word that says how far it has done its part of a synchronous flush; it is
     None for a stage that has no part in one. `fault_word` is the lane word for its errno.
 
-    Attributes: `lanes` is the live table of all lane rows, of shape (128, 128), in words;
-    `stage_row` are the words of this stage; `pool` is the pool's directory.
+    Attributes: `lanes` is the live table of the rows of all lanes that there may be, in words: a
+    stage that comes out of a rest has them in no cache. `stage_row` are the words of this stage;
+    `pool` is the pool's directory.
     """
 
     name: str
@@ -88,7 +90,8 @@ class BaseStage(ABC):
                 f"{path}: the {self.name} finds no pool of this store; start the store, not a single stage"
             )
         self.control, self.words = control, control.words
-        self.lanes: npt.NDArray[np.uint64] = control.lane_table()
+        count = max([self.config.store.max_lanes, *(lane + 1 for lane in self.directory.lane_numbers())])
+        self.lanes: npt.NDArray[np.uint64] = control.lane_table()[:count]
         self.pool = Path(self.facts.pool.directory)
         self._pool_lock_fd = self._take_pool_lock()
         self.stage_row = control.stage_row(self.name)
@@ -96,6 +99,7 @@ class BaseStage(ABC):
         self._bell = WakeupReceiver(self.context, self.pool, self.name)
         self.stopping = False
         self._spin_until = self._hurry_until = 0
+        self._place_checked_ns = LONG_AGO_NS
         self._served: list[int] = []
         self._rung = False  # frames wait in the bell; they are taken out after the round that they asked for
         self._requested = self.lanes[:, Lane.FLUSH_REQUESTED]
@@ -163,8 +167,10 @@ class BaseStage(ABC):
         """
         if self._reached is None:
             return []
+        lanes: list[int] = (self._requested > self._reached).nonzero()[0].tolist()
+        if not self._not_before or not lanes:
+            return lanes
         now = self.clock.monotonic_ns()
-        lanes: list[int] = np.flatnonzero(self._requested > self._reached).tolist()
         return [lane for lane in lanes if self._not_before.get(lane, 0) <= now]
 
     def is_awaited(self, lane: int) -> bool:
@@ -220,7 +226,8 @@ class BaseStage(ABC):
                 self.wait_for_running(self.interval_ms, seen)
                 seen = None if self._rung else self.news()
             self.beat()
-            self._check_place()
+            if row[Stage.HEARTBEAT] - self._place_checked_ns >= _PLACE_CHECK_NS:
+                self._check_place()
             self.on_wait_end()
         row[Stage.SLEEP] += 2  # a producer that still sends looks up, and learns that the store is closing
         self._drain()
@@ -304,14 +311,15 @@ class BaseStage(ABC):
 
         It does not rest while somebody waits for a flush.
         """
-        if self._serve_waiting_lanes():
-            return
-        self.stage_row[Stage.LINGERING] = 1
-        linger_ms = min(self.linger_ms, 1) if self.clock.monotonic_ns() < self._hurry_until else self.linger_ms
-        woken = self._poll(0 if self.waiting_lanes() else linger_ms)  # polls always, to see an order to stop
-        self.stage_row[Stage.LINGERING] = 0
-        if woken:
-            self._serve_waiting_lanes()
+        row = self.stage_row
+        row[Stage.LINGERING] = 1
+        now = self.clock.monotonic_ns()
+        waits = now < self._spin_until or bool(self.waiting_lanes())
+        rest_ms = min(self.linger_ms, 1) if now < self._hurry_until else self.linger_ms
+        woken = not waits and self._poll(rest_ms)
+        row[Stage.LINGERING] = 0
+        if (waits or woken) and not self._serve_waiting_lanes():
+            self._poll(0)  # so an order to stop is seen however long somebody waits
 
     def _poll(self, milliseconds: int) -> bool:
         """Waits for a wakeup or an order to stop. True when one of them came."""
@@ -382,6 +390,7 @@ class BaseStage(ABC):
         It does the same where no directory is there. The pool has all bytes that are not flushed,
         and the next start of the store continues with it. Raises StoreMoved.
         """
+        self._place_checked_ns = self.clock.monotonic_ns()
         if not self.control.is_at(self.directory.path):
             self._close()
             raise store_moved(self.directory.path, self.pool)

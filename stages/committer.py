@@ -75,7 +75,7 @@ class Committer(BaseStage):
 
     def work(self) -> int:
         """Commits one slice of every lane that has something: no lane starves the others."""
-        dirty = np.flatnonzero((self._wrote != self._committed) | (self._wanted != self._rewritten))
+        dirty = ((self._wrote != self._committed) | (self._wanted != self._rewritten)).nonzero()[0]
         now = self.clock.monotonic_ns()
         moved = 0
         for lane in dirty.tolist():

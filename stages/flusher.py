@@ -182,12 +182,12 @@ class Flusher(BaseStage):
         Syncs of several lanes overlap.
         """
         opened = False
-        for lane in np.flatnonzero(self._allocated > self._opened).tolist():
+        for lane in (self._allocated > self._opened).nonzero()[0].tolist():
             opened = (lane not in self._removed and self._open_segments(lane)) or opened
         if opened:
             self._committer.wake()
         now = self.clock.monotonic_ns()
-        due = [lane for lane in np.flatnonzero(self._committed > self._flushed).tolist() if self._is_due(lane, now)]
+        due = [lane for lane in (self._committed > self._flushed).nonzero()[0].tolist() if self._is_due(lane, now)]
         moved = 0
         if len(due) == 1:
             order = self._order(due[0])
