@@ -69,7 +69,7 @@ class CommitterConfig(_Checked):
     interval_ms: Annotated[int, Interval(ge=1, le=60_000)] = 200
     least_pages: Pages = 0
     thorough_interval_ms: Milliseconds = 200
-    linger_ms: Milliseconds = 13
+    linger_ms: Milliseconds = 12
     slice_bytes: Annotated[int, Interval(ge=4_096, le=MAX_SEGMENT_BYTES)] = 1 << 22
 
 
@@ -81,7 +81,7 @@ class FlusherConfig(_Checked):
     timed: bool = False
     least_pages: Pages = 0
     thorough_interval_ms: Milliseconds = 10_000
-    linger_ms: Milliseconds = 13
+    linger_ms: Milliseconds = 12
     positions_interval_ms: Annotated[int, Interval(ge=10, le=600_000)] = 1_000
     retry_ms: Annotated[int, Interval(ge=1, le=60_000)] = 100
 

@@ -68,7 +68,7 @@ class BaseStage(ABC):
 
     Attributes: `lanes` is the live table of the rows of all lanes that there may be, in words: a
     stage that comes out of a rest has them in no cache. `stage_row` are the words of this stage;
-    `pool` is the pool's directory.
+    `pool` is the pool's directory; `rests` says how often it has rested since its last sleep.
     """
 
     name: str
@@ -99,6 +99,7 @@ class BaseStage(ABC):
         self._bell = WakeupReceiver(self.context, self.pool, self.name)
         self.stopping = False
         self._spin_until = self._hurry_until = 0
+        self.rests = 0
         self._place_checked_ns = LONG_AGO_NS
         self._served: list[int] = []
         self._rung = False  # frames wait in the bell; they are taken out after the round that they asked for
@@ -172,6 +173,10 @@ class BaseStage(ABC):
             return lanes
         now = self.clock.monotonic_ns()
         return [lane for lane in lanes if self._not_before.get(lane, 0) <= now]
+
+    def rest_ms(self, now: int) -> int:
+        """How long the stage rests after a small step. `now` is in monotonic ns."""
+        return self.linger_ms
 
     def is_awaited(self, lane: int) -> bool:
         """Whether this stage can now do its part of a synchronous flush of a lane."""
@@ -263,6 +268,7 @@ class BaseStage(ABC):
         full) is no news, so a blocked stage sleeps too.
         """
         row = self.stage_row
+        self.rests = 0
         if self._serve_waiting_lanes():
             return
         row[Stage.SLEEP] += 1  # odd: asleep, ring me
@@ -315,9 +321,10 @@ class BaseStage(ABC):
         row[Stage.LINGERING] = 1
         now = self.clock.monotonic_ns()
         waits = now < self._spin_until or bool(self.waiting_lanes())
-        rest_ms = min(self.linger_ms, 1) if now < self._hurry_until else self.linger_ms
+        rest_ms = min(self.linger_ms, 1) if now < self._hurry_until else self.rest_ms(now)
         woken = not waits and self._poll(rest_ms)
         row[Stage.LINGERING] = 0
+        self.rests += 1
         if (waits or woken) and not self._serve_waiting_lanes():
             self._poll(0)  # so an order to stop is seen however long somebody waits
 

@@ -89,7 +89,7 @@ TARGETS = (
     Target("pipeline", "100 B, by append alone", "≥", 0.9, _ratio(_SENDS, "commitlog", _HELD, "append rate")),
     Target("pipeline", "committer and flusher, of the producer", "≤", 0.25, _plain(_SENDS, "commitlog", "share")),
     Target("pipeline", "idle, of a core", "≤", 0.01, _plain("at rest", "idle", "cores")),
-    Target("pipeline", "1,000 messages/s, of a core", "≤", 0.06, _plain("at rest", "1,000 messages/s", "cores")),
+    Target("pipeline", "1,000 messages/s, of a core", "≤", 0.05, _plain("at rest", "1,000 messages/s", "cores")),
     Target("pipeline", "send to flushed, p50, µs", "≤", 15_000, _plain("at rest", "1,000 messages/s", "p50")),
     Target("pipeline", "a stage's memory, MB", "≤", 60, _plain(_PIPELINE, "commitlog", "memory")),
     Target("durable", "p50 by the floor", "≤", 2.2, _ratio(_WAIT, "commitlog", _FLOOR, "p50")),

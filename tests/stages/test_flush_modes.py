@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from commitlog.config import Config
-from commitlog.shm.layout import Lane
+from commitlog.shm.layout import Lane, Stage
 from commitlog.stages.flusher import Flusher
 from tests.builders.idle_store import SEGMENT, IdleStore, idle_store
 from tests.fake_clock import SetClock
@@ -78,6 +78,24 @@ def test_real_time_syncs_at_once(tmp_path: Path, shm_root: Path) -> None:
             store.set(0, WROTE=position, COMMITTED=position)
             assert service.work()
             assert store.get(0, Lane.FLUSHED) == position
+
+
+@pytest.mark.parametrize(
+    ("rests", "beat_ago_ms", "sync_ms", "expected_ms"),
+    [(0, 0, 1, 12), (1, 0, 1, 24), (1, 0, 6, 19), (1, 4, 1, 20), (1, 0, 20, 12), (1, 1000, 1, 12)],
+    ids=["first rest", "busy", "slow sync", "woken late", "very slow sync", "committer asleep"],
+)
+def test_on_a_busy_lane_one_sync_serves_two_commits(
+    tmp_path: Path, shm_root: Path, rests: int, beat_ago_ms: int, sync_ms: int, expected_ms: int
+) -> None:
+    """The rest ends just after the second commit, and is never longer than two rests."""
+    with flusher(tmp_path, shm_root) as (service, store, clock):
+        service.rests = rests
+        service.control.stage_row("committer")[Stage.HEARTBEAT] = clock.monotonic_ns() - beat_ago_ms * 1_000_000
+        store.set(0, WROTE=10, COMMITTED=10)
+        assert service.work()
+        clock.pass_seconds(sync_ms / 1000)
+        assert service.rest_ms(clock.monotonic_ns()) == expected_ms
 
 
 def test_progress_is_logged_now_and_then(tmp_path: Path, shm_root: Path, caplog: pytest.LogCaptureFixture) -> None:
