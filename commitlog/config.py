@@ -124,7 +124,7 @@ class DispatcherConfig(_Checked):
     """`[dispatcher]`, RocketMQ's ReputMessageService."""
 
     interval_ms: Annotated[int, Interval(ge=1, le=60_000)] = 1_000
-    linger_ms: Milliseconds = 100
+    linger_ms: Milliseconds = 250
     queue_file_entries: Annotated[int, Interval(ge=1_000, le=100_000_000)] = 300_000
 
 
