@@ -249,8 +249,8 @@ class BaseStage(ABC):
         """
         moved = self.work()
         if self._rung:
-            self._rung = False
-            self.stage_row[Stage.BAD_FRAMES] += self._bell.drain()[1]
+            bad, self._rung = self._bell.drain()  # while frames are left, the stage takes no rest
+            self.stage_row[Stage.BAD_FRAMES] += bad
         return moved
 
     def news(self) -> int:
@@ -269,7 +269,7 @@ class BaseStage(ABC):
         """
         row = self.stage_row
         self.rests = 0
-        if self._serve_waiting_lanes():
+        if self._rung or self._serve_waiting_lanes():
             return
         row[Stage.SLEEP] += 1  # odd: asleep, ring me
         try:

@@ -80,7 +80,8 @@ def _bind(socket: zmq.Socket[bytes], directory: Path, name: str) -> None:
 class WakeupReceiver:
     """A stage's bell: receives wakeups. The stage holds its lock before it makes one.
 
-    `fd` is readable from a frame until `drain` has taken it. Seldom it is readable without a frame.
+    `fd` becomes readable when a frame comes, and stays so until `drain` has taken all frames. After
+    a `drain` that has left some, it says nothing of them. Seldom it is readable without a frame.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], directory: Path, stage: str) -> None:
@@ -92,16 +93,17 @@ class WakeupReceiver:
             raise
         self.fd = self.socket.fileno()
 
-    def drain(self) -> tuple[int, int]:
-        """Takes the waiting frames, at most 1,000. Returns (wakeups, other frames)."""
-        wakeups = bad = 0
+    def drain(self) -> tuple[int, bool]:
+        """Takes the waiting frames, at most 1,000.
+
+        Returns how many were no wakeups, and whether more frames may wait.
+        """
+        bad = 0
         with contextlib.suppress(zmq.Again):
             for _ in range(_FRAMES_AT_ONCE):
-                if self.socket.recv(zmq.NOBLOCK) == WAKEUP:
-                    wakeups += 1
-                else:
-                    bad += 1
-        return wakeups, bad
+                bad += self.socket.recv(zmq.NOBLOCK) != WAKEUP
+            return bad, True
+        return bad, False
 
     def close(self) -> None:
         self.socket.close()

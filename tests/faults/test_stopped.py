@@ -21,6 +21,7 @@ from commitlog.reading.view import StoreView
 from commitlog.shm.layout import STAGES, Lane, Stage
 from tests.crash.accounts import check, read_store
 from tests.crash.scene import is_running, pid_of
+from tests.faults.bench import bench
 from tests.faults.channel import FaultsDirectory, Rule
 from tests.faults.supervisor import patched_stages
 from tests.faults.test_disk import CONFIG, Sender, faulty_store
@@ -150,6 +151,26 @@ def test_hung_stages_are_killed_and_replaced(tmp_path: Path) -> None:
         assert all(pid_of(sender.store.path, stage) not in (0, pid) for stage, pid in hung.items())
         sender.looks_durable()
     check(sender.noted, read_store(tmp_path / "store"), deaths=0)
+
+
+@pytest.mark.timeout(60)
+def test_a_stage_is_not_deaf_after_more_frames_than_it_takes_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The descriptor of its socket says nothing of frames that were left."""
+    monkeypatch.setattr("commitlog.appending.wakeups._FRAMES_AT_ONCE", 120)
+    hour_ms = 3_600_000
+    with bench(tmp_path / "store") as made, contextlib.ExitStack() as stack:
+        context, committer = stack.enter_context(zmq.Context()), made.stages["committer"]
+        for _ in range(10):
+            socket = stack.enter_context(context.socket(zmq.PUSH))
+            socket.linger = 0
+            socket.connect(f"ipc://{committer.pool}/committer.ipc")
+            for _ in range(60):
+                socket.send(b"garbage")
+        while committer.stage_row[Stage.BAD_FRAMES] < 600:
+            committer.wait_for_running(hour_ms, committer.news())
+            committer._round()
 
 
 def test_garbage_on_every_socket_is_counted_and_dropped(tmp_path: Path) -> None:
