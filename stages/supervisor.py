@@ -26,6 +26,7 @@ from commitlog.config import Config
 from commitlog.disk.descriptors import occupy_standard_descriptors
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.errors import CommitLogError, PoolUnlinked, StageFailed, StoreMoved, refusal
+from commitlog.stages import base_stage  # noqa: F401  for the stages: a child that is forked has it then
 from commitlog.stages.supervising.log_files import log_to_file
 from commitlog.stages.supervising.reporting import tell, tell_error
 from commitlog.stages.supervising.running_store import RunningStore, StopRequest
