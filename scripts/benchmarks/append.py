@@ -8,27 +8,35 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import commitlog
+from commitlog.native import VARIABLE, core
 from scripts.benchmarks import floors, kafka_broker, rivals
 from scripts.benchmarks.floors import TOPIC
 from scripts.benchmarks.harness import EACH, Bench, Sample, Stopwatch, Turn
 from scripts.benchmarks.ours import running_store, warm_producer
+from scripts.benchmarks.workers import workers
 
 SIZES = (100, 1024)
+PYTHON_CORE = "Python core"
+"""What runs where the native core is not built."""
 
 
 def run(bench: Bench) -> None:
     with contextlib.ExitStack() as stack:
         room = stack.enter_context(bench.room())
         broker = stack.enter_context(kafka_broker.broker(bench))
-        with_crc = stack.enter_context(warm_producer(stack.enter_context(running_store(bench))))
+        store = stack.enter_context(running_store(bench))
+        with_crc = stack.enter_context(warm_producer(store))
         plain_store = stack.enter_context(running_store(bench, store={"record_crc": False}))
         plain = stack.enter_context(warm_producer(plain_store))
         for size in SIZES:
             contestants = _single(bench, size, room / "file", with_crc, plain)
             contestants |= _rivals(bench, size, broker)
+            if core is not None:
+                contestants[f"send, {PYTHON_CORE}"] = partial(_by_python, store.path, size, _count(bench, size))
             bench.compare(
                 f"send, {size} B",
                 EACH,
@@ -43,12 +51,26 @@ def run(bench: Bench) -> None:
                 f"send_batch, {size} B",
                 EACH,
                 "file.write, the bodies",
-                _batches(bench, stack, size, room / "file", with_crc, plain),
+                _batches(bench, stack, size, room / "file", with_crc, plain) | _batches_by_python(bench, store, size),
                 messages=f"{_many(bench, size)} (of 100, LMDB: {_count(bench, size)}; "
                 f"SQLite, Redis: {_few(bench, size, 10)})",
                 SQLite="WAL, FULL: durable, unlike the others; LMDB and Redis too",
                 **_settings(size),
             )
+
+
+def _by_python(path: Path, size: int, count: int, batch: int = 1) -> Sample:
+    """The same without the native core, in a process of its own."""
+    job = {"kind": "append", "path": str(path), "size": size, "count": count, "batch": batch}
+    with workers([job], {VARIABLE: "off"}) as running:
+        (sample,) = running.go()
+    return sample
+
+
+def _batches_by_python(bench: Bench, store: commitlog.Store, size: int) -> dict[str, Turn]:
+    if core is None:
+        return {}
+    return {f"batches of 1,000, {PYTHON_CORE}": partial(_by_python, store.path, size, _many(bench, size), 1000)}
 
 
 def _count(bench: Bench, size: int, full: int = 600_000) -> int:
@@ -78,22 +100,27 @@ def _single(
 
     return {
         "os.write, the record": lambda: floors.os_write(file, record, count),
-        "send": lambda: send(with_crc, body, count),
-        "send, body CRC only": lambda: send(plain, body, count),
+        "send": lambda: send_all(with_crc, body, count),
+        "send, with key": lambda: send_all(with_crc, body, count, "key-1234"),
+        "send, body CRC only": lambda: send_all(plain, body, count),
         "file.write, the body": lambda: floors.file_write(file, [body] * 1000, count),
         "multiprocessing.Queue": lambda: rivals.queue_put(body, _few(bench, size, 5)),
     }
 
 
-def send(producer: commitlog.Producer, body: bytes, count: int) -> Sample:
+def send_all(producer: commitlog.Producer, body: bytes, count: int, key: str | None = None) -> Sample:
     """The loop that a user would write, while the stages work.
 
     What is not flushed at its end is flushed outside the clock.
     """
     append = producer.send
     with Stopwatch() as watch:
-        for _ in range(count):
-            append(TOPIC, body)
+        if key is None:
+            for _ in range(count):
+                append(TOPIC, body)
+        else:
+            for _ in range(count):
+                append(TOPIC, body, key=key)
     producer.flush(120)
     return watch.each(count)
 

@@ -64,6 +64,17 @@ def send(
 
 
 @contextlib.contextmanager
+def append(path: Path, size: int, count: int, batch: int = 1) -> Iterator[Turn]:
+    """Sends as the part `append` does, and answers with its sample."""
+    from scripts.benchmarks.append import send_all, send_batches
+
+    with commitlog.Producer(path) as producer:
+        producer.send(TOPIC, b"warm").wait("flushed", 30)
+        bodies = [floors.body_of(size) for _ in range(batch)]
+        yield lambda: send_all(producer, bodies[0], count) if batch == 1 else send_batches(producer, bodies, count)
+
+
+@contextlib.contextmanager
 def os_write(path: Path, size: int, seconds: float) -> Iterator[Turn]:
     """Writes the same bytes by os.write into a file of its own, for `seconds`."""
     record = floors.record_of(size)

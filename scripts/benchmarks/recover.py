@@ -6,6 +6,7 @@ In the same boot its pool is adopted; otherwise the log is scanned.
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import signal
 from collections.abc import Iterator, Sequence
@@ -20,9 +21,12 @@ from commitlog.disk.checkpoint import PositionsFile
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
 from commitlog.errors import CommitLogError
+from commitlog.native import VARIABLE, core
 from commitlog.opening.pool import open_pool
 from commitlog.opening.recovery import recover_lane
 from commitlog.reading.view import StoreView
+from commitlog.record.scan import scan
+from commitlog.record.table import Stop
 from commitlog.shm.layout import STAGES, Header, Stage
 from scripts.benchmarks import floors
 from scripts.benchmarks.floors import TOPIC
@@ -37,6 +41,7 @@ MILLISECONDS = Metric("milliseconds", "ms, process start left out")
 SCAN = (Metric("megabytes", "MB/s of the log", "higher"), Metric("cpu", "ms of CPU a MB"))
 MEMORY = Metric("memory", "MB of private memory at the most")
 _READ, _SCANNED = "read, and one CRC over it", "all flushed, nothing dispatched"
+_WALKED = "scan() of the mapped files, with CRCs"
 
 
 def run(bench: Bench) -> None:
@@ -175,6 +180,16 @@ class StoppedStore:
             lane.check(end)
         return {"memory": memory.peak_bytes / 1e6, "megabytes": self.bytes / answer["seconds"] / 1e6}
 
+    def scan_in_python(self) -> Sample:
+        """The same without the native core, in a process of its own."""
+        for lane in self.lanes:
+            lane.forget()
+        job = {"kind": "recover", "path": str(self.path)}
+        with workers([job], {VARIABLE: "off"}) as running:
+            (answer,) = running.go()
+        megabytes = self.bytes / 1e6
+        return {"megabytes": megabytes / answer["seconds"], "cpu": answer["cpu_seconds"] * 1000 / megabytes}
+
 
 @contextlib.contextmanager
 def _stopped(bench: Bench, total: int, sizes: Sequence[int], lanes: int = 1) -> Iterator[StoppedStore]:
@@ -191,7 +206,13 @@ def _full_scan(bench: Bench, name: str, sizes: Sequence[int], total: int, lost: 
     """
     with _stopped(bench, total, sizes) as store:
         (lane,) = store.lanes
-        contestants = {_READ: partial(_read, lane.files, lane.bytes), _SCANNED: partial(lane.scan, False)}
+        contestants = {
+            _READ: partial(_read, lane.files, lane.bytes),
+            _SCANNED: partial(lane.scan, False),
+            _WALKED: partial(_walk, lane.files, lane.bytes),
+        }
+        if core is not None:
+            contestants[f"{_SCANNED}, Python core"] = store.scan_in_python
         if lost:
             contestants["positions lost: scanned, written again, synced"] = partial(lane.scan, True)
         bench.compare(
@@ -233,4 +254,25 @@ def _read(files: list[Path], total: int) -> Sample:
                 while left > 0 and (data := file.read(1 << 20)):
                     crc = zlib_ng.crc32(data[:left], crc)
                     left -= len(data)
+    return _speed(watch, total)
+
+
+def _walk(files: list[Path], total: int) -> Sample:
+    """Every record of the log as rows, its CRCs checked, as a reader does it in one process."""
+    scanned, records = 0, 0
+    with Stopwatch() as watch:
+        for path in files:
+            start = int(path.name)
+            with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                where, end = 0, min(len(data), total - start)
+                while where < end:
+                    table = scan(data, where, end, start, None, check_crc=True)
+                    where, records = table.stop_position, records + len(table)
+                    scanned = start + where
+                    stop = table.stop
+                    del table  # its views would keep the file mapped
+                    if stop is not Stop.FULL:
+                        break
+    if not records or scanned > total:
+        raise RuntimeError(f"{records} records up to {scanned}, the log ends at {total}")
     return _speed(watch, total)

@@ -8,9 +8,10 @@ answers with one JSON object.
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,8 @@ class Workers:
 
 
 @contextlib.contextmanager
-def workers(jobs: list[dict[str, Any]]) -> Iterator[Workers]:
-    """A process for each job, all of them ready."""
+def workers(jobs: list[dict[str, Any]], environment: Mapping[str, str] | None = None) -> Iterator[Workers]:
+    """A process for each job, all of them ready. `environment` is added to that of the bench."""
     processes = []
     try:
         for job in jobs:
@@ -56,6 +57,7 @@ def workers(jobs: list[dict[str, Any]]) -> Iterator[Workers]:
                 [sys.executable, "-P", "-m", "scripts.benchmarks.workers"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                env={**os.environ, **(environment or {})},
                 start_new_session=True,  # like programs of their own; and Ctrl-C is for the bench alone
             )
             processes.append(process)
