@@ -33,7 +33,7 @@ class Bodies:
         self._sizes: Ints | None = None
         self._largest: int | None = size
         # they are in one of three forms: a sequence, a matrix, or one buffer and the bounds of each
-        self._sequence: Sequence[bytes] = ()
+        self._sequence: list[bytes] = []
         self._is_list_of_bytes = False
         self._matrix: npt.NDArray[np.uint8] | None = None
         self._spans: tuple[npt.NDArray[np.uint8], Ints] | None = None
@@ -61,8 +61,9 @@ class Bodies:
 
     @classmethod
     def _of_sequence(cls, bodies: Sequence[bytes]) -> Bodies:
+        bodies = list(bodies)  # the caller may change its own before the records are made
         count = len(bodies)
-        if core is not None and type(bodies) is list and (measured := core.measure(bodies)):
+        if core is not None and (measured := core.measure(bodies)):
             total, largest, smallest = measured
             made = cls(count, total, largest if largest == smallest else None)
             made._sequence, made._is_list_of_bytes, made._largest = bodies, True, largest
@@ -131,7 +132,7 @@ class Bodies:
             return self._spans
         if self._matrix is not None:
             return np.ascontiguousarray(self._matrix).reshape(-1), np.arange(self.count + 1) * (self.size or 0)
-        if self._is_list_of_bytes and isinstance(self._sequence, list):
+        if self._is_list_of_bytes:
             return self._sequence, None
         return None
 

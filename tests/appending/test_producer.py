@@ -490,6 +490,23 @@ def test_a_batch_is_all_or_nothing_in_one_segment(store_of_each_way: commitlog.S
     assert [m.physical_offset for m in batch] == receipt.physical_offsets.tolist()
 
 
+@pytest.mark.parametrize("values", [[b"one", b"two", b"three"], [b"same", b"size"]], ids=["mixed", "equal"])
+def test_a_batch_is_what_the_list_has_at_the_call(store_of_each_way: commitlog.Store, values: list[bytes]) -> None:
+    """The caller may change the list before the records are made, in a thread or its mapping."""
+    wanted = list(values)
+
+    class Headers(dict[str, str]):
+        def items(self) -> Any:
+            values[0] = b"another size"
+            values.pop()
+            return super().items()
+
+    producer = store_of_each_way.producer()
+    assert len(producer.send_batch("t", values, headers=Headers(a="b"))) == len(wanted)
+    producer.flush()
+    assert [message.value for message in read(store_of_each_way)] == wanted
+
+
 def test_batches_of_arrays_are_those_of_bytes(store: commitlog.Store) -> None:
     """A numpy matrix and an Arrow array give the same messages as a list."""
     numpy = pytest.importorskip("numpy")
