@@ -6,6 +6,7 @@ Also forks, threads, interrupts and back-pressure.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -222,6 +223,39 @@ def test_a_call_inside_a_call_is_refused(store: commitlog.Store) -> None:
     assert producer.send("t", b"next").offset == 1
     producer.flush()
     assert [message.value for message in read(store)] == [b"outer", b"next"]
+
+
+def test_a_finalizer_may_send_wherever_garbage_is_collected(store: commitlog.Store) -> None:
+    """Also while the error for a key is made. Its message is accepted, or refused by name."""
+    producer = store.producer()
+    unexpected: list[Exception] = []
+
+    class Garbage:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            try:
+                producer.send("t", b"from a finalizer")
+            except errors.ConcurrentUse:
+                pass
+            except Exception as error:
+                unexpected.append(error)
+
+    usual = gc.get_threshold()
+    try:
+        for allocations in range(1, 60):  # one of them is each place of the call that may collect
+            producer.send("t", b"good")  # the call after an error is Python's on both cores
+            gc.collect()
+            Garbage()
+            gc.set_threshold(allocations)
+            with pytest.raises(errors.IllegalProperty):
+                producer.send("t", b"x", key="\ud800")
+            gc.set_threshold(*usual)
+    finally:
+        gc.set_threshold(*usual)
+        gc.collect()
+    assert unexpected == []
 
 
 def test_an_interrupt_at_any_line_of_send_doubles_and_loses_nothing(store_of_each_way: commitlog.Store) -> None:

@@ -255,9 +255,11 @@ impl Appender {
         let value = match value.cast_exact::<PyBytes>() {
             Ok(bytes) => bytes.clone(),
             // a copy, as Python's own: nobody may change a record while its CRC is computed
-            Err(_) => PyBytes::new(py, &value.cast_exact::<PyByteArray>().ok()?.to_vec()),
+            Err(_) => copy_of(value.cast_exact::<PyByteArray>().ok()?)?,
         };
-        let receipt = Appender::empty_receipt(slf)?; // first, because it may collect garbage
+        // both first, because they may collect garbage: the second where it makes an error
+        let (receipt, reserved) = Appender::empty_receipt(slf)?;
+        let properties = Properties::of(key, tags, headers, &reserved)?;
         let mut this = slf.try_borrow_mut().ok()?;
         let this = &mut *this;
         if this.token != Some(true) {
@@ -266,8 +268,6 @@ impl Appender {
         let lane = this.lane.as_ref()?;
         let topic = this.topics.as_ref()?.bind(py).get_item(name).ok()??;
         let topic = topic.cast::<Topic>().ok()?.get();
-        let properties = Properties::of(key, tags, headers, lane.reserved.bind(py))?;
-
         let size = topic.template.size(value.as_bytes().len(), properties.size)?;
         let place = this.place.as_mut()?;
         let start = this.wrote;
@@ -307,14 +307,17 @@ impl Appender {
         Some((receipt, to_tell.then_some(end)))
     }
 
-    /// A receipt whose values are not set yet. Nobody sees it before they are.
+    /// A receipt whose values are not set yet, and the names that no header may have. Nobody sees
+    /// the receipt before its values are set.
     #[inline]
-    fn empty_receipt<'py>(slf: &Bound<'py, Self>) -> Option<Bound<'py, PyAny>> {
+    fn empty_receipt<'py>(
+        slf: &Bound<'py, Self>,
+    ) -> Option<(Bound<'py, PyAny>, Bound<'py, PyFrozenSet>)> {
         let py = slf.py();
-        let (allocate, receipt) = {
+        let (allocate, receipt, reserved) = {
             let this = slf.try_borrow().ok()?;
             let lane = this.lane.as_ref()?;
-            (lane.allocate, lane.receipt.clone_ref(py))
+            (lane.allocate, lane.receipt.clone_ref(py), lane.reserved.bind(py).clone())
         };
         // SAFETY: the type is a subclass of tuple, whose tp_alloc makes one of any length, as
         // tuple's own tp_new does; its items are null until `fill` sets them
@@ -327,8 +330,13 @@ impl Appender {
         if made.is_none() {
             PyErr::take(py); // no memory: Python says so
         }
-        made
+        made.map(|receipt| (receipt, reserved))
     }
+}
+
+/// The same bytes as an object that nobody changes. None if there is no memory: Python says so.
+fn copy_of<'py>(value: &Bound<'py, PyByteArray>) -> Option<Bound<'py, PyBytes>> {
+    value.py().get_type::<PyBytes>().call1((value,)).ok()?.cast_into().ok()
 }
 
 /// How objects of a subclass of tuple are made.
