@@ -378,10 +378,13 @@ class Producer(Appender):
 
     def _open_topic(self, topic: str) -> _Topic:
         encoded = check_topic(topic)
-        next_offset = self._known_offsets.get(topic)
+        name = encoded.decode()  # not the caller's: a str of a subclass may have a hash of its own
+        if (state := self._topics.get(name)) is not None:
+            return state
+        next_offset = self._known_offsets.get(name)
         if next_offset is None:
-            next_offset = self._lease.queue_end(topic)
-        state = self._topics[topic] = _Topic.of(self._encoder, encoded, next_offset)
+            next_offset = self._lease.queue_end(name)
+        state = self._topics[name] = _Topic.of(self._encoder, encoded, next_offset)
         return state
 
     def _wait_outside(self) -> None:

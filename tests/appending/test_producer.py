@@ -258,6 +258,17 @@ def test_a_finalizer_may_send_wherever_garbage_is_collected(store: commitlog.Sto
     assert unexpected == []
 
 
+def test_a_topic_is_its_text(store: commitlog.Store) -> None:
+    """A str of a subclass with a hash of its own names the same topic, and counts on."""
+
+    class Name(str):
+        def __hash__(self) -> int:
+            return 7
+
+    producer = store.producer()
+    assert [producer.send(topic, b"").offset for topic in (Name("t"), "t", Name("t"), "t")] == [0, 1, 2, 3]
+
+
 def test_an_interrupt_at_any_line_of_send_doubles_and_loses_nothing(store_of_each_way: commitlog.Store) -> None:
     """KeyboardInterrupt is raised at the k-th line of `send`, for every k.
 
