@@ -249,7 +249,7 @@ class BaseStage(ABC):
         """
         moved = self.work()
         if self._rung:
-            bad, self._rung = self._bell.drain()  # while frames are left, the stage takes no rest
+            bad, self._rung = self._bell.drain()
             self.stage_row[Stage.BAD_FRAMES] += bad
         return moved
 
@@ -329,15 +329,18 @@ class BaseStage(ABC):
             self._poll(0)  # so an order to stop is seen however long somebody waits
 
     def _poll(self, milliseconds: int) -> bool:
-        """Waits for a wakeup or an order to stop. True when one of them came."""
-        ready = self._poller.poll(milliseconds)
+        """Waits for a wakeup or an order to stop. True when one of them came.
+
+        It does not wait while frames are left in the bell, whose descriptor says nothing of them.
+        """
+        ready = self._poller.poll(0 if self._rung else milliseconds)
         for fd, _ in ready:
             if fd == self._bell.fd:
                 self._rung = True
             elif not os.read(fd, 4096):
                 self.stopping = True
                 self._poller.unregister(fd)
-        return bool(ready)
+        return bool(ready) or self._rung
 
     def beat(self) -> None:
         """Stores the heartbeat, by which the supervisor tells a hung stage from an idle one."""

@@ -154,13 +154,20 @@ def test_hung_stages_are_killed_and_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.parametrize("rests", [False, True], ids=["sleep", "rest"])
 def test_a_stage_is_not_deaf_after_more_frames_than_it_takes_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rests: bool
 ) -> None:
-    """The descriptor of its socket says nothing of frames that were left."""
+    """The descriptor of its socket says nothing of frames that were left.
+
+    It neither sleeps nor rests while frames are left.
+    """
     monkeypatch.setattr("commitlog.appending.wakeups._FRAMES_AT_ONCE", 120)
     hour_ms = 3_600_000
-    with bench(tmp_path / "store") as made, contextlib.ExitStack() as stack:
+    with (
+        bench(tmp_path / "store", committer={"linger_ms": hour_ms}) as made,
+        contextlib.ExitStack() as stack,
+    ):
         context, committer = stack.enter_context(zmq.Context()), made.stages["committer"]
         for _ in range(10):
             socket = stack.enter_context(context.socket(zmq.PUSH))
@@ -169,7 +176,10 @@ def test_a_stage_is_not_deaf_after_more_frames_than_it_takes_at_once(
             for _ in range(60):
                 socket.send(b"garbage")
         while committer.stage_row[Stage.BAD_FRAMES] < 600:
-            committer.wait_for_running(hour_ms, committer.news())
+            if rests:
+                committer._linger()
+            else:
+                committer.wait_for_running(hour_ms, committer.news())
             committer._round()
 
 
