@@ -29,7 +29,7 @@ import numpy.typing as npt
 import zmq
 
 from commitlog.appending.wakeups import WakeupReceiver, WakeupSender
-from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
+from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import Config
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import holder_of, is_running, poll, stage_at, try_file, write_holder
@@ -51,7 +51,6 @@ _SERVE_NS = 5_000_000
 """How long the lanes that wait for a flush may keep a stage from the other lanes."""
 _HURRY_NS = 20_000_000
 """How long the rest after work stays short after a wait for a flush."""
-_PLACE_CHECK_NS = 100_000_000
 _SMALL_STEP_BYTES = 1 << 16
 _LARGE_STEP_BYTES = 1 << 20
 _STDIN = 0
@@ -100,7 +99,6 @@ class BaseStage(ABC):
         self.stopping = False
         self._spin_until = self._hurry_until = 0
         self.rests = 0
-        self._place_checked_ns = LONG_AGO_NS
         self._served: list[int] = []
         self._rung = False  # frames wait in the bell; they are taken out after the round that they asked for
         self._requested = self.lanes[:, Lane.FLUSH_REQUESTED]
@@ -231,8 +229,7 @@ class BaseStage(ABC):
                 self.wait_for_running(self.interval_ms, seen)
                 seen = None if self._rung else self.news()
             self.beat()
-            if row[Stage.HEARTBEAT] - self._place_checked_ns >= _PLACE_CHECK_NS:
-                self._check_place()
+            self._check_place()
             self.on_wait_end()
         row[Stage.SLEEP] += 2  # a producer that still sends looks up, and learns that the store is closing
         self._drain()
@@ -380,7 +377,7 @@ class BaseStage(ABC):
             self._check_place()
             seen = self.news()
             if not self._round():
-                idle_rounds += 1
+                idle_rounds += not self._rung  # while frames are left, it does not wait
                 self.wait_for_running(_DRAIN_ROUND_MS, seen)
             self.beat()
             if self.clock.monotonic_ns() > deadline and self._is_orphan():
@@ -400,7 +397,6 @@ class BaseStage(ABC):
         It does the same where no directory is there. The pool has all bytes that are not flushed,
         and the next start of the store continues with it. Raises StoreMoved.
         """
-        self._place_checked_ns = self.clock.monotonic_ns()
         if not self.control.is_at(self.directory.path):
             self._close()
             raise store_moved(self.directory.path, self.pool)

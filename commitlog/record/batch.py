@@ -84,7 +84,9 @@ def encode_batch(
         places = np.empty(made.count, np.int64)
         own = properties if isinstance(properties, bytes) else list(properties)
         times = born_timestamp, store_timestamp
-        core.encode_batch(template, *lent, own, first_queue_offset, physical_offset, *times, out, places)
+        written = core.encode_batch(template, *lent, own, first_queue_offset, physical_offset, *times, out, places)
+        if written != total:
+            raise ValueError(f"a batch of {total:,} bytes was changed while it was sent, to {written:,} bytes")
         return places
     # the encoder makes the first record; the others are made from its bytes
     same, tails = (

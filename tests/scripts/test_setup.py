@@ -188,6 +188,9 @@ def test_the_native_core_is_built_where_a_toolchain_is(checkout: Checkout) -> No
     assert "packages" not in said
 
     checkout.install_rust(None)
+    assert checkout.setup() == (0, "")
+    assert checkout.library.read_text() == "three", "a shell that does not find Rust keeps the library"
+    checkout.sources.write_text("four")
     code, said = checkout.setup()
     assert (code, checkout.library.exists()) == (0, False), said
     assert "left out: there is no Rust" in said
