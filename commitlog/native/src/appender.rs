@@ -302,6 +302,8 @@ impl Appender {
         reached("next_offset");
         (this.wrote, this.messages, this.timestamp) = (end, this.messages + 1, now);
         this.is_ahead = true;
+        // No fence between the stores and this load: a stage that goes to sleep stores `sleep`, and
+        // looks once more a millisecond later, when these stores have long arrived.
         let to_tell = lane.words.load(lane.sleep) as i64 != this.seen;
         fill(&receipt, lane.progress.clone_ref(py), name, numbers);
         Some((receipt, to_tell.then_some(end)))
