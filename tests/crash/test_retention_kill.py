@@ -81,7 +81,11 @@ def completes(sender: Sender) -> None:
 
 
 def looks_whole(sender: Sender) -> None:
-    """The log is kept up to its end, with every message; index and readers agree."""
+    """The log is kept up to its end, with every message; index and readers agree.
+
+    The stop may come between the steps of one more deletion. Then its files are there until the
+    next start, and no reader shows what is in them.
+    """
     path = sender.store.path
     kept = read_store(path).places
     assert len(kept) > 50
@@ -89,7 +93,9 @@ def looks_whole(sender: Sender) -> None:
     report = verify_store(path)
     assert report.good, report
     with commitlog.Reader(path, start="earliest") as reader:
-        assert [message.value for message in reader] == sender.sent[-len(kept) :]
+        shown = [message.value for message in reader]
+    assert 50 < len(shown) <= len(kept)
+    assert shown == sender.sent[-len(shown) :]
 
 
 def test_a_stage_killed_between_the_steps_of_a_deletion(tmp_path: Path) -> None:
