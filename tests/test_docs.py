@@ -25,8 +25,8 @@ from commitlog import Producer, Store, errors
 from commitlog.cli.app import COMMANDS, app
 from commitlog.config import Config
 from commitlog.config_file import load_config
+from commitlog.spark.columns import ALL_COLUMNS
 from commitlog.spark.options import SINK_SPELLING, SPELLING
-from commitlog.spark.rows.schema import ALL_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -27,7 +27,7 @@ from commitlog.reading.starting_point import (
     parse_start,
 )
 from commitlog.record.properties import check_topic
-from commitlog.spark.rows.schema import ALL_COLUMNS, KAFKA_COLUMNS
+from commitlog.spark.columns import ALL_COLUMNS, KAFKA_COLUMNS
 
 _READ_OPTIONS = """
     path subscribe subscribePattern assign startingOffsets endingOffsets startingTimestamp endingTimestamp

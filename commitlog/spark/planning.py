@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from commitlog.columns.slice_reader import Slice
+
 ROWS_PER_TASK = 250_000
 BYTES_PER_TASK = 64 << 20
 ROWS_PER_SLICE = 1_000
@@ -23,27 +25,6 @@ SLACK_OF_WAVES = 0.25
 Spark runs as many tasks at a time as it has cores. In a last wave of few tasks, the other cores
 have nothing to do.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """The rows [start, end) of one topic in one lane.
-
-    Some rows may have no consume queue entry yet. They are found by walking the log from the record
-    at offset `walk_from`, and none of them is beyond `limit` (both in bytes). `walk_from` is −1 if
-    all rows have an entry.
-    """
-
-    topic: str
-    lane: int
-    start: int
-    end: int
-    walk_from: int
-    limit: int
-
-    @property
-    def rows(self) -> int:
-        return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)

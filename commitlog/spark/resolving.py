@@ -9,11 +9,12 @@ from collections.abc import Iterable
 import numpy as np
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.columns.slice_reader import ReadPlan, Slice
 from commitlog.errors import DataLoss, OffsetOutOfRange, UnknownTopic
 from commitlog.reading.starting_point import EARLIEST_OFFSET, LATEST_OFFSET, Start, resolve
 from commitlog.reading.topic_index import QueueRange, TopicIndex
 from commitlog.spark.options import Bound, SourceOptions
-from commitlog.spark.planning import Slice, Work, plan
+from commitlog.spark.planning import Work, plan
 from commitlog.spark.task_reading import Task
 
 log = logging.getLogger(__name__)
@@ -117,12 +118,14 @@ class Resolver:
         options = self.options
         return [
             Task(
-                options.path,
-                view.store_id,
-                view.segment_bytes,
-                slices,
-                fail_on_data_loss=options.fail_on_data_loss,
-                ignore_corrupt=options.ignore_corrupt,
+                ReadPlan(
+                    options.path,
+                    view.store_id,
+                    view.segment_bytes,
+                    slices,
+                    fail_on_data_loss=options.fail_on_data_loss,
+                    ignore_corrupt=options.ignore_corrupt,
+                )
             )
             for slices in planned
         ]

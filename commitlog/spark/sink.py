@@ -24,6 +24,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from commitlog.clock import SYSTEM_CLOCK
+from commitlog.columns.arrays import fixed
 from commitlog.errors import (
     IllegalProperty,
     IllegalTopic,
@@ -37,6 +38,7 @@ from commitlog.errors import (
 )
 from commitlog.record.byte_ranges import Ints
 from commitlog.record.properties import check_topic, encode_properties
+from commitlog.spark.columns import HEADERS_TYPE
 from commitlog.spark.launching.daemon import improve_this_worker
 from commitlog.spark.options import (
     QUERY_OPTIONS,
@@ -47,8 +49,6 @@ from commitlog.spark.options import (
     duration_ms,
     topic_name,
 )
-from commitlog.spark.rows.arrays import fixed
-from commitlog.spark.rows.schema import HEADERS_TYPE
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

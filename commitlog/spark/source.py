@@ -28,6 +28,7 @@ from commitlog.errors import CommitLogError, OffsetOutOfRange, OptionError
 from commitlog.reading.starting_point import EARLIEST, LATEST, Offsets
 from commitlog.reading.topic_index import QueueRange, TopicIndex
 from commitlog.reading.view import StoreView, is_rocketmq_root, open_view
+from commitlog.spark.columns import check_schema, schema_of
 from commitlog.spark.launching.daemon import improve_this_worker
 from commitlog.spark.offsets import StreamOffset
 from commitlog.spark.options import (
@@ -47,7 +48,6 @@ from commitlog.spark.options import (
 from commitlog.spark.planning import share_out
 from commitlog.spark.reader_name import HeldReaderName
 from commitlog.spark.resolving import QueueKey, Resolver, beyond_end, data_loss, gone
-from commitlog.spark.rows.schema import check_schema, schema_of
 from commitlog.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from commitlog.spark.task_reading import Task, read_task
 

@@ -1,76 +1,37 @@
-"""Reads the rows of a Spark task as Arrow batches, by consume queue entries and mapped segments.
+"""Reads the rows of a Spark task.
 
 This runs in a pooled worker, which may be on another machine and may run the same task again much
-later. So it opens the store itself, and checks that it is the store that was planned for. A task
-gives the same rows each time, or an error.
+later. So it opens the store itself, and checks that it is the store that was planned for.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import logging
 from collections.abc import Iterator
-from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from commitlog.disk.consume_queue import ENTRY_BYTES, ConsumeQueue, is_light
-from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
-from commitlog.errors import CorruptRecord, DamagedFile, DataLoss, StoreNotFound
-from commitlog.reading.log_holes import Hole, LogHoles, walk_past
-from commitlog.reading.queue_bounds import NamedQueue
+from commitlog.columns.segments import SEGMENTS
+from commitlog.columns.slice_reader import ReadPlan, SliceReader
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import DataLoss, StoreNotFound
 from commitlog.reading.view import is_rocketmq_root
-from commitlog.record.byte_ranges import Ints
-from commitlog.record.layout import Buffer
-from commitlog.shm.layout import segment_start
-from commitlog.spark.planning import Slice
-from commitlog.spark.rows.arrow_columns import Decoder, Places, cut
-from commitlog.spark.rows.damage import Damage, check_rows
-from commitlog.spark.rows.segments import SEGMENTS, Segment
 
-ENTRIES_MAX = 200_000
-"""How many consume queue entries are looked at in one step."""
-
-_WAY_OUT = "Option ignoreCorruptRecords=true leaves such records out and counts them; `commitlog verify` lists all"
-_NONE = np.empty(0, np.int64)
 _settled = False
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _KEPT_BYTES = 128 << 20
 _LARGEST_KEPT_BYTES = 32 << 20
 
-log = logging.getLogger(__name__)
-
 
 class Task(InputPartition):
-    """The slices that one Spark task reads, in their order."""
+    """What one Spark task reads."""
 
-    def __init__(
-        self,
-        path: str,
-        store_id: str,
-        segment_bytes: int,
-        slices: tuple[Slice, ...],
-        *,
-        fail_on_data_loss: bool = True,
-        ignore_corrupt: bool = False,
-    ) -> None:
+    def __init__(self, plan: ReadPlan) -> None:
         super().__init__(None)
-        self.path, self.store_id, self.segment_bytes, self.slices = path, store_id, segment_bytes, slices
-        self.fail_on_data_loss, self.ignore_corrupt = fail_on_data_loss, ignore_corrupt
-
-    @property
-    def one_log(self) -> bool:
-        """Whether the path is a RocketMQ store root, which has no id."""
-        return not self.store_id
-
-    def lane_directory(self, number: int) -> LaneDirectory:
-        if self.one_log:
-            return LaneDirectory(Path(self.path), number)
-        return StoreDirectory(self.path).lane_directory(number)
+        self.plan = plan
 
 
 def read_task(task: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -82,9 +43,9 @@ def read_task(task: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatc
         return  # nothing was planned: Spark makes one partition even then
     _prepare_process()
     SEGMENTS.forget_gone()
-    _check_path(task)
-    for piece in task.slices:
-        yield from SliceReader(task, piece).batches(schema)
+    _check_path(task.plan)
+    for piece in task.plan.slices:
+        yield from SliceReader(task.plan, piece).batches(schema)
 
 
 def _prepare_process() -> None:
@@ -105,277 +66,16 @@ def _prepare_process() -> None:
     _settled = True
 
 
-def _check_path(task: Task) -> None:
+def _check_path(plan: ReadPlan) -> None:
     """Raises StoreNotFound or DataLoss if the path is not the store that was planned for."""
-    unseen = f"this executor does not see {task.path}: mount it at the same path on every executor's machine"
-    if task.one_log:
-        if not is_rocketmq_root(task.path):
+    unseen = f"this executor does not see {plan.path}: mount it at the same path on every executor's machine"
+    if plan.one_log:
+        if not is_rocketmq_root(plan.path):
             raise StoreNotFound(unseen)
         return
     try:
-        facts = StoreDirectory(task.path).load()
+        facts = StoreDirectory(plan.path).load()
     except StoreNotFound:
         raise StoreNotFound(unseen) from None
-    if facts.id != task.store_id:
-        raise DataLoss(f"{task.path} was deleted and made again since this read was planned; load it anew")
-
-
-class SliceReader:
-    """Reads one slice. `next` is the queue offset of the next row."""
-
-    def __init__(self, task: Task, piece: Slice) -> None:
-        self.task, self.slice = task, piece
-        self.segment_bytes = task.segment_bytes
-        self.lane_directory = task.lane_directory(piece.lane)
-        is_named = task.one_log and is_light(piece.topic)
-        self.queue = NamedQueue(piece.topic, piece.lane, offset_is_stored=not is_named)
-        self.next = piece.start
-        self.walk_from = piece.walk_from
-        self.damage = Damage.load(self.lane_directory)
-        self.corrupt: list[tuple[int, str]] = []
-        """Queue offset of each row that was left out, and why."""
-        self.lost = 0
-        """How many rows retention has removed before they were read."""
-        self._first_lost = -1
-        self._walks = False  # the walk may find rows whose entries led to damage
-        self._missing = ""
-        """The last segment file that a walk has not found."""
-
-    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Reads all rows of the slice, in order.
-
-        Raises DataLoss, CorruptRecord, DamagedFile, MissingCodec.
-        """
-        before = ""
-        try:
-            yield from self._indexed(schema)
-        except (CorruptRecord, DamagedFile) as error:
-            if self.walk_from < 0:
-                raise  # otherwise the walk finds all these rows in the log, without the index
-            before = f". Their consume queue led to an error before: {error}"
-        self._refuse_loss()
-        if self.walk_from >= 0:
-            try:
-                yield from self._unindexed(schema)
-            except CorruptRecord as error:
-                raise CorruptRecord(f"{error.reason}{before}", error.offset, error.file) from None
-        if self.next < self.slice.end:
-            raise CorruptRecord(
-                f"{self._name()}: nothing leads to the rows from offset {self.next} on, up to {self.slice.end}; "
-                f"`commitlog verify` tells what is wrong with the lane{before}",
-                file=str(self.lane_directory.queue_path(self.slice.topic)),
-            )
-        self._warn_of_missing_rows()
-
-    def segment(self, start: int) -> Segment:
-        return SEGMENTS.get(Path(self.lane_directory.segment_path(start)), start, self.segment_bytes)
-
-    def _name(self) -> str:
-        return f"topic {self.slice.topic}, lane {self.slice.lane}"
-
-    # ---- where the rows are ---------------------------------------------------------------------
-
-    def _indexed(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows that have a consume queue entry, up to the first that has none."""
-        with ConsumeQueue(self.lane_directory.queue_path(self.slice.topic)) as queue:
-            while self.next < self.slice.end:
-                count = min(self.slice.end - self.next, ENTRIES_MAX)
-                entries = queue.entries(self.next, count)
-                if not len(entries) and queue.first() > self.next:  # its oldest files are gone
-                    self._lose(min(queue.first(), self.slice.end))
-                    continue
-                where = entries["physical_offset"].astype(np.int64)
-                sizes = entries["size"].astype(np.int64)
-                empty = np.flatnonzero(sizes <= 0)
-                if len(empty):
-                    where, sizes = where[: empty[0]], sizes[: empty[0]]
-                if not len(where):
-                    if not self.task.one_log or not len(entries):
-                        return
-                    file, at = str(queue.directory), self.next * ENTRY_BYTES
-                    self._leave_out(range(self.next, self.next + 1), "its consume queue entry is empty", file, at)
-                    continue
-                yield from self._by_segment(where, sizes, schema)
-
-    def _by_segment(self, where: Ints, sizes: Ints, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        noted = self.damage.touches(where, sizes)
-        starts = segment_start(where, self.segment_bytes)
-        cuts = np.flatnonzero(np.diff(starts)) + 1
-        for begin, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(where)], strict=True):
-            start, part = int(starts[begin]), slice(begin, end)
-            try:
-                segment = self.segment(start)
-            except FileNotFoundError as error:
-                if noted[part].all():
-                    self._leave_out(
-                        range(self.next, self.next + end - begin), "its segment file is missing", error.filename, start
-                    )
-                else:
-                    self._lose(self.next + end - begin)
-                continue
-            self._refuse_loss()
-            places = Places(where[part] - start, sizes[part], self.next)
-            yield from self._decoded(segment, places, np.flatnonzero(noted[part]), schema)
-            if self.walk_from >= 0:  # the walk can begin behind the rows that entries have led to
-                self.walk_from = max(self.walk_from, int(where[end - 1] + sizes[end - 1]))
-
-    def _unindexed(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows that had no entry when they were planned.
-
-        Retention removes a segment only after all its records have entries. So where a segment is
-        gone, the entries are read once more. Raises DataLoss.
-        """
-        while self.next < self.slice.end:
-            try:
-                yield from self._walked(schema)
-                break
-            except FileNotFoundError as error:
-                self._missing = error.filename
-                self.walk_from = int(Path(error.filename).name) + self.segment_bytes
-            yield from self._indexed(schema)
-            self._refuse_loss()
-        if self.next < self.slice.end and self._missing:
-            raise self._without_entry()
-
-    def _without_entry(self) -> DataLoss:
-        return DataLoss(
-            f"{self._name()}: {self._missing} is gone, which had rows of the offsets [{self.next}, {self.slice.end}); "
-            f"nothing of ours deletes a segment whose rows are not in the consume queues"
-        )
-
-    def _walked(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows that have no entry yet, found by walking the log.
-
-        Raises FileNotFoundError, DataLoss.
-        """
-        piece, self._walks = self.slice, True
-        holes = LogHoles(self.lane_directory, self.segment_bytes)
-        hole: Hole | None = None
-        for step in walk_past(self._open, piece.lane, self.segment_bytes, self.walk_from, piece.limit, holes):
-            if isinstance(step, Hole):
-                hole = hole or step
-                continue
-            table = step.table
-            if piece.topic not in table.topics:
-                continue
-            wanted = (
-                (table.topic_index == table.topics.index(piece.topic))
-                & table.in_queue
-                & (table.queue_offsets >= self.next)
-            )
-            rows = np.flatnonzero(wanted)
-            if len(rows):
-                first = min(int(table.queue_offsets[rows[0]]), piece.end)
-                if first > self.next and hole is None and self._missing:
-                    raise self._without_entry()
-                if first > self.next:  # otherwise none of the rows were in a hole
-                    self._leave_out_hole(hole, first)
-                hole = None
-                rows = rows[table.queue_offsets[rows] < piece.end]
-            if len(rows):
-                places = Places(table.positions[rows], table.sizes[rows], self.next)
-                yield from self._decoded(self._walked_last, places, _NONE, schema)
-            if self.next >= piece.end:
-                return
-        if hole is not None:
-            self._leave_out_hole(hole, piece.end)
-
-    def _open(self, start: int) -> Buffer:
-        self._walked_last = self.segment(start)  # kept, as its file may be gone when its rows are decoded
-        return self._walked_last.map
-
-    def _leave_out_hole(self, hole: Hole | None, upto: int) -> None:
-        """Leaves out the rows before `upto`, which were in a hole of the log."""
-        if hole is None:
-            self._leave_out(range(self.next, upto), "the log does not have it", str(self.lane_directory.commitlog), -1)
-            return
-        error = hole.error
-        reason, file = (error.reason, error.file) if isinstance(error, CorruptRecord) else (str(error), None)
-        path = file or str(self.lane_directory.segment_path(segment_start(hole.start, self.segment_bytes)))
-        self._leave_out(range(self.next, upto), reason, path, hole.start)
-
-    # ---- giving them out ------------------------------------------------------------------------
-
-    def _decoded(self, segment: Segment, places: Places, noted: Ints, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows as batches. Rows in ranges that recovery noted (`noted`) are checked first."""
-        wrong = check_rows(segment, self.queue, places, noted)
-        for run in self._runs(segment, places, wrong):
-            for piece in cut(run):
-                try:
-                    batch = Decoder(segment, self.queue, piece).batch(schema)
-                except CorruptRecord as error:
-                    if not self.task.ignore_corrupt:
-                        raise CorruptRecord(f"{error.reason}. {_WAY_OUT}", error.offset, error.file) from None
-                    wrong = check_rows(segment, self.queue, piece, np.arange(len(piece.at)))
-                    if not wrong:
-                        raise
-                    for good in self._runs(segment, piece, wrong):
-                        yield Decoder(segment, self.queue, good).batch(schema)
-                        self.next = good.offset + len(good.at)
-                    continue
-                self.next = piece.offset + batch.num_rows
-                yield batch
-        self.next = places.offset + len(places.at)
-
-    def _runs(self, segment: Segment, places: Places, wrong: dict[int, str]) -> Iterator[Places]:
-        """The runs of good rows between the wrong ones. A wrong row is an error, or is left out."""
-        begin = 0
-        for row in sorted(wrong):
-            if begin < row:
-                yield places.cut(begin, row)
-            offset, where = places.offset + row, segment.start + int(places.at[row])
-            self._leave_out(range(offset, offset + 1), wrong[row], str(segment.path), where)
-            begin = row + 1
-        if begin < len(places.at):
-            yield places.cut(begin, len(places.at))
-
-    def _leave_out(self, offsets: range, reason: str, file: str, where: int) -> None:
-        """Raises CorruptRecord, or counts the rows if ignoreCorruptRecords is set.
-
-        Before the walk of the log it always raises, because the walk may find the rows.
-        """
-        if not self.task.ignore_corrupt or (self.walk_from >= 0 and not self._walks):
-            count = f" and {len(offsets) - 1} more" if len(offsets) > 1 else ""
-            raise CorruptRecord(
-                f"{self._name()}, offset {offsets.start}{count}: {reason}. {_WAY_OUT}",
-                where,
-                file,
-            )
-        self.corrupt += [(offset, reason) for offset in offsets]
-        self.next = offsets.stop
-
-    def _lose(self, upto: int) -> None:
-        """Counts the rows before `upto`, which retention has removed."""
-        if not self.lost:
-            self._first_lost = self.next
-        self.lost += upto - self.next
-        self.next = upto
-
-    def _refuse_loss(self) -> None:
-        """Raises DataLoss for lost rows, now that their number is known.
-
-        With failOnDataLoss=false it raises nothing.
-        """
-        if self.lost and self.task.fail_on_data_loss:
-            is_end = self.next == self.slice.end
-            kept = f"none up to {self.next} is kept" if is_end else f"the first one kept is {self.next}"
-            raise DataLoss(
-                f"{self._name()}: offset {self._first_lost} was to be read and {kept}; {self.lost} messages were deleted by "
-                "retention before they were read. Option failOnDataLoss=false goes on without them"
-            )
-
-    def _warn_of_missing_rows(self) -> None:
-        """Logs how many rows are missing, and why."""
-        if self.lost:
-            log.warning(
-                "%s: %s: %d messages of the offsets [%d, %d) were deleted by retention before they were read; "
-                "failOnDataLoss=false, so the query goes on without them",
-                self.task.path, self._name(), self.lost, self.slice.start, self.slice.end,
-            )  # fmt: skip
-        if self.corrupt:
-            offset, reason = self.corrupt[0]
-            log.warning(
-                "%s: %s: %d corrupt records of the offsets [%d, %d) were left out (ignoreCorruptRecords=true), the first at "
-                "offset %d: %s",
-                self.task.path, self._name(), len(self.corrupt), self.slice.start, self.slice.end, offset, reason,
-            )  # fmt: skip
+    if facts.id != plan.store_id:
+        raise DataLoss(f"{plan.path} was deleted and made again since this read was planned; load it anew")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from commitlog.columns import arrays
 from commitlog.native import core
 from commitlog.record import scan as scan_module
 from commitlog.record import table as table_module
@@ -19,7 +20,6 @@ from commitlog.record.host import Host
 from commitlog.record.record import RecordEncoder, encode_blank
 from commitlog.record.scan import scan
 from commitlog.record.table import RecordGatherer, RecordTable, empty_columns
-from commitlog.spark.rows import arrays
 from tests.builders.vector_store import NAMES, load
 
 if core is None:

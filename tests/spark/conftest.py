@@ -15,8 +15,8 @@ def no_segments_mapped(shm_root: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     It comes after `shm_root`, so that leaks are looked for when the mappings are gone. A worker
     freezes objects at its first task; here, cycles that a test leaves could not be collected then.
     """
+    from commitlog.columns.segments import SEGMENTS
     from commitlog.spark import task_reading
-    from commitlog.spark.rows.segments import SEGMENTS
 
     monkeypatch.setattr(task_reading, "_settled", True)
     yield

@@ -9,6 +9,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,13 +18,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commitlog.columns.damage import Damage
 from commitlog.disk.checkpoint import Positions, PositionsFile
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import CorruptRecord, DataLoss, ReadingWarning
 from commitlog.opening.recovery import recover_lane
 from commitlog.shm.layout import segment_start
-from commitlog.spark.rows.damage import Damage
 from commitlog.spark.source import CommitLogDataSource
 from commitlog.spark.task_reading import Task
 from tests.builders.hand_made import HandMadeStore
@@ -104,7 +105,7 @@ def test_quarantined_records(
     assert re.search(r"lanes/3/commitlog/\d{20}", str(raised.value))
     kept = [row for row in everything if row[1] not in {record.queue_offset for record in bad}]
     assert rows(store, ignoreCorruptRecords=True) == kept
-    said = [record.getMessage() for record in caplog.records if record.name == "commitlog.spark.task_reading"]
+    said = [record.getMessage() for record in caplog.records if record.name == "commitlog.columns.slice_reader"]
     assert f"{len(bad)} corrupt records of the offsets [0, 160) were left out" in said[0]
     assert f"first at offset {bad[0].queue_offset}" in said[0]
 
@@ -213,10 +214,10 @@ def test_rows_that_retention_takes_between_plan_and_task(
     assert found == kept
     assert f"{kept[0]} messages of the offsets [0, 160) were deleted by retention" in caplog.text
     assert isinstance(tasks[0], Task)
-    tasks[0].fail_on_data_loss = True
+    task = Task(replace(tasks[0].plan, fail_on_data_loss=True))
     expected = f"topic orders, lane 3: offset 0 was to be read and the first one kept is {kept[0]}; {kept[0]} messages"
     with pytest.raises(DataLoss, match=f"^{expected} were deleted .* Option failOnDataLoss=false goes on"):
-        list(reader.read(tasks[0]))
+        list(reader.read(task))
 
 
 @pytest.mark.parametrize("dispatched", [0, 100, 200])

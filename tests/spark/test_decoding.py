@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from commitlog.columns.slice_reader import ReadPlan, Slice
 from commitlog.errors import CorruptRecord, DataLoss, StoreNotFound
 from commitlog.record.host import Host
-from commitlog.spark.planning import Slice
-from commitlog.spark.rows.schema import ALL_COLUMNS, schema_of
+from commitlog.spark.columns import ALL_COLUMNS, schema_of
 from commitlog.spark.source import arrow_schema
 from commitlog.spark.task_reading import Task, read_task
 from tests.builders.hand_made import V4, V6, HandMadeStore
@@ -26,7 +26,7 @@ LONG_TOPIC = "t" * 200
 
 
 def read(store: HandMadeStore, piece: Slice, columns: tuple[str, ...] = tuple(ALL_COLUMNS)) -> list[dict[str, Any]]:
-    task = Task(str(store.path), store.id, store.segment_bytes, (piece,))
+    task = Task(ReadPlan(str(store.path), store.id, store.segment_bytes, (piece,)))
     rows: list[dict[str, Any]] = []
     for batch in read_task(task, arrow_schema(schema_of(columns))):
         batch.validate(full=True)
@@ -95,7 +95,7 @@ def test_records_of_one_size(
     They are evenly spaced, as a batch writes them; or have bodies of other sizes in records of the
     same size; or only every second one is read.
     """
-    monkeypatch.setattr("commitlog.spark.rows.arrow_columns._BLOCK_ROWS", 64)
+    monkeypatch.setattr("commitlog.columns.arrow_columns._BLOCK_ROWS", 64)
     store, rng = HandMadeStore(tmp_path / "store"), random.Random(2)
     lane = store.lane(0)
     for row in range(300):
@@ -116,9 +116,9 @@ def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for row in range(30):
         store.lane(0).append("orders", bytes(3000 if row % 3 else 9000))
     store.publish()
-    monkeypatch.setattr("commitlog.spark.rows.arrow_columns.BATCH_BYTES_MAX", 8000)
-    monkeypatch.setattr("commitlog.spark.rows.arrow_columns.ROWS_MAX", 2)
-    task = Task(str(store.path), store.id, store.segment_bytes, (Slice("orders", 0, 0, 30, -1, 0),))
+    monkeypatch.setattr("commitlog.columns.arrow_columns.BATCH_BYTES_MAX", 8000)
+    monkeypatch.setattr("commitlog.columns.arrow_columns.ROWS_MAX", 2)
+    task = Task(ReadPlan(str(store.path), store.id, store.segment_bytes, (Slice("orders", 0, 0, 30, -1, 0),)))
     batches = list(read_task(task, arrow_schema(schema_of(["value"]))))
     assert sum(batch.num_rows for batch in batches) == 30
     assert {batch.num_rows for batch in batches} == {1, 2}
@@ -147,7 +147,7 @@ def test_a_damaged_record_is_an_error_with_its_place(
     The fields are size, magic, queue id, both ends of queue offset and physical offset, body
     length, topic length, both ends of the topic, and the properties' length.
     """
-    monkeypatch.setattr("commitlog.spark.rows.arrow_columns._BLOCK_ROWS", 16)
+    monkeypatch.setattr("commitlog.columns.arrow_columns._BLOCK_ROWS", 16)
     store = undamaged[same]
     start = store.lane(0).records[row].physical_offset
     for byte in (0, 4, 12, 20, 27, 28, 35, 84, 92, 93, 98, 100):

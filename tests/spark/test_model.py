@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from commitlog.errors import CommitLogError
-from commitlog.spark.rows.schema import ALL_COLUMNS, KAFKA_COLUMNS
+from commitlog.spark.columns import ALL_COLUMNS, KAFKA_COLUMNS
 from commitlog.spark.source import CommitLogDataSource, StreamReader
 from commitlog.spark.task_reading import Task
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore
@@ -157,7 +157,7 @@ def check_batch(kind: str, options: dict[str, str]) -> None:
     found = []
     for task in tasks:
         rows = [row for batch in reader.read(task) for row in batch.to_pylist()]
-        assert len(rows) == sum(piece.rows for piece in task.slices) if isinstance(task, Task) else not rows
+        assert len(rows) == sum(piece.rows for piece in task.plan.slices) if isinstance(task, Task) else not rows
         assert len(rows) <= int(options.get("maxRecordsPerPartition", 1 << 30))
         found += rows
     assert len(tasks) >= min(int(options.get("minPartitions", 1)), len(wanted))

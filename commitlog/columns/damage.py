@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from commitlog.columns.arrow_columns import Places
+from commitlog.columns.segments import Segment
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.quarantine import corruption_notes, read_corruption_note
 from commitlog.disk.store_directory import LaneDirectory
@@ -22,8 +24,6 @@ from commitlog.reading.queue_bounds import NamedQueue
 from commitlog.record.body_compression import plain_body
 from commitlog.record.byte_ranges import Ints, Mask
 from commitlog.record.record import decode
-from commitlog.spark.rows.arrow_columns import Places
-from commitlog.spark.rows.segments import Segment
 
 _ANYWHERE = 1 << 62
 

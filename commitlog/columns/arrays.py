@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from commitlog.columns.segments import Segment
 from commitlog.native import core
 from commitlog.record.byte_ranges import Ints, stride_of
-from commitlog.spark.rows.segments import Segment
 
 SMALL_BYTES = 150
 """Arrow's `take` is quicker for items that have fewer bytes on average."""

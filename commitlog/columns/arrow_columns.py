@@ -17,6 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from commitlog.columns import arrays
+from commitlog.columns.arrays import Spans
+from commitlog.columns.property_pairs import CRC_WORD, Pairs, parse_pairs
+from commitlog.columns.segments import Segment
 from commitlog.errors import CorruptRecord
 from commitlog.native import core
 from commitlog.reading.queue_bounds import NamedQueue
@@ -49,10 +53,6 @@ from commitlog.record.layout import (
 )
 from commitlog.record.record import decode
 from commitlog.record.table import RecordGatherer
-from commitlog.spark.rows import arrays
-from commitlog.spark.rows.arrays import Spans
-from commitlog.spark.rows.property_pairs import CRC_WORD, Pairs, parse_pairs
-from commitlog.spark.rows.segments import Segment
 
 ROWS_MAX = 75_000
 BATCH_BYTES_MAX = 16 << 20

@@ -1,1 +1,0 @@
-"""Records into Arrow columns for Spark, and rows of Spark into messages. Private."""
