@@ -219,15 +219,19 @@ class ConsumeQueue:
             return
         entries = np.empty(len(offsets), dtype=ENTRY)
         entries["physical_offset"], entries["size"], entries["tags_code"] = physical_offsets, sizes, tags_codes
-        per_file = self.file_bytes // ENTRY_BYTES
-        file_numbers = offsets // per_file
-        cuts = np.flatnonzero((np.diff(offsets) != 1) | (np.diff(file_numbers) != 0)) + 1
-        edges = [0, *cuts.tolist(), len(offsets)]
-        for begin, end in itertools.pairwise(edges):
-            start = int(file_numbers[begin]) * self.file_bytes
+        cuts = np.flatnonzero(np.diff(offsets) != 1) + 1
+        for begin, end in itertools.pairwise([0, *cuts.tolist(), len(offsets)]):
+            self._write(entries[begin:end].view(np.uint8).data, int(offsets[begin]) * ENTRY_BYTES)
+
+    def _write(self, data: memoryview, where: int) -> None:
+        """Writes bytes at the queue's byte `where`, into as many files as they reach."""
+        while data:
+            start = where - where % self.file_bytes
             fd = self._open_to_write(start)
-            self.channel.pwrite(fd, entries[begin:end].tobytes(), int(offsets[begin]) * ENTRY_BYTES - start)
+            part = data[: start + self.file_bytes - where]
+            self.channel.pwrite(fd, part, where - start)
             self._dirty.add(start)
+            data, where = data[len(part) :], where + len(part)
 
     def sync(self) -> None:
         """Makes everything durable that was placed.

@@ -126,15 +126,17 @@ class MappedFileQueue:
         It is `position` where all bytes are zero.
         """
         view = np.frombuffer(self.map(start), np.uint8)
-        at = end = position
+        at, last = position, None
         with self.channel.opened(self.segment_path(start)) as fd:
             while at < self.size and (data := self.channel.next_data(fd, at)) is not None:  # passes holes quickly
-                block = view[data : data + _BLOCK_BYTES]
-                if block.any():
-                    end = data + int(np.flatnonzero(block)[-1]) + 1
+                if view[data : data + _BLOCK_BYTES].any():
+                    last = data
                 at = data + _BLOCK_BYTES
                 self.done_with(start, min(at, self.size))
-        return end
+        if last is None:
+            return position
+        block = view[last : last + _BLOCK_BYTES]
+        return last + len(block) - int(np.argmax(block[::-1] != 0))
 
 
 def guess_segment_bytes(directory: Path, channel: FileChannel = DISK) -> int:

@@ -18,6 +18,9 @@ def by_topic(table: RecordTable, count: int) -> Iterator[tuple[str, Ints]]:
     Only records with a consume queue entry count, and only topics that have such records are given.
     """
     wanted = np.flatnonzero(table.in_queue[:count])
+    if len(table.topics) == 1 and len(wanted):
+        yield table.topics[0], wanted
+        return
     wanted = wanted[np.argsort(table.topic_index[wanted], kind="stable")]
     edges = np.searchsorted(table.topic_index[wanted], np.arange(len(table.topics) + 1))
     for index, topic in enumerate(table.topics):

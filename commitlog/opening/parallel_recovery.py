@@ -1,6 +1,7 @@
 """Recovers the lanes of a store side by side, each in a process of its own.
 
-The scan of small records is Python's work, not the disk's, so threads would wait for each other.
+Half of the work is Python's, even where the native core scans, so threads would wait for each
+other: recovering two lanes by threads took 1.1 to 1.3 times as long.
 
 A child is forked, so it starts at once and shares the modules that are loaded. It inherits the
 store's locks, so nobody starts the store while a child is at work. It writes its lines and its
