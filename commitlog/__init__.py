@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from commitlog import errors as errors
     from commitlog import logging as logging
     from commitlog import spark as spark
+    from commitlog.appending.row_writer import RowWriter
     from commitlog.clock import Clock
     from commitlog.config import Config
     from commitlog.errors import CommitLogError
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from commitlog.producer import Producer
     from commitlog.reader import Reader
     from commitlog.receipt import BatchReceipt, Level, Receipt
+    from commitlog.schemas.topic_schemas import TopicSchema
     from commitlog.shm.statistics import Throughput
     from commitlog.statistics import (
         LaneStatistics,
@@ -58,11 +60,13 @@ __all__ = [
     "ReaderStatistics",
     "Receipt",
     "RetentionStatistics",
+    "RowWriter",
     "StageStatistics",
     "StopReport",
     "Store",
     "StoreStatistics",
     "Throughput",
+    "TopicSchema",
     "__version__",
     "errors",
 ]
@@ -83,11 +87,13 @@ _HOMES = {
     "ReaderStatistics": "statistics",
     "Receipt": "receipt",
     "RetentionStatistics": "statistics",
+    "RowWriter": "appending.row_writer",
     "StageStatistics": "statistics",
     "StopReport": "status",
     "Store": "store",
     "StoreStatistics": "statistics",
     "Throughput": "shm.statistics",
+    "TopicSchema": "schemas.topic_schemas",
 }
 """Each name and the module that it is loaded from."""
 

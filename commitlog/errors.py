@@ -26,12 +26,14 @@ class CommitLogError(Exception):
     `status` is what became of the message that `send` or `wait` raised it for, and `append_status`
     what became of the append itself. `receipt` is None where nothing was accepted. Otherwise `send`
     or `send_batch` had accepted the message before it raised this: wait on with the receipt,
-    because sending the message again would double it.
+    because sending the message again would double it. `rows_sent` says how many rows `send_rows`
+    had sent before it raised this.
     """
 
     status = PutMessageStatus.UNKNOWN_ERROR
     append_status = AppendMessageStatus.UNKNOWN_ERROR
     receipt: Receipt | None = None
+    rows_sent: int = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the error without its receipt, which waits in this process only."""
@@ -105,6 +107,10 @@ class UnsafePath(CommitLogError):
 
 class NativeCoreMissing(CommitLogError, ImportError):
     """COMMITLOG_NATIVE=on, and the native core is not built or is of another version."""
+
+
+class MissingPackage(CommitLogError, ImportError):
+    """A package that is needed for this is not installed."""
 
 
 class IllegalArgument(CommitLogError, TypeError, ValueError):
@@ -198,6 +204,14 @@ class IllegalMessage(RecordError, IllegalArgument):
     """A value that is not bytes, or a number that has no place in a record."""
 
 
+class IllegalRow(RecordError, IllegalArgument):
+    """A row does not fit the schema of its topic. `row` is its number among those given, or −1."""
+
+    def __init__(self, text: str, row: int = -1) -> None:
+        super().__init__(text)
+        self.row = row
+
+
 class MessageTooLarge(RecordError):
     """MESSAGE_SIZE_EXCEEDED: the record is larger than the store's largest message."""
 
@@ -234,6 +248,21 @@ class CorruptRecord(RecordError):
 
 class DamagedFile(CommitLogError):
     """A segment, consume queue or checkpoint file has a size or a name it can't have."""
+
+
+# ---- typed topics ------------------------------------------------------------------------------
+
+
+class SchemaError(CommitLogError, ValueError):
+    """A schema that no topic can have: what declares it is wrong, or Spark has no such type."""
+
+
+class SchemaConflict(SchemaError):
+    """The topic has another schema, and messages of that could not be read as the new one."""
+
+
+class NoSchema(CommitLogError):
+    """The topic has no schema, so it has values (bytes) and no rows."""
 
 
 # ---- the disk ----------------------------------------------------------------------------------

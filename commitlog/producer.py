@@ -33,6 +33,7 @@ from commitlog.appending.arguments import Value, Values, as_bytes, check_keys, c
 from commitlog.appending.attachment import Attachment
 from commitlog.appending.last_record import last_record
 from commitlog.appending.lease import Lease
+from commitlog.appending.row_producer import RowProducer
 from commitlog.appending.thread_turns import Turns, is_inside
 from commitlog.appending.write_place import WritePlace
 from commitlog.clock import SYSTEM_CLOCK, Clock
@@ -92,7 +93,7 @@ class _Gone(dict[str, _Topic]):
         raise self._error
 
 
-class Producer(Appender):
+class Producer(Appender, RowProducer):
     """Leases a lane of a running store and appends messages to it.
 
     Threads may share a producer: their calls come one after the other. A forked child makes its
@@ -110,7 +111,7 @@ class Producer(Appender):
 
     __slots__ = (
         "__weakref__", "_attachment", "_closed", "_encoder", "_known_offsets", "_lease", "_messages_at", "_place",
-        "_progress", "_sleep_at", "_turns", "_words", "_wrote_at", "lane", "store_host",
+        "_progress", "_row_sending", "_sleep_at", "_turns", "_words", "_wrote_at", "lane", "store_host",
     )  # fmt: skip
 
     def __init__(self, path: str | os.PathLike[str], *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -136,6 +137,7 @@ class Producer(Appender):
         self._place = WritePlace(attachment, lease, self._progress, clock)
         self.message_bytes_max = min(MESSAGE_BYTES_MAX, self._place.segment_bytes // 4)
         self._encoder = RecordEncoder(lease.lane, Host.of(STORE_ADDRESS, 0), self.store_host, config.store.record_crc)
+        self._row_sending = None
         self._topics: dict[str, _Topic] = {}
         self._known_offsets = end.queue_offsets
         self._words = words = attachment.words

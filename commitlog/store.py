@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -27,6 +27,9 @@ from commitlog.producer import Producer
 from commitlog.reading.view import StoreView
 from commitlog.statistics import StoreStatistics, store_statistics
 from commitlog.status import StopReport
+
+if TYPE_CHECKING:
+    from commitlog.schemas.topic_schemas import TopicSchema
 
 _CLOSE_SLACK_SECONDS = 180.0
 """The time that a close gives the supervisor, in addition to the time for draining the stages."""
@@ -135,6 +138,26 @@ class Store:
                 self._producers.remove(other)
         self._producers.append(producer)
         return producer
+
+    def create_topic(self, topic: str, schema: object, *, evolve: bool = False) -> TopicSchema:
+        """Gives a topic a schema: it has rows from now on, and Spark reads them as columns.
+
+        `schema` is a pyarrow.Schema, text such as "id BIGINT NOT NULL, name STRING", a dataclass or
+        a pydantic model. It is on the disk when this returns. If the topic has this schema already,
+        nothing happens. With `evolve=True`, a schema that it has may grow: columns that may be null
+        are added, types become wider, NOT NULL goes. Messages that were sent before show nulls.
+
+        A topic without a schema has values, and needs no call.
+
+        Raises:
+        - SchemaError: the schema is wrong, or Spark has no such type
+        - SchemaConflict: the topic has another schema, which can't become this one
+        - IllegalTopic, StoreRefused, StoreDamaged
+        """
+        from commitlog.schemas.declaring import declared_schema
+        from commitlog.schemas.topic_schemas import TopicSchemas
+
+        return TopicSchemas(StoreDirectory(self.path)).declare(topic, declared_schema(schema), evolve=evolve)
 
     def statistics(self) -> StoreStatistics:
         """Positions, counters and times of all lanes and stages, also while the stages hang."""

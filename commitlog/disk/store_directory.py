@@ -3,9 +3,11 @@
 STORE/
   store.json              format version, random id, generation, segment size, pool, configuration
   lock, locks/<stage>     held by the supervisor and the stages
+  locks/topics            held while a schema is added
   lanes/<number>/         a RocketMQ store root each, and our `positions`, `tmp/`, `quarantine/`
   logs/<stage>.log        what the stages say
   readers/<name>.json     named readers: where they are
+  topics/<topic>/<n>.json version n of a topic's schema
 """
 
 from __future__ import annotations
@@ -175,6 +177,8 @@ class StoreDirectory:
         self.lanes_directory = self.path / "lanes"
         self.logs_directory = self.path / "logs"
         self.readers_directory = self.path / "readers"
+        self.topics_directory = self.path / "topics"
+        self.topics_lock_file = self.path / "locks" / "topics"
 
     def stage_lock_file(self, stage: str) -> Path:
         return self.path / "locks" / stage

@@ -1,0 +1,130 @@
+"""The part of a producer that sends rows to typed topics. PyArrow is imported when it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from commitlog.appending.attachment import Attachment
+from commitlog.appending.row_writer import RowWriter
+from commitlog.errors import CommitLogError, IllegalArgument
+from commitlog.receipt import Receipt
+
+if TYPE_CHECKING:
+    from commitlog.appending.row_sending import RowSending
+
+COMPRESSIONS = (None, "lz4", "zstd")
+
+
+@dataclass(frozen=True)
+class HowToSend:
+    """What the messages of rows have in common. `Producer.send_rows` says what it means.
+
+    Raises IllegalArgument.
+    """
+
+    key: str | None = None
+    headers: Mapping[str, str] | None = None
+    tags: str | None = None
+    wait: bool = True
+    max_rows: int = 10_000
+    max_bytes: int = 1 << 20
+    compression: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_rows < 1 or self.max_bytes < 1:
+            raise IllegalArgument(
+                f"max_rows={self.max_rows}, max_bytes={self.max_bytes}: a message has at least one row and one byte"
+            )
+        if self.compression not in COMPRESSIONS:
+            raise IllegalArgument(f"compression={self.compression!r}: it is None, 'lz4' or 'zstd'")
+
+
+class RowProducer:
+    """The methods of a producer for typed topics."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        message_bytes_max: int
+        _attachment: Attachment
+        _row_sending: RowSending | None
+
+        def send(
+            self,
+            topic: str,
+            value: bytes,
+            key: str | None = None,
+            headers: Mapping[str, str] | None = None,
+            tags: str | None = None,
+            wait: bool = True,
+        ) -> Receipt: ...
+
+        def flush(self, timeout: float | None = None) -> None: ...
+
+    def send_rows(
+        self,
+        topic: str,
+        rows: Any,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        tags: str | None = None,
+        wait: bool = True,
+        max_rows: int = 10_000,
+        max_bytes: int = 1 << 20,
+        compression: str | None = None,
+    ) -> Receipt | None:
+        """Appends rows to a typed topic, as messages of one Arrow record batch each.
+
+        `rows` is an Arrow table or batch, a frame of pandas or Polars (anything with Arrow's
+        PyCapsule interface), or a list of dictionaries, dataclasses or pydantic models. A message
+        has at most `max_rows` rows and about `max_bytes` bytes. `compression` is Arrow's: None,
+        "lz4" or "zstd". The other arguments are those of `send`, for each message.
+
+        Returns the receipt of the last message, which is flushed after all others; None for no
+        rows. The messages are accepted one after the other. `error.rows_sent` says how many rows
+        are in the log when one of them raises.
+
+        Raises what `send` does, and before anything is appended:
+        - IllegalRow: a row does not fit the topic's schema; it names row and column
+        - NoSchema: the topic has values, and no rows
+        - IllegalArgument
+        """
+        how = HowToSend(key, headers, tags, wait, max_rows, max_bytes, compression)
+        receipt: Receipt | None = None
+        sent = 0
+        try:
+            for count, last in self._sending().send(self, topic, rows, how):
+                receipt, sent = last, sent + count
+        except CommitLogError as error:
+            error.rows_sent = sent
+            raise
+        return receipt
+
+    def rows(
+        self, topic: str, *, linger_ms: float = 20, max_rows: int = 1000, compression: str | None = None
+    ) -> RowWriter:
+        """Collects single rows for a typed topic, and sends them in messages of at most `max_rows`.
+
+            with producer.rows("orders") as rows:
+                rows.append(id=1, price=9.5)
+
+        A row that is collected is not accepted yet: see RowWriter. Raises NoSchema, IllegalTopic,
+        IllegalArgument.
+        """
+        how, sending = HowToSend(max_rows=max_rows, wait=False, compression=compression), self._sending()
+        sending.schema(topic)
+        send = partial(sending.send_counted, self, topic, how=how)
+        return RowWriter(send, self.flush, linger_ms, max_rows)
+
+    def _sending(self) -> RowSending:
+        found = self._row_sending
+        if found is None:
+            from commitlog.appending.row_sending import RowSending
+
+            found = RowSending(self._attachment.directory)
+            self._row_sending = found  # type: ignore[misc]  # in the slots of Producer
+        return found

@@ -1,0 +1,80 @@
+"""Sends rows to a typed topic: each message has one Arrow record batch of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from commitlog.appending.row_producer import HowToSend, RowProducer
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import IllegalRow, NoSchema
+from commitlog.receipt import Receipt
+from commitlog.schemas.row_batches import (
+    COMPRESSION_HEADER,
+    CONTENT_TYPE,
+    CONTENT_TYPE_HEADER,
+    ROWS_HEADER,
+    SCHEMA_HEADER,
+    as_table,
+    messages,
+)
+from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
+
+OVERHEAD_BYTES = 4096
+"""What a record is expected to take besides its value."""
+
+
+class RowSending:
+    """Knows the schemas of the topics that a producer has sent rows to."""
+
+    def __init__(self, directory: StoreDirectory) -> None:
+        self._schemas = TopicSchemas(directory)
+        self._latest: dict[str, TopicSchema] = {}
+
+    def schema(self, topic: str) -> TopicSchema:
+        """The topic's schema as it was when it was first asked for. Raises NoSchema."""
+        return self._latest.get(topic) or self._look(topic)
+
+    def _look(self, topic: str) -> TopicSchema:
+        latest = self._schemas.latest(topic)
+        if latest is None:
+            typed = ", ".join(self._schemas.topics()) or "no topic"
+            raise NoSchema(
+                f"topic {topic} has no schema: store.create_topic({topic!r}, schema=…) gives it one; in this store {typed} "
+                "has one"
+            )
+        self._latest[topic] = latest
+        return latest
+
+    def _table(self, topic: str, rows: Any) -> tuple[pa.Table, TopicSchema]:
+        schema = self.schema(topic)
+        try:
+            return as_table(rows, schema), schema
+        except IllegalRow:
+            latest = self._look(topic)  # somebody may have added a column meanwhile
+            if latest.version == schema.version:
+                raise
+            return as_table(rows, latest), latest
+
+    def send_counted(self, sender: RowProducer, topic: str, rows: Any, how: HowToSend) -> Iterator[int]:
+        """Like `send`, and yields the number of rows only."""
+        return (count for count, _ in self.send(sender, topic, rows, how))
+
+    def send(self, sender: RowProducer, topic: str, rows: Any, how: HowToSend) -> Iterator[tuple[int, Receipt]]:
+        """Appends the rows, and yields how many rows each message has, with its receipt.
+
+        Raises IllegalRow and NoSchema before anything is appended, and what `Producer.send` raises.
+        """
+        table, schema = self._table(topic, rows)
+        own = {CONTENT_TYPE_HEADER: CONTENT_TYPE, SCHEMA_HEADER: str(schema.version)}
+        if how.compression is not None:
+            own[COMPRESSION_HEADER] = how.compression
+        limit = max(min(how.max_bytes, sender.message_bytes_max - OVERHEAD_BYTES), 1)
+        left = table.num_rows
+        for count, value in messages(table, how.max_rows, limit, how.compression):
+            left -= count
+            headers = {**(how.headers or {}), **own, ROWS_HEADER: str(count)}
+            wait = how.wait and not left  # the last one is flushed after all others
+            yield count, sender.send(topic, value, key=how.key, headers=headers, tags=how.tags, wait=wait)

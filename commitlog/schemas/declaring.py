@@ -1,0 +1,101 @@
+"""Reads a schema as users declare it: by Arrow, as text, by a dataclass or a pydantic model."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Union
+
+import pyarrow as pa
+
+from commitlog.errors import SchemaError
+from commitlog.schemas.ddl import parse_ddl
+from commitlog.schemas.types import stored_fields
+
+_OF_PYTHON: dict[object, pa.DataType] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+    datetime.datetime: pa.timestamp("us", "UTC"),
+    datetime.date: pa.date32(),
+    decimal.Decimal: pa.decimal128(38, 18),  # as Spark has it
+}
+
+
+def declared_schema(declared: object) -> pa.Schema:
+    """The schema that a pyarrow schema, a DDL text, a dataclass or a pydantic model declares.
+
+    In a class, `int` is a column without nulls and `int | None` one with nulls. An annotation
+    `Annotated[int, pa.int32()]` names Arrow's type. Raises SchemaError.
+    """
+    if isinstance(declared, str):
+        schema = parse_ddl(declared)
+    elif isinstance(declared, pa.Schema):
+        schema = declared
+    elif isinstance(declared, type) and (fields := _fields_of(declared)) is not None:
+        schema = pa.schema(fields)
+    elif hasattr(declared, "__arrow_c_schema__"):
+        schema = pa.schema(declared)
+    else:
+        raise SchemaError(
+            f"a schema is a pyarrow.Schema, a text such as 'id BIGINT, name STRING', a dataclass or a pydantic model, not "
+            f"{declared!r:.80}"
+        )
+    if not len(schema):
+        raise SchemaError("a schema has at least one column; a topic of bytes needs none, just send to it")
+    return pa.schema(stored_fields(list(schema)))
+
+
+def _fields_of(declared: type) -> list[pa.Field] | None:
+    """The columns of a dataclass or a model, or None for another class."""
+    if dataclasses.is_dataclass(declared):
+        names = [field.name for field in dataclasses.fields(declared)]
+    elif isinstance(model := getattr(declared, "model_fields", None), Mapping):  # pydantic's
+        names = list(model)
+    else:
+        return None
+    try:
+        hints = typing.get_type_hints(declared, include_extras=True)
+    except NameError as error:
+        raise SchemaError(f"{declared.__name__}: {error}; annotate with types that its module knows") from None
+    return [_field(name, hints[name], f"{declared.__name__}.{name}") for name in names]
+
+
+def _field(name: str, hint: Any, where: str) -> pa.Field:
+    hint, nullable = _without_none(hint)
+    return pa.field(name, _type_of(hint, where), nullable)
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    """The hint without `| None`, and whether it had that."""
+    if typing.get_origin(hint) in (Union, types.UnionType):
+        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+        if len(kinds) == 1:
+            return kinds[0], True
+    return hint, False
+
+
+def _type_of(hint: Any, where: str) -> pa.DataType:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        named = [extra for extra in arguments[1:] if isinstance(extra, pa.DataType)]
+        return named[0] if named else _type_of(arguments[0], where)
+    if hint in _OF_PYTHON:
+        return _OF_PYTHON[hint]
+    if isinstance(hint, type) and (fields := _fields_of(hint)) is not None:
+        return pa.struct(fields)
+    if origin in (list, Sequence) and len(arguments) == 1:
+        return pa.list_(_field("element", arguments[0], where))
+    if origin in (dict, Mapping) and len(arguments) == 2:
+        value, nullable = _without_none(arguments[1])
+        return pa.map_(_type_of(arguments[0], where), pa.field("value", _type_of(value, where), nullable))
+    raise SchemaError(
+        f"{where}: {hint!r:.80} says no type of a column; name it, as in Annotated[int, pyarrow.int32()], or use bool, int, "
+        "float, str, bytes, datetime, date, Decimal, list[…], dict[…, …] or another dataclass"
+    )

@@ -1,0 +1,167 @@
+"""The schemas of a store's topics: `topics/<topic>/<version>.json`, synced before their first use.
+
+A version never changes. A schema may grow: columns that may be null are added, types become wider,
+and NOT NULL goes. All else is refused, because readers could not show old messages any more. So a
+message names the version that it was written with, and every version can be read as a later one.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+
+from commitlog.clock import SYSTEM_CLOCK
+from commitlog.disk import locks
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import SchemaConflict, StoreDamaged, StoreRefused, StoreTooNew
+from commitlog.record.properties import check_topic
+from commitlog.schemas.ddl import ddl, ddl_type
+from commitlog.schemas.types import is_wider
+
+FORMAT_VERSION = 1
+_LOCK_SECONDS = 10
+
+
+@dataclass(frozen=True)
+class TopicSchema:
+    """One version of a topic's schema. Versions count from 1."""
+
+    topic: str
+    version: int
+    columns: pa.Schema
+
+    def __str__(self) -> str:
+        return f"version {self.version}: {ddl(self.columns)}"
+
+    def to_bytes(self) -> bytes:
+        """The content of its file: Arrow's own bytes, and the columns for people."""
+        columns = [
+            {"name": field.name, "type": ddl_type(field.type), "nullable": field.nullable} for field in self.columns
+        ]
+        arrow = base64.b64encode(self.columns.serialize().to_pybytes()).decode()
+        values = {"format": FORMAT_VERSION, "topic": self.topic, "version": self.version, "columns": columns}
+        return orjson.dumps({**values, "arrow": arrow}, option=orjson.OPT_INDENT_2) + b"\n"
+
+    @classmethod
+    def from_bytes(cls, data: bytes, file: Path) -> TopicSchema:
+        """Reads the content of a file. Raises StoreTooNew, StoreDamaged."""
+        try:
+            values = orjson.loads(data)
+            if values["format"] > FORMAT_VERSION:
+                raise StoreTooNew(f"{file}: format {values['format']}, this package knows {FORMAT_VERSION}: upgrade it")
+            columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(values["arrow"], validate=True)))
+            return cls(values["topic"], int(values["version"]), columns)
+        except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
+            raise StoreDamaged(
+                f"{file}: not a schema of ours ({error}); without it the rows of the topic can't be read: put it back"
+            ) from error
+
+
+class TopicSchemas:
+    """The schemas in a store's directory. What was read is kept: a version never changes."""
+
+    def __init__(self, directory: StoreDirectory, channel: FileChannel = DISK) -> None:
+        self._directory, self._channel = directory, channel
+        self._known: dict[tuple[str, int], TopicSchema] = {}
+
+    def topics(self) -> list[str]:
+        """The topics that have a schema."""
+        return [name for name in self._channel.list(self._directory.topics_directory) if self._versions(name)]
+
+    def _versions(self, topic: str) -> list[int]:
+        names = self._channel.list(self._directory.topics_directory / topic)
+        found = (name.removesuffix(".json") for name in names if name.endswith(".json"))
+        return sorted(int(name) for name in found if name.isascii() and name.isdecimal())
+
+    def latest(self, topic: str) -> TopicSchema | None:
+        """The newest schema of a topic, or None for a topic of bytes. Raises StoreDamaged."""
+        versions = self._versions(topic)
+        return self.version(topic, versions[-1]) if versions else None
+
+    def version(self, topic: str, version: int) -> TopicSchema:
+        """One version. Raises StoreDamaged where its file is missing or is no schema."""
+        known = self._known.get((topic, version))
+        if known is None:
+            file = self._file(topic, version)
+            try:
+                data = self._channel.read_file(file)
+            except FileNotFoundError:
+                raise StoreDamaged(
+                    f"{file} is missing; without it the rows of topic {topic} can't be read: put it back"
+                ) from None
+            known = self._known[topic, version] = TopicSchema.from_bytes(data, file)
+        return known
+
+    def _file(self, topic: str, version: int) -> Path:
+        return self._directory.topics_directory / topic / f"{version}.json"
+
+    def declare(self, topic: str, columns: pa.Schema, *, evolve: bool) -> TopicSchema:
+        """Gives a topic a schema, durably, and returns the version that has it.
+
+        The topic may have the same schema already. With `evolve`, one that it has may grow. Raises
+        IllegalTopic, SchemaConflict, StoreNotFound, StoreRefused.
+        """
+        check_topic(topic)
+        self._directory.load()
+        directory = self._directory.topics_directory
+        try:
+            for missing in (directory / topic, self._directory.topics_lock_file.parent):
+                self._channel.create_directory(missing, below=self._directory.path)
+            until = SYSTEM_CLOCK.monotonic_ns() + _LOCK_SECONDS * 1_000_000_000
+            fd = locks.poll(
+                partial(locks.try_file, self._directory.topics_lock_file, self._channel), until, SYSTEM_CLOCK
+            )
+        except OSError as error:
+            raise StoreRefused(f"{directory}: {error.strerror}; check its owner and permissions") from error
+        if fd is None:
+            raise StoreRefused(
+                f"{self._directory.topics_lock_file}: another process has held it for {_LOCK_SECONDS} s; end that one"
+            )
+        try:
+            return self._declare(topic, columns, evolve)
+        finally:
+            self._channel.close(fd)
+
+    def _declare(self, topic: str, columns: pa.Schema, evolve: bool) -> TopicSchema:
+        latest = self.latest(topic)
+        if latest is not None and latest.columns.equals(columns):
+            return latest
+        if latest is not None:
+            _check_change(latest, columns, evolve)
+        made = TopicSchema(topic, latest.version + 1 if latest else 1, columns)
+        self._channel.replace_file(self._file(topic, made.version), made.to_bytes())
+        return made
+
+
+def _check_change(latest: TopicSchema, columns: pa.Schema, evolve: bool) -> None:
+    """Raises SchemaConflict, with both schemas, if these can't be the next version's columns."""
+    reason = why_not(latest.columns, columns)
+    if reason is None and not evolve:
+        reason = "it can grow to the new one: say so with evolve=True"
+    if reason is not None:
+        raise SchemaConflict(
+            f"topic {latest.topic} has another schema, {reason}. It has {latest}. The new one is {ddl(columns)}"
+        )
+
+
+def why_not(old: pa.Schema, new: pa.Schema) -> str | None:
+    """Why messages of the old schema could not be read as the new one; None if they can."""
+    for field in old:
+        index = new.get_field_index(field.name)
+        if index < 0:
+            return f"column {field.name} is missing in the new one, and a column can't go"
+        later = new.field(index)
+        if not is_wider(later.type, field.type):
+            return f"column {field.name} can't change from {ddl_type(field.type)} to {ddl_type(later.type)}"
+        if field.nullable and not later.nullable:
+            return f"column {field.name} may be null in old messages, so it can't become NOT NULL"
+    for field in new:
+        if old.get_field_index(field.name) < 0 and not field.nullable:
+            return f"column {field.name} is new, so old messages have nulls there: it can't be NOT NULL"
+    return None

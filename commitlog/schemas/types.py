@@ -1,0 +1,104 @@
+"""The types that a column can have: those that Arrow and Spark share.
+
+Many Arrow types differ only in how they lie in memory, as string and large_string do. Spark has one
+of them, so a column is stored as that one. Types that Spark does not have at all are refused,
+except unsigned numbers: the next larger type holds all their values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from commitlog.errors import SchemaError
+
+DECIMAL_DIGITS_MAX = 38
+_TIME_ZONE = "UTC"
+
+_SAME: dict[pa.DataType, pa.DataType] = {
+    **{kind: kind for kind in (pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64())},
+    **{kind: kind for kind in (pa.string(), pa.binary(), pa.date32())},
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+    pa.date64(): pa.date32(),
+}
+"""Each type, and how it is stored."""
+
+_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+_FLOATS = (pa.float32(), pa.float64())
+
+
+def stored_type(kind: pa.DataType, column: str) -> pa.DataType:
+    """How a column of this type is stored. Raises SchemaError for one that Spark does not have."""
+    if kind in _SAME:
+        return _SAME[kind]
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", None if kind.tz is None else _TIME_ZONE)
+    if pa.types.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= DECIMAL_DIGITS_MAX:
+        return pa.decimal128(kind.precision, kind.scale)
+    if pa.types.is_dictionary(kind):
+        return stored_type(kind.value_type, column)
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.binary()
+    if pa.types.is_map(kind):
+        return pa.map_(stored_type(kind.key_type, column), _stored(kind.item_field, column))
+    if pa.types.is_struct(kind):
+        return pa.struct(stored_fields(kind.fields, f"{column}."))
+    if any(is_list(kind) for is_list in _LISTS):
+        return pa.list_(_stored(kind.value_field, column))
+    raise SchemaError(
+        f"column {column}: Spark has no type for Arrow's {kind}; convert it, for example to a string or a number"
+    )
+
+
+_LISTS: tuple[Callable[[pa.DataType], bool], ...] = (
+    pa.types.is_list,
+    pa.types.is_large_list,
+    pa.types.is_fixed_size_list,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+)
+
+
+def _stored(field: pa.Field, column: str) -> pa.Field:
+    return pa.field(field.name, stored_type(field.type, column), field.nullable)
+
+
+def stored_fields(fields: list[pa.Field], prefix: str = "") -> list[pa.Field]:
+    """How these columns are stored. Their metadata is left out.
+
+    Raises SchemaError for an empty name, and for two names that differ in case only, which Spark
+    takes for one.
+    """
+    names = [field.name.lower() for field in fields]
+    for field, name in zip(fields, names, strict=True):
+        if not name:
+            raise SchemaError(f"a column of {prefix or 'the schema '}has no name; give it one")
+        if names.count(name) > 1:
+            raise SchemaError(f"column {prefix}{field.name} is there twice (Spark ignores the case): rename one")
+    return [_stored(field, f"{prefix}{field.name}") for field in fields]
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether values of this type are numbers."""
+    return kind in _INTEGERS or kind in _FLOATS or bool(pa.types.is_decimal(kind))
+
+
+def is_wider(new: pa.DataType, old: pa.DataType) -> bool:
+    """Whether every value of the old type is one of the new type, which Spark can widen it to."""
+    if new == old:
+        return True
+    for family in (_INTEGERS, _FLOATS):
+        if old in family and new in family:
+            return family.index(new) > family.index(old)
+    if pa.types.is_decimal(old) and pa.types.is_decimal(new):
+        return bool(new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale)
+    return False
