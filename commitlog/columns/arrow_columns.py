@@ -60,6 +60,27 @@ BATCH_BYTES_MAX = 16 << 20
 
 A batch costs Spark about a millisecond, and memory for its bytes.
 """
+TIMESTAMP = pa.timestamp("us", "UTC")
+COLUMN_TYPES: dict[str, pa.DataType] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": TIMESTAMP,
+    "timestampType": pa.int32(),
+    "headers": pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})),
+    "tags": pa.string(),
+    "bornTimestamp": TIMESTAMP,
+    "properties": pa.map_(pa.string(), pa.string()),
+    "physicalOffset": pa.int64(),
+    "messageId": pa.string(),
+    "size": pa.int32(),
+    "sysFlag": pa.int32(),
+}
+"""All columns that messages have. The first seven are those of Spark's Kafka source."""
+KAFKA_COLUMNS = tuple(COLUMN_TYPES)[:7]
+
 CREATE_TIME_TYPE = 1
 """The value of timestampType that Kafka calls LogAppendTime, the time of the store."""
 

@@ -6,9 +6,10 @@ A slice gives the same rows each time, or an error.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pyarrow as pa
 from commitlog.columns.arrow_columns import Decoder, Places, cut
 from commitlog.columns.damage import Damage, check_rows
 from commitlog.columns.segments import SEGMENTS, Segment
+from commitlog.columns.typed_rows import TypedRows, WrongRows
 from commitlog.disk.consume_queue import ENTRY_BYTES, ConsumeQueue, is_light
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss
@@ -23,7 +25,11 @@ from commitlog.reading.log_holes import Hole, LogHoles, walk_past
 from commitlog.reading.queue_bounds import NamedQueue
 from commitlog.record.byte_ranges import Ints
 from commitlog.record.layout import Buffer
+from commitlog.schemas.topic_schemas import TopicSchemas
 from commitlog.shm.layout import segment_start
+
+Build = Callable[[Decoder], Iterable[pa.RecordBatch]]
+"""Makes batches of records. It raises CorruptRecord before the first batch, or not at all."""
 
 ENTRIES_MAX = 200_000
 """How many consume queue entries are looked at in one step."""
@@ -55,6 +61,10 @@ class Slice:
         return self.end - self.start
 
 
+Values = Literal["bytes", "columns"]
+"""What becomes of a message's value: a column of bytes, or the columns of its topic's schema."""
+
+
 @dataclass(frozen=True)
 class ReadPlan:
     """Slices of the store at `path`, in the order in which they are read.
@@ -68,6 +78,7 @@ class ReadPlan:
     slices: tuple[Slice, ...]
     fail_on_data_loss: bool = True
     ignore_corrupt: bool = False
+    values: Values = "bytes"
 
     @property
     def one_log(self) -> bool:
@@ -78,6 +89,18 @@ class ReadPlan:
         if self.one_log:
             return LaneDirectory(Path(self.path), number)
         return StoreDirectory(self.path).lane_directory(number)
+
+
+def read_slices(plan: ReadPlan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """All rows of the plan, as batches of the schema.
+
+    Raises what `SliceReader.batches` does, and for columns what TypedRows does.
+    """
+    build: Build = lambda decoder: (decoder.batch(schema),)  # noqa: E731
+    if plan.values == "columns":
+        build = TypedRows(TopicSchemas(StoreDirectory(plan.path)), schema).batches
+    for piece in plan.slices:
+        yield from SliceReader(plan, piece).batches(build)
 
 
 class SliceReader:
@@ -101,14 +124,14 @@ class SliceReader:
         self._missing = ""
         """The last segment file that a walk has not found."""
 
-    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def batches(self, build: Build) -> Iterator[pa.RecordBatch]:
         """Reads all rows of the slice, in order.
 
         Raises DataLoss, CorruptRecord, DamagedFile, MissingCodec.
         """
         before = ""
         try:
-            yield from self._indexed(schema)
+            yield from self._indexed(build)
         except (CorruptRecord, DamagedFile) as error:
             if self.walk_from < 0:
                 raise  # otherwise the walk finds all these rows in the log, without the index
@@ -116,7 +139,7 @@ class SliceReader:
         self._refuse_loss()
         if self.walk_from >= 0:
             try:
-                yield from self._unindexed(schema)
+                yield from self._unindexed(build)
             except CorruptRecord as error:
                 raise CorruptRecord(f"{error.reason}{before}", error.offset, error.file) from None
         if self.next < self.slice.end:
@@ -135,7 +158,7 @@ class SliceReader:
 
     # ---- where the rows are ---------------------------------------------------------------------
 
-    def _indexed(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _indexed(self, build: Build) -> Iterator[pa.RecordBatch]:
         """The rows that have a consume queue entry, up to the first that has none."""
         with ConsumeQueue(self.lane_directory.queue_path(self.slice.topic)) as queue:
             while self.next < self.slice.end:
@@ -155,9 +178,9 @@ class SliceReader:
                     file, at = str(queue.directory), self.next * ENTRY_BYTES
                     self._leave_out(range(self.next, self.next + 1), "its consume queue entry is empty", file, at)
                     continue
-                yield from self._by_segment(where, sizes, schema)
+                yield from self._by_segment(where, sizes, build)
 
-    def _by_segment(self, where: Ints, sizes: Ints, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _by_segment(self, where: Ints, sizes: Ints, build: Build) -> Iterator[pa.RecordBatch]:
         noted = self.damage.touches(where, sizes)
         starts = segment_start(where, self.segment_bytes)
         cuts = np.flatnonzero(np.diff(starts)) + 1
@@ -175,11 +198,11 @@ class SliceReader:
                 continue
             self._refuse_loss()
             places = Places(where[part] - start, sizes[part], self.next)
-            yield from self._decoded(segment, places, np.flatnonzero(noted[part]), schema)
+            yield from self._decoded(segment, places, np.flatnonzero(noted[part]), build)
             if self.walk_from >= 0:  # the walk can begin behind the rows that entries have led to
                 self.walk_from = max(self.walk_from, int(where[end - 1] + sizes[end - 1]))
 
-    def _unindexed(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _unindexed(self, build: Build) -> Iterator[pa.RecordBatch]:
         """The rows that had no entry when they were planned.
 
         Retention removes a segment only after all its records have entries. So where a segment is
@@ -187,12 +210,12 @@ class SliceReader:
         """
         while self.next < self.slice.end:
             try:
-                yield from self._walked(schema)
+                yield from self._walked(build)
                 break
             except FileNotFoundError as error:
                 self._missing = error.filename
                 self.walk_from = int(Path(error.filename).name) + self.segment_bytes
-            yield from self._indexed(schema)
+            yield from self._indexed(build)
             self._refuse_loss()
         if self.next < self.slice.end and self._missing:
             raise self._without_entry()
@@ -203,7 +226,7 @@ class SliceReader:
             f"nothing of ours deletes a segment whose rows are not in the consume queues"
         )
 
-    def _walked(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _walked(self, build: Build) -> Iterator[pa.RecordBatch]:
         """The rows that have no entry yet, found by walking the log.
 
         Raises FileNotFoundError, DataLoss.
@@ -234,7 +257,7 @@ class SliceReader:
                 rows = rows[table.queue_offsets[rows] < piece.end]
             if len(rows):
                 places = Places(table.positions[rows], table.sizes[rows], self.next)
-                yield from self._decoded(self._walked_last, places, _NONE, schema)
+                yield from self._decoded(self._walked_last, places, _NONE, build)
             if self.next >= piece.end:
                 return
         if hole is not None:
@@ -256,26 +279,28 @@ class SliceReader:
 
     # ---- giving them out ------------------------------------------------------------------------
 
-    def _decoded(self, segment: Segment, places: Places, noted: Ints, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _decoded(self, segment: Segment, places: Places, noted: Ints, build: Build) -> Iterator[pa.RecordBatch]:
         """The rows as batches. Rows in ranges that recovery noted (`noted`) are checked first."""
         wrong = check_rows(segment, self.queue, places, noted)
         for run in self._runs(segment, places, wrong):
             for piece in cut(run):
                 try:
-                    batch = Decoder(segment, self.queue, piece).batch(schema)
+                    yield from self._built(segment, piece, build)
                 except CorruptRecord as error:
                     if not self.plan.ignore_corrupt:
                         raise CorruptRecord(f"{error.reason}. {_WAY_OUT}", error.offset, error.file) from None
                     wrong = check_rows(segment, self.queue, piece, np.arange(len(piece.at)))
+                    wrong |= error.wrong if isinstance(error, WrongRows) else {}
                     if not wrong:
                         raise
                     for good in self._runs(segment, piece, wrong):
-                        yield Decoder(segment, self.queue, good).batch(schema)
-                        self.next = good.offset + len(good.at)
-                    continue
-                self.next = piece.offset + batch.num_rows
-                yield batch
+                        yield from self._built(segment, good, build)
         self.next = places.offset + len(places.at)
+
+    def _built(self, segment: Segment, places: Places, build: Build) -> Iterator[pa.RecordBatch]:
+        for batch in build(Decoder(segment, self.queue, places)):
+            self.next = places.offset + len(places.at)  # `build` raises before its first batch, or not at all
+            yield batch
 
     def _runs(self, segment: Segment, places: Places, wrong: dict[int, str]) -> Iterator[Places]:
         """The runs of good rows between the wrong ones. A wrong row is an error, or is left out."""

@@ -96,7 +96,7 @@ def _may_cast(kind: pa.DataType, field: pa.Field) -> bool:
 
 
 def _first_bad(count: int, convert: Callable[[int, int], object]) -> int:
-    """The first row that `convert(start, end)` fails for, found by halving: it fails for all rows."""
+    """The first row for which `convert(start, end)` fails, as it does for all rows."""
     start, end = 0, count
     while end - start > 1:
         middle = (start + end) // 2

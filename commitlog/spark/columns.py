@@ -4,43 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import DataType, StructField, StructType
 
+from commitlog.columns.arrow_columns import COLUMN_TYPES, KAFKA_COLUMNS
 from commitlog.errors import OptionError
 
-HEADERS_TYPE = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
-
-KAFKA_COLUMNS: dict[str, DataType] = {
-    "key": BinaryType(),
-    "value": BinaryType(),
-    "topic": StringType(),
-    "partition": IntegerType(),
-    "offset": LongType(),
-    "timestamp": TimestampType(),
-    "timestampType": IntegerType(),
-}
 ALL_COLUMNS: dict[str, DataType] = {
-    **KAFKA_COLUMNS,
-    "headers": HEADERS_TYPE,
-    "tags": StringType(),
-    "bornTimestamp": TimestampType(),
-    "properties": MapType(StringType(), StringType()),
-    "physicalOffset": LongType(),
-    "messageId": StringType(),
-    "size": IntegerType(),
-    "sysFlag": IntegerType(),
+    name: from_arrow_type(kind, prefer_timestamp_ntz=True) for name, kind in COLUMN_TYPES.items()
 }
+HEADERS_TYPE = ALL_COLUMNS["headers"]
+
+__all__ = ["ALL_COLUMNS", "HEADERS_TYPE", "KAFKA_COLUMNS", "allowed_columns", "check_schema", "schema_of"]
 
 
 def schema_of(names: Iterable[str]) -> StructType:
@@ -53,6 +28,7 @@ def check_schema(schema: StructType) -> None:
 
     Raises OptionError if it has no column, an unknown one, one twice, or one of another type.
     """
+    check_names_once(schema)
     for field in schema.fields:
         expected = ALL_COLUMNS.get(field.name)
         if expected is None:
@@ -62,6 +38,10 @@ def check_schema(schema: StructType) -> None:
                 f"schema: column {field.name!r} is {expected.simpleString()}, not {field.dataType.simpleString()}; "
                 f"allowed are {allowed_columns()}"
             )
+
+
+def check_names_once(schema: StructType) -> None:
+    """Raises OptionError if a schema names no column, or one twice."""
     if len(set(schema.names)) != len(schema.names):
         raise OptionError("schema: a column is named twice; name each once")
     if not schema.fields:

@@ -12,8 +12,9 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast, get_args
 
+from commitlog.columns.slice_reader import Values
 from commitlog.errors import BadStart, IllegalTopic, OptionError, ReaderError
 from commitlog.reading.named_readers import PATTERN_LENGTH_MAX, check_name
 from commitlog.reading.starting_point import (
@@ -33,7 +34,7 @@ _READ_OPTIONS = """
     path subscribe subscribePattern assign startingOffsets endingOffsets startingTimestamp endingTimestamp
     startingOffsetsByTimestamp endingOffsetsByTimestamp startingOffsetsByTimestampStrategy failOnDataLoss
     maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition
-    includeHeaders columns isolation readerName ignoreCorruptRecords
+    includeHeaders columns isolation readerName ignoreCorruptRecords values metadata maxRowsPerTrigger
 """
 SPELLING = {name.lower(): name for name in _READ_OPTIONS.split()}
 SINK_SPELLING = {name.lower(): name for name in ("path", "topic", "includeHeaders", "maxLaneWait")}
@@ -110,6 +111,9 @@ class SourceOptions:
     isolation: str
     reader_name: str | None
     ignore_corrupt: bool
+    values: Values
+    metadata: bool
+    max_rows: int | None
 
 
 def bad(option: str, value: object, allowed: str) -> OptionError:
@@ -179,6 +183,9 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         isolation=_choice(values, "isolation", ("flushed", "committed")),
         reader_name=_reader_name(values),
         ignore_corrupt=boolean(values, "ignoreCorruptRecords", False),
+        values=_values(values),
+        metadata=boolean(values, "metadata", False),
+        max_rows=_number(values, "maxRowsPerTrigger"),
     )
 
 
@@ -236,9 +243,24 @@ def _reader_name(values: Mapping[str, str]) -> str | None:
     return name
 
 
+def _values(values: Mapping[str, str]) -> Values:
+    found = _choice(values, "values", get_args(Values))
+    for option in ("includeHeaders",) if found != "bytes" else ("metadata", "maxRowsPerTrigger"):
+        if option in values:
+            whose = "the columns of messages" if found != "bytes" else "rows: it needs .option('values', 'columns')"
+            raise OptionError(f"option {option}: it is one of {whose}; with option values={found} there are none")
+    return cast(Values, found)
+
+
 def _columns(values: Mapping[str, str]) -> tuple[str, ...]:
+    """The names in option `columns`, or the columns of messages. () stands for all of a schema."""
     headers = boolean(values, "includeHeaders", False)
     text = values.get("columns")
+    if _values(values) != "bytes":
+        names = tuple(name.strip() for name in (text or "").split(",") if name.strip())
+        if len(set(names)) != len(names):
+            raise bad("columns", text, "give each column once")
+        return names
     if text is None:
         return (*KAFKA_COLUMNS, "headers") if headers else tuple(KAFKA_COLUMNS)
     names = tuple(name.strip() for name in text.split(","))

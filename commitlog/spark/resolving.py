@@ -111,26 +111,25 @@ class Resolver:
         work: list[Work] = []
         for (topic, lane), (begin, end) in ranges.items():
             if begin < end:
-                work += self._work(topic, lane, begin, end)
+                work += self.work(topic, lane, begin, end)
         cores = len(os.sched_getaffinity(0))  # right for a local session; the cores of a cluster are not known here
         planned = plan(work, self.options.min_partitions, self.options.max_records, cores)
-        view = self.index.view
-        options = self.options
-        return [
-            Task(
-                ReadPlan(
-                    options.path,
-                    view.store_id,
-                    view.segment_bytes,
-                    slices,
-                    fail_on_data_loss=options.fail_on_data_loss,
-                    ignore_corrupt=options.ignore_corrupt,
-                )
-            )
-            for slices in planned
-        ]
+        return [Task(self.read_plan(slices)) for slices in planned]
 
-    def _work(self, topic: str, lane: int, begin: int, end: int) -> list[Work]:
+    def read_plan(self, slices: tuple[Slice, ...]) -> ReadPlan:
+        view, options = self.index.view, self.options
+        return ReadPlan(
+            options.path,
+            view.store_id,
+            view.segment_bytes,
+            slices,
+            fail_on_data_loss=options.fail_on_data_loss,
+            ignore_corrupt=options.ignore_corrupt,
+            values=options.values,
+        )
+
+    def work(self, topic: str, lane: int, begin: int, end: int) -> list[Work]:
+        """The slices of the range [begin, end) of a queue. Raises DataLoss, OffsetOutOfRange."""
         index = self.index.lanes.get(lane)
         queue = index.queues.get(topic) if index is not None else None
         if index is None or queue is None:

@@ -48,8 +48,10 @@ from commitlog.spark.options import (
 from commitlog.spark.planning import share_out
 from commitlog.spark.reader_name import HeldReaderName
 from commitlog.spark.resolving import QueueKey, Resolver, beyond_end, data_loss, gone
+from commitlog.spark.row_limit import ends_within
 from commitlog.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from commitlog.spark.task_reading import Task, read_task
+from commitlog.spark.typed_topics import check_typed_schema, typed_schema
 
 improve_this_worker()
 
@@ -71,7 +73,7 @@ class CommitLogDataSource(DataSource):
     def schema(self) -> StructType:
         check_names(self.options, SPELLING)
         check_read(self.parsed)
-        return schema_of(self.parsed.columns)
+        return schema_of(self.parsed.columns) if self.parsed.values == "bytes" else typed_schema(self.parsed)
 
     def reader(self, schema: StructType) -> BatchReader:
         self._check(schema)
@@ -98,7 +100,10 @@ class CommitLogDataSource(DataSource):
         check_read(self.parsed)
         if "columns" in self.parsed.given and tuple(schema.names) != self.parsed.columns:
             raise OptionError("option columns: give either it or .schema(...), not both")
-        check_schema(schema)
+        if self.parsed.values == "bytes":
+            check_schema(schema)
+        else:
+            check_typed_schema(schema, self.parsed)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -221,6 +226,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxRows):
             shares = share_out(backlog, limit.max_rows)
             ends = {key: self._begin(offset, key, queues[key]) + shares.get(key, 0) for key in ends}
+        if self.options.max_rows is not None:
+            ranges = {key: (self._begin(offset, key, queues[key]), end) for key, end in ends.items()}
+            ends = ends_within(resolver, ranges, self.options.max_rows)
         self._last_batch_ns = SYSTEM_CLOCK.monotonic_ns()
         new: Offsets = {topic: dict(lanes) for topic, lanes in offset.ends.items()}
         earliest: Offsets = {}

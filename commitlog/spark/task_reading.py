@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from commitlog.columns.segments import SEGMENTS
-from commitlog.columns.slice_reader import ReadPlan, SliceReader
+from commitlog.columns.slice_reader import ReadPlan, read_slices
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DataLoss, StoreNotFound
 from commitlog.reading.view import is_rocketmq_root
@@ -44,8 +44,7 @@ def read_task(task: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatc
     _prepare_process()
     SEGMENTS.forget_gone()
     _check_path(task.plan)
-    for piece in task.plan.slices:
-        yield from SliceReader(task.plan, piece).batches(schema)
+    yield from read_slices(task.plan, schema)
 
 
 def _prepare_process() -> None:

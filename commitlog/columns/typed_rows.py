@@ -1,0 +1,225 @@
+"""Decodes the messages of a typed topic into its columns.
+
+A message has one Arrow record batch. Its buffers are used where they lie in the mapped segment, so
+that only the wanted columns are copied, once. Small batches are put together, because each batch
+costs Spark about a millisecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+
+from commitlog.columns import arrays
+from commitlog.columns.arrow_columns import TIMESTAMP, Decoder
+from commitlog.errors import CorruptRecord, SchemaConflict
+from commitlog.record.byte_ranges import Ints
+from commitlog.record.layout import SysFlag
+from commitlog.schemas.row_batches import (
+    COMPRESSION_HEADER,
+    CONTENT_TYPE,
+    CONTENT_TYPE_HEADER,
+    ROWS_HEADER,
+    SCHEMA_HEADER,
+)
+from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
+
+ROWS_MAX = 50_000
+"""Messages are put together until they have this number of rows."""
+
+METADATA_COLUMNS: dict[str, pa.DataType] = {
+    "_topic": pa.string(),
+    "_partition": pa.int32(),
+    "_offset": pa.int64(),
+    "_row": pa.int32(),
+    "_timestamp": TIMESTAMP,
+    "_key": pa.binary(),
+}
+"""Where a row comes from: its message, and its number in the message."""
+
+
+class WrongRows(CorruptRecord):
+    """Messages that have no rows of the topic: number in the decoder → what is wrong."""
+
+    def __init__(self, wrong: dict[int, str], decoder: Decoder) -> None:
+        self.wrong = wrong
+        number, reason = next(iter(wrong.items()))
+        row = f"topic {decoder.queue.topic}, lane {decoder.queue.lane}, offset {decoder.places.offset + number}"
+        where = decoder.segment.start + int(decoder.places.at[number])
+        super().__init__(f"{row}: {reason}", where, str(decoder.segment.path))
+
+
+@dataclass
+class TypedRows:
+    """Makes batches of `schema`: columns of the topic, and metadata columns.
+
+    `schemas` has the versions that messages were written with.
+    """
+
+    schemas: TopicSchemas
+    schema: pa.Schema
+    _columns: list[pa.Field] = field(init=False)
+    _metadata: list[pa.Field] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._columns = [column for column in self.schema if column.name not in METADATA_COLUMNS]
+        self._metadata = [column for column in self.schema if column.name in METADATA_COLUMNS]
+
+    def batches(self, decoder: Decoder) -> Iterator[pa.RecordBatch]:
+        """All rows of the decoder's messages, in order.
+
+        Raises WrongRows before it yields anything. Raises SchemaConflict where `schema` can't hold
+        a message, and StoreDamaged where a version is missing.
+        """
+        messages = self._messages(decoder)
+        begin, rows = 0, 0
+        for index, (version, batch) in enumerate(messages):
+            if begin < index and (rows + batch.num_rows > ROWS_MAX or version is not messages[begin][0]):
+                yield self._together(decoder, messages[begin:index], begin)
+                begin, rows = index, 0
+            rows += batch.num_rows
+        if rows:
+            yield self._together(decoder, messages[begin:], begin)
+
+    def _messages(self, decoder: Decoder) -> list[tuple[TopicSchema, pa.RecordBatch]]:
+        """The version and the batch of each message, with those wanted columns that it has."""
+        found, wrong = [], {}
+        facts = zip(*(_texts(decoder, name) for name in _HEADERS), _values(decoder), strict=True)
+        for number, (content_type, version, rows, compression, value) in enumerate(facts):
+            try:
+                found.append(self._message(decoder.queue.topic, content_type, version, rows, compression, value))
+            except (pa.ArrowException, OSError, ValueError) as error:
+                wrong[number] = str(error).partition("\n")[0]
+        if wrong:
+            raise WrongRows(wrong, decoder)
+        return found
+
+    def _message(
+        self,
+        topic: str,
+        content_type: str | None,
+        version: str | None,
+        rows: str | None,
+        compression: str | None,
+        value: pa.Buffer,
+    ) -> tuple[TopicSchema, pa.RecordBatch]:
+        if content_type != CONTENT_TYPE or version is None or rows is None:
+            raise ValueError("the message has a value and no rows: it was sent by `send` and not by `send_rows`")
+        schema = self.schemas.version(topic, int(version))
+        wanted = tuple(index for column in self._columns if (index := schema.columns.get_field_index(column.name)) >= 0)
+        if compression is None:
+            batch = pa.ipc.read_record_batch(value, schema.columns).select(list(wanted))
+        else:  # only the wanted columns are unpacked
+            batch = _unpacked(value, schema.columns, wanted)
+        batch.validate(full=True)
+        if batch.num_rows != int(rows):
+            raise ValueError(f"the message has {batch.num_rows} rows in place of {rows}")
+        return schema, batch
+
+    def _together(
+        self, decoder: Decoder, messages: list[tuple[TopicSchema, pa.RecordBatch]], first: int
+    ) -> pa.RecordBatch:
+        """One batch of messages of the same version. `first` is the number of the first one."""
+        batches = [batch for _, batch in messages]
+        counts = np.array([batch.num_rows for batch in batches], np.int64)
+        total = int(counts.sum())
+        together = _aligned(batches[0]) if len(batches) == 1 else pa.concat_batches(batches)
+        columns = {column.name: self._fitted(together, column, messages[0][0], total) for column in self._columns}
+        if self._metadata:
+            source = _Source(decoder, np.repeat(np.arange(first, first + len(counts)), counts), counts)
+            columns |= {column.name: _METADATA[column.name](source) for column in self._metadata}
+        return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
+
+    @staticmethod
+    def _fitted(batch: pa.RecordBatch, column: pa.Field, schema: TopicSchema, rows: int) -> pa.Array:
+        """A column as it is wanted: null where the version lacks it, wider where it grew."""
+        index = batch.schema.get_field_index(column.name)
+        if index < 0:
+            if not column.nullable:
+                raise _too_old(schema, f"column {column.name}, which is NOT NULL there, is missing")
+            return pa.nulls(rows, column.type)
+        found = batch.column(index)
+        if found.null_count and not column.nullable:
+            raise _too_old(schema, f"column {column.name}, which is NOT NULL there, has nulls")
+        if found.type == column.type:
+            return found
+        try:
+            return found.cast(column.type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise _too_old(schema, f"column {column.name} has values that are no {column.type} ({error})") from None
+
+
+def _too_old(schema: TopicSchema, reason: str) -> SchemaConflict:
+    return SchemaConflict(
+        f"topic {schema.topic}: messages of {schema} do not fit the schema that is read with: {reason}. Start the query "
+        "again, so that it reads with the newest schema"
+    )
+
+
+_HEADERS = (CONTENT_TYPE_HEADER, SCHEMA_HEADER, ROWS_HEADER, COMPRESSION_HEADER)
+
+
+def _texts(decoder: Decoder, header: str) -> list[str | None]:
+    """A header of each message. One that is no UTF-8 is not ours."""
+    values = decoder.property_values(header.encode(), pa.binary()).to_pylist()
+    return [None if value is None else value.decode(errors="replace") for value in values]
+
+
+def row_counts(decoder: Decoder) -> list[int]:
+    """How many rows each message says that it has. A message without rows counts as one."""
+    return [int(text) if text and text.isdecimal() else 1 for text in _texts(decoder, ROWS_HEADER)]
+
+
+def _values(decoder: Decoder) -> Iterator[pa.Buffer]:
+    """The value of each message, where it lies in the segment."""
+    if (decoder.sys_flag & SysFlag.COMPRESSED).any():  # by another client of RocketMQ's format
+        yield from map(pa.py_buffer, decoder.values(pa.binary()).to_pylist())
+        return
+    buffer = decoder.segment.buffer
+    for start, end in zip(decoder.body.start.tolist(), decoder.body.end.tolist(), strict=True):
+        yield buffer.slice(start, end - start)
+
+
+def _aligned(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A copy whose buffers begin at multiples of 8, which many readers of Arrow want."""
+    return pa.ipc.read_record_batch(batch.serialize(), batch.schema)
+
+
+@lru_cache(maxsize=16)
+def _stream_start(schema: pa.Schema) -> bytes:
+    return bytes(schema.serialize())
+
+
+def _unpacked(value: pa.Buffer, schema: pa.Schema, wanted: tuple[int, ...]) -> pa.RecordBatch:
+    """The wanted columns of a compressed batch. Only a stream can leave columns out."""
+    options = pa.ipc.IpcReadOptions(included_fields=sorted(wanted), use_threads=False)
+    with pa.ipc.open_stream(pa.py_buffer(_stream_start(schema) + value.to_pybytes()), options=options) as stream:
+        return stream.read_next_batch()
+
+
+@dataclass
+class _Source:
+    """The messages of some rows. `message` has the number of each row's message in the decoder."""
+
+    decoder: Decoder
+    message: Ints
+    counts: Ints
+
+    def rows(self) -> Ints:
+        """The number of each row in its message."""
+        starts = np.cumsum(self.counts) - self.counts
+        return np.arange(len(self.message)) - np.repeat(starts, self.counts)
+
+
+_METADATA: dict[str, Callable[[_Source], pa.Array]] = {
+    "_topic": lambda rows: arrays.constant_strings(rows.decoder.topic, len(rows.message)),
+    "_partition": lambda rows: arrays.fixed(np.full(len(rows.message), rows.decoder.queue.lane, np.int32), pa.int32()),
+    "_offset": lambda rows: arrays.fixed(rows.message + rows.decoder.places.offset, pa.int64()),
+    "_row": lambda rows: arrays.fixed(rows.rows().astype(np.int32), pa.int32()),
+    "_timestamp": lambda rows: rows.decoder.timestamps(rows.decoder.store_timestamps[rows.message], TIMESTAMP),
+    "_key": lambda rows: rows.decoder.property_values(b"KEYS", pa.binary()).take(arrays.indices(rows.message)),
+}

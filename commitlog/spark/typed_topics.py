@@ -1,0 +1,87 @@
+"""Option `values=columns`: a DataFrame has the columns of its topic's schema."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
+from pyspark.sql.types import StructType
+
+from commitlog.columns.typed_rows import METADATA_COLUMNS
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import NoSchema, OptionError
+from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
+from commitlog.schemas.types import is_wider
+from commitlog.spark.columns import check_names_once
+from commitlog.spark.options import SourceOptions
+
+
+def topic_schema(options: SourceOptions) -> TopicSchema:
+    """The newest schema of the topics, which all have the same. Raises NoSchema, OptionError."""
+    schemas = TopicSchemas(StoreDirectory(options.path))
+    typed = schemas.topics()
+    chosen = options.subscription.chosen(typed)
+    if not chosen:
+        raise NoSchema(f"{options.path}: no topic that has a schema matches; those that have one: {_listed(typed)}")
+    found = []
+    for topic in chosen:
+        schema = schemas.latest(topic)
+        if schema is None:
+            raise NoSchema(
+                f"{options.path}: topic {topic} has no schema, so it has values and no rows; leave option values out, or "
+                f"give it a schema by store.create_topic. Topics that have one: {_listed(typed)}"
+            )
+        found.append(schema)
+    for other in found[1:]:
+        if not other.columns.equals(found[0].columns):
+            raise OptionError(
+                f"option values: topics {found[0].topic} and {other.topic} have different schemas; read each by itself"
+            )
+    return found[0]
+
+
+def _listed(topics: list[str]) -> str:
+    return ", ".join(topics) or "none"
+
+
+def typed_schema(options: SourceOptions) -> StructType:
+    """The schema where the user gave none: that of the topic, or option `columns` of it."""
+    topic = topic_schema(options)
+    names = options.columns or (*topic.columns.names, *(METADATA_COLUMNS if options.metadata else ()))
+    return from_arrow_schema(pa.schema([_column(topic, name) for name in names]), prefer_timestamp_ntz=True)
+
+
+def _column(topic: TopicSchema, name: str) -> pa.Field:
+    if name in METADATA_COLUMNS and topic.columns.get_field_index(name) < 0:
+        return pa.field(name, METADATA_COLUMNS[name])
+    index = topic.columns.get_field_index(name)
+    if index < 0:
+        raise OptionError(
+            f"there is no column {name!r}; topic {topic.topic} has {topic}, and {_metadata()} are there too"
+        )
+    return topic.columns.field(index)
+
+
+def _metadata() -> str:
+    return ", ".join(METADATA_COLUMNS)
+
+
+def check_typed_schema(schema: StructType, options: SourceOptions) -> None:
+    """Checks a schema that a user gave: columns of the topic, which may be wider there.
+
+    A query that began with an older schema has that one. Raises OptionError, NoSchema.
+    """
+    check_names_once(schema)
+    topic = topic_schema(options)
+    for field in schema.fields:
+        expected, wanted = _column(topic, field.name).type, to_arrow_type(field.dataType, timezone="UTC")
+        if not (_equal(wanted, expected) or is_wider(wanted, expected) or is_wider(expected, wanted)):
+            raise OptionError(
+                f"schema: column {field.name!r} of topic {topic.topic} is {expected}, not {field.dataType.simpleString()}"
+            )
+
+
+def _equal(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether two types are the same for Spark, which has its own names for the items of a list."""
+    schemas = (from_arrow_schema(pa.schema([("", kind)]), prefer_timestamp_ntz=True) for kind in (one, other))
+    first, second = (schema.simpleString() for schema in schemas)
+    return bool(first == second)
