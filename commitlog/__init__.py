@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from commitlog import logging as logging
     from commitlog import spark as spark
     from commitlog.appending.row_writer import RowWriter
+    from commitlog.arrow import read_arrow
     from commitlog.clock import Clock
     from commitlog.config import Config
     from commitlog.errors import CommitLogError
@@ -69,6 +70,7 @@ __all__ = [
     "TopicSchema",
     "__version__",
     "errors",
+    "read_arrow",
 ]
 
 _MODULES = ("config", "errors", "logging", "spark")
@@ -93,6 +95,7 @@ _HOMES = {
     "Store": "store",
     "StoreStatistics": "statistics",
     "Throughput": "shm.statistics",
+    "read_arrow": "arrow",
     "TopicSchema": "schemas.topic_schemas",
 }
 """Each name and the module that it is loaded from."""

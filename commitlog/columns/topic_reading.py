@@ -1,0 +1,88 @@
+"""One topic as an Arrow stream."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from functools import partial
+
+import pyarrow as pa
+
+from commitlog.columns.arrow_columns import COLUMN_TYPES, KAFKA_COLUMNS
+from commitlog.columns.segments import SEGMENTS
+from commitlog.columns.slice_reader import ReadPlan, Slice, Values, read_slices, slices_of
+from commitlog.columns.typed_rows import METADATA_COLUMNS
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import IllegalArgument, NoSchema, UnknownTopic
+from commitlog.reading.starting_point import QueueStarts, resolve
+from commitlog.reading.topic_index import TopicIndex
+from commitlog.reading.view import open_view
+from commitlog.schemas.topic_schemas import TopicSchemas
+
+
+def open_topic(
+    path: str | os.PathLike[str],
+    topic: str,
+    start: QueueStarts,
+    end: QueueStarts,
+    *,
+    columns: Collection[str] | None,
+    metadata: bool,
+    values: Values | None,
+    isolation: str,
+    fail_on_data_loss: bool,
+    ignore_corrupt: bool,
+) -> pa.RecordBatchReader:
+    """What `commitlog.read_arrow` does. `start` and `end` have no `ago` any more."""
+    view = open_view(path)
+    try:
+        schema = None
+        if values != "bytes" and not view.one_log:
+            schema = TopicSchemas(StoreDirectory(view.path)).latest(topic)
+        if values == "columns" and schema is None:
+            raise NoSchema(f"{view.path}: topic {topic} has no schema, so it has values and no rows; leave values out")
+        wanted = _wanted(topic, None if schema is None else schema.columns, columns, metadata=metadata)
+        index = TopicIndex(view, isolation)
+        index.refresh()
+        if schema is None and topic not in index.topics():
+            present = ", ".join(index.topics()) or "none"
+            raise UnknownTopic(f"{view.path}: there is no topic {topic!r}; topics there are: {present}")
+        slices: list[Slice] = []
+        for lane, queue in sorted(index.ranges(topic).items()):
+            find, where = partial(index.find_by_time, topic, lane), f"topic {topic}, lane {lane}"
+            begin, stop = (
+                resolve(bound.of(topic, lane), queue.first, queue.end, find, where=where) for bound in (start, end)
+            )
+            slices += slices_of(index.lanes[lane], topic, begin, stop)
+        plan = ReadPlan(
+            str(view.path),
+            view.store_id,
+            view.segment_bytes,
+            tuple(slices),
+            fail_on_data_loss=fail_on_data_loss,
+            ignore_corrupt=ignore_corrupt,
+            values="bytes" if schema is None else "columns",
+        )
+    finally:
+        view.close()
+    SEGMENTS.forget_gone()
+    return pa.RecordBatchReader.from_batches(wanted, read_slices(plan, wanted))
+
+
+def _wanted(topic: str, typed: pa.Schema | None, columns: Collection[str] | None, *, metadata: bool) -> pa.Schema:
+    """The schema of the stream. Raises IllegalArgument for a column that is not there."""
+    if typed is None:
+        if metadata:
+            raise IllegalArgument(
+                f"metadata=True: topic {topic} has no schema, its columns say already where a row is from"
+            )
+        available = pa.schema(list(COLUMN_TYPES.items()))
+        names = KAFKA_COLUMNS if columns is None else tuple(columns)
+    else:
+        own = [(name, kind) for name, kind in METADATA_COLUMNS.items() if typed.get_field_index(name) < 0]
+        available = pa.schema([*typed, *map(pa.field, *zip(*own, strict=True))])
+        names = tuple(columns or (*typed.names, *(METADATA_COLUMNS if metadata else ())))
+    unknown = [name for name in names if available.get_field_index(name) < 0]
+    if unknown or isinstance(columns, str) or len(set(names)) != len(names) or not names:
+        raise IllegalArgument(f"columns={columns!r}: give a list of some of {', '.join(available.names)}, each once")
+    return pa.schema([available.field(name) for name in names])
