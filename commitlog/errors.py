@@ -349,6 +349,10 @@ class OptionError(ReaderError):
     """An option of Spark's source or sink, or of a Reader, is unknown, wrong or impossible here."""
 
 
+class MalformedValue(ReaderError):
+    """A value is not the JSON that a query with mode=FAILFAST expects."""
+
+
 class ReaderInUse(ReaderError):
     """Another process, or another reader of this process, holds the reader's name."""
 

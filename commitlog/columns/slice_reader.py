@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -76,8 +76,18 @@ def slices_of(index: LaneIndex, topic: str, begin: int, end: int) -> list[Slice]
     return [piece for piece in parts if piece.rows > 0]
 
 
-Values = Literal["bytes", "columns"]
-"""What becomes of a message's value: a column of bytes, or the columns of its topic's schema."""
+Values = Literal["bytes", "columns", "json"]
+"""What becomes of a value: one column of bytes, its topic's columns, or the fields of JSON."""
+
+JsonMode = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]
+
+
+@dataclass(frozen=True)
+class JsonOptions:
+    """Spark's options of the same names. `corrupt_column` has the text of malformed values."""
+
+    mode: JsonMode = "PERMISSIVE"
+    corrupt_column: str = "_corrupt_record"
 
 
 @dataclass(frozen=True)
@@ -94,6 +104,7 @@ class ReadPlan:
     fail_on_data_loss: bool = True
     ignore_corrupt: bool = False
     values: Values = "bytes"
+    json_options: JsonOptions = field(default_factory=JsonOptions)
 
     @property
     def one_log(self) -> bool:
@@ -114,6 +125,10 @@ def read_slices(plan: ReadPlan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     build: Build = lambda decoder: (decoder.batch(schema),)  # noqa: E731
     if plan.values == "columns":
         build = TypedRows(TopicSchemas(StoreDirectory(plan.path)), schema).batches
+    elif plan.values == "json":
+        from commitlog.columns.json_rows import JsonRows  # Arrow's parser is not needed otherwise
+
+        build = JsonRows(schema, plan.json_options).batches
     for piece in plan.slices:
         yield from SliceReader(plan, piece).batches(build)
 

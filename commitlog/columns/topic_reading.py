@@ -9,9 +9,9 @@ from functools import partial
 import pyarrow as pa
 
 from commitlog.columns.arrow_columns import COLUMN_TYPES, KAFKA_COLUMNS
+from commitlog.columns.metadata import METADATA_COLUMNS
 from commitlog.columns.segments import SEGMENTS
 from commitlog.columns.slice_reader import ReadPlan, Slice, Values, read_slices, slices_of
-from commitlog.columns.typed_rows import METADATA_COLUMNS
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import IllegalArgument, NoSchema, UnknownTopic
 from commitlog.reading.starting_point import QueueStarts, resolve

@@ -7,17 +7,16 @@ costs Spark about a millisecond.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
 
-from commitlog.columns import arrays
-from commitlog.columns.arrow_columns import TIMESTAMP, Decoder
+from commitlog.columns.arrow_columns import Decoder
+from commitlog.columns.metadata import METADATA_COLUMNS, metadata_columns
 from commitlog.errors import CorruptRecord, SchemaConflict
-from commitlog.record.byte_ranges import Ints
 from commitlog.record.layout import SysFlag
 from commitlog.schemas.row_batches import (
     COMPRESSION_HEADER,
@@ -30,16 +29,6 @@ from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
 
 ROWS_MAX = 50_000
 """Messages are put together until they have this number of rows."""
-
-METADATA_COLUMNS: dict[str, pa.DataType] = {
-    "_topic": pa.string(),
-    "_partition": pa.int32(),
-    "_offset": pa.int64(),
-    "_row": pa.int32(),
-    "_timestamp": TIMESTAMP,
-    "_key": pa.binary(),
-}
-"""Where a row comes from: its message, and its number in the message."""
 
 
 class WrongRows(CorruptRecord):
@@ -63,11 +52,11 @@ class TypedRows:
     schemas: TopicSchemas
     schema: pa.Schema
     _columns: list[pa.Field] = field(init=False)
-    _metadata: list[pa.Field] = field(init=False)
+    _metadata: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
         self._columns = [column for column in self.schema if column.name not in METADATA_COLUMNS]
-        self._metadata = [column for column in self.schema if column.name in METADATA_COLUMNS]
+        self._metadata = [name for name in self.schema.names if name in METADATA_COLUMNS]
 
     def batches(self, decoder: Decoder) -> Iterator[pa.RecordBatch]:
         """All rows of the decoder's messages, in order.
@@ -130,8 +119,8 @@ class TypedRows:
         together = _aligned(batches[0]) if len(batches) == 1 else pa.concat_batches(batches)
         columns = {column.name: self._fitted(together, column, messages[0][0], total) for column in self._columns}
         if self._metadata:
-            source = _Source(decoder, np.repeat(np.arange(first, first + len(counts)), counts), counts)
-            columns |= {column.name: _METADATA[column.name](source) for column in self._metadata}
+            numbers = np.arange(first, first + len(counts))
+            columns |= metadata_columns(decoder, self._metadata, numbers, counts)
         return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
     @staticmethod
@@ -199,27 +188,3 @@ def _unpacked(value: pa.Buffer, schema: pa.Schema, wanted: tuple[int, ...]) -> p
     options = pa.ipc.IpcReadOptions(included_fields=sorted(wanted), use_threads=False)
     with pa.ipc.open_stream(pa.py_buffer(_stream_start(schema) + value.to_pybytes()), options=options) as stream:
         return stream.read_next_batch()
-
-
-@dataclass
-class _Source:
-    """The messages of some rows. `message` has the number of each row's message in the decoder."""
-
-    decoder: Decoder
-    message: Ints
-    counts: Ints
-
-    def rows(self) -> Ints:
-        """The number of each row in its message."""
-        starts = np.cumsum(self.counts) - self.counts
-        return np.arange(len(self.message)) - np.repeat(starts, self.counts)
-
-
-_METADATA: dict[str, Callable[[_Source], pa.Array]] = {
-    "_topic": lambda rows: arrays.constant_strings(rows.decoder.topic, len(rows.message)),
-    "_partition": lambda rows: arrays.fixed(np.full(len(rows.message), rows.decoder.queue.lane, np.int32), pa.int32()),
-    "_offset": lambda rows: arrays.fixed(rows.message + rows.decoder.places.offset, pa.int64()),
-    "_row": lambda rows: arrays.fixed(rows.rows().astype(np.int32), pa.int32()),
-    "_timestamp": lambda rows: rows.decoder.timestamps(rows.decoder.store_timestamps[rows.message], TIMESTAMP),
-    "_key": lambda rows: rows.decoder.property_values(b"KEYS", pa.binary()).take(arrays.indices(rows.message)),
-}

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
-from commitlog.columns.slice_reader import Values
+from commitlog.columns.slice_reader import JsonMode, JsonOptions, Values
 from commitlog.errors import BadStart, IllegalTopic, OptionError, ReaderError
 from commitlog.reading.named_readers import PATTERN_LENGTH_MAX, check_name
 from commitlog.reading.starting_point import (
@@ -35,6 +35,7 @@ _READ_OPTIONS = """
     startingOffsetsByTimestamp endingOffsetsByTimestamp startingOffsetsByTimestampStrategy failOnDataLoss
     maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition
     includeHeaders columns isolation readerName ignoreCorruptRecords values metadata maxRowsPerTrigger
+    mode columnNameOfCorruptRecord
 """
 SPELLING = {name.lower(): name for name in _READ_OPTIONS.split()}
 SINK_SPELLING = {name.lower(): name for name in ("path", "topic", "includeHeaders", "maxLaneWait")}
@@ -114,6 +115,7 @@ class SourceOptions:
     values: Values
     metadata: bool
     max_rows: int | None
+    json_options: JsonOptions
 
 
 def bad(option: str, value: object, allowed: str) -> OptionError:
@@ -186,6 +188,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         values=_values(values),
         metadata=boolean(values, "metadata", False),
         max_rows=_number(values, "maxRowsPerTrigger"),
+        json_options=_json_options(values),
     )
 
 
@@ -243,13 +246,30 @@ def _reader_name(values: Mapping[str, str]) -> str | None:
     return name
 
 
+_ONLY_WITH = {
+    "includeHeaders": ("bytes",),
+    "metadata": ("columns",),
+    "maxRowsPerTrigger": ("columns",),
+    "mode": ("json",),
+    "columnNameOfCorruptRecord": ("json",),
+}
+"""Options that belong to some of the choices of option `values`."""
+
+
 def _values(values: Mapping[str, str]) -> Values:
     found = _choice(values, "values", get_args(Values))
-    for option in ("includeHeaders",) if found != "bytes" else ("metadata", "maxRowsPerTrigger"):
-        if option in values:
-            whose = "the columns of messages" if found != "bytes" else "rows: it needs .option('values', 'columns')"
-            raise OptionError(f"option {option}: it is one of {whose}; with option values={found} there are none")
+    for option, choices in _ONLY_WITH.items():
+        if option in values and found not in choices:
+            raise OptionError(f"option {option}: it is for option values={choices[0]}; here values={found}")
     return cast(Values, found)
+
+
+def _json_options(values: Mapping[str, str]) -> JsonOptions:
+    mode = values.get("mode", "PERMISSIVE").strip().upper()
+    if mode not in get_args(JsonMode):
+        raise bad("mode", values["mode"], f"give {' or '.join(get_args(JsonMode))}")
+    default = JsonOptions()
+    return JsonOptions(cast(JsonMode, mode), values.get("columnNameOfCorruptRecord", default.corrupt_column))
 
 
 def _columns(values: Mapping[str, str]) -> tuple[str, ...]:

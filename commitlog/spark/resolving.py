@@ -126,6 +126,7 @@ class Resolver:
             fail_on_data_loss=options.fail_on_data_loss,
             ignore_corrupt=options.ignore_corrupt,
             values=options.values,
+            json_options=options.json_options,
         )
 
     def work(self, topic: str, lane: int, begin: int, end: int) -> list[Work]:

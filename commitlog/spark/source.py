@@ -51,7 +51,7 @@ from commitlog.spark.resolving import QueueKey, Resolver, beyond_end, data_loss,
 from commitlog.spark.row_limit import ends_within
 from commitlog.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from commitlog.spark.task_reading import Task, read_task
-from commitlog.spark.typed_topics import check_typed_schema, typed_schema
+from commitlog.spark.typed_topics import check_json_schema, check_typed_schema, typed_schema
 
 improve_this_worker()
 
@@ -73,6 +73,8 @@ class CommitLogDataSource(DataSource):
     def schema(self) -> StructType:
         check_names(self.options, SPELLING)
         check_read(self.parsed)
+        if self.parsed.values == "json":
+            raise OptionError("option values: json needs the fields: .schema('id BIGINT, name STRING')")
         return schema_of(self.parsed.columns) if self.parsed.values == "bytes" else typed_schema(self.parsed)
 
     def reader(self, schema: StructType) -> BatchReader:
@@ -100,10 +102,13 @@ class CommitLogDataSource(DataSource):
         check_read(self.parsed)
         if "columns" in self.parsed.given and tuple(schema.names) != self.parsed.columns:
             raise OptionError("option columns: give either it or .schema(...), not both")
-        if self.parsed.values == "bytes":
-            check_schema(schema)
-        else:
-            check_typed_schema(schema, self.parsed)
+        match self.parsed.values:
+            case "bytes":
+                check_schema(schema)
+            case "columns":
+                check_typed_schema(schema, self.parsed)
+            case "json":
+                check_json_schema(schema, self.parsed)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

@@ -1,16 +1,17 @@
-"""Option `values=columns`: a DataFrame has the columns of its topic's schema."""
+"""Option `values`: a DataFrame has the columns of its topic, or the fields of JSON values."""
 
 from __future__ import annotations
 
 import pyarrow as pa
+from pyspark.errors import PySparkTypeError
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
-from commitlog.columns.typed_rows import METADATA_COLUMNS
+from commitlog.columns.metadata import METADATA_COLUMNS
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import NoSchema, OptionError
+from commitlog.errors import NoSchema, OptionError, SchemaError
 from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
-from commitlog.schemas.types import is_wider
+from commitlog.schemas.types import is_wider, stored_type
 from commitlog.spark.columns import check_names_once
 from commitlog.spark.options import SourceOptions
 
@@ -85,3 +86,32 @@ def _equal(one: pa.DataType, other: pa.DataType) -> bool:
     schemas = (from_arrow_schema(pa.schema([("", kind)]), prefer_timestamp_ntz=True) for kind in (one, other))
     first, second = (schema.simpleString() for schema in schemas)
     return bool(first == second)
+
+
+def check_json_schema(schema: StructType, options: SourceOptions) -> None:
+    """Checks the fields that a user wants of JSON values.
+
+    Raises OptionError for a metadata column, or the corrupt column, that has another type, and for
+    a field whose type is none of JSON's.
+    """
+    check_names_once(schema)
+    fixed = {**METADATA_COLUMNS, options.json_options.corrupt_column: pa.string()}
+    for field in schema.fields:
+        if field.name in fixed:
+            expected = from_arrow_schema(pa.schema([("", fixed[field.name])]), prefer_timestamp_ntz=True)[0].dataType
+            if field.dataType != expected:
+                raise OptionError(
+                    f"schema: column {field.name!r} is {expected.simpleString()}, not {field.dataType.simpleString()}"
+                )
+            continue
+        if not field.nullable:
+            raise OptionError(
+                f"schema: column {field.name!r} can't be NOT NULL: a value may lack it; leave NOT NULL out"
+            )
+        try:
+            kind = to_arrow_type(field.dataType, timezone="UTC")
+            stored_type(kind, field.name)
+        except (SchemaError, PySparkTypeError):
+            raise OptionError(
+                f"schema: column {field.name!r}: JSON has no {field.dataType.simpleString()}; read it as a string"
+            ) from None

@@ -1,0 +1,342 @@
+"""Decodes values that are JSON objects into columns: option `values=json`.
+
+Arrow's JSON reader parses many values at a time. It takes them as one stream, in which a value that
+is cut off could run into the next one. So each value gets its number as a first field, and a parse
+counts only if all numbers come back in order. Values that Arrow refuses are looked at one by one,
+by the rules of Spark's JSON reader: what a column can't hold is null there, and the value counts as
+malformed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime
+import decimal
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from commitlog.columns import arrays
+from commitlog.columns.arrow_columns import Decoder
+from commitlog.columns.metadata import METADATA_COLUMNS, metadata_columns
+from commitlog.columns.slice_reader import JsonOptions
+from commitlog.errors import MalformedValue
+from commitlog.record.byte_ranges import Mask
+
+_NUMBER = "\x01number"
+_PREFIX_DIGITS = 9
+_ONE_BY_ONE = 32
+"""Values that Arrow refuses are halved until there are so few."""
+_SHOWN_BYTES = 80
+_NOT_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "INF": math.inf, "-Infinity": -math.inf, "-INF": -math.inf}
+_REFUSED = (pa.ArrowException, ValueError, OverflowError, OSError)
+
+
+@dataclass
+class JsonRows:
+    """Makes batches of `schema`: fields of JSON objects, metadata columns, the corrupt column."""
+
+    schema: pa.Schema
+    options: JsonOptions
+    _fields: list[pa.Field] = field(init=False)
+    _reading: pa.Schema | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        special = {*METADATA_COLUMNS, self.options.corrupt_column}
+        self._fields = [column for column in self.schema if column.name not in special]
+        kinds = [_parsed_as(column.type) for column in self._fields]
+        self._reading = None  # Arrow's reader can't do it
+        if None not in kinds:
+            names = [column.name for column in self._fields]
+            self._reading = pa.schema([(_NUMBER, pa.int64()), *zip(names, kinds, strict=True)])
+
+    def batches(self, decoder: Decoder) -> Iterator[pa.RecordBatch]:
+        """The rows of the decoder's messages: one for each, without those that are left out.
+
+        Raises MalformedValue in mode FAILFAST.
+        """
+        values = decoder.values(pa.binary())
+        parsed, malformed = self._parse(values)
+        rows = np.arange(decoder.count)
+        if malformed.any():
+            if self.options.mode == "FAILFAST":
+                raise _malformed(decoder, values, int(np.argmax(malformed)))
+            if self.options.mode == "DROPMALFORMED":
+                rows = np.flatnonzero(~malformed)
+                parsed = parsed.take(arrays.fixed(rows, pa.int64()))
+        names = [name for name in self.schema.names if name in METADATA_COLUMNS]
+        columns = metadata_columns(decoder, names, rows, np.ones(len(rows), np.int64))
+        columns |= dict(zip(parsed.schema.names, parsed.columns, strict=True))
+        if self.options.corrupt_column in self.schema.names:
+            columns[self.options.corrupt_column] = _texts(values, malformed).take(arrays.fixed(rows, pa.int64()))
+        yield pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
+
+    def _parse(self, values: pa.BinaryArray) -> tuple[pa.RecordBatch, Mask]:
+        """The fields of each value, and which values are malformed."""
+        count = len(values)
+        parsed = None if self._reading is None else self._parse_together(values)
+        if parsed is not None:
+            return parsed, np.zeros(count, np.bool_)
+        if count <= _ONE_BY_ONE or self._reading is None:
+            return self._parse_each(values)
+        halves = [self._parse(values[: count // 2]), self._parse(values[count // 2 :])]
+        return pa.concat_batches([batch for batch, _ in halves]), np.concatenate([mask for _, mask in halves])
+
+    # ---- many at a time -------------------------------------------------------------------------
+
+    def _parse_together(self, values: pa.BinaryArray) -> pa.RecordBatch | None:
+        """The fields of all values, or None if any of them needs a closer look."""
+        count = len(values)
+        offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + count + 1]
+        if not count or (np.diff(offsets) < 2).any():
+            return None
+        data = np.frombuffer(values.buffers()[2], np.uint8)
+        if (data[offsets[:-1]] != ord("{")).any() or (data[offsets[:-1] + 1] != ord('"')).any():
+            return None  # no object, or an empty one
+        text = pc.binary_join_element_wise(_prefixes(count), pc.binary_slice(values, 1), b"")
+        first, last = (int(number) for number in np.frombuffer(text.buffers()[1], np.int32)[[0, count]])
+        stream = text.buffers()[2].slice(first, last - first)
+        try:
+            table = pyarrow.json.read_json(
+                pa.BufferReader(stream),
+                read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(stream) + 1),
+                parse_options=pyarrow.json.ParseOptions(
+                    explicit_schema=self._reading, newlines_in_values=True, unexpected_field_behavior="ignore"
+                ),
+            )
+            if table.num_rows != count or (table.column(0).to_numpy() != np.arange(count)).any():
+                return None
+            columns = [
+                table.column(place).combine_chunks().cast(column.type) for place, column in enumerate(self._fields, 1)
+            ]
+        except _REFUSED:
+            return None
+        return pa.RecordBatch.from_arrays(columns, names=[column.name for column in self._fields])
+
+    # ---- one by one -----------------------------------------------------------------------------
+
+    def _parse_each(self, values: pa.BinaryArray) -> tuple[pa.RecordBatch, Mask]:
+        malformed = np.zeros(len(values), np.bool_)
+        rows: list[list[Any]] = []
+        for number, value in enumerate(values.to_pylist()):
+            row: list[Any] = [None] * len(self._fields)
+            try:
+                found = _object(value)
+            except (ValueError, RecursionError):
+                malformed[number] = True
+                found = {}
+            for place, column in enumerate(self._fields):
+                try:
+                    row[place] = _converted(found.get(column.name), column.type)
+                except _PartOfStruct as part:
+                    row[place], malformed[number] = part.value, True
+                except _REFUSED:
+                    malformed[number] = True
+            rows.append(row)
+        columns = [pa.array([row[place] for row in rows], kind.type) for place, kind in enumerate(self._fields)]
+        return pa.RecordBatch.from_arrays(columns, names=[column.name for column in self._fields]), malformed
+
+
+def _prefixes(count: int) -> pa.Array:
+    """A first field `{"\\u0001number":       17,` for each value, in place of its bracket."""
+    head, tail = b'\n{"\\u0001number":', b","
+    width = len(head) + _PREFIX_DIGITS + len(tail)
+    numbers = np.char.rjust(np.arange(count).astype(f"S{_PREFIX_DIGITS}"), _PREFIX_DIGITS)
+    made = np.empty((count, width), np.uint8)
+    made[:, : len(head)] = np.frombuffer(head, np.uint8)
+    made[:, len(head) : width - len(tail)] = numbers.view(np.uint8).reshape(count, _PREFIX_DIGITS)
+    made[:, width - len(tail) :] = np.frombuffer(tail, np.uint8)
+    return arrays.fixed_strings(made, pa.binary())
+
+
+def _parsed_as(kind: pa.DataType) -> pa.DataType | None:
+    """The type that Arrow's reader reads a column as. None if it can't read it as Spark does."""
+    if pa.types.is_date32(kind):
+        return pa.string()
+    return kind if _reads_alike(kind) else None
+
+
+def _reads_alike(kind: pa.DataType) -> bool:
+    if pa.types.is_list(kind):
+        return _reads_alike(kind.value_type)
+    if pa.types.is_struct(kind):
+        return all(_reads_alike(child.type) for child in kind.fields)
+    return not (pa.types.is_map(kind) or pa.types.is_binary(kind) or pa.types.is_date32(kind))
+
+
+def _texts(values: pa.BinaryArray, malformed: Mask) -> pa.Array:
+    """The text of malformed values, null for the others."""
+    texts = values.to_pylist() if malformed.any() else repeat(b"")
+    found = [text.decode(errors="replace") if bad else None for text, bad in zip(texts, malformed, strict=False)]
+    return pa.array(found, pa.string())
+
+
+def _malformed(decoder: Decoder, values: pa.BinaryArray, number: int) -> MalformedValue:
+    text, row = values[number].as_py()[:_SHOWN_BYTES], decoder.places.offset + number
+    return MalformedValue(
+        f"topic {decoder.queue.topic}, lane {decoder.queue.lane}, offset {row}: {text!r} is no JSON object of this schema; "
+        "option mode=PERMISSIVE shows null where a column can't hold it, DROPMALFORMED leaves it out"
+    )
+
+
+def _object(value: bytes) -> dict[str, Any]:
+    """The JSON object that a value begins with. An empty value has no fields. Raises ValueError."""
+    text = value.decode().lstrip()
+    if not text:
+        return {}
+    found, _ = _DECODER.raw_decode(text)
+    if not isinstance(found, dict):
+        raise ValueError("no object")
+    return found
+
+
+_DECODER = json.JSONDecoder(parse_float=decimal.Decimal)
+
+
+class _PartOfStruct(Exception):
+    """Some fields of a struct can't be held. `value` has the others."""
+
+    def __init__(self, value: dict[str, Any]) -> None:
+        self.value = value
+
+
+def _converted(value: Any, kind: pa.DataType) -> Any:
+    """A value of JSON as one of the type, as Spark converts it. Raises ValueError."""
+    if value is None:
+        return None
+    for is_kind, convert in _CONVERT:
+        if is_kind(kind):
+            return convert(value, kind)
+    raise ValueError(f"no conversion to {kind}")
+
+
+def _boolean(value: Any, _: pa.DataType) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("no boolean")
+    return value
+
+
+def _integer(value: Any, kind: pa.DataType) -> int:
+    if type(value) is not int:
+        raise ValueError("no whole number")
+    pa.scalar(value, kind)  # its bounds
+    return value
+
+
+def _float(value: Any, _: pa.DataType) -> float:
+    if isinstance(value, str):
+        if value not in _NOT_NUMBERS:
+            raise ValueError("no number")
+        return _NOT_NUMBERS[value]
+    if isinstance(value, bool) or not isinstance(value, int | float | decimal.Decimal):
+        raise ValueError("no number")
+    return float(value)
+
+
+def _decimal(value: Any, kind: pa.DataType) -> decimal.Decimal:
+    if isinstance(value, bool) or not isinstance(value, int | str | decimal.Decimal):
+        raise ValueError("no number")
+    try:
+        with decimal.localcontext(prec=100, rounding=decimal.ROUND_HALF_UP):
+            found = decimal.Decimal(value).quantize(decimal.Decimal(1).scaleb(-kind.scale))
+    except decimal.InvalidOperation:
+        raise ValueError("no number") from None
+    pa.scalar(found, kind)
+    return found
+
+
+def _string(value: Any, _: pa.DataType) -> str:
+    if isinstance(value, str):
+        value.encode()  # half a surrogate pair is no text
+        return value
+    if isinstance(value, decimal.Decimal):
+        return str(float(value))
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=float)
+
+
+def _date(value: Any, _: pa.DataType) -> datetime.date:
+    if not isinstance(value, str):
+        raise ValueError("no date")
+    return datetime.datetime.fromisoformat(value.strip()).date()
+
+
+def _timestamp(value: Any, kind: pa.DataType) -> datetime.datetime:
+    if type(value) is int:
+        found = datetime.datetime.fromtimestamp(value, datetime.UTC)  # seconds, as in Spark
+    elif isinstance(value, str):
+        found = datetime.datetime.fromisoformat(value.strip())
+    else:
+        raise ValueError("no time")
+    if found.tzinfo is not None and kind.tz is None:
+        found = found.astimezone(datetime.UTC).replace(tzinfo=None)
+    return found  # a time without a zone is UTC
+
+
+def _binary(value: Any, _: pa.DataType) -> bytes:
+    if not isinstance(value, str):
+        raise ValueError("no base64")
+    try:
+        return base64.b64decode(value, validate=True)
+    except binascii.Error as error:
+        raise ValueError(str(error)) from None
+
+
+def _list(value: Any, kind: pa.DataType) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError("no array")
+    return [_whole(item, kind.value_type) for item in value]
+
+
+def _whole(value: Any, kind: pa.DataType) -> Any:
+    """Like `_converted`, where part of a struct is not enough."""
+    try:
+        return _converted(value, kind)
+    except _PartOfStruct:
+        raise ValueError("a field of a struct") from None
+
+
+def _struct(value: Any, kind: pa.DataType) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("no object")
+    found: dict[str, Any] = {}
+    is_whole = True
+    for child in kind.fields:
+        try:
+            found[child.name] = _converted(value.get(child.name), child.type)
+        except _PartOfStruct as part:
+            found[child.name], is_whole = part.value, False
+        except _REFUSED:
+            found[child.name], is_whole = None, False
+    if not is_whole:
+        raise _PartOfStruct(found)
+    return found
+
+
+def _map(value: Any, kind: pa.DataType) -> list[tuple[Any, Any]]:
+    if not isinstance(value, dict):
+        raise ValueError("no object")
+    return [(_whole(key, kind.key_type), _whole(item, kind.item_type)) for key, item in value.items()]
+
+
+_CONVERT: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any, pa.DataType], Any]], ...] = (
+    (pa.types.is_string, _string),
+    (pa.types.is_boolean, _boolean),
+    (pa.types.is_integer, _integer),
+    (pa.types.is_floating, _float),
+    (pa.types.is_decimal, _decimal),
+    (pa.types.is_date32, _date),
+    (pa.types.is_timestamp, _timestamp),
+    (pa.types.is_binary, _binary),
+    (pa.types.is_list, _list),
+    (pa.types.is_struct, _struct),
+    (pa.types.is_map, _map),
+)
