@@ -17,6 +17,7 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import repeat
 from typing import Any
 
@@ -26,7 +27,8 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from commitlog.columns import arrays
-from commitlog.columns.arrow_columns import Decoder
+from commitlog.columns.arrays import Spans
+from commitlog.columns.arrow_columns import ROWS_MAX, Decoder
 from commitlog.columns.metadata import METADATA_COLUMNS, metadata_columns
 from commitlog.columns.slice_reader import JsonOptions
 from commitlog.errors import MalformedValue
@@ -102,7 +104,9 @@ class JsonRows:
         data = np.frombuffer(values.buffers()[2], np.uint8)
         if (data[offsets[:-1]] != ord("{")).any() or (data[offsets[:-1] + 1] != ord('"')).any():
             return None  # no object, or an empty one
-        text = pc.binary_join_element_wise(_prefixes(count), pc.binary_slice(values, 1), b"")
+        spans = Spans(offsets[:-1].astype(np.int64) + 1, offsets[1:].astype(np.int64))
+        rest = arrays.take_spans(values.buffers()[2], spans, pa.binary())
+        text = pc.binary_join_element_wise(_prefixes(ROWS_MAX)[:count], rest, b"")
         first, last = (int(number) for number in np.frombuffer(text.buffers()[1], np.int32)[[0, count]])
         stream = text.buffers()[2].slice(first, last - first)
         try:
@@ -146,6 +150,7 @@ class JsonRows:
         return pa.RecordBatch.from_arrays(columns, names=[column.name for column in self._fields]), malformed
 
 
+@cache
 def _prefixes(count: int) -> pa.Array:
     """A first field `{"\\u0001number":       17,` for each value, in place of its bracket."""
     head, tail = b'\n{"\\u0001number":', b","

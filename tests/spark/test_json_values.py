@@ -1,0 +1,180 @@
+"""Option `values=json`: the same rows as Spark's own from_json, and Spark's modes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.errors import PySparkException
+
+from commitlog.columns.json_rows import JsonRows
+from commitlog.columns.slice_reader import JsonOptions, ReadPlan, Slice, SliceReader
+from commitlog.errors import MalformedValue, OptionError
+from commitlog.spark.source import CommitLogDataSource
+from tests.builders.hand_made import HandMadeStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SCHEMA = (
+    "a INT, s STRING, d DECIMAL(10,2), t TIMESTAMP, dt DATE, f DOUBLE, b BOOLEAN, l ARRAY<BIGINT>, "
+    "st STRUCT<x: INT, z: STRING>, m MAP<STRING,INT>, bin BINARY, i8 TINYINT, _corrupt_record STRING"
+)
+ALIKE = [
+    b'{"a":1,"s":"x"}', b'{"a":-5,"s":"\xc3\xa9"}', b'{"a":"1","s":2}', b'{"a":1.0}', b'{"a":null}', b'{"A":5}',
+    b'{"a":1,"a":2}', b'{"a":3000000000}', b'{"a":1e2}', b'{"a":01}', b'{"a":1,}', b' {"a":7}', b'{ "a":8}',
+    b"{}", b"", b" ", b"[]", b"null", b'{"a":1', b'{"a":1}{"a":2}', b'{"a":1} x', b'{"ts":5, "i8":300}',
+    b'{"s":{"b":[1,2.50]}}', b'{"s":1.50}', b'{"s":true}', b'{"s":"line\\nbreak"}', b'{"s":"raw\nbreak"}',
+    b'{"d":1.256}', b'{"d":"1.25"}', b'{"d":123456789012}',
+    b'{"t":"2026-01-02T03:04:05Z"}', b'{"t":"2026-01-02 03:04:05.123"}', b'{"t":1700000000}', b'{"t":"x"}',
+    b'{"dt":"2026-01-02"}', b'{"dt":"2026-01-02T01:00:00"}', b'{"dt":5}',
+    b'{"f":"NaN"}', b'{"f":NaN}', b'{"f":"Infinity"}', b'{"f":"1.5"}', b'{"f":1e400}', b'{"f":3}',
+    b'{"b":true}', b'{"b":"true"}', b'{"b":1}', b'{"l":[1,2]}', b'{"l":[1,"x"]}', b'{"l":5}',
+    b'{"st":{"x":1}}', b'{"st":{"x":"y","z":"q"}}', b'{"st":[]}', b'{"m":{"k":1}}', b'{"m":{"k":"v"}}',
+    b'{"bin":"aGk="}', b'{"bin":"?"}', b"\xff",
+]  # fmt: skip
+STRICTER = {b'{"s":"\xff"}': "no UTF-8", b'{"s":"\\ud800"}': "half a surrogate pair", b"{'a':1}": "other quotes"}
+"""Values that Spark repairs, and that are malformed here."""
+
+
+def store_of(path: Path, values: list[bytes]) -> HandMadeStore:
+    store = HandMadeStore(path)
+    for value in values:
+        store.lane(0).append("orders", value)
+    store.publish()
+    return store
+
+
+def test_rows_are_those_of_from_json(tmp_path: Path, spark_session: SparkSession) -> None:
+    from pyspark.sql.functions import col, from_json
+
+    store = store_of(tmp_path / "store", [*ALIKE, *STRICTER])
+    reader = spark_session.read.format("commitlog").option("subscribe", "orders")
+    ours = reader.option("values", "json").schema(f"{SCHEMA}, _offset BIGINT").load(str(store.path))
+    text = from_json(col("value").cast("string"), SCHEMA, {"columnNameOfCorruptRecord": "_corrupt_record"})
+    bare = spark_session.read.format("commitlog").option("subscribe", "orders").load(str(store.path))
+    theirs = bare.select(text.alias("j"), col("offset").alias("_offset")).select("j.*", "_offset")
+    found, expected = ({row["_offset"]: repr(row.asDict(True)) for row in frame.collect()} for frame in (ours, theirs))
+    different = {value for at, value in enumerate([*ALIKE, *STRICTER]) if found[at] != expected[at]}
+    assert different == set(STRICTER)
+    corrupt = {row["_offset"] for row in ours.where("_corrupt_record IS NOT NULL").collect()}
+    assert {ALIKE.index(b'{"a":1'), ALIKE.index(b"[]"), len(ALIKE)} <= corrupt
+    with pytest.raises(PySparkException, match="MalformedValue: topic orders, lane 0, offset 2: "):
+        reader.option("mode", "FAILFAST").schema("a INT").load(str(store.path)).collect()
+    kept = reader.option("mode", "DROPMALFORMED").schema("a INT, _offset BIGINT").load(str(store.path))
+    assert {row["_offset"] for row in kept.collect()}.isdisjoint({2, len(ALIKE)})
+
+
+def decoded(store: HandMadeStore, count: int, schema: pa.Schema, options: JsonOptions) -> list[dict[str, Any]]:
+    piece = Slice("orders", 0, 0, count, -1, 0)
+    plan = ReadPlan(str(store.path), store.id, store.segment_bytes, (piece,))
+    build = JsonRows(schema, options).batches
+    found: list[dict[str, Any]] = []
+    for batch in SliceReader(plan, piece).batches(build):
+        batch.validate(full=True)
+        found += batch.to_pylist()
+    return found
+
+
+JSON = st.one_of(
+    st.binary(max_size=8),
+    st.sampled_from(ALIKE),
+    st.builds(lambda number: b'{"a":%d,"s":"%d"}' % (number, number), st.integers(-(2**33), 2**33)),
+    st.sampled_from([b'{"a":1}{"a":2}', b'{"a":1', b'"}', b'{"a":{', b"}}", b'{"\\u0001number":3,"a":1}', b'{"s":"']),
+)
+
+
+@given(values=st.lists(JSON, min_size=1, max_size=80))
+def test_a_value_never_changes_the_rows_of_others(
+    values: list[bytes], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Each value gives the row that it gives alone, also where one before it is cut off."""
+    schema = pa.schema([("a", pa.int32()), ("s", pa.string()), ("_corrupt_record", pa.string())])
+    together = decoded(store_of(tmp_path_factory.mktemp("all"), values), len(values), schema, JsonOptions())
+    assert len(together) == len(values)
+    for value, row in dict(zip(values, together, strict=True)).items():
+        assert [row] == decoded(store_of(tmp_path_factory.mktemp("one"), [value]), 1, schema, JsonOptions())
+
+
+def test_values_are_parsed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Good values do not take the slow way, and one bad value sends few others there."""
+    looked_at = []
+    original = JsonRows._parse_each
+
+    def look(self: JsonRows, values: pa.BinaryArray) -> Any:
+        looked_at.append(len(values))
+        return original(self, values)
+
+    monkeypatch.setattr(JsonRows, "_parse_each", look)
+    values = [b'{"a":%d,"s":"x"}' % number for number in range(5000)]
+    schema = pa.schema([("a", pa.int32()), ("_row", pa.int32())])
+    found = decoded(store_of(tmp_path / "good", values), 5000, schema, JsonOptions())
+    assert [row["a"] for row in found] == list(range(5000))
+    assert not looked_at
+    values[1234] = b'{"a":'
+    found = decoded(store_of(tmp_path / "bad", values), 5000, schema, JsonOptions(mode="DROPMALFORMED"))
+    assert [row["a"] for row in found] == [number for number in range(5000) if number != 1234]
+    assert sum(looked_at) <= 64
+
+
+def test_failfast_names_the_value(tmp_path: Path) -> None:
+    store = store_of(tmp_path / "store", [b'{"a":1}', b"no JSON"])
+    with pytest.raises(
+        MalformedValue, match=r"^topic orders, lane 0, offset 1: b'no JSON' is no JSON object of this schema"
+    ):
+        decoded(store, 2, pa.schema([("a", pa.int32())]), JsonOptions(mode="FAILFAST"))
+
+
+@pytest.mark.parametrize(
+    ("options", "schema", "message"),
+    [
+        ({"values": "json"}, None, "option values: json needs the fields: .schema('id BIGINT, name STRING')"),
+        ({"values": "xml"}, None, "option values: 'xml' is not allowed; give bytes or columns or json"),
+        (
+            {"values": "json", "mode": "LOUD"},
+            None,
+            "option mode: 'LOUD' is not allowed; give PERMISSIVE or DROPMALFORMED or",
+        ),
+        ({"mode": "FAILFAST"}, None, "option mode: it is for option values=json; here values=bytes"),
+        (
+            {"values": "json", "metadata": "true"},
+            None,
+            "option metadata: it is for option values=columns; here values=json",
+        ),
+        (
+            {"values": "json"},
+            "a INTERVAL DAY TO SECOND",
+            "schema: column 'a': JSON has no interval day to second",
+        ),
+        ({"values": "json"}, "_offset STRING", "schema: column '_offset' is bigint, not string"),
+        ({"values": "json"}, "_corrupt_record INT", "schema: column '_corrupt_record' is string, not int"),
+        ({"values": "json"}, "a INT NOT NULL", "schema: column 'a' can't be NOT NULL: a value may lack it"),
+    ],
+)
+def test_wrong_options(
+    tmp_path: Path, spark_session: SparkSession, options: dict[str, str], schema: str | None, message: str
+) -> None:
+    from pyspark.sql.types import StructType
+
+    store = store_of(tmp_path / "store", [b"{}"])
+
+    def use() -> None:
+        source = CommitLogDataSource({"path": str(store.path), "subscribe": "orders", **options})
+        source.reader(source.schema() if schema is None else cast(StructType, StructType.fromDDL(schema)))
+
+    with pytest.raises(OptionError) as error:
+        use()
+    assert str(error.value).startswith(message)
+
+
+def test_the_corrupt_column_may_have_another_name(tmp_path: Path) -> None:
+    schema = pa.schema([("a", pa.int32()), ("broken", pa.string())])
+    store = store_of(tmp_path / "store", [b'{"a":1}', b"{"])
+    assert decoded(store, 2, schema, JsonOptions(corrupt_column="broken")) == [
+        {"a": 1, "broken": None},
+        {"a": None, "broken": "{"},
+    ]
