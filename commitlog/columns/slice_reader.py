@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from commitlog.columns.arrow_columns import Decoder, Places, cut
 from commitlog.columns.damage import Damage, check_rows
-from commitlog.columns.segments import SEGMENTS, Segment
+from commitlog.columns.segments import Segment, SegmentCache
 from commitlog.columns.typed_rows import TypedRows, WrongRows
 from commitlog.disk.consume_queue import ENTRY_BYTES, ConsumeQueue, is_light
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
@@ -117,8 +117,8 @@ class ReadPlan:
         return StoreDirectory(self.path).lane_directory(number)
 
 
-def read_slices(plan: ReadPlan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """All rows of the plan, as batches of the schema.
+def read_slices(plan: ReadPlan, schema: pa.Schema, segments: SegmentCache) -> Iterator[pa.RecordBatch]:
+    """All rows of the plan, as batches of the schema. `segments` keeps the files that it maps.
 
     Raises what `SliceReader.batches` does, and for columns what TypedRows does.
     """
@@ -130,14 +130,14 @@ def read_slices(plan: ReadPlan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
         build = JsonRows(schema, plan.json_options).batches
     for piece in plan.slices:
-        yield from SliceReader(plan, piece).batches(build)
+        yield from SliceReader(plan, piece, segments).batches(build)
 
 
 class SliceReader:
     """Reads one slice. `next` is the queue offset of the next row."""
 
-    def __init__(self, plan: ReadPlan, piece: Slice) -> None:
-        self.plan, self.slice = plan, piece
+    def __init__(self, plan: ReadPlan, piece: Slice, segments: SegmentCache) -> None:
+        self.plan, self.slice, self._segments = plan, piece, segments
         self.segment_bytes = plan.segment_bytes
         self.lane_directory = plan.lane_directory(piece.lane)
         is_named = plan.one_log and is_light(piece.topic)
@@ -181,7 +181,7 @@ class SliceReader:
         self._warn_of_missing_rows()
 
     def segment(self, start: int) -> Segment:
-        return SEGMENTS.get(Path(self.lane_directory.segment_path(start)), start, self.segment_bytes)
+        return self._segments.get(Path(self.lane_directory.segment_path(start)), start, self.segment_bytes)
 
     def _name(self) -> str:
         return f"topic {self.slice.topic}, lane {self.slice.lane}"

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from commitlog.columns.arrow_columns import COLUMN_TYPES, KAFKA_COLUMNS
 from commitlog.columns.metadata import METADATA_COLUMNS
-from commitlog.columns.segments import SEGMENTS
+from commitlog.columns.segments import SegmentCache
 from commitlog.columns.slice_reader import ReadPlan, Slice, Values, read_slices, slices_of
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import IllegalArgument, NoSchema, UnknownTopic
@@ -18,6 +18,9 @@ from commitlog.reading.starting_point import QueueStarts, resolve
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import open_view
 from commitlog.schemas.topic_schemas import TopicSchemas
+
+_SEGMENTS_KEPT = 2
+"""How many segments stay mapped while a stream is read: its rows lie one behind the other."""
 
 
 def open_topic(
@@ -65,8 +68,8 @@ def open_topic(
         )
     finally:
         view.close()
-    SEGMENTS.forget_gone()
-    return pa.RecordBatchReader.from_batches(wanted, read_slices(plan, wanted))
+    segments = SegmentCache(limit=_SEGMENTS_KEPT)
+    return pa.RecordBatchReader.from_batches(wanted, read_slices(plan, wanted, segments))
 
 
 def _wanted(topic: str, typed: pa.Schema | None, columns: Collection[str] | None, *, metadata: bool) -> pa.Schema:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from commitlog.columns.arrow_columns import Decoder
+from commitlog.columns.segments import SegmentCache
 from commitlog.columns.slice_reader import SliceReader
 from commitlog.columns.typed_rows import row_counts
 from commitlog.spark.resolving import QueueKey, Resolver
@@ -44,8 +45,9 @@ def ends_within(resolver: Resolver, ranges: Mapping[QueueKey, tuple[int, int]], 
 def _counts(resolver: Resolver, key: QueueKey, begin: int, end: int) -> Iterator[int]:
     """How many rows each message of a range has."""
     plan = resolver.read_plan(tuple(work.slice for work in resolver.work(*key, begin, end)))
+    segments = SegmentCache(limit=1)
     for piece in plan.slices:
-        for batch in SliceReader(plan, piece).batches(_count_rows):
+        for batch in SliceReader(plan, piece, segments).batches(_count_rows):
             yield from batch.column(0).to_numpy().tolist()
 
 

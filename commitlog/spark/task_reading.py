@@ -44,7 +44,7 @@ def read_task(task: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatc
     _prepare_process()
     SEGMENTS.forget_gone()
     _check_path(task.plan)
-    yield from read_slices(task.plan, schema)
+    yield from read_slices(task.plan, schema, SEGMENTS)
 
 
 def _prepare_process() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 
 from commitlog.columns.json_rows import JsonRows
+from commitlog.columns.segments import SegmentCache
 from commitlog.columns.slice_reader import JsonOptions, ReadPlan, Slice, SliceReader
 from commitlog.errors import MalformedValue, OptionError
 from commitlog.spark.source import CommitLogDataSource
@@ -74,7 +75,7 @@ def decoded(store: HandMadeStore, count: int, schema: pa.Schema, options: JsonOp
     plan = ReadPlan(str(store.path), store.id, store.segment_bytes, (piece,))
     build = JsonRows(schema, options).batches
     found: list[dict[str, Any]] = []
-    for batch in SliceReader(plan, piece).batches(build):
+    for batch in SliceReader(plan, piece, SegmentCache()).batches(build):
         batch.validate(full=True)
         found += batch.to_pylist()
     return found
