@@ -6,12 +6,14 @@ A turn waits only until the message is accepted.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import commitlog
+from commitlog.errors import how_to_install
 from commitlog.native import VARIABLE, core
 from scripts.benchmarks import floors, kafka_broker, rivals
 from scripts.benchmarks.floors import TOPIC
@@ -57,6 +59,12 @@ def run(bench: Bench) -> None:
                 SQLite="WAL, FULL: durable, unlike the others; LMDB and Redis too",
                 **_settings(size),
             )
+    if importlib.util.find_spec("pyarrow") is None:
+        bench.skip("rows of 8 columns", f"PyArrow is not installed: {how_to_install('arrow', 'pyarrow')}")
+    else:
+        from scripts.benchmarks import columns
+
+        columns.run_sending(bench)
 
 
 def _by_python(path: Path, size: int, count: int, batch: int = 1) -> Sample:

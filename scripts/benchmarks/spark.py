@@ -18,7 +18,7 @@ from typing import Any
 
 import commitlog
 from commitlog.errors import how_to_install
-from scripts.benchmarks import floors, kafka_broker, live
+from scripts.benchmarks import columns, floors, kafka_broker, live
 from scripts.benchmarks.floors import TOPIC
 from scripts.benchmarks.harness import Bench, Metric, Sample, Stopwatch, Turn
 from scripts.benchmarks.ours import running_store
@@ -59,6 +59,7 @@ def run(bench: Bench) -> None:
         broker = stack.enter_context(_broker(bench))
         with _session(room) as session:
             _throughput(bench, session, broker)
+            columns.run(bench, session, broker)
             live.run(bench, session, broker)
         if broker is None:
             bench.skip("a stream with Spark's defaults", "it is compared with Kafka's, which is not there")

@@ -47,6 +47,8 @@ _NOOP, _STREAM, _SINK = "batch, noop sink", "stream, noop sink, steady batches, 
 _COMMITTED = "committer, from send to committed"
 _SCANNED, _WALKED = "all flushed, nothing dispatched", "scan() of the mapped files, with CRCs"
 _VALUE = "batch, value only, noop sink, 100 B"
+_COLUMNS, _TYPED = "batch of 8 columns, noop sink", "typed topic, 1,000 rows a message"
+_SENT = "rows of 8 columns"
 _LIVE, _DEFAULTS = (f"stream, 50 messages/s, {session}" for session in ("commitlog's session", "Spark's defaults"))
 
 TARGETS = (
@@ -97,6 +99,8 @@ TARGETS = (
         lambda value: sum(value(_SENDS, "commitlog", f"{who} cpu") for who in ("producers", *STAGES)),
     ),
     Target("pipeline", "committer and flusher, of the producer", "≤", 0.25, _plain(_SENDS, "commitlog", "share")),
+    Target("append", "send_rows, rows/s", "≥", 10e6, _plain(_SENT, "send_rows, an Arrow table", "rate")),
+    Target("append", "rows.append, µs of CPU", "≤", 2, _plain(_SENT, "rows.append", "each")),
     Target("pipeline", "idle, of a core", "≤", 0.01, _plain("at rest", "idle", "cores")),
     Target("pipeline", "1,000 messages/s, of a core", "≤", 0.05, _plain("at rest", "1,000 messages/s", "cores")),
     Target("pipeline", "send to flushed, p50, µs", "≤", 15_000, _plain("at rest", "1,000 messages/s", "p50")),
@@ -146,6 +150,12 @@ TARGETS = (
     Target("spark", "Parquet sink, by Kafka", "≥", 1.6, _ratio(_SINK, "commitlog", "Kafka", "rate")),
     Target(
         "spark", "value only, by prebuilt", "≥", 0.95, _ratio(_VALUE, "commitlog", "prebuilt RecordBatches", "rate")
+    ),
+    Target("spark", "typed topic, by Parquet", "≥", 1.5, _ratio(_COLUMNS, _TYPED, "Parquet files", "rate")),
+    Target("spark", "typed topic, by from_json", "≥", 5, _ratio(_COLUMNS, _TYPED, "values, from_json", "rate")),
+    Target("spark", "typed topic, by Kafka's from_json", "≥", 8, _ratio(_COLUMNS, _TYPED, "Kafka, from_json", "rate")),
+    Target(
+        "spark", "values=json, by from_json", "≥", 1.7, _ratio(_COLUMNS, "values=json", "values, from_json", "rate")
     ),
     Target("spark", "50 messages/s, p50, ms", "≤", 150, _plain(_LIVE, "commitlog", "p50")),
     Target("spark", "50 messages/s, p99, ms", "≤", 250, _plain(_LIVE, "commitlog", "p99")),
