@@ -28,15 +28,16 @@ def _nowhere(_record: bytes) -> object:
 class WritePlace:
     """The place behind the last record, and how to write there.
 
-    Attributes: `append(bytes)` writes behind the last record; `segment_bytes`; `limit`, the log
-    offset up to which a record may reach. A record that ends beyond it needs `make_room` first.
+    Attributes: `append(bytes)` writes behind the last record; `segment_bytes`; `start`, the log
+    offset of the segment that is written; `limit`, the log offset up to which a record may reach. A
+    record that ends beyond it needs `make_room` first.
 
     After a write by other means than `append`, `continue_at` sets the next place.
     """
 
     __slots__ = (
-        "_attachment", "_clock", "_lease", "_progress", "_row", "_segment", "_slot", "_start", "append", "limit",
-        "segment_bytes",
+        "_attachment", "_clock", "_lease", "_progress", "_row", "_segment", "_slot", "append", "limit", "segment_bytes",
+        "start",
     )  # fmt: skip
 
     def __init__(self, attachment: Attachment, lease: Lease, progress: LaneProgress, clock: Clock) -> None:
@@ -45,7 +46,7 @@ class WritePlace:
         self.segment_bytes = lease.row[Lane.SEGMENT_SIZE]
         self._slot: memoryview | DirectSegment = memoryview(b"")
         self.append: Callable[[bytes], object] = _nowhere
-        self._segment, self._start, self.limit = -1, 0, -1
+        self._segment, self.start, self.limit = -1, 0, -1
 
     def make_room(self, where: int, size: int) -> int:
         """Finds a place for a record of `size` bytes, and returns its log offset.
@@ -59,10 +60,10 @@ class WritePlace:
             if segment != self._segment:
                 self._enter(segment)
                 self.continue_at(where)
-            segment_end = self._start + segment_bytes
+            segment_end = self.start + segment_bytes
             if where + size <= self.limit:
                 return where
-            position = where - self._start
+            position = where - self.start
             self._slot[position : position + BLANK_BYTES] = encode_blank(segment_end - where)
             if isinstance(self._slot, memoryview):
                 row[Lane.DATA_END + segment % row[Lane.SLOTS]] = where + BLANK_BYTES
@@ -70,7 +71,7 @@ class WritePlace:
 
     def continue_at(self, where: int) -> None:
         """Lets `append` continue at `where`, which is in the segment that is being written."""
-        position, slot, buffers = where - self._start, self._slot, self._lease.buffers
+        position, slot, buffers = where - self.start, self._slot, self._lease.buffers
         if isinstance(slot, DirectSegment) or buffers is None:
             assert isinstance(slot, DirectSegment)
             self.append = slot.writer(position)
@@ -81,12 +82,12 @@ class WritePlace:
         """Memory for `size` bytes at `where`, where there is room. `store` puts them in place."""
         if isinstance(self._slot, DirectSegment):
             return memoryview(bytearray(size))
-        return self._slot[where - self._start : where - self._start + size]
+        return self._slot[where - self.start : where - self.start + size]
 
     def store(self, made: memoryview, where: int) -> None:
         """Puts the bytes that were made in a `view` in place."""
         if isinstance(self._slot, DirectSegment):
-            self._slot[where - self._start : where - self._start + len(made)] = made
+            self._slot[where - self.start : where - self.start + len(made)] = made
         self.continue_at(where + len(made))
 
     def read(self, where: int, end: int) -> bytes:
@@ -101,11 +102,6 @@ class WritePlace:
     def buffer(self) -> memoryview | None:
         """The write buffer that records go to, whose first byte is at `start`. None for a file."""
         return self._slot if isinstance(self._slot, memoryview) and self.limit >= 0 else None
-
-    @property
-    def start(self) -> int:
-        """The log offset of the segment that is being written."""
-        return self._start
 
     def leave(self) -> None:
         """Makes the next record look for its place again, and check whether the store closes."""
@@ -122,8 +118,8 @@ class WritePlace:
         self._segment = -1  # until all is set for the new segment: an interrupt may come in between
         slot = self._open_slot(segment)
         self.close()
-        self._slot, self._start = slot, segment * self.segment_bytes
-        self.limit = self._start + self.segment_bytes - BLANK_BYTES
+        self._slot, self.start = slot, segment * self.segment_bytes
+        self.limit = self.start + self.segment_bytes - BLANK_BYTES
         self._segment = segment
         self._attachment.wake("allocator")
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from commitlog.errors import IllegalArgument, NativeCoreMissing
 
-ABI = 1
+ABI = 2
 """The core's signatures that this Python was written for. A core of other ones is not taken."""
 VARIABLE = "COMMITLOG_NATIVE"
 

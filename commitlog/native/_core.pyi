@@ -17,7 +17,7 @@ LAYOUT: dict[str, int]
 
 class Topic:
     next_offset: int
-    def __init__(self, head: bytes, topic_part: bytes, has_crc: bool, next_offset: int, *more: Any) -> None: ...
+    def __init__(self, head: bytes, topic_part: bytes, has_crc: bool, next_offset: int) -> None: ...
 
 class Appender:
     message_bytes_max: int

@@ -79,8 +79,7 @@ def encode_batch(
         raise ValueError(f"a batch of {total:,} bytes does not fit into {len(out):,}")
     if made.count == 0:
         return np.empty(0, np.int64)
-    lent = made.lent() if core is not None and template is not None else None
-    if core is not None and template is not None and lent is not None:
+    if core is not None and template is not None and (lent := made.lent()) is not None:
         places = np.empty(made.count, np.int64)
         own = properties if isinstance(properties, bytes) else list(properties)
         times = born_timestamp, store_timestamp

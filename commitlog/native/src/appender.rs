@@ -37,14 +37,7 @@ pub struct Topic {
 #[pymethods]
 impl Topic {
     #[new]
-    #[pyo3(signature = (head, topic_part, has_crc, next_offset, *_more))]
-    fn new(
-        head: &[u8],
-        topic_part: &[u8],
-        has_crc: bool,
-        next_offset: i64,
-        _more: &Bound<'_, PyTuple>,
-    ) -> PyResult<Topic> {
+    fn new(head: &[u8], topic_part: &[u8], has_crc: bool, next_offset: i64) -> PyResult<Topic> {
         let template = Template::new(head, topic_part, has_crc)
             .ok_or_else(|| PyValueError::new_err("these bytes are not the head of a record"))?;
         Ok(Topic { template, next_offset: AtomicI64::new(next_offset) })

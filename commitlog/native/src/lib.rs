@@ -14,7 +14,7 @@ mod tags;
 use pyo3::prelude::*;
 
 /// Changes whenever a signature here changes. `commitlog/native/__init__.py` refuses another one.
-const ABI: u32 = 1;
+const ABI: u32 = 2;
 
 #[pymodule]
 mod _core {
