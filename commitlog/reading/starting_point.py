@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import Literal
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
@@ -128,11 +128,11 @@ def offsets_by_queue(value: Mapping[str, object], smallest: int = EARLIEST_OFFSE
     return found
 
 
-def parse_start(text: str | int, *, offsets: bool = True) -> Start:
-    """Reads a start. A time without a zone is local time.
+def parse_start(text: str | int, *, offsets: bool = True, zone: Callable[[], tzinfo | None] = lambda: None) -> Start:
+    """Reads a start. A time without a zone is in that of `zone()`, or local time if that is None.
 
     `offsets` says whether a plain number is allowed as an offset. Raises BadStart, which lists what
-    is allowed.
+    is allowed, and what `zone` raises.
     """
     text = str(text).strip()
     lower = text.lower()
@@ -148,7 +148,9 @@ def parse_start(text: str | int, *, offsets: bool = True) -> Start:
             return Start("ago", int(float(found[1]) * _UNIT_MS[unit]))
     if _TIME.fullmatch(text):
         with suppress(ValueError, OverflowError):
-            return Start("time", max(int(datetime.fromisoformat(text).timestamp() * 1000), 0))
+            time = datetime.fromisoformat(text)
+            time = time if time.tzinfo else time.replace(tzinfo=zone())
+            return Start("time", max(int(time.timestamp() * 1000), 0))
     also = " or an offset such as 42" if offsets else ' or JSON such as {"orders": {"0": 42, "1": -2}}'
     raise BadStart(f"{text!r} is not a start; give {ALLOWED},{also}")
 

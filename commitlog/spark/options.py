@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast, get_args
+from urllib.parse import unquote
 
 from commitlog.columns.slice_reader import JsonMode, JsonOptions, Values
 from commitlog.errors import BadStart, IllegalTopic, OptionError, ReaderError
@@ -29,6 +30,7 @@ from commitlog.reading.starting_point import (
 )
 from commitlog.record.properties import check_topic
 from commitlog.spark.columns import ALL_COLUMNS, KAFKA_COLUMNS
+from commitlog.spark.launching.session_zone import session_zone
 
 _READ_OPTIONS = """
     path subscribe subscribePattern assign startingOffsets endingOffsets startingTimestamp endingTimestamp
@@ -48,11 +50,20 @@ _WHOSE = (
     (QUERY_OPTIONS, "a query (df.writeStream)"),
 )
 
+_NO_GROUP = "a query's position is kept in its checkpoint; option readerName also keeps it in the store"
+_NO_FETCH = "offsets are read from the store's files, so nothing has to be tried again; remove it"
 _KAFKA = {
     "kafka.bootstrap.servers": "give the store's directory as option path",
     "kafka.isolation.level": "use option isolation (flushed or committed)",
-    "kafka.group.id": "a query's position is kept in its checkpoint; option readerName also keeps it in the store",
+    "kafka.group.id": _NO_GROUP,
+    "groupIdPrefix": _NO_GROUP,
+    "kafkaConsumer.pollTimeoutMs": "there is no poll over a network; remove it",
+    "fetchOffset.numRetries": _NO_FETCH,
+    "fetchOffset.retryIntervalMs": _NO_FETCH,
+    "kafka.acks": "a task of a sink is done when its rows are flushed; remove it",
 }
+_KAFKA_SPELLING = {name.lower(): name for name in _KAFKA}
+_TABLE_PROPERTIES = {"provider", "owner"}
 _DELAY_MS = {"ms": 1, "": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -132,9 +143,10 @@ def check_names(options: Iterable[str], known: Mapping[str, str]) -> None:
         lower = name.lower()
         if lower in known:
             continue
-        if lower.startswith("kafka."):
-            hint = _KAFKA.get(lower, "there is no broker to configure; remove it")
-            raise OptionError(f"option {name}: this source reads a store on disk; {hint}")
+        if lower.startswith("kafka.") or lower in _KAFKA_SPELLING:
+            shown = _KAFKA_SPELLING.get(lower, name)
+            hint = _KAFKA.get(shown, "remove it")
+            raise OptionError(f"option {shown}: a store is on disk, with no broker; {hint}")
         if lower == "paths":
             raise OptionError("option path: one store at a time; read several and union them")
         allowed = f"allowed are {', '.join(known.values())}"
@@ -142,6 +154,22 @@ def check_names(options: Iterable[str], known: Mapping[str, str]) -> None:
             if lower in spelling:
                 raise OptionError(f"option {spelling[lower]}: it is one of {whose} only; {allowed}")
         raise OptionError(f"option {name}: there is none of this name; {allowed}")
+
+
+def check_table(options: Iterable[str]) -> None:
+    """Raises OptionError for a table of Spark's catalog.
+
+    Spark makes the source with the table's properties when it makes the table, and with nothing at
+    all when it reads it.
+    """
+    names = {name.lower() for name in options}
+    if names and not names >= _TABLE_PROPERTIES:
+        return
+    what = "CREATE TABLE" if names else "option path is missing, and all others too"
+    raise OptionError(
+        f"{what}: Spark reads a table of its catalog without the options it was made with; use CREATE TEMPORARY VIEW "
+        f"orders USING commitlog OPTIONS (path 'data/events', subscribe 'orders')"
+    )
 
 
 def check_direction(options: Iterable[str]) -> None:
@@ -200,7 +228,18 @@ def absolute_path(values: Mapping[str, str]) -> str:
     path = values.get("path", "")
     if not path:
         raise OptionError("option path is missing; give the store's directory: .option('path', 'data/events')")
-    return os.path.abspath(os.path.expanduser(path.removeprefix("file://")))
+    return os.path.abspath(os.path.expanduser(_without_scheme(path)))
+
+
+def _without_scheme(path: str) -> str:
+    """The path of a `file:` URI, or the path as it is. Raises OptionError for any other URI."""
+    scheme, colon, rest = path.partition(":")
+    if not colon or not rest.startswith("/") or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
+        return path
+    host, slash, below = rest.removeprefix("//").partition("/") if rest.startswith("//") else ("", "/", rest[1:])
+    if scheme.lower() != "file" or host not in ("", "localhost") or not slash:
+        raise bad("path", path, "a store is a directory of this machine: give its path, or file:///its/path")
+    return f"/{unquote(below)}"
 
 
 def _number(values: Mapping[str, str], option: str) -> int | None:
@@ -308,7 +347,7 @@ def _subscription(values: Mapping[str, str]) -> Subscription:
             raise bad("subscribe", values["subscribe"], "give topics separated by commas")
         return Subscription(topics=tuple(topic_name("subscribe", topic) for topic in topics))
     if "subscribePattern" in values:
-        return Subscription(pattern=_pattern(values["subscribePattern"]))
+        return Subscription(pattern=_pattern(values["subscribePattern"].strip()))
     if "assign" in values:
         shape = 'give JSON such as {"orders": [0, 1]}'
         parsed = _json("assign", values["assign"], shape)
@@ -320,11 +359,17 @@ def _subscription(values: Mapping[str, str]) -> Subscription:
 
 
 def _pattern(text: str) -> str:
+    if not text:
+        raise bad("subscribePattern", text, "give a regular expression such as orders.*")
     if len(text) > PATTERN_LENGTH_MAX:
         raise bad("subscribePattern", text, f"give at most {PATTERN_LENGTH_MAX:,} letters")
     try:
         re.compile(text)
     except (re.error, OverflowError, RecursionError, MemoryError) as error:
+        if re.match(r"bad escape \\[pP]\b", str(error)):
+            raise bad(
+                "subscribePattern", text, "Java's \\p{…} is not in Python's re: name letters, as in [a-z]"
+            ) from None
         raise bad("subscribePattern", text, f"give a regular expression ({error})") from None
     return text
 
@@ -379,7 +424,7 @@ def _start_or_json(values: Mapping[str, str], option: str, default: Start) -> Bo
     if text.startswith("{"):
         return Bound(option, default, offsets=_by_queue(values, option, smallest=EARLIEST_OFFSET))
     try:
-        return Bound(option, parse_start(text, offsets=False))
+        return Bound(option, parse_start(text, offsets=False, zone=session_zone))
     except BadStart as error:
         raise OptionError(f"option {option}: {error}") from None
 

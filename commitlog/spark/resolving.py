@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.columns.slice_reader import ReadPlan, Slice, slices_of
-from commitlog.errors import DataLoss, OffsetOutOfRange, UnknownTopic
+from commitlog.errors import DataLoss, OffsetOutOfRange, OptionError, UnknownTopic
 from commitlog.reading.starting_point import EARLIEST_OFFSET, LATEST_OFFSET, Start, resolve
 from commitlog.reading.topic_index import QueueRange, TopicIndex
 from commitlog.spark.options import Bound, SourceOptions
@@ -62,24 +62,32 @@ class Resolver:
                     lanes_there = ", ".join(map(str, sorted(known)))
                     raise UnknownTopic(f"{self.options.path}: topic {topic!r} has no lane {lane}; it has {lanes_there}")
 
-    def offset(self, bound: Bound, key: QueueKey, queue: QueueRange) -> int:
-        """The queue offset that a bound means in a queue. It may be below the queue's first one.
+    def offsets(self, bound: Bound, queues: Mapping[QueueKey, QueueRange]) -> dict[QueueKey, int]:
+        """The queue offset that a bound means in each queue. It may be below the queue's first one.
 
-        Raises OffsetOutOfRange.
+        Raises OffsetOutOfRange if a number is beyond a queue's end, or if the bound is strict and
+        no queue has a message as late as its time.
         """
+        found = {key: self._offset(bound, key, queue) for key, queue in queues.items()}
+        times = {key: start.value for key in queues if (start := self._start(bound, key)).kind == "time"}
+        if bound.strict and times and all(found[key] == queues[key].end for key in times):
+            raise OffsetOutOfRange(
+                f"option {bound.option}: no lane has a message at or after {min(times.values())}; set "
+                "startingOffsetsByTimestampStrategy to latest to begin at the end"
+            )
+        return found
+
+    def _start(self, bound: Bound, key: QueueKey) -> Start:
         topic, lane = key
-        start = bound.start.at(self._now_ms)
+        time = (bound.times or {}).get(topic, {}).get(lane)
+        return bound.start.at(self._now_ms) if time is None else Start("time", time)
+
+    def _offset(self, bound: Bound, key: QueueKey, queue: QueueRange) -> int:
+        topic, lane = key
         number = (bound.offsets or {}).get(topic, {}).get(lane)
         if number is not None:
             return self._number(bound, key, queue, number)
-        time = (bound.times or {}).get(topic, {}).get(lane)
-        if time is not None:
-            start = Start("time", time)
-        if bound.strict and start.kind == "time" and self.index.find_by_time(topic, lane, start.value) is None:
-            raise OffsetOutOfRange(
-                f"option {bound.option}: topic {topic}, lane {lane} has no message at or after {start.value}; set "
-                "startingOffsetsByTimestampStrategy to latest to begin at its end"
-            )
+        start = self._start(bound, key)
         return resolve(start, queue.first, queue.end, lambda ms: self.index.find_by_time(topic, lane, ms))
 
     @staticmethod
@@ -103,6 +111,19 @@ class Resolver:
                     raise OffsetOutOfRange(
                         f"option {bound.option}: offset {number} of topic {topic}, lane {lane}, which has no messages yet"
                     )
+
+    def check_complete(self, bound: Bound, queues: Iterable[QueueKey]) -> None:
+        """Raises OptionError for JSON that does not name all queues of a batch, as Kafka's does.
+
+        In a stream, a queue that is not named counts as one that appears later.
+        """
+        named = bound.times if bound.offsets is None else bound.offsets
+        for topic, lane in queues if named is not None else ():
+            if lane not in (named or {}).get(topic, {}):
+                ends = "" if bound.offsets is None else " (−1 latest, −2 earliest)"
+                raise OptionError(
+                    f"option {bound.option}: it does not name topic {topic}, lane {lane}; name every lane that is there{ends}"
+                )
 
     # ---- tasks ----------------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ from commitlog.spark.options import (
     check_read,
     check_rocketmq,
     check_stream,
+    check_table,
     parse_options,
 )
 from commitlog.spark.planning import share_out
@@ -61,6 +62,7 @@ class CommitLogDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
+        check_table(options)
         # It is not known yet whether this will read or write: `_check` and the sink look again.
         check_names([name for name in options if name.lower() not in QUERY_OPTIONS], SPELLING | SINK_SPELLING)
         check_direction(options)
@@ -142,11 +144,13 @@ class BatchReader(DataSourceReader):
         queues = resolver.queues()
         starting = self.options.starting or Bound("startingOffsets", EARLIEST)
         ending = self.options.ending or Bound("endingOffsets", LATEST)
-        resolver.check_named(starting, queues)
-        resolver.check_named(ending, queues)
+        for bound in (starting, ending):
+            resolver.check_named(bound, queues)
+            resolver.check_complete(bound, queues)
+        begins, ends = resolver.offsets(starting, queues), resolver.offsets(ending, queues)
         ranges = {}
-        for key, queue in queues.items():
-            begin, end = resolver.offset(starting, key, queue), resolver.offset(ending, key, queue)
+        for key in queues:
+            begin, end = begins[key], ends[key]
             if begin > end and (starting.offsets or ending.offsets):
                 raise OffsetOutOfRange(
                     f"topic {key[0]}, lane {key[1]}: {starting.option} begins at {begin} and {ending.option} ends at {end}"
@@ -203,8 +207,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starting = self.options.starting or Bound("startingOffsets", LATEST)
         resolver.check_named(starting, queues)
         begins: Offsets = {topic: {} for topic in self.options.subscription.chosen([])}
-        for key, queue in queues.items():
-            begins.setdefault(key[0], {})[key[1]] = resolver.offset(starting, key, queue)
+        for (topic, lane), begin in resolver.offsets(starting, queues).items():
+            begins.setdefault(topic, {})[lane] = begin
         return StreamOffset(resolver.index.view.store_id, begins, begins).to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from commitlog.errors import CommitLogError, DataLoss, OffsetOutOfRange, UnknownTopic
+from commitlog.errors import CommitLogError, DataLoss, OffsetOutOfRange, OptionError, UnknownTopic
 from commitlog.record.properties import RESERVED_NAMES
 from commitlog.record.record import Record
 from tests.builders.hand_made import HandMadeStore
@@ -95,8 +95,10 @@ class Model:
         """The records of a batch in the order of topics and lanes, or the class of its error."""
         try:
             chosen = self.chosen(options)
-            _check_named(chosen, options, "startingOffsets")
-            _check_named(chosen, options, "endingOffsets")
+            for side in ("starting", "ending"):
+                _check_named(chosen, options, f"{side}Offsets")
+                _check_complete(chosen, options, side)
+            self._check_times(chosen, options)
             ranges = [(queue, *self._range(key, queue, options)) for key, queue in chosen.items()]
             careful = options.get("failOnDataLoss", "true") == "true"
             if careful and any(begin < end and begin < queue.first for queue, begin, end in ranges):
@@ -129,15 +131,23 @@ class Model:
                 raise OffsetOutOfRange
         return begin, max(begin, end)
 
+    def _check_times(self, chosen: Mapping[tuple[str, int], Queue], options: Options) -> None:
+        """Raises OffsetOutOfRange if all queues begin with a time that none has a message for."""
+        given = _given(options, "starting")
+        if given not in ("startingTimestamp", "startingOffsetsByTimestamp") or not chosen:
+            return
+        found = [self.begin(key, queue, options, "") == queue.end for key, queue in chosen.items()]
+        if all(found) and options.get("startingOffsetsByTimestampStrategy", "error") == "error":
+            raise OffsetOutOfRange
+
     def begin(self, key: tuple[str, int], queue: Queue, options: Options, default: str) -> int:
         """Where a read of a queue begins. Raises OffsetOutOfRange."""
-        strict = options.get("startingOffsetsByTimestampStrategy", "error") == "error"
         given = _given(options, "starting")
         if given == "startingTimestamp":
-            return _by_time(queue, int(options[given]), strict)
+            return _by_time(queue, int(options[given]))
         if given == "startingOffsetsByTimestamp":
             ms = _of_queue(options[given], key)
-            return queue.first if ms is None else _by_time(queue, ms, strict)
+            return queue.first if ms is None else _by_time(queue, ms)
         text = options.get("startingOffsets", default)
         if text.startswith("{"):
             return _numbered(queue, _of_queue(text, key), -2)
@@ -147,7 +157,7 @@ class Model:
             return queue.first if text == "earliest" else queue.end
         if text.endswith("days ago"):  # more, or less, than the store's whole age
             return queue.first if int(text.split()[0]) > 1000 else queue.end
-        return _by_time(queue, round(datetime.fromisoformat(text).timestamp() * 1000), strict=False)
+        return _by_time(queue, round(datetime.fromisoformat(text).timestamp() * 1000))
 
 
 def _given(options: Options, side: str) -> str:
@@ -159,18 +169,16 @@ def _given(options: Options, side: str) -> str:
 def _end(key: tuple[str, int], queue: Queue, options: Options) -> int:
     given = _given(options, "ending")
     if given == "endingTimestamp":
-        return _by_time(queue, int(options[given]), strict=False)
+        return _by_time(queue, int(options[given]))
     if given == "endingOffsetsByTimestamp":
         ms = _of_queue(options[given], key)
-        return queue.end if ms is None else _by_time(queue, ms, strict=False)
+        return queue.end if ms is None else _by_time(queue, ms)
     text = options.get("endingOffsets", "latest")
     return _numbered(queue, _of_queue(text, key), -1) if text.startswith("{") else queue.end
 
 
-def _by_time(queue: Queue, ms: int, strict: bool) -> int:
+def _by_time(queue: Queue, ms: int) -> int:
     found = queue.at_time(ms)
-    if found is None and strict:
-        raise OffsetOutOfRange
     return queue.end if found is None else found
 
 
@@ -184,6 +192,14 @@ def _numbered(queue: Queue, number: int | None, default: int) -> int:
     if number > queue.end:
         raise OffsetOutOfRange
     return {-1: queue.end, -2: queue.first}.get(number, number)
+
+
+def _check_complete(chosen: Mapping[tuple[str, int], Queue], options: Options, side: str) -> None:
+    given = _given(options, side)
+    if given in (f"{side}Offsets", f"{side}OffsetsByTimestamp") and options[given].startswith("{"):
+        named = {(topic, int(lane)) for topic, lanes in json.loads(options[given]).items() for lane in lanes}
+        if not chosen.keys() <= named:
+            raise OptionError
 
 
 def _check_named(chosen: Mapping[tuple[str, int], Queue], options: Options, name: str) -> None:

@@ -93,39 +93,51 @@ starts = st.one_of(
 )
 
 
-def by_queue(topics: list[str], numbers: st.SearchStrategy[int]) -> st.SearchStrategy[str]:
-    """Kafka's JSON for some lanes of some topics, also such as are not there."""
-    lanes = st.dictionaries(st.sampled_from([str(lane) for lane in (*LANES, 3)]), numbers, min_size=1)
-    return st.dictionaries(st.sampled_from(topics), lanes, min_size=1).map(json.dumps)
+Lanes = dict[str, tuple[int, ...]]
+"""topic → lanes."""
+
+
+SOME = st.sets(st.sampled_from([str(lane) for lane in (*LANES, 3)]), min_size=1)
 
 
 @st.composite
-def subscriptions(draw: st.DrawFn) -> tuple[dict[str, str], list[str]]:
-    """An option, and topics that it may name in others."""
+def by_queue(draw: st.DrawFn, lanes: Lanes, numbers: st.SearchStrategy[int]) -> str:
+    """Kafka's JSON for all of these lanes, or, less often, for some and such as are not there."""
+    if draw(st.integers(0, 2)):
+        named = {topic: [str(lane) for lane in found] for topic, found in lanes.items()}
+    else:
+        named = {topic: sorted(draw(SOME)) for topic in draw(st.sets(st.sampled_from(sorted(lanes)), min_size=1))}
+    return json.dumps({topic: {lane: draw(numbers) for lane in found} for topic, found in sorted(named.items())})
+
+
+@st.composite
+def subscriptions(draw: st.DrawFn) -> tuple[dict[str, str], Lanes]:
+    """An option, and the lanes that are there of its topics."""
+    present = {topic: LANES if topic != "b" else LANES[1:] for topic in (*TOPICS, "missing")}
     kind = draw(st.sampled_from(["subscribe", "subscribePattern", "assign"]))
     if kind == "subscribe":
         rare = st.sampled_from([*TOPICS, *TOPICS, *TOPICS, "missing"])
         topics = sorted(set(draw(st.lists(rare, min_size=1, max_size=3))))
-        return {"subscribe": ",".join(topics)}, topics
+        return {"subscribe": ",".join(topics)}, {topic: present[topic] for topic in topics}
     if kind == "subscribePattern":
         pattern, topics = draw(st.sampled_from([("a.*", ["a", "ab"]), ("b", ["b"]), ("[ab]+", list(TOPICS))]))
-        return {"subscribePattern": pattern}, topics
+        return {"subscribePattern": pattern}, {topic: present[topic] for topic in topics}
     lanes = st.lists(st.sampled_from([*LANES, *LANES, 3]), min_size=1, max_size=3, unique=True)
     chosen = draw(st.dictionaries(st.sampled_from(TOPICS), lanes, min_size=1))
-    return {"assign": json.dumps(chosen)}, sorted(chosen)
+    return {"assign": json.dumps(chosen)}, {topic: tuple(found) for topic, found in chosen.items()}
 
 
 @st.composite
 def batch_options(draw: st.DrawFn) -> dict[str, str]:
-    options, topics = draw(subscriptions())
-    few = st.integers(0, 25)
+    options, lanes = draw(subscriptions())
+    few = st.integers(0, 9) | st.integers(0, 25)
     possible: dict[str, st.SearchStrategy[str]] = {
-        "startingOffsets": starts | by_queue(topics, few | st.just(-2)),
+        "startingOffsets": by_queue(lanes, few | st.just(-2)) if draw(st.booleans()) else starts,
         "startingTimestamp": times.map(str),
-        "startingOffsetsByTimestamp": by_queue(topics, times),
-        "endingOffsets": st.just("latest") | by_queue(topics, few | st.just(-1)),
+        "startingOffsetsByTimestamp": by_queue(lanes, times),
+        "endingOffsets": st.just("latest") | by_queue(lanes, few | st.just(-1)),
         "endingTimestamp": times.map(str),
-        "endingOffsetsByTimestamp": by_queue(topics, times),
+        "endingOffsetsByTimestamp": by_queue(lanes, times),
         "startingOffsetsByTimestampStrategy": st.sampled_from(["error", "latest"]),
         "failOnDataLoss": st.sampled_from(["true", "false"]),
         "minPartitions": st.integers(1, 40).map(str),
@@ -134,7 +146,7 @@ def batch_options(draw: st.DrawFn) -> dict[str, str]:
         "columns": st.lists(st.sampled_from(list(ALL_COLUMNS)), min_size=1, unique=True).map(",".join),
         "includeHeaders": st.sampled_from(["true", "false"]),
     }
-    wanted = draw(st.lists(st.sampled_from(list(possible)), max_size=6, unique=True))
+    wanted = draw(st.lists(st.sampled_from([*possible, "startingOffsets", "startingOffsets"]), max_size=6, unique=True))
     options |= {name: draw(possible[name]) for name in wanted}
     assume(options.get("includeHeaders") != "true" or "headers" in options.get("columns", "headers"))
     return options
@@ -367,7 +379,9 @@ def test_errors_of_the_model_happen() -> None:
     """The model's errors are among what is drawn: else the test would prove less than it says."""
     met: set[object] = set()
 
-    @settings(max_examples=400, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=1500, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
     @given(options=batch_options())
     def meet(options: dict[str, str]) -> None:
         wanted = _made["cut"].model.rows(options)
@@ -376,6 +390,7 @@ def test_errors_of_the_model_happen() -> None:
     meet()
     assert {getattr(kind, "__name__", kind) for kind in met} == {
         "UnknownTopic",
+        "OptionError",
         "OffsetOutOfRange",
         "DataLoss",
         True,

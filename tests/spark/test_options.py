@@ -1,19 +1,18 @@
-"""Every wrong option is an error that names it in its documented spelling.
-
-The error also has its value and what is allowed.
-"""
+"""What options mean. test_wrong_uses.py has those that are errors."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from commitlog.errors import OptionError
 from commitlog.reading.starting_point import Start
+from commitlog.spark.launching import session_zone
 from commitlog.spark.options import Subscription, parse_options
-from commitlog.spark.source import BatchReader, CommitLogDataSource
+from commitlog.spark.source import CommitLogDataSource
 
 JSON = '{"orders": {"0": 3}}'
 
@@ -21,86 +20,6 @@ JSON = '{"orders": {"0": 3}}'
 def source(**options: str) -> CommitLogDataSource:
     given = {"path": "/dev/null/store", "subscribe": "orders"} | options
     return CommitLogDataSource({name.lower().replace("__", "."): value for name, value in given.items()})
-
-
-def batch(**options: str) -> BatchReader:
-    made = source(**options)
-    return made.reader(made.schema())
-
-
-WRONG = [
-    ({"subscirbe": "x"}, "option subscirbe: there is none of this name; allowed are path, subscribe"),
-    ({"queryName": "q"}, "option queryName: it is one of a query .* only; allowed are path, subscribe"),
-    ({"maxLaneWait": "1s"}, "option maxLaneWait is one of a sink .* and option subscribe one of a source"),
-    ({"kafka__bootstrap__servers": "x"}, "kafka.bootstrap.servers: .* as option path"),
-    ({"kafka__linger__ms": "1"}, "kafka.linger.ms: .* remove it"),
-    ({"paths": "[]"}, "option path: one store"),
-    ({"path": ""}, "option path is missing"),
-    ({"subscribe": " , "}, "option subscribe: .* separated by commas"),
-    ({"subscribe": "a b"}, "option subscribe: 'a b' is not allowed"),
-    ({"subscribePattern": "x"}, "subscribe and subscribePattern: give only one"),
-    (
-        {"startingOffsets": "ealiest"},
-        "option startingOffsets: 'ealiest' is not a start; give earliest, latest, 'last 100'",
-    ),
-    ({"startingOffsets": "42"}, "option startingOffsets: '42' is not a start"),
-    ({"startingOffsets": "{"}, "option startingOffsets: .* give JSON such as"),
-    ({"startingOffsets": '{"orders": {"0": -3}}'}, "option startingOffsets: .*−1 latest, −2 earliest"),
-    ({"startingOffsets": '{"orders": {"0": true}}'}, "option startingOffsets"),
-    ({"startingOffsets": '{"orders": [0]}'}, "option startingOffsets"),
-    ({"startingOffsets": '{"others": {"0": 3}}'}, "option startingOffsets: 'others' .* subscribed"),
-    ({"startingOffsets": "latest"}, "option startingOffsets: 'latest' is not allowed; a batch begins"),
-    ({"startingOffsets": '{"orders": {"0": -1}}'}, "a batch can't begin at latest"),
-    ({"endingOffsets": "earliest"}, "option endingOffsets: 'earliest'"),
-    ({"endingOffsets": "last 3"}, "option endingOffsets: 'last'"),
-    ({"endingOffsets": '{"orders": {"0": -2}}'}, "a batch can't end at earliest"),
-    (
-        {"startingOffsetsByTimestamp": JSON, "startingOffsets": "bogus"},
-        "option startingOffsets: 'bogus' is not a start",
-    ),
-    ({"startingTimestamp": "7", "startingOffsetsByTimestamp": "x"}, "option startingOffsetsByTimestamp: 'x'"),
-    ({"endingTimestamp": "7", "endingOffsets": "bogus"}, "option endingOffsets: 'bogus' is not a start"),
-    ({"startingTimestamp": "yesterday"}, "option startingTimestamp: 'yesterday' is not allowed; give milliseconds"),
-    ({"endingTimestamp": "-1"}, "option endingTimestamp"),
-    ({"startingOffsetsByTimestamp": '{"orders": {"0": -1}}'}, "option startingOffsetsByTimestamp"),
-    ({"endingOffsetsByTimestamp": "x"}, "option endingOffsetsByTimestamp"),
-    ({"startingOffsetsByTimestampStrategy": "x"}, "option startingOffsetsByTimestampStrategy: 'x' .* error or latest"),
-    ({"failOnDataLoss": "maybe"}, "option failOnDataLoss: 'maybe' is not allowed; give true or false"),
-    ({"maxOffsetsPerTrigger": "0"}, "option maxOffsetsPerTrigger: '0' is not allowed; give a whole number"),
-    ({"minOffsetsPerTrigger": "x"}, "option minOffsetsPerTrigger"),
-    ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "minOffsetsPerTrigger: '9' .* at most max"),
-    ({"maxTriggerDelay": "15 weeks"}, "option maxTriggerDelay: '15 weeks' .* 15m"),
-    ({"minPartitions": "-1"}, "option minPartitions"),
-    ({"maxRecordsPerPartition": "1.5"}, "option maxRecordsPerPartition"),
-    ({"includeHeaders": "1"}, "option includeHeaders"),
-    ({"includeHeaders": "true", "columns": "value"}, "option includeHeaders: .* name headers there"),
-    ({"columns": "value,body"}, "option columns: 'value,body' .* key, value, topic"),
-    ({"columns": "value,value"}, "option columns: .* each once"),
-    ({"readerName": "a/b"}, "option readerName: 'a/b' is not a reader's name"),
-    ({"readerName": "billing"}, "option readerName: a batch has no position to keep"),
-    ({"ignoreCorruptRecords": "yes"}, "option ignoreCorruptRecords: 'yes' is not allowed; give true or false"),
-    ({"isolation": "read"}, "option isolation: 'read' is not allowed; give flushed or committed"),
-]
-
-
-@pytest.mark.parametrize(("options", "message"), WRONG, ids=[next(iter(options)) for options, _ in WRONG])
-def test_wrong_options(options: dict[str, str], message: str) -> None:
-    with pytest.raises(OptionError, match=message) as raised:
-        batch(**options)
-    assert "\n" not in str(raised.value)
-
-
-def test_no_subscription() -> None:
-    with pytest.raises(OptionError, match="option subscribe is missing"):
-        CommitLogDataSource({"path": "/dev/null/store"}).schema()
-
-
-@pytest.mark.parametrize(
-    "assign", ["[]", "{}", '{"orders": 0}', '{"orders": [-1]}', '{"orders": ["0"]}', '{"a b": [0]}']
-)
-def test_wrong_assignments(assign: str) -> None:
-    with pytest.raises(OptionError, match="option assign"):
-        CommitLogDataSource({"path": "/dev/null/store", "assign": assign})
 
 
 def test_precedence_and_defaults() -> None:
@@ -122,6 +41,38 @@ def test_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert parse_options({"path": "data/../events"}).path == str(tmp_path / "events")
 
 
+@pytest.mark.parametrize("path", ["file:/a b/c#d", "file:///a%20b/c#d", "FILE://localhost/a%20b/c%23d", "/a b/c#d"])
+def test_a_path_may_be_a_uri(path: str) -> None:
+    assert parse_options({"path": path}).path == "/a b/c#d"
+
+
+def test_a_path_that_only_looks_like_a_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert parse_options({"path": "12:30/events"}).path == str(tmp_path / "12:30/events")
+
+
+@pytest.mark.parametrize(("zone", "hours"), [("Asia/Tokyo", 9), ("+05", 5), ("GMT-03:00", -3), ("UTC", 0), ("Z", 0)])
+def test_a_time_without_a_zone_is_in_the_session_s(zone: str, hours: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(session_zone.VARIABLE, zone)
+    utc = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    for text, expected in (("2026-03-01T12:00:00", utc - timedelta(hours=hours)), ("2026-03-01T12:00:00Z", utc)):
+        starting = source(startingOffsets=text).parsed.starting
+        assert starting is not None
+        assert starting.start == Start("time", int(expected.timestamp() * 1000))
+
+
+def test_a_session_s_zone_that_python_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It matters only for a time without a zone."""
+    monkeypatch.setenv(session_zone.VARIABLE, "Mars/Olympus")
+    assert source(startingOffsets="2026-03-01T12:00:00Z", endingOffsets="latest").parsed.starting
+    with pytest.raises(OptionError, match=r"session\.timeZone is 'Mars/Olympus', .* with a zone"):
+        source(startingOffsets="2026-03-01T12:00:00")
+
+
+def test_a_pattern_is_trimmed() -> None:
+    assert parse_options({"path": "x", "subscribePattern": " ord.* "}).subscription.chosen(["orders"]) == ["orders"]
+
+
 def test_subscriptions() -> None:
     present = ["a", "ab", "b"]
     assert Subscription(pattern="a.?").chosen(present) == ["a", "ab"]
@@ -132,23 +83,9 @@ def test_subscriptions() -> None:
     assert [lane for lane in range(4) if assigned.has_lane("a", lane)] == [0, 2]
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ([("body", StringType())], "no column 'body'; allowed are key binary"),
-        ([("value", StringType())], "column 'value' is binary, not string"),
-        ([("offset", LongType()), ("offset", LongType())], "named twice"),
-        ([], "at least one column"),
-    ],
-)
-def test_wrong_schemas(fields: list, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        source().reader(StructType([StructField(name, kind) for name, kind in fields]))
-
-
-def test_schema_and_columns() -> None:
-    with pytest.raises(OptionError, match=r"either it or \.schema"):
-        source(columns="value").reader(StructType([StructField("offset", LongType())]))
+def test_a_schema_without_columns() -> None:
+    with pytest.raises(OptionError, match="at least one column"):
+        source().reader(StructType([]))
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_where_a_batch_begins_and_ends(spark: SparkSession, tmp_path: Path) -> N
         ("endingOffsets", '{"orders": {"0": 5, "1": -1}}'): [r for r in everything if r[0] or r[1] < 5],
         ("startingTimestamp", middle): [r for r in everything if stored[r[0], r[1]] >= middle],
         ("endingTimestamp", middle): [r for r in everything if stored[r[0], r[1]] < middle],
-        ("startingOffsetsByTimestamp", json.dumps({"orders": {"0": middle}})): [
+        ("startingOffsetsByTimestamp", json.dumps({"orders": {"0": middle, "1": 0}})): [
             r for r in everything if r[0] or stored[0, r[1]] >= middle
         ],
         ("assign", '{"orders": [1]}'): [row for row in everything if row[0] == 1],
@@ -119,9 +119,19 @@ def test_tasks(spark: SparkSession, tmp_path: Path) -> None:
     [
         ({"subscribe": "missing"}, "UnknownTopic: .*no topic 'missing'; topics there are orders, other"),
         ({"assign": '{"orders": [7]}', "subscribe": None}, "UnknownTopic: .*no lane 7; it has 0, 1"),
-        ({"startingOffsets": '{"orders": {"0": 999}}'}, "OffsetOutOfRange: option startingOffsets: offset 999 .* 100"),
-        ({"endingOffsets": '{"orders": {"0": 3}}', "startingOffsets": '{"orders": {"0": 4}}'}, "begins at 4 and"),
-        ({"startingTimestamp": 4_000_000_000_000}, "no message at or after"),
+        (
+            {"startingOffsets": '{"orders": {"0": 1}}'},
+            "OptionError: option startingOffsets: .* topic orders, lane 1; name",
+        ),
+        (
+            {"startingOffsets": '{"orders": {"0": 999, "1": -2}}'},
+            "OffsetOutOfRange: option startingOffsets: offset 999 .* 100",
+        ),
+        (
+            {"endingOffsets": '{"orders": {"0": 3, "1": 9}}', "startingOffsets": '{"orders": {"0": 4, "1": 9}}'},
+            "begins at 4 and",
+        ),
+        ({"startingTimestamp": 4_000_000_000_000}, "no lane has a message at or after"),
         ({"nonsense": "1"}, "OptionError: option nonsense: there is none of this name"),
         ({"path": "absent"}, "StoreNotFound: .*/absent: there is no store here"),
     ],

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commitlog.spark.launching import session_zone
 from commitlog.spark.launching.class_data import sharing_options
 from commitlog.spark.launching.java import Java, cache_directory, find_java, write_script
 
@@ -66,7 +67,8 @@ def session(
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with _environment(JAVA_HOME=str(java.home), **_address(master)):
+    zone = {session_zone.VARIABLE: settings[session_zone.SETTING]} if session_zone.SETTING in settings else {}
+    with _environment(JAVA_HOME=str(java.home), **_address(master), **zone):
         made = builder.getOrCreate()
     _remove_socket_at_exit(made)
     return made
