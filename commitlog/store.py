@@ -22,7 +22,7 @@ from commitlog.config import Config
 from commitlog.config_file import load_config
 from commitlog.disk.descriptors import check_free, occupy_standard_descriptors
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import CommitLogError, IllegalArgument, StageFailed, StoreRefused, refuse_copy
+from commitlog.errors import CommitLogError, IllegalArgument, StageFailed, StoreRefused, StoreRunning, refuse_copy
 from commitlog.producer import Producer
 from commitlog.reading.view import StoreView
 from commitlog.statistics import StoreStatistics, store_statistics
@@ -55,6 +55,7 @@ class Store:
 
     def _begin(self, path: Path, process: subprocess.Popen[bytes], ready: Mapping[str, Any], config: Config) -> None:
         self.path = path
+        self._config = config
         self._drain_seconds = 4 * config.supervisor.stop_timeout_ms / 1000  # one stage after the other
         self.segment_bytes: int = ready["segment_bytes"]
         self._process = process
@@ -67,15 +68,25 @@ class Store:
         _STORES.add(self)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], config: str | Path | Mapping[str, Any] | Config | None = None) -> Store:
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        config: str | Path | Mapping[str, Any] | Config | None = None,
+        *,
+        reuse: bool = False,
+    ) -> Store:
         """Makes the store if it is missing, recovers it if it was killed, and starts its stages.
 
         `config` is a TOML file, a Config, or a dictionary of sections, as in
         `{"store": {"flush_disk_type": "SYNC_FLUSH"}}`. What it leaves out keeps its default.
 
+        If this process has the store open already, `reuse` returns that object: a cell of a
+        notebook can be run again. Its `close` is then everybody's.
+
         Raises:
         - ConfigError
-        - StoreRunning: another owner runs the stages
+        - StoreRunning: another owner runs the stages, or this process does and `reuse` is not set,
+          or it does with another configuration
         - StoreRefused, StoreDamaged, StoreTooNew: the path is not a store that can be used
         - PoolNotAdopted, RecoveryError: what a killed store left can't be taken over without loss
         - NotEnoughSharedMemory, NotEnoughDescriptors, DiskError: the machine has no room
@@ -83,6 +94,11 @@ class Store:
         """
         directory = StoreDirectory(path)
         settings = load_config(config)
+        opened = _opened_here(directory.path)
+        if opened is not None:
+            if reuse and (config is None or settings == opened._config):
+                return opened
+            raise StoreRunning(_text_of_opened(opened, reuse))
         try:
             request = orjson.dumps({"path": str(directory.path), "config": settings.to_json()}) + b"\n"
         except TypeError:  # it tells the stages in JSON
@@ -236,6 +252,25 @@ class Store:
 
 
 _STORES: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+def _opened_here(path: Path) -> Store | None:
+    """The object of this process that has the store open, if there is one."""
+    for store in list(_STORES):
+        pipe = store._process.stdin
+        if pipe is not None and not pipe.closed and store.running and store.path.resolve() == path.resolve():
+            return store
+    return None
+
+
+def _text_of_opened(opened: Store, reuse: bool) -> str:
+    """The text of the error that this process has the store open already."""
+    names = [name for name, value in vars(sys.modules["__main__"]).items() if value is opened]
+    where = f"in the variable {names[0]}" if names else f"as {opened!r}"
+    text = f"{opened.path}: this process has it open already, {where}"
+    if reuse:
+        return f"{text}, with another configuration: close that first"
+    return f"{text}: use that, or Store.open(path, reuse=True), which returns it"
 
 
 def _let_go_in_child() -> None:

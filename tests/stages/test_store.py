@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -55,10 +56,29 @@ def test_open_and_close_leave_a_stopped_store(tmp_path: Path, shm_root: Path) ->
 
 def test_a_second_owner_is_refused_by_name(tmp_path: Path) -> None:
     """The error names the pids and the way out; the first goes on."""
+    again = "import commitlog, sys; commitlog.Store.open(sys.argv[1])"
     with commitlog.Store.open(tmp_path / "store", SMALL) as store:
-        with pytest.raises(errors.StoreRunning, match=r"supervisor \d+.*commitlog.Producer"):
-            commitlog.Store.open(tmp_path / "store", SMALL)
+        done = subprocess.run([sys.executable, "-c", again, store.path], capture_output=True, text=True, check=False)
+        assert re.search(r"StoreRunning: .*supervisor \d+.*commitlog.Producer", done.stderr)
         assert store.producer().send("t", b"x").wait("flushed", 60).name == "PUT_OK"
+
+
+def test_a_second_open_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell of a notebook is run again: the error says where the store is, `reuse` gives it."""
+    path = tmp_path / "store"
+    with commitlog.Store.open(path, SMALL, reuse=True) as store:
+        with pytest.raises(errors.StoreRunning, match=r"as Store\('.*store'\): use that, or .*reuse=True"):
+            commitlog.Store.open(path, SMALL)
+        monkeypatch.setattr(sys.modules["__main__"], "events", store, raising=False)
+        with pytest.raises(errors.StoreRunning, match="in the variable events: use that"):
+            commitlog.Store.open(tmp_path / "x/../store")
+        assert commitlog.Store.open(path, reuse=True) is store
+        assert commitlog.Store.open(path, SMALL, reuse=True) is store
+        with pytest.raises(errors.StoreRunning, match="with another configuration: close that first"):
+            commitlog.Store.open(path, {"store": {"segment_bytes": 1 << 17}}, reuse=True)
+        assert store.producer().send("t", b"x").wait("flushed", 60).name == "PUT_OK"
+    with commitlog.Store.open(path, SMALL, reuse=True) as opened:
+        assert opened is not store
 
 
 def test_paths_that_are_no_place_for_a_store(tmp_path: Path) -> None:
