@@ -83,7 +83,8 @@ def test_examples_with_spark(page: Path, spark: SparkSession, tmp_path: Path) ->
     """
     program, said = "\n".join(blocks(page, "python")), io.StringIO()
     for name in ("data/events", "checkpoint"):
-        program = program.replace(f'"{name}"', repr(str(tmp_path / name)))
+        for quote in "\"'":  # Python's and SQL's
+            program = program.replace(f"{quote}{name}{quote}", f"{quote}{tmp_path / name}{quote}")
     with contextlib.redirect_stdout(said), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that session lacks what a user's has
         exec(compile(program, str(page), "exec"), {})

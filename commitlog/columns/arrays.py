@@ -11,6 +11,7 @@ wanted items are taken.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,12 +116,15 @@ def fixed_strings(characters: npt.NDArray[np.uint8], kind: pa.DataType) -> pa.Ar
     return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(offsets), data])
 
 
-def binaries(values: list[bytes]) -> pa.Array:
+def binaries(values: Sequence[bytes | None]) -> pa.Array:
     """A binary array from a Python list, for the few values that are made in Python."""
     offsets = np.zeros(len(values) + 1, np.int32)
-    np.cumsum([len(value) for value in values], out=offsets[1:])
-    data = pa.py_buffer(b"".join(values))
-    return pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(offsets), data])
+    np.cumsum([len(value or b"") for value in values], out=offsets[1:])
+    data = pa.py_buffer(b"".join(value or b"" for value in values))
+    validity = None
+    if None in values:
+        validity = pa.py_buffer(np.packbits([value is not None for value in values], bitorder="little"))
+    return pa.Array.from_buffers(pa.binary(), len(values), [validity, pa.py_buffer(offsets), data])
 
 
 def nulls(kind: pa.DataType, count: int) -> pa.Array:

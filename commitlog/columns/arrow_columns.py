@@ -8,7 +8,9 @@ against its place: magic, size, queue id, queue offset, physical offset, topic a
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -51,6 +53,7 @@ from commitlog.record.layout import (
     SysFlag,
     host_bytes,
 )
+from commitlog.record.properties import BYTES_KEY_NAME
 from commitlog.record.record import decode
 from commitlog.record.table import RecordGatherer
 
@@ -365,6 +368,19 @@ class Decoder:
         spans, which = self.pairs.value_by_row(name)
         return arrays.take_spans(pa.py_buffer(self.pairs.data), spans, kind, which)
 
+    def keys(self, kind: pa.DataType) -> pa.Array:
+        """The keys as bytes, also those that a record has as base64."""
+        keys = self.property_values(b"KEYS", kind)
+        coded = self.property_values(BYTES_KEY_NAME.encode(), kind)
+        if coded.null_count == self.count:
+            return keys
+        found: list[bytes | None] = keys.to_pylist()
+        for row, text in enumerate(coded.to_pylist()):
+            if text is not None:
+                with suppress(ValueError):  # somebody else has written it: no key
+                    found[row] = b64decode(text, validate=True)
+        return arrays.binaries(found)
+
     def pair_lists(self, kind: pa.DataType, *, headers: bool) -> pa.Array:
         pairs = self.pairs or parse_pairs(self.segment, self.properties.start, self.properties.start)
         if headers:
@@ -419,7 +435,7 @@ class Decoder:
 
 
 _BUILDERS: dict[str, Callable[[Decoder, pa.DataType], pa.Array]] = {
-    "key": lambda rows, kind: rows.property_values(b"KEYS", kind),
+    "key": Decoder.keys,
     "value": Decoder.values,
     "topic": lambda rows, kind: arrays.constant_strings(rows.topic, rows.count),
     "partition": lambda rows, kind: rows.constant(rows.queue.lane, kind),

@@ -7,6 +7,7 @@ MessageDecoder). The names with a meaning in RocketMQ are those of its MessageCo
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import NoneType
@@ -22,7 +23,7 @@ TOPIC_BYTES_MAX = 255
 """A topic is a directory's name in the consume queue, and file systems allow no longer names."""
 
 RESERVED_NAMES = frozenset(
-    # MessageConst.STRING_HASH_SET, and other names that RocketMQ reads or writes
+    # MessageConst.STRING_HASH_SET, other names that RocketMQ reads or writes, and BYTES_KEY_NAME
     {
         "KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP",
         "MIN_OFFSET", "MAX_OFFSET", "BUYER_ID", "ORIGIN_MESSAGE_ID", "TRANSFER_FLAG", "CORRECTION_FLAG",
@@ -35,10 +36,12 @@ RESERVED_NAMES = frozenset(
         "INNER_MULTI_QUEUE_OFFSET", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_ENQUEUE_MS",
         "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY",
         "TIMER_DELAY_LEVEL", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "__BORNHOST",
-        "BORN_TIMESTAMP", "__CRC32#",
+        "BORN_TIMESTAMP", "__CRC32#", "__KEY_BASE64",
     }
 )  # fmt: skip
 RESERVED_PREFIX = "__RMQ."
+BYTES_KEY_NAME = "__KEY_BASE64"
+"""The property of our own that has a key which RocketMQ's KEYS can't have (BytesKey)."""
 
 _TOPIC = re.compile(r"[%|A-Za-z0-9_.-]+")
 
@@ -81,6 +84,16 @@ def _check_pair(name: object, value: object, what: str) -> None:
         raise IllegalProperty(f"{what}: 0x01 and 0x02 end names and values in a record and can't be part of one")
 
 
+class BytesKey(str):
+    """A key of any bytes, as base64, for keys that are not UTF-8 or that have 0x01 or 0x02."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, key: bytes) -> BytesKey:
+        return cls(b64encode(key).decode())
+
+
 def encode_properties(
     keys: str | None,
     tags: str | None,
@@ -89,7 +102,7 @@ def encode_properties(
     *,
     append_crc: bool = True,
 ) -> bytes:
-    """The property string: KEYS, TAGS, WAIT=false unless `wait`, then the user's properties.
+    """The property string: the key, TAGS, WAIT=false unless `wait`, then the user's properties.
 
     Each property ends with 0x02. An empty `keys` or `tags` is the same as none. Raises
     IllegalProperty for a property that can't be stored or has one of RocketMQ's own names, and
@@ -98,7 +111,7 @@ def encode_properties(
     text = ""
     if keys is not None and keys != "":
         _check_pair("KEYS", keys, "key")
-        text = f"KEYS\x01{keys}\x02"
+        text = f"{BYTES_KEY_NAME if isinstance(keys, BytesKey) else 'KEYS'}\x01{keys}\x02"
     if tags is not None and tags != "":
         _check_pair("TAGS", tags, "tags")
         text += f"TAGS\x01{tags}\x02"

@@ -40,7 +40,7 @@ _READ_OPTIONS = """
     mode columnNameOfCorruptRecord
 """
 SPELLING = {name.lower(): name for name in _READ_OPTIONS.split()}
-SINK_SPELLING = {name.lower(): name for name in ("path", "topic", "includeHeaders", "maxLaneWait")}
+SINK_SPELLING = {name.lower(): name for name in ("path", "topic", "includeHeaders", "ignorePartition", "maxLaneWait")}
 QUERY_OPTIONS = {"checkpointlocation": "checkpointLocation", "queryname": "queryName"}
 """A query's own options, which Spark also gives to the query's sink."""
 

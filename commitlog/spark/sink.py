@@ -5,7 +5,8 @@ worker is killed, what it has appended stays in the log, and the retry appends a
 again.
 
 The columns are those of the Kafka sink: value, key, topic, headers. Other columns are ignored. Only
-`partition` is refused, because a lane belongs to its producer and nobody can choose it.
+`partition` is refused, unless the option ignorePartition is set, because a lane belongs to its
+producer and nobody can choose it.
 
 Rows come as Arrow batches. If no row of a batch has headers, the values and keys of each topic go
 through `send_batch`. Otherwise the rows are sent one by one, in their order.
@@ -13,6 +14,7 @@ through `send_batch`. Otherwise the rows are sent one by one, in their order.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -37,7 +39,7 @@ from commitlog.errors import (
     StoreNotRunning,
 )
 from commitlog.record.byte_ranges import Ints
-from commitlog.record.properties import check_topic, encode_properties
+from commitlog.record.properties import BytesKey, check_topic, encode_properties
 from commitlog.spark.columns import HEADERS_TYPE
 from commitlog.spark.launching.daemon import improve_this_worker
 from commitlog.spark.options import (
@@ -78,6 +80,7 @@ class SinkOptions:
     path: str
     topic: str | None
     headers: bool
+    ignore_partition: bool
     max_lane_wait_ms: int
 
 
@@ -89,6 +92,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         path=absolute_path(values),
         topic=topic_name("topic", values["topic"]) if "topic" in values else None,
         headers=boolean(values, "includeHeaders", True),
+        ignore_partition=boolean(values, "ignorePartition", False),
         max_lane_wait_ms=duration_ms(values, "maxLaneWait", "1m"),
     )
 
@@ -201,7 +205,8 @@ class _Rows:
         values = _as_binary(columns["value"])
         if values.null_count:
             raise RecordError("column value: null can't be stored; leave such rows out: .where('value IS NOT NULL')")
-        _refuse_partition(columns.get("partition"))
+        if not self._options.ignore_partition:
+            _refuse_partition(columns.get("partition"))
         keys = _keys(columns.get("key"))
         headers = _headers(columns.get("headers")) if self._options.headers else None
         try:
@@ -293,15 +298,23 @@ def _refuse_partition(column: pa.Array | None) -> None:
         return
     number = next(number for number in column.to_pylist() if number is not None)
     raise RecordError(
-        f"column partition: {number} can't be asked for, a task appends to the lane that it leases; .drop('partition')"
+        f"column partition: {number} can't be asked for, a task appends to the lane that it leases; set option "
+        f"ignorePartition to true, or .drop('partition')"
     )
 
 
 def _keys(column: pa.Array | None) -> list[str | None] | None:
-    """The keys as text, or None if no row has a key."""
+    """The keys as text, or None if no row has a key. One that is no text is a BytesKey."""
     if column is None or column.null_count == len(column):
         return None
-    return [None if key is None else _text(key, "key") for key in _as_binary(column).to_pylist()]
+    return [None if key is None else _key(key) for key in _as_binary(column).to_pylist()]
+
+
+def _key(data: bytes) -> str:
+    if not (b"\x01" in data or b"\x02" in data):
+        with contextlib.suppress(UnicodeDecodeError):
+            return data.decode() or _text(data, "key")
+    return BytesKey.of(data)
 
 
 def _headers(column: pa.Array | None) -> list[dict[str, str] | None] | None:
@@ -326,7 +339,7 @@ def _headers(column: pa.Array | None) -> list[dict[str, str] | None] | None:
 
 
 def _text(data: bytes, column: str) -> str:
-    """The text of a key or header, which RocketMQ's properties hold as text.
+    """The text of a header, or of a key, which RocketMQ's properties hold as text.
 
     An empty text is refused, because readers do not keep it.
     """
@@ -336,7 +349,7 @@ def _text(data: bytes, column: str) -> str:
         return data.decode()
     except UnicodeDecodeError:
         raise IllegalProperty(
-            f"column {column}: {_shown(data)} is not UTF-8, which keys and headers must be; use hex() or base64()"
+            f"column {column}: {_shown(data)} is not UTF-8, which headers must be; use hex() or base64()"
         ) from None
 
 

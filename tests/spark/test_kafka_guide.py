@@ -5,6 +5,7 @@ A path replaces the servers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import commitlog
+from commitlog.errors import OptionError
+from commitlog.spark.options import SINK_SPELLING, SPELLING
+from commitlog.spark.source import CommitLogDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,6 +67,38 @@ STREAMS: list[tuple[dict[str, str], Pairs]] = [
     ({"subscribe": "topic1,topic2"}, BOTH),
     ({"subscribePattern": "topic.*"}, BOTH),
 ]
+
+
+GUIDE = """
+    assign subscribe subscribePattern kafka.bootstrap.servers
+    startingTimestamp startingOffsetsByTimestamp startingOffsets endingTimestamp endingOffsetsByTimestamp
+    endingOffsets failOnDataLoss kafkaConsumer.pollTimeoutMs fetchOffset.numRetries fetchOffset.retryIntervalMs
+    maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition
+    groupIdPrefix kafka.group.id includeHeaders startingOffsetsByTimestampStrategy topic
+"""
+"""All options of the guide, of the source and of the sink."""
+
+
+def verdicts() -> dict[str, str]:
+    """Option → same, differs or error, from the table of docs/from-kafka.md."""
+    page = (Path(__file__).parents[2] / "docs/from-kafka.md").read_text()
+    lines = re.findall(r"^\| (.*?) \| (same|differs|error) \|", page, re.MULTILINE)
+    return {option: verdict for cell, verdict in lines for option in re.findall(r"`([\w.]+[\w])`", cell)}
+
+
+def test_every_option_of_the_guide_has_its_line() -> None:
+    assert sorted(verdicts()) == sorted(GUIDE.split())
+
+
+@pytest.mark.parametrize("option", GUIDE.split())
+def test_an_option_is_what_its_line_says(option: str) -> None:
+    """An error names the option as the guide writes it; any other option is known."""
+    if verdicts()[option] != "error":
+        assert option in SPELLING.values() or option in SINK_SPELLING.values()
+        return
+    for also in ({"subscribe": "t"}, {"topic": "t"}):
+        with pytest.raises(OptionError, match=f"^option {re.escape(option)}: .*; .*(path|checkpoint|remove)"):
+            CommitLogDataSource({"path": "/dev/null/store", option.lower(): "1", **also})
 
 
 def found(frame: DataFrame) -> Pairs:
