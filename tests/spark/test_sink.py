@@ -101,6 +101,21 @@ def check_lanes_free(store: commitlog.Store) -> None:
 # ---- what arrives ------------------------------------------------------------------------------
 
 
+def test_a_topic_is_copied_whole(spark: SparkSession, store: commitlog.Store) -> None:
+    """With all of its columns, as they come from the source, and keys that are no text."""
+    keys = [b"text", b"\xff\x01", None]
+    rows = [("copied", key, b"%d" % number) for number, key in enumerate(keys)]
+    write(spark.createDataFrame(rows, "topic string, key binary, value binary"), store)
+    whole = spark.read.format("commitlog").option("subscribe", "copied").option("includeHeaders", True)
+    frame = whole.load(str(store.path))
+    with pytest.raises(PySparkException, match=r"column partition: .* set option ignorePartition to true"):
+        write(frame, store, topic="copy")
+    write(frame, store, topic="copy", ignorePartition=True)
+    copy = spark.read.format("commitlog").option("subscribe", "copy").load(str(store.path)).select("key", "value")
+    found = sorted((bytes(row.value), row.key and bytes(row.key)) for row in copy.collect())
+    assert found == [(b"%d" % number, key) for number, key in enumerate(keys)]
+
+
 def test_rows_come_back_as_they_were_written(spark: SparkSession, store: commitlog.Store) -> None:
     """Value, key, topic and headers come back, in the order of each topic.
 

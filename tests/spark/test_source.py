@@ -147,6 +147,41 @@ def test_errors_end_with_one_line_of_ours(
         load(spark, store, **options).collect()
 
 
+def test_paths_as_spark_s_users_write_them(spark: SparkSession, tmp_path: Path) -> None:
+    """As a Path, as a URI, and in a temporary view. CREATE TABLE names the view."""
+    store = small_store(tmp_path / "a store", rows=3)
+    frames = [
+        spark.read.format("commitlog").option("subscribe", "orders").option("path", store.path).load(),  # type: ignore[arg-type]
+        spark.read.format("commitlog").option("subscribe", "orders").load(store.path.as_uri()),
+    ]
+    assert [frame.count() for frame in frames] == [6, 6]
+    options = f"(path '{store.path}', subscribe 'orders')"
+    spark.sql(f"CREATE TEMPORARY VIEW few USING commitlog OPTIONS {options}")
+    try:
+        assert spark.sql("SELECT * FROM few").count() == 6
+    finally:
+        spark.sql("DROP VIEW few")
+    with pytest.raises(PySparkException, match=r"OptionError: CREATE TABLE: .* use CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE few USING commitlog OPTIONS {options}")
+
+
+def test_filters_of_one_frame_do_not_mix(spark: SparkSession, tmp_path: Path) -> None:
+    """Also where Spark pushes filters down: it gives the partitions of one scan to others then.
+
+    Until it does not, a reader must not use `pushFilters`.
+    """
+    store, conf = small_store(tmp_path / "store", rows=10), "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(conf, "true")
+    try:
+        frame = load(spark, store)
+        late, early = frame.where("offset >= 7"), frame.where("offset < 2")
+        assert [late.count(), frame.count(), early.count()] == [6, 20, 4]
+        assert late.union(early).count() == 10
+        assert frame.where("timestamp > '2000-01-01' AND partition = 1").count() == 10
+    finally:
+        spark.conf.unset(conf)
+
+
 def test_a_batch_after_retention(spark: SparkSession, tmp_path: Path) -> None:
     store = small_store(tmp_path / "store", lanes=1)
     store.lane(0).forget_before(2)
