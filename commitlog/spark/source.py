@@ -119,7 +119,12 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 class BatchReader(DataSourceReader):
-    """One read of a table. It is planned once, from what the store holds at that moment."""
+    """One read of a table. It is planned once, from what the store holds at that moment.
+
+    It has no `pushFilters` on purpose. Spark 4.2 and 4.3 keep the partitions that are planned with
+    pushed filters for all scans of a loaded frame, and so lose rows of those with other filters or
+    none (PythonDataSourceV2.setReadInfo).
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.options, self.schema = options, schema

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from commitlog.errors import OffsetOutOfRange
 from commitlog.reading.topic_index import LaneIndex, QueueRange, TopicIndex
 from commitlog.reading.view import StoreView
 from commitlog.spark.options import parse_options
@@ -137,3 +138,37 @@ def test_ago_counts_from_one_moment_for_all_queues(tmp_path: Path) -> None:
     assert set(begins.values()) == {300}
     assert set(ends.values()) == {480}
     assert len(begins) == len(ends) == 3
+
+
+def test_an_idle_lane_is_no_reason_for_an_error(tmp_path: Path) -> None:
+    """A lane with nothing so late begins at its end. It is an error if that is so in all lanes."""
+    store = HandMadeStore(tmp_path / "store")
+    for lane, count in ((0, 10), (1, 600)):
+        for row in range(count):
+            store.lane(lane).append("t", b"%d" % row)
+    store.publish()
+    by_lane = '{"t": {"0": %d, "1": %d}}'
+    late, too_late = BEGIN_MS + 300_000, BEGIN_MS + 3_600_000
+    for given in (
+        {"startingTimestamp": str(late)},
+        {"startingOffsetsByTimestamp": by_lane % (late, late)},
+        {"startingOffsetsByTimestamp": by_lane % (too_late, late)},
+    ):
+        assert _begins(store, given) == {("t", 0): 10, ("t", 1): 300}
+    for given in (
+        {"startingTimestamp": str(too_late)},
+        {"startingOffsetsByTimestamp": by_lane % (too_late, too_late)},
+    ):
+        with pytest.raises(OffsetOutOfRange, match="no lane has a message at or after"):
+            _begins(store, given)
+        assert _begins(store, given | {"startingOffsetsByTimestampStrategy": "latest"}) == {("t", 0): 10, ("t", 1): 600}
+
+
+def _begins(store: HandMadeStore, given: dict[str, str]) -> dict[tuple[str, int], int]:
+    options = parse_options({"path": str(store.path), "subscribe": "t", **given})
+    assert options.starting is not None
+    with closing(StoreView(store.path)) as view:
+        index = TopicIndex(view)
+        index.refresh()
+        resolver = Resolver(index, options)
+        return resolver.offsets(options.starting, resolver.queues())
