@@ -19,13 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
+import pyspark
 import pytest
 
 import commitlog
 import commitlog.spark
 from commitlog.spark.launching.java import find_java
-from commitlog.spark.launching.sessions import FAST, _cores, _python
 from tests.builders.hand_made import BEGIN_MS, small_store
+from commitlog.spark.launching.sessions import FAST, _cores
+from commitlog.spark.launching.worker_python import worker_python
 from tests.namespaces import on_a_host_called
 from tests.waiting import wait_until
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
+SPARK = Path(pyspark.__path__[0])
 
 
 def python(code: str, *arguments: str, program: str | Path = sys.executable, **environment: str) -> str:
@@ -147,7 +150,7 @@ print(spark.conf.get("spark.sql.shuffle.partitions"), spark.sparkContext.appName
 spark.stop()
 """
     keys = [*FAST, "spark.sql.shuffle.partitions=1"]
-    said = python_noisy(code, str(store.path), *keys, PYSPARK_PYTHON=_python())
+    said = python_noisy(code, str(store.path), *keys, PYSPARK_PYTHON=worker_python(SPARK, same_machine=True))
     assert said.splitlines() == ["1 [] 40", "200 own"]
 
 
@@ -189,6 +192,38 @@ print(frame.count(), os.environ["JAVA_HOME"], os.environ["PYSPARK_PYTHON"], sock
     assert (count, java, had_sockets) == ("20", runtime, "True")
     assert Path(script).read_text().endswith(f"exec '{home}/bin/python' \"$@\"\n")
     wait_until(lambda: not list(shm_root.iterdir()), "no socket is left")
+
+
+def worker_modules(command: str, *path: str) -> list[str]:
+    """Where a worker finds PySpark and py4j, and the PYTHONPATH that it has left of `path`."""
+    code = "import os, py4j, pyspark; print(pyspark.__file__, py4j.__file__, os.environ['PYTHONPATH'], sep='; ')"
+    return python(code, program=command, PYTHONPATH=os.pathsep.join(path)).split("; ")
+
+
+def test_workers_import_the_installed_pyspark(tmp_path: Path) -> None:
+    """Spark's archives have no bytecode and are left out of the path. The user's own are kept."""
+    archives = [f"{SPARK}/python/lib/{name}" for name in ("pyspark.zip", "py4j-0.10.9.9-src.zip")]
+    own = str(tmp_path / "my own.zip")
+    command = worker_python(SPARK, same_machine=True)
+    found, py4j, path = worker_modules(command, *archives, f"{SPARK}/jars/spark-core.jar", own, str(ROOT))
+    assert (found, path) == (pyspark.__file__, f"{own}:{ROOT}")
+    assert py4j.endswith("/site-packages/py4j/__init__.py")
+
+
+def test_workers_import_sparks_archive_where_it_may_differ(tmp_path: Path) -> None:
+    """That is the case on other machines, and for a Spark that is not the installed one."""
+    assert worker_python(SPARK, same_machine=False) == sys.executable
+    (tmp_path / "python" / "lib").mkdir(parents=True)
+    assert worker_python(tmp_path, same_machine=True) == sys.executable
+
+
+def test_tasks_import_the_installed_pyspark(spark: SparkSession) -> None:
+    def where(_: int) -> str:
+        import pyspark
+
+        return pyspark.__file__
+
+    assert spark.sparkContext.parallelize([0], 1).map(where).collect() == [pyspark.__file__]
 
 
 def test_cores() -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import hashlib
 import os
 import re
-import shlex
-import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.spark.launching import session_zone
 from commitlog.spark.launching.class_data import sharing_options
-from commitlog.spark.launching.java import Java, cache_directory, find_java, write_script
+from commitlog.spark.launching.java import Java, cache_directory, find_java
+from commitlog.spark.launching.worker_python import worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,9 +54,11 @@ def session(
         running = SparkSession.builder.getOrCreate()
         _warn_of_missing(running, settings)
         return running
+    # At its first call of Java, PySpark imports pandas for a look, and warns of pandas 3.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning, r"pyspark\.testing\.")
     java = find_java()
     if "PYSPARK_PYTHON" not in os.environ:
-        os.environ["PYSPARK_PYTHON"] = _python()
+        os.environ["PYSPARK_PYTHON"] = worker_python(_spark_home(), same_machine=master.startswith("local"))
     settings |= _quiet(master)
     for key, value in (config or {}).items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -74,20 +74,6 @@ def session(
     return made
 
 
-def _python() -> str:
-    """The path of this Python, or of a script in the cache that starts it.
-
-    Spark asks a shell whether the command exists, and does not quote it. A path with a space would
-    not be found, so the script is used then.
-    """
-    quoted = shlex.quote(sys.executable)
-    if quoted == sys.executable:
-        return sys.executable
-    script = cache_directory() / f"python-{hashlib.sha256(quoted.encode()).hexdigest()[:16]}"
-    write_script(script, f'#!/bin/sh\nexec {quoted} "$@"\n')
-    return str(script)
-
-
 def _remove_socket_at_exit(session: SparkSession) -> None:
     """Removes the socket of PySpark's accumulators when this process ends.
 
@@ -98,11 +84,15 @@ def _remove_socket_at_exit(session: SparkSession) -> None:
         atexit.register(Path(address).unlink, missing_ok=True)
 
 
-def _class_data(java: Java, settings: Mapping[str, str]) -> str:
+def _spark_home() -> Path:
     from pyspark.find_spark_home import _find_spark_home as find_spark_home
 
+    return Path(find_spark_home())
+
+
+def _class_data(java: Java, settings: Mapping[str, str]) -> str:
     given = " ".join([settings[_JAVA_OPTIONS], *(os.environ.get(name, "") for name in _JAVA_VARIABLES)])
-    return sharing_options(cache_directory(), java.runtime, Path(find_spark_home()), given)
+    return sharing_options(cache_directory(), java.runtime, _spark_home(), given)
 
 
 @contextmanager
