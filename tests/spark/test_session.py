@@ -12,6 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+import warnings
 from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
@@ -25,9 +26,9 @@ import pytest
 import commitlog
 import commitlog.spark
 from commitlog.spark.launching.java import find_java
-from tests.builders.hand_made import BEGIN_MS, small_store
-from commitlog.spark.launching.sessions import FAST, _cores
+from commitlog.spark.launching.sessions import CHECKPOINTS, FAST, _cores
 from commitlog.spark.launching.worker_python import worker_python
+from tests.builders.hand_made import BEGIN_MS, small_store
 from tests.namespaces import on_a_host_called
 from tests.waiting import wait_until
 
@@ -120,8 +121,43 @@ except Exception as error:
 def test_a_running_session_is_used_as_it_is(spark: SparkSession) -> None:
     for key, value in FAST.items():
         assert spark.conf.get(key) == value
-    with pytest.warns(UserWarning, match=r"running already .* spark\.sql\.shuffle\.partitions=7"):
-        assert commitlog.spark.session("another", master="local[7]") is spark
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert commitlog.spark.session("another", "local[2]", {"spark.ui.enabled": False}) is spark
+    with pytest.warns(
+        UserWarning, match=r"running already .* without spark\.ui\.enabled=true, spark\.master=local\[7\]$"
+    ):
+        assert commitlog.spark.session("another", "local[7]", {"spark.ui.enabled": True}) is spark
+
+
+@pytest.mark.usefixtures("quick_java")
+def test_under_spark_submit(tmp_path: Path) -> None:
+    """What `spark-submit` is told wins over our defaults, and what `session` is told over both.
+
+    Without a name, Spark takes that of the program.
+    """
+    program = tmp_path / "job.py"
+    program.write_text(f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+import commitlog.spark
+spark = commitlog.spark.session(config={{"spark.sql.session.timeZone": "UTC"}})
+names = ["shuffle.partitions", "streaming.checkpointFileManagerClass", "session.timeZone"]
+print(spark.sparkContext.master, spark.sparkContext.appName, *(spark.conf.get(f"spark.sql.{{name}}") for name in names))
+print(spark.read.format("commitlog").option("subscribe", "orders").load(sys.argv[1]).count())
+spark.stop()
+""")
+    confs = ["spark.sql.shuffle.partitions=3", "spark.ui.enabled=false", "spark.sql.session.timeZone=CET"]
+    settings = ["--master", "local[1]", *(f"--conf={conf}" for conf in confs)]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [SPARK / "bin" / "spark-submit", *settings, program, small_store(tmp_path / "store", rows=20).path],
+        env=os.environ | {"JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": sys.executable, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.stdout.splitlines() == [f"local[1] job.py 3 {CHECKPOINTS} UTC", "40"], done.stderr
 
 
 @pytest.mark.usefixtures("quick_java")
@@ -160,8 +196,8 @@ def test_a_session_is_quiet_and_leaves_the_environment_alone(
 ) -> None:
     """Nobody stops the session, and its Python's path has a space.
 
-    Spark's own look for Python does not find it there. The path of a socket must be short. A time
-    without a zone is in the session's.
+    Spark's own look for Python does not find it there. The path of a socket must be short. A file
+    of defaults says what the call does not say. A time without a zone is in the session's.
     """
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)  # the session of this worker has set it
     store = small_store(tmp_path / "store", rows=20)
@@ -171,12 +207,14 @@ def test_a_session_is_quiet_and_leaves_the_environment_alone(
 import os, sys, commitlog.spark
 config = {"spark.ui.enabled": False, "spark.python.unix.domain.socket.dir": sys.argv[2]}
 config["spark.sql.session.timeZone"] = "Asia/Tokyo"
-spark = commitlog.spark.session("quiet", "local[1]", config)
+spark = commitlog.spark.session("quiet", config=config)
 options = {"subscribe": "orders", "startingOffsets": sys.argv[3]}
 frame = spark.read.format("commitlog").options(**options).load(sys.argv[1])
 sockets = len(os.listdir(sys.argv[2]))
 print(frame.count(), os.environ["JAVA_HOME"], os.environ["PYSPARK_PYTHON"], sockets > 0, sep="; ")
+print(spark.sparkContext.master, spark.sparkContext.appName, spark.conf.get("spark.sql.shuffle.partitions"))
 """
+    (tmp_path / "spark-defaults.conf").write_text("spark.master local[1]\nspark.app.name loud\n")
     runtime = str(find_java().runtime)
     tenth = datetime.fromtimestamp(BEGIN_MS / 1000 + 20, ZoneInfo("Asia/Tokyo"))
     said = python(
@@ -186,9 +224,12 @@ print(frame.count(), os.environ["JAVA_HOME"], os.environ["PYSPARK_PYTHON"], sock
         tenth.strftime("%Y-%m-%dT%H:%M:%S"),
         program=home / "bin" / "python",
         JAVA_HOME=runtime,
+        SPARK_CONF_DIR=str(tmp_path),
         PYTHONPATH=f"{ROOT}{os.pathsep}{sysconfig.get_path('purelib')}",
     )
-    count, java, script, had_sockets = said.split("; ")
+    first, second = said.splitlines()
+    assert second == "local[1] quiet 1"
+    count, java, script, had_sockets = first.split("; ")
     assert (count, java, had_sockets) == ("20", runtime, "True")
     assert Path(script).read_text().endswith(f"exec '{home}/bin/python' \"$@\"\n")
     wait_until(lambda: not list(shm_root.iterdir()), "no socket is left")

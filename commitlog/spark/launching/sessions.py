@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.spark.launching import session_zone
 from commitlog.spark.launching.class_data import sharing_options
-from commitlog.spark.launching.java import Java, cache_directory, find_java
+from commitlog.spark.launching.java import cache_directory, find_java
+from commitlog.spark.launching.memory import driver_memory, memory_limit
+from commitlog.spark.launching.outside_settings import DRIVER_MEMORY, JAVA_OPTIONS, MASTER, NAME, outside_settings
 from commitlog.spark.launching.worker_python import worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-_JAVA_VARIABLES = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+_WORKER_PYTHON = "spark.pyspark.python"
+_SUBMIT_OPTIONS = "SPARK_SUBMIT_OPTS"
+_JAVA_VARIABLES = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", _SUBMIT_OPTIONS)
 
 FAST = {
     "spark.python.unix.domain.socket.enabled": "true",
@@ -32,14 +35,20 @@ FAST = {
 
 
 def session(
-    app_name: str = "commitlog", master: str = "local[*]", config: Mapping[str, Any] | None = None
+    app_name: str | None = None, master: str | None = None, config: Mapping[str, Any] | None = None
 ) -> SparkSession:
     """A SparkSession with the settings that make micro-batches quick and the terminal quiet.
 
-    `config` is added, and wins over these settings. If a session is already running, it is returned
-    as it is, with one warning that names what it lacks. If PYSPARK_PYTHON is not set, it is set in
-    this process's environment. A local session and its web page listen on this machine only;
-    SPARK_LOCAL_IP names another address. Raises JavaNotFound.
+    What is given here wins. After it come the settings that were made outside the program: by
+    arguments of `spark-submit`, in PYSPARK_SUBMIT_ARGS, in `spark-defaults.conf`. What nobody has
+    set gets a good default: the name `commitlog`, the master `local[*]`, and those of `defaults`.
+    With Spark Connect (SPARK_REMOTE) there are no such defaults, because the server has its own
+    settings.
+
+    If a session is already running, it is returned as it is, with one warning that names what it
+    lacks. If PYSPARK_PYTHON is not set, it is set in this process's environment. A local session
+    and its web page listen on this machine only; SPARK_LOCAL_IP names another address. Raises
+    JavaNotFound.
 
     The first session of a Java and a Spark leaves an archive of classes in the user's cache. With
     it, later sessions start more quickly (class_data.py). Java's incubator module, which only MLlib
@@ -49,29 +58,91 @@ def session(
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    settings = _settings(master)
+    wanted = _wanted(app_name, master, config)
     if SparkContext._active_spark_context is not None:
         running = SparkSession.builder.getOrCreate()
-        _warn_of_missing(running, settings)
+        _warn_of_missing(running, wanted)
         return running
     # At its first call of Java, PySpark imports pandas for a look, and warns of pandas 3.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning, r"pyspark\.testing\.")
-    java = find_java()
+    given = _outside() | wanted
+    builder = SparkSession.builder.config(map={**wanted})
+    if _is_connect(given):
+        return builder.getOrCreate()
+    chosen = given.get(MASTER, "local[*]")
+    for key, value in defaults(chosen).items():
+        if key not in given:
+            builder = builder.config(key, value)
     if "PYSPARK_PYTHON" not in os.environ:
-        os.environ["PYSPARK_PYTHON"] = worker_python(_spark_home(), same_machine=master.startswith("local"))
-    settings |= _quiet(master)
-    for key, value in (config or {}).items():
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        settings[key] = f"{settings[key]} {text}" if key.endswith("extraJavaOptions") and key in settings else text
-    settings[_JAVA_OPTIONS] += f" {_class_data(java, settings)}"
-    builder = SparkSession.builder.appName(app_name).master(master)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    zone = {session_zone.VARIABLE: settings[session_zone.SETTING]} if session_zone.SETTING in settings else {}
-    with _environment(JAVA_HOME=str(java.home), **_address(master), **zone):
+        os.environ["PYSPARK_PYTHON"] = given.get(_WORKER_PYTHON) or worker_python(
+            _spark_home(), same_machine=chosen.startswith("local")
+        )
+    zone = {session_zone.VARIABLE: given[session_zone.SETTING]} if session_zone.SETTING in given else {}
+    with _environment(**({} if _java_runs() else _launch_variables(chosen, given) | zone)):
         made = builder.getOrCreate()
     _remove_socket_at_exit(made)
     return made
+
+
+def defaults(master: str) -> dict[str, str]:
+    """The settings of a session with this master that nobody else has set."""
+    return {MASTER: master, NAME: "commitlog"} | _fast(master) | _quiet(master)
+
+
+def _wanted(app_name: str | None, master: str | None, config: Mapping[str, Any] | None) -> dict[str, str]:
+    """The settings that the caller gives, as Spark writes them."""
+    wanted = {
+        key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in (config or {}).items()
+    }
+    named = {NAME: app_name, MASTER: master}
+    return wanted | {key: value for key, value in named.items() if value is not None}
+
+
+def _java_runs() -> bool:
+    """Whether `spark-submit` or `pyspark` has started Java, and then this program."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _outside() -> dict[str, str]:
+    """The settings that were made outside the program."""
+    if not _java_runs():
+        return outside_settings(_spark_home())
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
+
+
+def _is_connect(given: Mapping[str, str]) -> bool:
+    """Whether the session is one of Spark Connect."""
+    mode = given.get("spark.api.mode") or os.environ.get("SPARK_API_MODE", "")
+    is_remote = any(name in os.environ for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"))
+    return is_remote or "spark.remote" in given or mode.lower() == "connect"
+
+
+def _launch_variables(master: str, given: Mapping[str, str]) -> dict[str, str]:
+    """The environment that Java is started in.
+
+    Its options come before those that users set as `spark.driver.extraJavaOptions`, and the later
+    one wins. A query that is stopped inside foreachBatch needs the larger stacks: Spark matches a
+    regular expression against its long description.
+    """
+    java = find_java()
+    user_options = os.environ.get(_SUBMIT_OPTIONS, "")
+    said = " ".join([given.get(JAVA_OPTIONS, ""), *(os.environ.get(name, "") for name in _JAVA_VARIABLES)])
+    shared = sharing_options(cache_directory(), java.runtime, _spark_home(), said)
+    options = f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()} -Xss8m {shared} {user_options}"
+    variables = {"JAVA_HOME": str(java.home), _SUBMIT_OPTIONS: options.strip()} | _address(master)
+    memory = driver_memory(memory_limit())
+    if memory is not None and DRIVER_MEMORY not in given:
+        variables["SPARK_DRIVER_MEMORY"] = memory
+    return variables
+
+
+def _spark_home() -> Path:
+    from pyspark.find_spark_home import _find_spark_home as find_spark_home
+
+    return Path(find_spark_home())
 
 
 def _remove_socket_at_exit(session: SparkSession) -> None:
@@ -82,17 +153,6 @@ def _remove_socket_at_exit(session: SparkSession) -> None:
     address = getattr(getattr(session.sparkContext, "_accumulatorServer", None), "server_address", None)
     if isinstance(address, str):
         atexit.register(Path(address).unlink, missing_ok=True)
-
-
-def _spark_home() -> Path:
-    from pyspark.find_spark_home import _find_spark_home as find_spark_home
-
-    return Path(find_spark_home())
-
-
-def _class_data(java: Java, settings: Mapping[str, str]) -> str:
-    given = " ".join([settings[_JAVA_OPTIONS], *(os.environ.get(name, "") for name in _JAVA_VARIABLES)])
-    return sharing_options(cache_directory(), java.runtime, _spark_home(), given)
 
 
 @contextmanager
@@ -114,7 +174,7 @@ def _environment(**variables: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _settings(master: str) -> dict[str, str]:
+def _fast(master: str) -> dict[str, str]:
     """The settings that make it fast. Sessions that users make themselves could have them too."""
     cores = _cores(master)
     return FAST | ({"spark.sql.shuffle.partitions": str(cores)} if cores else {})
@@ -146,10 +206,8 @@ def _is_local(master: str) -> bool:
 
 def _quiet(master: str) -> dict[str, str]:
     """The settings that keep needless lines out of the terminal."""
-    logging = f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"
     quiet = {
         "spark.ui.showConsoleProgress": "false",
-        _JAVA_OPTIONS: logging,
         "spark.python.daemon.module": "commitlog.spark.launching.daemon",
     }
     if _is_local(master):
@@ -159,10 +217,11 @@ def _quiet(master: str) -> dict[str, str]:
     return quiet
 
 
-def _warn_of_missing(running: SparkSession, settings: Mapping[str, str]) -> None:
-    missing = [f"{key}={value}" for key, value in settings.items() if running.conf.get(key, None) != value]
-    if missing:
-        warnings.warn(
-            f"a SparkSession is running already and is used as it is; without {', '.join(missing)} it is slower",
-            stacklevel=3,
-        )
+def _warn_of_missing(running: SparkSession, wanted: Mapping[str, str]) -> None:
+    """Warns where the running session lacks what the caller gives, or what makes it fast."""
+    context = running.sparkContext
+    lacking = {key: value for key, value in wanted.items() if key != NAME and running.conf.get(key, None) != value}
+    lacking |= {key: value for key, value in _fast(str(context.master)).items() if not context.getConf().contains(key)}
+    if lacking:
+        text = ", ".join(f"{key}={value}" for key, value in lacking.items())
+        warnings.warn(f"a SparkSession is running already and is used as it is, without {text}", stacklevel=3)
