@@ -88,7 +88,7 @@ class Job:
         self._query_said: set[str] = set()
         self._meter: Meter | None = None
         self._resources = Resources()
-        self._looked_at = self._used_at = -math.inf
+        self._began = self._looked_at = self._used_at = -math.inf
         self._running = False  # from the first message on
         self._sending = False
 
@@ -105,15 +105,17 @@ class Job:
         places = Places(self.settings)
         try:
             places.make()
-            existed = (self.settings.store / "store.json").exists()
+            query = self._start_spark()
             self._show("opening the store")
             try:
                 store = Store.open(self.settings.store, self.settings.config)
             except BaseException:
+                query.end(0)
+                self.settings.spark_log.unlink()
                 places.undo()
                 raise
             self.segment_bytes = store.segment_bytes
-            self._with_store(store, existed)
+            self._with_store(store)
             if not self._running:
                 self._give_up(places)
         finally:
@@ -132,7 +134,7 @@ class Job:
         places.discard()
         raise IngestError(self.errors[0] if self.errors else "stopped before the first message; nothing was kept")
 
-    def _with_store(self, store: Store, existed: bool) -> None:
+    def _with_store(self, store: Store) -> None:
         view = StoreView(self.settings.store)
         try:
             if view.control is None:
@@ -141,7 +143,7 @@ class Job:
                 )
             self._meter = Meter(view.control)
             self._resources.pool = view.control.region.path.parent
-            self._pipeline(existed)
+            self._pipeline()
         finally:
             self._end_children()
             self._meter = None
@@ -152,14 +154,16 @@ class Job:
                 self.history.event(f"the store kept {kept}")
             self._show("stopped")
 
-    def _pipeline(self, existed: bool) -> None:
-        began = time.monotonic()
-        self._start_children(existed)
+    def _pipeline(self) -> None:
+        self._start_producers()
+        query = self._query
+        assert query is not None
+        query.link.send({"do": "read"})
         ready = self._wait_for(lambda: self._all_ready() or self._stopped_early(), START_LIMIT_SECONDS)
         if not ready:
             self._failed.add("Spark")
             self.errors.append(f"not ready within {START_LIMIT_SECONDS:.0f} s; see {self.settings.spark_log}")
-        self.start_seconds = time.monotonic() - began
+        self.start_seconds = time.monotonic() - self._began
         if ready and self._all_ready() and not self._stopped_early():
             self._send_messages()
         self._drain()
@@ -225,17 +229,27 @@ class Job:
 
     # ---- processes ------------------------------------------------------------------------------
 
-    def _start_children(self, existed: bool) -> None:
+    def _common(self) -> Message:
+        """What all processes are told."""
+        return {"run": self.settings.run, "topic": self.settings.topic, "store": str(self.settings.store)}
+
+    def _start_spark(self) -> Child:
+        """Starts the Spark process. Java takes long to start, so the store is opened meanwhile."""
         settings = self.settings
-        common: Message = {"run": settings.run, "topic": settings.topic, "store": str(settings.store)}
-        self.phase = "starting Spark"
+        self._began = time.monotonic()
+        existed = (settings.store / "store.json").exists()
+        said = self._common() | {
+            "out": str(settings.out),
+            "live": settings.live,
+            "starting_offsets": "latest" if existed else "earliest",
+        }
         with open(settings.spark_log, "wb") as log:
-            said = common | {
-                "out": str(settings.out),
-                "live": settings.live,
-                "starting_offsets": "latest" if existed else "earliest",
-            }
             self._query = Child("Spark", "commitlog.ingest.query", said, output=log)
+        return self._query
+
+    def _start_producers(self) -> None:
+        settings = self.settings
+        self.phase = "starting Spark"
         with open(settings.out / "producers.log", "wb") as log:
             for number in range(settings.producers):
                 own = {"producer": number, "producers": settings.producers, "rate": settings.rate}
@@ -244,7 +258,7 @@ class Job:
                 child = Child(
                     f"producer {number}",
                     f"commitlog.ingest.{module}",
-                    common | own | {"inputs": inputs, "follow": settings.follow},
+                    self._common() | own | {"inputs": inputs, "follow": settings.follow},
                     output=log,
                     stdin=0 if STDIN in inputs else None,
                 )
@@ -296,7 +310,7 @@ class Job:
             self.phase = message["text"] if not self._running else self.phase
         else:
             self._query_said.add(message["event"])
-            if message["event"] == "looked":  # before that, in an old store, the query would miss messages
+            if message["event"] == "cold":  # it has looked before: in an old store it would miss messages
                 self.producers[0].child.link.send({"do": "warm up"})
 
     def _receive_from_producer(self, producer: ProducerState, message: Message) -> None:

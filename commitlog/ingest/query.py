@@ -7,6 +7,7 @@ job what it must know.
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
 import time
@@ -16,20 +17,23 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.errors import CommitLogError, IngestError
 from commitlog.ingest.link import Link, Message
-from commitlog.ingest.sending import WARM_UP
+from commitlog.ingest.sending import WARM_UP, WARM_UP_MESSAGES
 from commitlog.ingest.settings import CHECKPOINT, SPARK_LOG
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from commitlog.ingest.livetable import LiveTable
+
+WARM_UP_DIRECTORY = "_warm-up"
 BATCH_ROWS_MAX = 200_000
 """Bounds the memory of a batch when Spark is behind."""
 SAMPLE = (
     "kind string, name string, pid int, cpu_percent double, memory_bytes bigint, in_bytes_per_second bigint, "
     "out_bytes_per_second bigint, sampled_at double"
 )
-_WARM_UP_SECONDS = 60.0
+WARM_UP_ROUNDS = 3
 _SETTLED_SECONDS = 1.5
 _SPARK = {
     "spark.ui.enabled": "false",
@@ -50,7 +54,8 @@ def parsed(messages: DataFrame, settings: Message) -> DataFrame:
     from pyspark.sql import functions as f
 
     properties = f.col("properties")
-    ours = messages.where(properties["run"] == settings["run"])
+    run = settings["run"]
+    ours = messages.where(properties["run"].isin(run, f"{run}.{WARM_UP}"))
     place = [
         properties["run"].alias("run"),
         properties["producer"].cast("int").alias("producer"),
@@ -82,6 +87,8 @@ class QueryProcess:
         self.out = Path(settings["out"])
         self.ends: dict[int, int] = {}
         self.rows = 0
+        self._warm_rows = 0
+        self._is_warm = False
         self._changed = threading.Event()
 
     def run(self) -> None:
@@ -91,6 +98,8 @@ class QueryProcess:
         """
         spark = self._start_spark()
         try:
+            if not self._wait_for_store():
+                return
             query = self._start_query(spark)
             self._wait_until_idle(query)
             self._warm_up(query)
@@ -108,11 +117,16 @@ class QueryProcess:
 
         return commitlog.spark.session("commitlog ingest", config=_SPARK)
 
+    def _wait_for_store(self) -> bool:
+        """Waits until the job has opened the store. False when the job ends the run before it."""
+        while not self.link.closed:
+            for message in self.link.receive(None):
+                return bool(message["do"] == "read")
+        return False
+
     def _start_query(self, spark: SparkSession) -> StreamingQuery:
         self.link.send({"event": "phase", "text": "starting the streaming query"})
-        from commitlog.ingest.livetable import LiveTable
-
-        self.table = LiveTable(machine=self.settings["live"])
+        self.table = self._new_table()
         topic = self.settings["topic"]
         messages = (
             spark.readStream.format("commitlog")
@@ -132,18 +146,26 @@ class QueryProcess:
         )
 
     def _warm_up(self, query: StreamingQuery) -> None:
-        """Asks for one message that no table will have, and waits until the query has read it.
+        """Asks for messages that no table will have, in rounds, until the query has written them.
 
-        The first batch of a session takes some seconds (classes, generated code, Python's workers).
-        Here they delay the start, and not the first messages.
+        The first batches of a session take some seconds (classes, generated code, Python's workers,
+        the writer of Parquet). Here they delay the start, and not the first messages.
         """
-        self.link.send({"event": "looked"})
         self.link.send({"event": "phase", "text": "warming up Spark"})
-        deadline = time.monotonic() + _WARM_UP_SECONDS
-        while self._is_running(query) and not self.link.closed and time.monotonic() < deadline:
-            if any(progress.numInputRows for progress in query.recentProgress):
-                return
-            time.sleep(0.05)
+        for done in range(WARM_UP_ROUNDS):
+            self.link.send({"event": "cold"})
+            while self._warm_rows < (done + 1) * WARM_UP_MESSAGES:
+                if not self._is_running(query) or self.link.closed:
+                    return
+                self._wait_for_batch()
+        self._is_warm = True
+        shutil.rmtree(self.out / WARM_UP_DIRECTORY)
+        self.table = self._new_table()
+
+    def _new_table(self) -> LiveTable:
+        from commitlog.ingest.livetable import LiveTable
+
+        return LiveTable(machine=self.settings["live"])
 
     def _write_batch(self, rows: DataFrame, batch: int) -> None:
         """Writes one batch, in a thread of py4j.
@@ -151,10 +173,14 @@ class QueryProcess:
         It overwrites: a batch that is run again replaces itself.
         """
         began = time.monotonic()
-        directory = self.out / f"batch={batch}"
+        directory = self.out / (f"batch={batch}" if self._is_warm else WARM_UP_DIRECTORY)
         rows.write.mode("overwrite").parquet(str(directory))
         finished_ms = time.time() * 1000
         facts = self.table.add(directory, finished_ms)
+        if not self._is_warm:
+            self._warm_rows += facts.rows
+            self._changed.set()
+            return
         self.rows += facts.rows
         for lane, end in facts.ends.items():
             self.ends[lane] = max(self.ends.get(lane, 0), end)
@@ -177,7 +203,7 @@ class QueryProcess:
     def _wait_until_idle(self, query: StreamingQuery) -> None:
         """Waits until the query has looked at the store once: from then on it misses nothing."""
         while self._is_running(query) and not self.link.closed:
-            if query.status["message"].startswith("Waiting") or self.ends:
+            if query.status["message"].startswith("Waiting"):
                 return
             time.sleep(0.05)
 
@@ -212,8 +238,12 @@ class QueryProcess:
                     self._wait_until_settled(query)
                 self.link.send({"event": "drained"})
                 wanted = None
-            self._changed.wait(0.05)
-            self._changed.clear()
+            self._wait_for_batch()
+
+    def _wait_for_batch(self) -> None:
+        """Waits for the end of a batch, but not longer than it may take to notice a failure."""
+        self._changed.wait(0.05)
+        self._changed.clear()
 
     def _wait_until_settled(self, query: StreamingQuery) -> None:
         """Waits until no more messages come.

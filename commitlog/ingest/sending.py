@@ -13,6 +13,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import cycle, islice
 from typing import Any, NamedTuple, Protocol
 
 from commitlog.clock import LONG_AGO_NS
@@ -28,6 +29,9 @@ from commitlog.errors import (
 from commitlog.ingest.link import Link, Message
 
 WARM_UP = "warm-up"
+"""Ends the topic and the run of messages that are sent before the clock starts."""
+WARM_UP_MESSAGES = 500
+"""As many as a micro-batch of a run with the default rate has."""
 NOTE_SECONDS = 0.2
 TURN_SECONDS = 0.002
 """The longest sleep of a paced producer; also the resolution of its latencies."""
@@ -108,10 +112,15 @@ class Sender:
             if not items or (self.rate and due < TURN_MESSAGES):
                 self._pause(bool(items))
 
-    def warm_up(self) -> None:
-        """Sends one message to a topic of its own: the query reads it before the clock starts."""
-        own = {**self.identity, "run": WARM_UP, "sequence": "0", "source": WARM_UP}
-        self.producer.send(f"{self.topic}.{WARM_UP}", b"{}", headers=own)
+    def warm_up(self, source: Source) -> None:
+        """Sends messages as the source has them to a topic of their own.
+
+        The query reads them before the clock starts. They stay in the source.
+        """
+        items = source.take(WARM_UP_MESSAGES) or [Item(None, b"{}", {"source": WARM_UP})]
+        for number, (key, value, headers) in enumerate(islice(cycle(items), WARM_UP_MESSAGES)):
+            own = {**headers, **self.identity, "run": f"{self.identity['run']}.{WARM_UP}", "sequence": str(number)}
+            self.producer.send(f"{self.topic}.{WARM_UP}", value, key=key, headers=own)
 
     def finish(self, source: Source) -> None:
         """Waits until everything is flushed, and gives the lane back."""
@@ -202,12 +211,12 @@ class Sender:
         self._flushed_us = []
 
 
-def _wait_for_start(link: Link, sender: Sender) -> bool:
+def _wait_for_start(link: Link, sender: Sender, source: Source) -> bool:
     """Waits for the job's start; False when the job ends the run before it."""
     while not link.closed:
         for message in link.receive(None):
             if message["do"] == "warm up":
-                sender.warm_up()
+                sender.warm_up(source)
             else:
                 return bool(message["do"] == "go")
     return False
@@ -225,7 +234,7 @@ def run_producer(link: Link, make_sender: Callable[[], Sender], make_source: Cal
         sender = make_sender()
         source = make_source()
         link.send({"event": "ready", "lane": sender.producer.lane})
-        if _wait_for_start(link, sender):
+        if _wait_for_start(link, sender, source):
             try:
                 sender.run(source)
             finally:

@@ -92,6 +92,7 @@ def test_a_short_run_through_the_death_of_the_committer(tmp_path: Path) -> None:
     }
     assert {"process", "cpu", "memory"} <= {row["kind"] for row in table}
     assert {row["run"] for row in table} == {report["settings"]["run"]}
+    assert not list((tmp_path / "run/out").glob("*warm-up*"))
     with running(tmp_path) as again:
         assert again.wait(60) == 1
     assert "holds another run" in said(tmp_path)
@@ -176,6 +177,7 @@ def test_a_java_that_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [
         (["--input", "missing"], "missing: No such file"),
         (["--store", "file"], "is a file"),
+        (["--store", "anybodys"], "may be written to by others"),
         (["--out", "file/out"], "Not a directory"),
         (["--config", "missing.toml"], "missing.toml: can't be read"),
     ],
@@ -183,9 +185,11 @@ def test_a_java_that_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_refusals_leave_nothing_behind(tmp_path: Path, options: list[str], error: str) -> None:
     """One line, exit code 1, no directory and no pool."""
     (tmp_path / "file").write_text("")
+    (tmp_path / "anybodys").mkdir()
+    (tmp_path / "anybodys").chmod(0o777)
     with running(tmp_path, *options) as process:
         assert process.wait(60) == 1
     lines = [line for line in said(tmp_path).splitlines() if line.startswith("commitlog: ")]
     assert len(lines) == 1
     assert error in lines[0]
-    assert sorted(os.listdir(tmp_path)) == ["file", "said"]
+    assert sorted(os.listdir(tmp_path)) == ["anybodys", "file", "said"]
