@@ -124,6 +124,20 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path / "a checkout")
 
 
+def test_an_archive_of_classes_that_fails(checkout: Checkout) -> None:
+    """It is made once Java is found. If that fails, there is one line, and the setup is done."""
+    package = checkout.path / "commitlog" / "spark" / "launching"
+    package.mkdir(parents=True)
+    (package / "java.py").write_text(
+        "from types import SimpleNamespace\n\ndef find_java():\n    return SimpleNamespace(home='there')\n"
+    )
+    (package / "first_session.py").write_text("raise SystemExit('no room')\n")
+    code, said = checkout.setup()
+    assert code == 0, said
+    assert "setup: Java for Spark: there\n" in said
+    assert said.endswith("setup: Spark starts without an archive of classes: no room\nsetup: done\n")
+
+
 def test_life_of_an_environment(checkout: Checkout) -> None:
     """Made; found done at once; brought up to date; left alone by an update whose hash is wrong."""
     code, said = checkout.setup()

@@ -4,10 +4,10 @@ A third of the time that a session takes to start goes into loading and checking
 archive of them, on two cores, the first rows of `spark.range` are there after 5.7 s instead of 9.7,
 and the session itself after 3.9 s instead of 6.8. The JVM can write the classes that it has loaded
 to an archive when it ends (`-XX:ArchiveClassesAtExit`, Java 13 or newer), and map that archive the
-next time. One archive for each Java and Spark is kept in the user's cache. It has 150 MB and is
-made when the first session ends, in the background, in 10 to 20 s. A session never depends on it: a
-JVM ignores an archive that does not fit, and if anything goes wrong here, the session starts as it
-does without one.
+next time. One archive for each Java and Spark is kept in the user's cache. It has 170 MB. It is
+made when the first session ends, in the background, in 10 to 20 s, or before that by
+first_session.py. A session never depends on it: a JVM ignores an archive that does not fit, and if
+anything goes wrong here, the session starts as it does without one.
 
 The session that makes an archive writes it as a *draft*. The header is written last, so a draft
 that begins with the magic number is whole. The next session gives it its final name. Drafts of an

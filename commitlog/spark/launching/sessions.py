@@ -75,7 +75,7 @@ def session(
             builder = builder.config(key, value)
     if "PYSPARK_PYTHON" not in os.environ:
         os.environ["PYSPARK_PYTHON"] = given.get(_WORKER_PYTHON) or worker_python(
-            _spark_home(), same_machine=chosen.startswith("local")
+            spark_home(), same_machine=chosen.startswith("local")
         )
     zone = {session_zone.VARIABLE: given[session_zone.SETTING]} if session_zone.SETTING in given else {}
     with _environment(**({} if _java_runs() else _launch_variables(chosen, given) | zone)):
@@ -106,7 +106,7 @@ def _java_runs() -> bool:
 def _outside() -> dict[str, str]:
     """The settings that were made outside the program."""
     if not _java_runs():
-        return outside_settings(_spark_home())
+        return outside_settings(spark_home())
     from pyspark import SparkConf, SparkContext
 
     SparkContext._ensure_initialized()
@@ -130,7 +130,7 @@ def _launch_variables(master: str, given: Mapping[str, str]) -> dict[str, str]:
     java = find_java()
     user_options = os.environ.get(_SUBMIT_OPTIONS, "")
     said = " ".join([given.get(JAVA_OPTIONS, ""), *(os.environ.get(name, "") for name in _JAVA_VARIABLES)])
-    shared = sharing_options(cache_directory(), java.runtime, _spark_home(), said)
+    shared = sharing_options(cache_directory(), java.runtime, spark_home(), said)
     options = f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()} -Xss8m {shared} {user_options}"
     variables = {"JAVA_HOME": str(java.home), _SUBMIT_OPTIONS: options.strip()} | _address(master)
     memory = driver_memory(memory_limit())
@@ -139,10 +139,11 @@ def _launch_variables(master: str, given: Mapping[str, str]) -> dict[str, str]:
     return variables
 
 
-def _spark_home() -> Path:
-    from pyspark.find_spark_home import _find_spark_home as find_spark_home
+def spark_home() -> Path:
+    """The home of the Spark that a session starts."""
+    from pyspark.find_spark_home import _find_spark_home
 
-    return Path(find_spark_home())
+    return Path(_find_spark_home())
 
 
 def _remove_socket_at_exit(session: SparkSession) -> None:
