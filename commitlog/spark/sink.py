@@ -27,6 +27,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.columns.arrays import fixed
+from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import (
     IllegalProperty,
     IllegalTopic,
@@ -123,6 +124,7 @@ class _Writer:
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check_columns(schema, options)
+        StoreDirectory(options.path).load()  # says that there is no store before a task begins
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import venv
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from zoneinfo import ZoneInfo
 
 import pyspark
 import pytest
+from pyspark.errors import PySparkException
 
 import commitlog
 import commitlog.spark
@@ -265,6 +266,30 @@ def test_tasks_import_the_installed_pyspark(spark: SparkSession) -> None:
         return pyspark.__file__
 
     assert spark.sparkContext.parallelize([0], 1).map(where).collect() == [pyspark.__file__]
+
+
+def failure(action: Callable[[], object]) -> str:
+    """What Spark says of an action that fails, without its empty lines and Java's."""
+    with pytest.raises(PySparkException) as caught:
+        action()
+    return "\n".join(line for line in str(caught.value).splitlines() if line.strip())
+
+
+def test_our_errors_have_no_traceback(spark: SparkSession, tmp_path: Path) -> None:
+    """A user's own error keeps its traceback."""
+    store = small_store(tmp_path / "store", rows=20)
+    orders = spark.read.format("commitlog").option("subscribe", "orders")
+    planned = failure(lambda: orders.option("endingOffsets", "soon").load(str(store.path)))
+    assert "Traceback" not in planned
+    assert "OptionError: option endingOffsets" in planned.splitlines()[0]
+    batch_only = spark.readStream.format("commitlog").option("subscribe", "orders").option("endingOffsets", "latest")
+    query = batch_only.load(str(store.path)).writeStream.format("noop").start()
+    streamed = failure(query.awaitTermination)
+    assert "Traceback" not in streamed
+    assert "option endingOffsets: a stream has no end" in streamed
+    users = spark.sparkContext.parallelize([0], 1).map(lambda number: 1 / number)
+    with pytest.raises(Exception, match="Traceback"):
+        users.collect()
 
 
 def test_cores() -> None:

@@ -25,6 +25,7 @@ from commitlog.errors import (
     OptionError,
     PropertiesTooLarge,
     RecordError,
+    StoreNotFound,
 )
 from commitlog.record.properties import BytesKey
 from commitlog.spark.source import CommitLogDataSource
@@ -233,9 +234,9 @@ def test_what_is_refused_before_any_row(tmp_path: Path) -> None:
                 write(tmp_path / "nowhere", columns, stream=stream, **options)
     with pytest.raises(OptionError, match=r"mode overwrite: .* nothing was deleted\. Use \.mode\('append'\)"):
         write(tmp_path / "nowhere", x, overwrite=True)
-    write(
-        tmp_path / "nowhere", {"value": pa.array([], pa.string())}, checkpointLocation="c", queryName="q", stream=True
-    )
+    for stream in (False, True):
+        with pytest.raises(StoreNotFound, match="/nowhere: there is no store here"):
+            write(tmp_path / "nowhere", x, stream=stream, checkpointLocation="c", queryName="q")
 
 
 def test_a_column_named_twice(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
-"""PySpark's worker daemon with two improvements: no needless tracebacks, no pause before a task.
+"""PySpark's worker daemon with improvements: no needless tracebacks, no pause before a task.
 
 An idle session closes the connections of its spare workers. Each of these workers then fails to
 flush an answer that nobody waits for. Over a Unix-domain socket it notices that at once, and prints
 a BrokenPipe traceback. Nothing is lost by this, so here the worker just ends.
+
+One of our own errors says in its last line what is wrong, and the way out. So it leaves a worker
+without its traceback. All other errors have theirs.
 
 Over TCP, Spark sends a task in two parts. Nagle's algorithm keeps the second part back until the
 first is acknowledged, and a worker that has just answered delays its acknowledgement by 40 ms
@@ -10,19 +13,24 @@ first is acknowledged, and a worker that has just answered delays its acknowledg
 
 In our own sessions, `spark.python.daemon.module` names this module, and the workers that run tasks
 are forked from it. All other workers are forked from `pyspark.daemon`, whatever that option says,
-and so are all workers of sessions that users make themselves. In these, the modules that Spark
-imports first (those of the format, its source and its sink) call `improve_this_worker`.
+and so are all workers of sessions that users make themselves. The process of a stream's reader is
+not forked at all. In these, the modules that Spark imports first (those of the format, its source
+and its sink) call `improve_this_worker`.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 import sys
 import traceback
 from typing import Any
 
+from commitlog.errors import CommitLogError
+
 _DAEMON = "pyspark.daemon"
+_PYSPARK = "pyspark."
 
 
 class _QuietTraceback:
@@ -38,14 +46,52 @@ class _QuietTraceback:
         traceback.print_exc()
 
 
+class _ShortTraceback:
+    """Replaces the module `traceback` in the module that tells Spark of a worker's error."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(traceback, name)
+
+    @staticmethod
+    def format_exception(kind: type[BaseException], error: BaseException, frames: Any) -> list[str]:
+        """The lines of an exception; one of ours has no traceback."""
+        ours = _our_error(error)
+        return traceback.format_exception_only(ours) if ours else traceback.format_exception(kind, error, frames)
+
+    @staticmethod
+    def format_exc() -> str:
+        """The same for the exception that is handled."""
+        error = sys.exception()
+        ours = _our_error(error) if error else None
+        return "".join(traceback.format_exception_only(ours)) if ours else traceback.format_exc()
+
+
+def _our_error(error: BaseException) -> CommitLogError | None:
+    """The exception, or the one that it hides, if that is ours.
+
+    PySpark stops a stream's reader also where none could be made, and fails in that.
+    """
+    if isinstance(error, UnboundLocalError) and error.__context__ is not None:
+        error = error.__context__
+    return error if isinstance(error, CommitLogError) else None
+
+
+def shorten_errors() -> None:
+    """Lets our errors leave this process without a traceback."""
+    told_by: Any = importlib.import_module("pyspark.util")
+    if not isinstance(told_by.traceback, _ShortTraceback):
+        told_by.traceback = _ShortTraceback()
+
+
 def improve_workers(daemon: Any) -> None:
     """Improves the workers of this process. `daemon` is the module that runs them.
 
     When Spark is gone, they end without a message, in the middle of a query or between two. And
-    they acknowledge at once what Spark sends them.
+    they acknowledge at once what Spark sends them. Our errors leave them without a traceback.
     """
     if daemon.traceback is _QuietTraceback:
         return
+    shorten_errors()
     daemon.traceback = _QuietTraceback
     os.environ["PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE"] = "true"  # the failure is raised, not printed
     serve = daemon.worker
@@ -62,12 +108,14 @@ def improve_workers(daemon: Any) -> None:
 def improve_this_worker() -> None:
     """Does the same in a worker that was forked from PySpark's own daemon, from its next task on.
 
-    In any other process it does nothing.
+    In any other process of PySpark, errors get short. In processes of users nothing is done.
     """
     main = sys.modules["__main__"]
-    spec = getattr(main, "__spec__", None)
-    if spec is not None and spec.name == _DAEMON:
+    name = getattr(getattr(main, "__spec__", None), "name", "")
+    if name == _DAEMON:
         improve_workers(main)
+    elif name.startswith(_PYSPARK):
+        shorten_errors()
 
 
 if __name__ == "__main__":
