@@ -29,10 +29,11 @@ import pyarrow.json
 from commitlog.columns import arrays
 from commitlog.columns.arrays import Spans
 from commitlog.columns.arrow_columns import ROWS_MAX, Decoder
-from commitlog.columns.metadata import METADATA_COLUMNS, metadata_columns
+from commitlog.columns.metadata import metadata_columns
 from commitlog.columns.slice_reader import JsonOptions
 from commitlog.errors import MalformedValue
 from commitlog.record.byte_ranges import Mask
+from commitlog.schemas.types import METADATA_COLUMNS
 
 _NUMBER = "\x01number"
 _PREFIX_DIGITS = 9

@@ -12,16 +12,6 @@ from commitlog.columns import arrays
 from commitlog.columns.arrow_columns import TIMESTAMP, Decoder
 from commitlog.record.byte_ranges import Ints
 
-METADATA_COLUMNS: dict[str, pa.DataType] = {
-    "_topic": pa.string(),
-    "_partition": pa.int32(),
-    "_offset": pa.int64(),
-    "_row": pa.int32(),
-    "_timestamp": TIMESTAMP,
-    "_key": pa.binary(),
-}
-"""What the message of a row has, and the number of the row in its message."""
-
 
 def metadata_columns(decoder: Decoder, names: Iterable[str], messages: Ints, counts: Ints) -> dict[str, pa.Array]:
     """These columns of some rows.

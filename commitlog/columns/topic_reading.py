@@ -9,7 +9,6 @@ from functools import partial
 import pyarrow as pa
 
 from commitlog.columns.arrow_columns import COLUMN_TYPES, KAFKA_COLUMNS
-from commitlog.columns.metadata import METADATA_COLUMNS
 from commitlog.columns.segments import SegmentCache
 from commitlog.columns.slice_reader import ReadPlan, Slice, Values, read_slices, slices_of
 from commitlog.disk.store_directory import StoreDirectory
@@ -18,6 +17,7 @@ from commitlog.reading.starting_point import QueueStarts, resolve
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import open_view
 from commitlog.schemas.topic_schemas import TopicSchemas
+from commitlog.schemas.types import METADATA_COLUMNS
 
 _SEGMENTS_KEPT = 2
 """How many segments stay mapped while a stream is read: its rows lie one behind the other."""
@@ -82,8 +82,7 @@ def _wanted(topic: str, typed: pa.Schema | None, columns: Collection[str] | None
         available = pa.schema(list(COLUMN_TYPES.items()))
         names = KAFKA_COLUMNS if columns is None else tuple(columns)
     else:
-        own = [(name, kind) for name, kind in METADATA_COLUMNS.items() if typed.get_field_index(name) < 0]
-        available = pa.schema([*typed, *map(pa.field, *zip(*own, strict=True))])
+        available = pa.schema([*typed, *(pa.field(name, kind) for name, kind in METADATA_COLUMNS.items())])
         names = tuple(columns or (*typed.names, *(METADATA_COLUMNS if metadata else ())))
     unknown = [name for name in names if available.get_field_index(name) < 0]
     if unknown or isinstance(columns, str) or len(set(names)) != len(names) or not names:

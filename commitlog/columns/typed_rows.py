@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from commitlog.columns.arrow_columns import Decoder
-from commitlog.columns.metadata import METADATA_COLUMNS, metadata_columns
+from commitlog.columns.metadata import metadata_columns
 from commitlog.errors import CorruptRecord, SchemaConflict
 from commitlog.record.layout import SysFlag
 from commitlog.schemas.row_batches import (
@@ -26,6 +26,7 @@ from commitlog.schemas.row_batches import (
     SCHEMA_HEADER,
 )
 from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
+from commitlog.schemas.types import METADATA_COLUMNS
 
 ROWS_MAX = 50_000
 """Messages are put together until they have this number of rows."""

@@ -155,7 +155,7 @@ class _Parser:
                 digits[1] = self._number()
             self._take(")")
         if not 1 <= digits[0] <= 38 or digits[1] > digits[0]:
-            raise self._error("DECIMAL(digits, digits after the point) with at most 38 digits")
+            raise self._error("a DECIMAL(digits, digits after the point) of at most 38 digits")
         return pa.decimal128(*digits)
 
     def _number(self) -> int:

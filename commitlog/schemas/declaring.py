@@ -7,14 +7,14 @@ import datetime
 import decimal
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Annotated, Any, Union
 
 import pyarrow as pa
 
 from commitlog.errors import SchemaError
 from commitlog.schemas.ddl import parse_ddl
-from commitlog.schemas.types import stored_fields
+from commitlog.schemas.types import NESTING_MAX, stored_fields
 
 _OF_PYTHON: dict[object, pa.DataType] = {
     bool: pa.bool_(),
@@ -34,22 +34,39 @@ def declared_schema(declared: object) -> pa.Schema:
     In a class, `int` is a column without nulls and `int | None` one with nulls. An annotation
     `Annotated[int, pa.int32()]` names Arrow's type. Raises SchemaError.
     """
-    if isinstance(declared, str):
-        schema = parse_ddl(declared)
-    elif isinstance(declared, pa.Schema):
-        schema = declared
-    elif isinstance(declared, type) and (fields := _fields_of(declared)) is not None:
-        schema = pa.schema(fields)
-    elif hasattr(declared, "__arrow_c_schema__"):
-        schema = pa.schema(declared)
-    else:
+    try:
+        return pa.schema(stored_fields(list(_as_declared(declared))))
+    except RecursionError:
         raise SchemaError(
-            f"a schema is a pyarrow.Schema, a text such as 'id BIGINT, name STRING', a dataclass or a pydantic model, not "
-            f"{declared!r:.80}"
-        )
-    if not len(schema):
-        raise SchemaError("a schema has at least one column; a topic of bytes needs none, just send to it")
-    return pa.schema(stored_fields(list(schema)))
+            f"schema {declared!r:.80}: it is nested too deep, or a class of it contains itself; a column has at most "
+            f"{NESTING_MAX} levels"
+        ) from None
+    except UnicodeError as error:
+        raise SchemaError(f"schema {declared!r:.80}: a column's name is no Unicode text ({error})") from None
+
+
+def _as_declared(declared: object) -> pa.Schema:
+    """The same, before its types are those that are stored."""
+    if isinstance(declared, str):
+        return parse_ddl(declared)
+    if isinstance(declared, pa.Schema):
+        return declared
+    if isinstance(declared, type) and (fields := _fields_of(declared)) is not None:
+        return pa.schema(fields)
+    if hasattr(declared, "__arrow_c_schema__"):
+        return _of_capsule(declared)
+    raise SchemaError(
+        f"a schema is a pyarrow.Schema, a text such as 'id BIGINT, name STRING', a dataclass or a pydantic model, not "
+        f"{declared!r:.80}"
+    )
+
+
+def _of_capsule(declared: Any) -> pa.Schema:
+    """The schema of another library, by Arrow's PyCapsule interface."""
+    try:
+        return pa.schema(declared)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise SchemaError(f"{declared!r:.80} has no columns: {error}") from None
 
 
 def _fields_of(declared: type) -> list[pa.Field] | None:
@@ -62,7 +79,7 @@ def _fields_of(declared: type) -> list[pa.Field] | None:
         return None
     try:
         hints = typing.get_type_hints(declared, include_extras=True)
-    except NameError as error:
+    except (NameError, AttributeError, TypeError, SyntaxError) as error:
         raise SchemaError(f"{declared.__name__}: {error}; annotate with types that its module knows") from None
     return [_field(name, hints[name], f"{declared.__name__}.{name}") for name in names]
 
@@ -73,7 +90,10 @@ def _field(name: str, hint: Any, where: str) -> pa.Field:
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
-    """The hint without `| None`, and whether it had that."""
+    """The hint without `| None`, and whether it had that, also within Annotated."""
+    if typing.get_origin(hint) is Annotated:
+        inner, nullable = _without_none(typing.get_args(hint)[0])
+        return Annotated[(inner, *hint.__metadata__)], nullable
     if typing.get_origin(hint) in (Union, types.UnionType):
         kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
         if len(kinds) == 1:
@@ -86,7 +106,7 @@ def _type_of(hint: Any, where: str) -> pa.DataType:
     if origin is Annotated:
         named = [extra for extra in arguments[1:] if isinstance(extra, pa.DataType)]
         return named[0] if named else _type_of(arguments[0], where)
-    if hint in _OF_PYTHON:
+    if isinstance(hint, Hashable) and hint in _OF_PYTHON:
         return _OF_PYTHON[hint]
     if isinstance(hint, type) and (fields := _fields_of(hint)) is not None:
         return pa.struct(fields)

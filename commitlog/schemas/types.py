@@ -14,7 +14,19 @@ import pyarrow as pa
 from commitlog.errors import SchemaError
 
 DECIMAL_DIGITS_MAX = 38
+NESTING_MAX = 32
+"""How deep lists, structs and maps may be nested. Arrow's messages have a limit of 64."""
 _TIME_ZONE = "UTC"
+
+METADATA_COLUMNS: dict[str, pa.DataType] = {
+    "_topic": pa.string(),
+    "_partition": pa.int32(),
+    "_offset": pa.int64(),
+    "_row": pa.int32(),
+    "_timestamp": pa.timestamp("us", _TIME_ZONE),
+    "_key": pa.binary(),
+}
+"""Where a row comes from: its message, and its number in the message. No schema has such names."""
 
 _SAME: dict[pa.DataType, pa.DataType] = {
     **{kind: kind for kind in (pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64())},
@@ -36,8 +48,13 @@ _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _FLOATS = (pa.float32(), pa.float64())
 
 
-def stored_type(kind: pa.DataType, column: str) -> pa.DataType:
-    """How a column of this type is stored. Raises SchemaError for one that Spark does not have."""
+def stored_type(kind: pa.DataType, column: str, level: int = 0) -> pa.DataType:
+    """How a column of this type is stored.
+
+    Raises SchemaError for a type that Spark does not have, and for one that is nested too deep.
+    """
+    if level > NESTING_MAX:
+        raise SchemaError(f"column {column:.200}: lists, structs and maps are nested at most {NESTING_MAX} deep")
     if kind in _SAME:
         return _SAME[kind]
     if pa.types.is_timestamp(kind):
@@ -45,21 +62,21 @@ def stored_type(kind: pa.DataType, column: str) -> pa.DataType:
     if pa.types.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= DECIMAL_DIGITS_MAX:
         return pa.decimal128(kind.precision, kind.scale)
     if pa.types.is_dictionary(kind):
-        return stored_type(kind.value_type, column)
+        return stored_type(kind.value_type, column, level)
     if pa.types.is_fixed_size_binary(kind):
         return pa.binary()
     if pa.types.is_map(kind):
-        return pa.map_(stored_type(kind.key_type, column), _stored(kind.item_field, column))
+        return pa.map_(stored_type(kind.key_type, column, level + 1), _stored(kind.item_field, column, level + 1))
     if pa.types.is_struct(kind):
-        return pa.struct(stored_fields(kind.fields, f"{column}."))
-    if any(is_list(kind) for is_list in _LISTS):
-        return pa.list_(_stored(kind.value_field, column))
+        return pa.struct(stored_fields(kind.fields, f"{column}.", level + 1))
+    if any(is_list(kind) for is_list in LISTS):
+        return pa.list_(_stored(kind.value_field, column, level + 1))
     raise SchemaError(
         f"column {column}: Spark has no type for Arrow's {kind}; convert it, for example to a string or a number"
     )
 
 
-_LISTS: tuple[Callable[[pa.DataType], bool], ...] = (
+LISTS: tuple[Callable[[pa.DataType], bool], ...] = (
     pa.types.is_list,
     pa.types.is_large_list,
     pa.types.is_fixed_size_list,
@@ -68,23 +85,31 @@ _LISTS: tuple[Callable[[pa.DataType], bool], ...] = (
 )
 
 
-def _stored(field: pa.Field, column: str) -> pa.Field:
-    return pa.field(field.name, stored_type(field.type, column), field.nullable)
+def _stored(field: pa.Field, column: str, level: int) -> pa.Field:
+    return pa.field(field.name, stored_type(field.type, column, level), field.nullable)
 
 
-def stored_fields(fields: list[pa.Field], prefix: str = "") -> list[pa.Field]:
+def stored_fields(fields: list[pa.Field], prefix: str = "", level: int = 0) -> list[pa.Field]:
     """How these columns are stored. Their metadata is left out.
 
-    Raises SchemaError for an empty name, and for two names that differ in case only, which Spark
-    takes for one.
+    Raises SchemaError for no column, for an empty name, for the name of a metadata column, and for
+    two names that differ in case only, which Spark takes for one.
     """
+    if not fields:
+        raise SchemaError(
+            f"struct {prefix.removesuffix('.')} has no columns; leave it out"
+            if prefix
+            else "a schema has at least one column; a topic of bytes needs none, just send to it"
+        )
     names = [field.name.lower() for field in fields]
     for field, name in zip(fields, names, strict=True):
         if not name:
             raise SchemaError(f"a column of {prefix or 'the schema '}has no name; give it one")
+        if not prefix and name in METADATA_COLUMNS:
+            raise SchemaError(f"column {field.name}: readers show there where a row comes from; give it another name")
         if names.count(name) > 1:
             raise SchemaError(f"column {prefix}{field.name} is there twice (Spark ignores the case): rename one")
-    return [_stored(field, f"{prefix}{field.name}") for field in fields]
+    return [_stored(field, f"{prefix}{field.name}", level) for field in fields]
 
 
 def is_number(kind: pa.DataType) -> bool:

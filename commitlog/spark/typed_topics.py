@@ -7,11 +7,10 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
-from commitlog.columns.metadata import METADATA_COLUMNS
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import NoSchema, OptionError, SchemaError
 from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
-from commitlog.schemas.types import is_wider, stored_type
+from commitlog.schemas.types import METADATA_COLUMNS, is_wider, stored_type
 from commitlog.spark.columns import check_names_once
 from commitlog.spark.options import SourceOptions
 
@@ -52,7 +51,7 @@ def typed_schema(options: SourceOptions) -> StructType:
 
 
 def _column(topic: TopicSchema, name: str) -> pa.Field:
-    if name in METADATA_COLUMNS and topic.columns.get_field_index(name) < 0:
+    if name in METADATA_COLUMNS:
         return pa.field(name, METADATA_COLUMNS[name])
     index = topic.columns.get_field_index(name)
     if index < 0:
