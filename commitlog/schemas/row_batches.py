@@ -6,23 +6,26 @@ metadata and the buffers, without the schema). Three headers say how to read it.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from commitlog.errors import IllegalArgument, IllegalRow, SchemaError
+from commitlog.errors import IllegalArgument, IllegalRow
+from commitlog.schemas.casting import is_null_where_none_may_be, may_cast
 from commitlog.schemas.ddl import ddl_type
+from commitlog.schemas.python_values import columns_of, fits, plain, wanted
 from commitlog.schemas.topic_schemas import TopicSchema
-from commitlog.schemas.types import is_number, stored_type
 
 CONTENT_TYPE_HEADER, SCHEMA_HEADER, ROWS_HEADER = "content-type", "schema-version", "row-count"
 COMPRESSION_HEADER = "content-encoding"
 CONTENT_TYPE = "application/x.arrow-record-batch"
 
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
+_CAPSULES = ("__arrow_c_stream__", "__arrow_c_array__")
 _SHOWN = 80
 _NO_VALUE = (pa.ArrowException, TypeError, ValueError, OverflowError)
 """What Arrow raises for a value that is not one of a type."""
@@ -33,42 +36,55 @@ def as_table(rows: Any, schema: TopicSchema) -> pa.Table:
 
     `rows` is an Arrow table or batch, a frame with Arrow's PyCapsule interface (pandas, Polars,
     DuckDB), or a list of dictionaries, dataclasses or pydantic models. Columns that may be null may
-    be missing. Raises IllegalRow, which names row and column, and IllegalArgument.
+    be missing. No value is changed: one that is of another type, that is too large, or that has too
+    many digits or nanoseconds is an error. Only FLOAT rounds, as floats do.
+
+    Raises IllegalRow, which names row and column, and IllegalArgument.
     """
-    if isinstance(rows, pa.Table):
-        table = rows
-    elif isinstance(rows, pa.RecordBatch):
-        table = pa.Table.from_batches([rows])
-    elif hasattr(rows, "__arrow_c_stream__"):
-        table = pa.table(rows)
-    elif hasattr(rows, "__arrow_c_array__"):
-        table = pa.Table.from_batches([pa.record_batch(rows)])
-    elif isinstance(rows, Iterable) and not isinstance(rows, str | bytes | Mapping):
+    if isinstance(rows, Iterable) and not _is_arrow(rows) and not isinstance(rows, str | bytes | Mapping):
         return _table_of_rows(list(rows), schema)
-    else:
-        raise IllegalArgument(
-            f"rows are an Arrow table or batch, a frame of pandas or Polars, or a list of dictionaries or dataclasses, not "
-            f"{type(rows).__name__}"
-        )
-    if table.schema.equals(schema.columns):
-        return table
+    try:
+        table = _as_arrow(rows)
+        table.validate(full=True)
+    except (*_NO_VALUE, NotImplementedError) as error:
+        raise IllegalRow(f"{type(rows).__name__} of rows: {_one_line(error)}") from None
     return _fitted(table, schema)
+
+
+def _is_arrow(rows: Any) -> bool:
+    return isinstance(rows, pa.Table | pa.RecordBatch) or any(map(partial(hasattr, rows), _CAPSULES))
+
+
+def _as_arrow(rows: Any) -> pa.Table:
+    if isinstance(rows, pa.Table):
+        return rows
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    if hasattr(rows, "__arrow_c_stream__"):
+        return pa.table(rows)
+    if hasattr(rows, "__arrow_c_array__"):
+        return pa.Table.from_batches([pa.record_batch(rows)])
+    raise IllegalArgument(
+        f"rows are an Arrow table or batch, a frame of pandas or Polars, or a list of dictionaries or dataclasses, not "
+        f"{type(rows).__name__}"
+    )
 
 
 def _fitted(table: pa.Table, schema: TopicSchema) -> pa.Table:
     names = [name for name in table.column_names if not _PANDAS_INDEX.fullmatch(name)]
-    _refuse_unknown(names, schema)
     for name in names:
+        if schema.columns.get_field_index(name) < 0:
+            raise IllegalRow(f"there is no column {name!r}; {_wanted(schema)}")
         if names.count(name) > 1:
             raise IllegalRow(f"column {name} is there twice; {_wanted(schema)}")
     columns = []
     for field in schema.columns:
-        if field.name in names:
+        if field.name not in names or pa.types.is_null(table.field(field.name).type):
+            column = pa.chunked_array([pa.nulls(table.num_rows, field.type)])
+        else:
             column = table.column(field.name)
             if column.type != field.type:
                 column = _cast(column, field)
-        else:
-            column = pa.chunked_array([pa.nulls(table.num_rows, field.type)])
         _refuse_nulls(column, field, schema)
         columns.append(column)
     return pa.Table.from_arrays(columns, schema=schema.columns)
@@ -76,23 +92,30 @@ def _fitted(table: pa.Table, schema: TopicSchema) -> pa.Table:
 
 def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     """The column as the schema's type, if both hold the same values, and no value is lost by it."""
-    if not _may_cast(column.type, field):
+    if not may_cast(column.type, field.type):
         raise IllegalRow(f"column {field.name}: Arrow's {column.type} is no {ddl_type(field.type)}; cast it before")
     try:
-        return column.cast(field.type)
-    except pa.ArrowInvalid as error:
-        row = _first_bad(len(column), lambda start, end: column.slice(start, end - start).cast(field.type))
-        raise _illegal(row, field, column[row].as_py(), error) from None
+        return _cast_rows(column, field.type, 0, len(column))
+    except pa.ArrowException as error:
+        row = _first_bad(len(column), partial(_cast_rows, column, field.type))
+        raise _illegal(row, field, _python_value(column[row]), _one_line(error)) from None
 
 
-def _may_cast(kind: pa.DataType, field: pa.Field) -> bool:
-    if pa.types.is_null(kind):
-        return True
+def _cast_rows(column: pa.ChunkedArray, kind: pa.DataType, start: int, end: int) -> pa.ChunkedArray:
+    if pa.types.is_nested(kind):  # Arrow would cast what other rows have within, too
+        return column.take(pa.array(np.arange(start, end))).cast(kind)
+    if pa.types.is_dictionary(column.type):  # Arrow can't decode Polars' own, whose values are string views
+        chunks = column.slice(start, end - start).chunks
+        return pa.chunked_array([chunk.dictionary.cast(kind).take(chunk.indices) for chunk in chunks], kind)
+    return column.slice(start, end - start).cast(kind)
+
+
+def _python_value(scalar: pa.Scalar) -> object:
+    """The value for an error's text. Not all of Arrow's are values of Python's."""
     try:
-        stored = stored_type(kind, field.name)
-    except SchemaError:
-        return False
-    return stored == field.type or (is_number(stored) and is_number(field.type))
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        return scalar.type
 
 
 def _first_bad(count: int, convert: Callable[[int, int], object]) -> int:
@@ -108,18 +131,13 @@ def _first_bad(count: int, convert: Callable[[int, int], object]) -> int:
     return start
 
 
-def _illegal(row: int, field: pa.Field, value: object, error: Exception) -> IllegalRow:
-    reason = str(error).partition("\n")[0]
-    return IllegalRow(
-        f"row {row}, column {field.name}: {value!r:.{_SHOWN}} is no {ddl_type(field.type)}: {reason}", row
-    )
+def _one_line(text: object) -> str:
+    return " ".join(str(text).partition("\n")[0].split())
 
 
-def _refuse_unknown(names: Iterable[str], schema: TopicSchema, row: int = -1) -> None:
-    for name in names:
-        if schema.columns.get_field_index(name) < 0:
-            where = f"row {row}: " if row >= 0 else ""
-            raise IllegalRow(f"{where}there is no column {name!r}; {_wanted(schema)}", row)
+def _illegal(row: int, field: pa.Field, value: object, reason: str) -> IllegalRow:
+    shown = " ".join(f"{value!r:.{_SHOWN}}".split())
+    return IllegalRow(f"row {row}, column {field.name}: {shown} is no {ddl_type(field.type)}: {reason}", row)
 
 
 def _wanted(schema: TopicSchema) -> str:
@@ -127,9 +145,18 @@ def _wanted(schema: TopicSchema) -> str:
 
 
 def _refuse_nulls(column: pa.ChunkedArray | pa.Array, field: pa.Field, schema: TopicSchema) -> None:
-    if not field.nullable and column.null_count:
-        row = column.is_null().index(True).as_py()
-        raise IllegalRow(f"row {row}, column {field.name}: it is NOT NULL and has no value; {_wanted(schema)}", row)
+    """Raises IllegalRow for a null where there can't be one, in the column or within its values."""
+    if not is_null_where_none_may_be(column, field):
+        return
+    start, end = 0, len(column)
+    while end - start > 1:
+        middle = (start + end) // 2
+        if is_null_where_none_may_be(column.slice(start, middle - start), field):
+            end = middle
+        else:
+            start = middle
+    where = "has no value" if not column[start].is_valid else "has a null within"
+    raise IllegalRow(f"row {start}, column {field.name}: it is NOT NULL and {where}; {_wanted(schema)}", start)
 
 
 def _table_of_rows(rows: list[Any], schema: TopicSchema) -> pa.Table:
@@ -137,48 +164,34 @@ def _table_of_rows(rows: list[Any], schema: TopicSchema) -> pa.Table:
     known = set(schema.columns.names)
     for number, row in enumerate(values):
         if not known.issuperset(row):
-            _refuse_unknown(map(str, row), schema, number)
-    try:
-        whole = pa.array(values, pa.struct(list(schema.columns)))
-    except _NO_VALUE:  # which one it is takes longer to find
-        columns = [_array([row.get(field.name) for row in values], field) for field in schema.columns]
-    else:
-        columns = whole.flatten()
+            name = next(name for name in row if name not in known)
+            raise IllegalRow(f"row {number}: there is no column {name!r:.{_SHOWN}}; {_wanted(schema)}", number)
+    columns = [_array([row.get(field.name) for row in values], field) for field in schema.columns]
     for column, field in zip(columns, schema.columns, strict=True):
         _refuse_nulls(column, field, schema)
     return pa.Table.from_arrays(columns, schema=schema.columns)
 
 
 def _mapping(row: Any, number: int) -> Mapping[str, Any]:
-    if isinstance(row, Mapping):
-        return row
-    if dataclasses.is_dataclass(row) and not isinstance(row, type):
-        return {field.name: _plain(getattr(row, field.name)) for field in dataclasses.fields(row)}
-    if callable(dump := getattr(row, "model_dump", None)):  # pydantic's
-        dumped: Mapping[str, Any] = dump()
-        return dumped
-    raise IllegalRow(
-        f"row {number}: a row is a dictionary, a dataclass or a pydantic model, not {row!r:.{_SHOWN}}", number
-    )
-
-
-def _plain(value: Any) -> Any:
-    """A dataclass within a row, as the dictionary that Arrow makes a struct of."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return value
+    columns = columns_of(row)
+    if columns is None:
+        raise IllegalRow(
+            f"row {number}: a row is a dictionary, a dataclass or a pydantic model, not {row!r:.{_SHOWN}}", number
+        )
+    return columns
 
 
 def _array(items: list[Any], field: pa.Field) -> pa.Array:
+    if not fits(items, field.type):
+        items = [plain(item) for item in items]
+    for row, item in enumerate(() if fits(items, field.type) else items):
+        if not fits((item,), field.type):
+            raise _illegal(row, field, item, f"it takes {wanted(field.type)}")
     try:
         return pa.array(items, field.type)
     except _NO_VALUE as error:
         row = _first_bad(len(items), lambda start, end: pa.array(items[start:end], field.type))
-        raise _illegal(row, field, items[row], error) from None
+        raise _illegal(row, field, items[row], _one_line(error)) from None
 
 
 def messages(table: pa.Table, max_rows: int, max_bytes: int, compression: str | None) -> Iterator[tuple[int, bytes]]:

@@ -8,6 +8,8 @@ message names the version that it was written with, and every version can be rea
 from __future__ import annotations
 
 import base64
+import errno
+import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,13 +21,14 @@ from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk import locks
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import SchemaConflict, StoreDamaged, StoreRefused, StoreTooNew
+from commitlog.errors import SchemaConflict, SchemaError, StoreDamaged, StoreRefused, StoreTooNew, disk_error
 from commitlog.record.properties import check_topic
 from commitlog.schemas.ddl import ddl, ddl_type
-from commitlog.schemas.types import is_wider
+from commitlog.schemas.types import is_wider, stored_fields
 
 FORMAT_VERSION = 1
 _LOCK_SECONDS = 10
+_VERSION = re.compile(r"[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,12 @@ class TopicSchema:
             if values["format"] > FORMAT_VERSION:
                 raise StoreTooNew(f"{file}: format {values['format']}, this package knows {FORMAT_VERSION}: upgrade it")
             columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(values["arrow"], validate=True)))
-            return cls(values["topic"], int(values["version"]), columns)
-        except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
+            if (values["topic"], f"{values['version']}.json") != (file.parent.name, file.name):
+                raise ValueError(f"it is version {values['version']} of topic {values['topic']}")
+            if stored_fields(list(columns)) != list(columns):
+                raise ValueError("it has types that no topic has")
+            return cls(values["topic"], values["version"], columns)
+        except (ValueError, KeyError, TypeError, OSError, SchemaError, pa.ArrowException) as error:
             raise StoreDamaged(
                 f"{file}: not a schema of ours ({error}); without it the rows of the topic can't be read: put it back"
             ) from error
@@ -71,21 +78,36 @@ class TopicSchemas:
         self._known: dict[tuple[str, int], TopicSchema] = {}
 
     def topics(self) -> list[str]:
-        """The topics that have a schema."""
-        return [name for name in self._channel.list(self._directory.topics_directory) if self._versions(name)]
+        """The topics that have a schema. Raises StoreRefused."""
+        return [name for name in self._list(self._directory.topics_directory) if self._versions(name)]
+
+    def _list(self, directory: Path) -> list[str]:
+        try:
+            return self._channel.list(directory)
+        except NotADirectoryError:
+            return []  # a file that somebody has put there
+        except OSError as error:
+            raise _refused(directory, error) from error
 
     def _versions(self, topic: str) -> list[int]:
-        names = self._channel.list(self._directory.topics_directory / topic)
+        names = self._list(self._directory.topics_directory / topic)
         found = (name.removesuffix(".json") for name in names if name.endswith(".json"))
-        return sorted(int(name) for name in found if name.isascii() and name.isdecimal())
+        return sorted(int(name) for name in found if _VERSION.fullmatch(name))
 
     def latest(self, topic: str) -> TopicSchema | None:
-        """The newest schema of a topic, or None for a topic of bytes. Raises StoreDamaged."""
+        """The newest schema of a topic, or None for a topic of bytes.
+
+        Raises IllegalTopic, StoreDamaged, StoreTooNew, StoreRefused.
+        """
+        check_topic(topic)
         versions = self._versions(topic)
         return self.version(topic, versions[-1]) if versions else None
 
     def version(self, topic: str, version: int) -> TopicSchema:
-        """One version. Raises StoreDamaged where its file is missing or is no schema."""
+        """One version.
+
+        Raises StoreDamaged where its file is missing or is no schema, StoreTooNew, StoreRefused.
+        """
         known = self._known.get((topic, version))
         if known is None:
             file = self._file(topic, version)
@@ -95,6 +117,8 @@ class TopicSchemas:
                 raise StoreDamaged(
                     f"{file} is missing; without it the rows of topic {topic} can't be read: put it back"
                 ) from None
+            except OSError as error:
+                raise _refused(file, error) from error
             known = self._known[topic, version] = TopicSchema.from_bytes(data, file)
         return known
 
@@ -105,7 +129,7 @@ class TopicSchemas:
         """Gives a topic a schema, durably, and returns the version that has it.
 
         The topic may have the same schema already. With `evolve`, one that it has may grow. Raises
-        IllegalTopic, SchemaConflict, StoreNotFound, StoreRefused.
+        IllegalTopic, SchemaConflict, StoreNotFound, StoreRefused, StoreDamaged, DiskError.
         """
         check_topic(topic)
         self._directory.load()
@@ -118,7 +142,7 @@ class TopicSchemas:
                 partial(locks.try_file, self._directory.topics_lock_file, self._channel), until, SYSTEM_CLOCK
             )
         except OSError as error:
-            raise StoreRefused(f"{directory}: {error.strerror}; check its owner and permissions") from error
+            raise _refused(directory, error) from error
         if fd is None:
             raise StoreRefused(
                 f"{self._directory.topics_lock_file}: another process has held it for {_LOCK_SECONDS} s; end that one"
@@ -135,8 +159,16 @@ class TopicSchemas:
         if latest is not None:
             _check_change(latest, columns, evolve)
         made = TopicSchema(topic, latest.version + 1 if latest else 1, columns)
-        self._channel.replace_file(self._file(topic, made.version), made.to_bytes())
+        file = self._file(topic, made.version)
+        try:
+            self._channel.replace_file(file, made.to_bytes())
+        except OSError as error:
+            raise disk_error(error.errno or errno.EIO, f"writing {file}") from error
         return made
+
+
+def _refused(path: Path, error: OSError) -> StoreRefused:
+    return StoreRefused(f"{path}: {error.strerror}; check its owner and permissions")
 
 
 def _check_change(latest: TopicSchema, columns: pa.Schema, evolve: bool) -> None:

@@ -44,8 +44,8 @@ _SAME: dict[pa.DataType, pa.DataType] = {
 }
 """Each type, and how it is stored."""
 
-_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
-_FLOATS = (pa.float32(), pa.float64())
+INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+FLOATS = (pa.float32(), pa.float64())
 
 
 def stored_type(kind: pa.DataType, column: str, level: int = 0) -> pa.DataType:
@@ -112,16 +112,11 @@ def stored_fields(fields: list[pa.Field], prefix: str = "", level: int = 0) -> l
     return [_stored(field, f"{prefix}{field.name}", level) for field in fields]
 
 
-def is_number(kind: pa.DataType) -> bool:
-    """Whether values of this type are numbers."""
-    return kind in _INTEGERS or kind in _FLOATS or bool(pa.types.is_decimal(kind))
-
-
 def is_wider(new: pa.DataType, old: pa.DataType) -> bool:
     """Whether every value of the old type is one of the new type, which Spark can widen it to."""
     if new == old:
         return True
-    for family in (_INTEGERS, _FLOATS):
+    for family in (INTEGERS, FLOATS):
         if old in family and new in family:
             return family.index(new) > family.index(old)
     if pa.types.is_decimal(old) and pa.types.is_decimal(new):

@@ -1,0 +1,364 @@
+"""Rows as users have them, made into a topic's record batches: what fits, and what is refused."""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from collections import OrderedDict, UserDict
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pydantic
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commitlog.errors import IllegalArgument, IllegalRow
+from commitlog.schemas.declaring import declared_schema
+from commitlog.schemas.row_batches import as_table, encode_batch, messages
+from commitlog.schemas.topic_schemas import TopicSchema
+from tests.builders.typed_data import schemas_with_rows
+
+NOON = datetime.datetime(2024, 2, 3, 12, tzinfo=datetime.UTC)
+NAIVE = datetime.datetime(2024, 2, 3, 12)
+NANOSECONDS = pd.Timestamp("2024-02-03T12:00:00.123456789")
+
+
+def topic(declared: Any) -> TopicSchema:
+    return TopicSchema("orders", 1, declared_schema(declared))
+
+
+def rows_of(rows: Any, declared: Any) -> list[dict[str, Any]]:
+    table = as_table(rows, topic(declared))
+    table.validate(full=True)
+    assert table.schema.equals(declared_schema(declared))
+    found: list[dict[str, Any]] = table.to_pylist()
+    return found
+
+
+@given(schemas_with_rows())
+@settings(max_examples=60)
+def test_rows_of_all_types(made: tuple[pa.Schema, list[dict[str, Any]]]) -> None:
+    """Rows become what Arrow makes of them, and come back from the messages' bytes."""
+    schema, rows = made
+    table = as_table(rows, TopicSchema("t", 1, schema))
+    assert table.equals(pa.Table.from_pylist(rows, schema))
+    assert as_table(table, TopicSchema("t", 1, schema)).equals(table)
+    for compression in (None, "lz4", "zstd"):
+        (count, value), *more = messages(table, 100, 1 << 20, compression)
+        assert (count, more) == (len(rows), [])
+        if compression is None:
+            assert pa.Table.from_batches([pa.ipc.read_record_batch(value, schema)]).equals(table)
+
+
+REFUSED = {
+    "BOOLEAN": (1, 0.0, "x", "True"),
+    "TINYINT": (True, 1.0, 1.5, 128, -129, "1", Decimal(1), np.float32(1), np.bool_(True)),
+    "BIGINT": (True, 1.5, 2**63, Decimal("1.23"), np.datetime64("2020-01-01"), uuid.uuid4(), pd.NA, NOON),
+    "FLOAT": (True, "1", Decimal(1)),
+    "DOUBLE": (True, "1", Decimal(1), 2**53 + 1),
+    "STRING": (b"x", 1, "\ud800", uuid.uuid4()),
+    "BINARY": ("x", 1, [1], uuid.uuid4()),
+    "DATE": (NOON, NAIVE, 1, "2020-01-01", pd.NaT, NANOSECONDS),
+    "TIMESTAMP": (NAIVE, datetime.date(2020, 1, 1), 1, "2020", pd.NaT, NANOSECONDS.tz_localize("UTC")),
+    "TIMESTAMP_NTZ": (NOON, datetime.date(2020, 1, 1), 1, pd.NaT, NANOSECONDS, np.datetime64("2020-01-01")),
+    "DECIMAL(5,2)": (1.5, Decimal("1.234"), Decimal("1234"), Decimal("NaN"), True, "1"),
+    "ARRAY<INT>": ("x", b"x", {1, 2}, [1.5], [True], np.array([1.5]), np.array([[1]]), np.array(1), [[1]], {1: 2}),
+    "ARRAY<STRING>": ("abc", [b"x"], [1]),
+    "MAP<STRING,INT>": ([1], {"a": 1.5}, {1: 1}, {b"a": 1}, {None: 1}, [("a",)], [(None, 1)], "x", ["ab"]),
+    "STRUCT<a: INT, b: STRING>": ({"a": 1, "c": 2}, {b"a": 1}, {1: 1}, [("a", 1)], "x", {"a": 1.5}, object()),
+    "ARRAY<STRUCT<a: ARRAY<DATE>>>": ([{"a": [NOON]}], [{"b": None}], [[]]),
+}
+
+
+@pytest.mark.parametrize(("kind", "value"), [(kind, value) for kind, values in REFUSED.items() for value in values])
+def test_a_value_of_another_type_is_refused(kind: str, value: Any) -> None:
+    """Nothing is cut, rounded, converted or left out in silence. The error names row and column."""
+    good: dict[str, Any] = {"c": None}
+    with pytest.raises(IllegalRow, match=r"^row 2, column c: .* is no ") as caught:
+        as_table([good, good, {"c": value}, good, {"c": value}], topic(f"c {kind}"))
+    assert caught.value.row == 2
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        ("TINYINT", np.int64(-128), -128),
+        ("BOOLEAN", np.bool_(True), True),
+        ("DOUBLE", 3, 3.0),
+        ("DOUBLE", np.float32(1.5), 1.5),
+        ("FLOAT", float("inf"), float("inf")),
+        ("STRING", np.str_("x"), "x"),
+        ("BINARY", bytearray(b"x"), b"x"),
+        ("BINARY", memoryview(b"x"), b"x"),
+        ("DECIMAL(5,2)", 7, Decimal("7.00")),
+        ("DECIMAL(5,2)", Decimal("1E+2"), Decimal("100.00")),
+        ("TIMESTAMP", NOON.astimezone(datetime.timezone(datetime.timedelta(hours=5))), NOON),
+        ("TIMESTAMP", pd.Timestamp(NOON), NOON),
+        ("TIMESTAMP_NTZ", pd.Timestamp(NAIVE), NAIVE),
+        ("ARRAY<BIGINT>", np.array([1, 2]), [1, 2]),
+        ("ARRAY<BIGINT>", (1, None), [1, None]),
+        ("MAP<STRING,INT>", {"a": 1, "b": None}, [("a", 1), ("b", None)]),
+        ("MAP<STRING,INT>", [("a", 1)], [("a", 1)]),
+        ("MAP<STRING,INT>", {}, []),
+        ("STRUCT<a: INT, b: STRING>", {"b": "x"}, {"a": None, "b": "x"}),
+    ],
+)
+def test_a_value_of_the_type(kind: str, value: Any, expected: Any) -> None:
+    assert rows_of([{"c": value}, {}], f"c {kind}") == [{"c": expected}, {"c": None}]
+
+
+@dataclass
+class Item:
+    name: str
+    marks: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Order:
+    id: int
+    items: list[Item]
+    by_name: dict[str, Item]
+    first: Item | None = None
+
+
+class Model(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="allow")
+    name: str
+    marks: list[int] = []
+
+
+def test_dataclasses_models_and_mappings() -> None:
+    """Also within one another. Columns that may be null may be missing."""
+    order = Order(1, [Item("a", [1])], {"b": Item("b")})
+    expected = {
+        "id": 1,
+        "items": [{"name": "a", "marks": [1]}],
+        "by_name": [("b", {"name": "b", "marks": []})],
+        "first": None,
+    }
+    given_rows = [
+        order,
+        {"id": 1, "items": [Model(name="a", marks=[1])], "by_name": {"b": Item("b")}},
+        OrderedDict(id=1, items=[Item("a", [1])], by_name=[("b", Model(name="b"))]),
+        UserDict(id=1, items=[{"name": "a", "marks": (1,)}], by_name={"b": Item("b")}),
+    ]
+    assert rows_of(given_rows, Order) == [expected] * 4
+    assert rows_of((row for row in given_rows), Order) == [expected] * 4
+    assert rows_of([Model(name="x")], Model) == [{"name": "x", "marks": []}]
+    with pytest.raises(IllegalRow, match="row 1: there is no column 'more'"):
+        as_table([Model(name="x"), Model(name="x", more=1)], topic(Model))  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([{"id": 1}, {"id": 2, "x": 1}], "row 1: there is no column 'x'; topic orders has version 1: id INT NOT NULL"),
+        ([{"id": 1}, {"id": 1, 5: 1}], "row 1: there is no column 5"),
+        ([{"id": 1}, {"name": "x"}], "row 1, column id: it is NOT NULL and has no value"),
+        ([{"id": 1}, {"id": None}], "row 1, column id: it is NOT NULL and has no value"),
+        ([{"id": 1}, 5], "row 1: a row is a dictionary, a dataclass or a pydantic model, not 5"),
+        ([{"id": 1}, Order], "row 1: a row is"),
+        ([{"id": 1, "s": {"a": None}}], "row 0, column s: it is NOT NULL and has a null within"),
+        ([{"id": 1}, {"id": 1, "l": [[{"a": 1}], [{"a": 1}, {}]]}], "row 1, column l: it is NOT NULL and has a null"),
+        ([{"id": 1, "m": {"k": {"a": 1}}}, {"id": 1, "m": {"k": {}}}], "row 1, column m: .* a null within"),
+    ],
+)
+def test_a_row_that_does_not_fit(rows: Any, reason: str) -> None:
+    schema = topic(
+        "id INT NOT NULL, name STRING, s STRUCT<a: INT NOT NULL>, l ARRAY<ARRAY<STRUCT<a: INT NOT NULL>>>, "
+        "m MAP<STRING, STRUCT<a: INT NOT NULL>>"
+    )
+    with pytest.raises(IllegalRow, match=reason):
+        as_table(rows, schema)
+    nulls = [{"id": 1, "s": None, "l": [None, [None]], "m": {"k": None}}]
+    assert as_table(nulls, schema).num_rows == 1
+
+
+def test_a_column_called_by_a_number_is_not_the_numbers() -> None:
+    with pytest.raises(IllegalRow, match="there is no column 1"):
+        as_table([{1: 5}], topic("`1` INT"))
+
+
+@pytest.mark.parametrize("rows", [5, None, "rows", b"rows", {"id": 1}])
+def test_what_are_no_rows(rows: Any) -> None:
+    with pytest.raises(IllegalArgument, match="rows are an Arrow table"):
+        as_table(rows, topic("id INT"))
+
+
+def test_frames_of_other_libraries() -> None:
+    """pandas, Polars and DuckDB, by Arrow's PyCapsule interface."""
+    declared = "id INT NOT NULL, name STRING, at TIMESTAMP, day DATE, xs ARRAY<BIGINT>"
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "name": "a", "at": NOON, "day": NOON.date(), "xs": [1, 2]},
+        {"id": 2, "name": None, "at": None, "day": None, "xs": None},
+    ]
+    frame = pd.DataFrame(rows, index=[5, 9])
+    assert rows_of(frame, declared) == rows
+    assert rows_of(frame.set_index("id"), declared) == rows
+    assert rows_of(pl.DataFrame(rows), declared) == rows
+    arrow_table = table = pa.Table.from_pylist(rows)
+    with duckdb.connect(config={"threads": 1}) as database:
+        assert rows_of(database.sql("SELECT * FROM arrow_table"), declared) == rows
+    assert rows_of(table, declared) == rows
+    assert rows_of(table.to_batches()[0], declared) == rows
+    assert rows_of(table.to_reader(), declared) == rows
+    assert rows_of(table.to_struct_array().chunk(0), declared) == rows
+    assert rows_of(table.select(["xs", "id", "name"]), "id BIGINT, name STRING, xs ARRAY<SMALLINT>, more STRING") == [
+        {"id": row["id"], "name": row["name"], "xs": row["xs"], "more": None} for row in rows
+    ]
+    assert arrow_table is table
+    categories = pl.DataFrame({"name": ["a", "b", "a"]}, schema={"name": pl.Categorical})
+    assert rows_of(categories, "name STRING") == [{"name": "a"}, {"name": "b"}, {"name": "a"}]
+    assert rows_of(pl.DataFrame({"xs": [[], None]}), "xs ARRAY<STRING>") == [{"xs": []}, {"xs": None}]
+
+
+def test_missing_numbers_of_pandas() -> None:
+    """A column of whole floats with NaN, as pandas has integers with gaps: NaN is its null."""
+    frame = pd.DataFrame({"id": [1, None, 3]})
+    assert rows_of(frame, "id INT") == [{"id": 1}, {"id": None}, {"id": 3}]
+    assert rows_of(frame.astype("Int64"), "id INT") == [{"id": 1}, {"id": None}, {"id": 3}]
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "reason"),
+    [
+        (pa.array([1, 2, 300]), "TINYINT", "row 2, column c: 300 is no TINYINT"),
+        (pa.array([1.0, 2.0, 2.5]), "INT", "row 2, column c: 2.5 is no INT"),
+        (pa.array([1, 2, 2**53 + 1]), "DOUBLE", "row 2, column c: 9007199254740993 is no DOUBLE"),
+        (pa.array([1.0, 2.0, 2.5]), "DECIMAL(5,2)", "Arrow's double is no DECIMAL"),
+        (pa.array([Decimal("1.25")] * 3), "DOUBLE", "Arrow's decimal128.* is no DOUBLE"),
+        (pa.array([Decimal("1.5"), Decimal("2.5"), Decimal("2.25")]), "DECIMAL(5,1)", "row 2, column c: Decimal"),
+        (pa.array([True] * 3), "INT", "Arrow's bool is no INT"),
+        (pa.array(["x"] * 3), "BINARY", "Arrow's string is no BINARY"),
+        (pa.array([NAIVE] * 3), "TIMESTAMP", "Arrow's timestamp.* is no TIMESTAMP; cast it before"),
+        (pa.array([NOON] * 3), "TIMESTAMP_NTZ", "Arrow's timestamp.* is no TIMESTAMP_NTZ"),
+        (pa.array([NOON] * 3), "DATE", "Arrow's timestamp.* is no DATE"),
+        (pa.array([0, 1000, 1], pa.timestamp("ns")), "TIMESTAMP_NTZ", "row 2, column c: .* would lose data"),
+        (pa.array([0, 0, 2**62], pa.timestamp("s", "UTC")), "TIMESTAMP", "row 2, column c: .* is no TIMESTAMP"),
+        (pa.array([0, 0, 1], pa.date64()).cast(pa.int64()).view(pa.date64()), "DATE", "Table of rows: .*date64"),
+        (pa.array([b"x", b"x", b"\xff"]).view(pa.string()), "STRING", "Table of rows: .*UTF8"),
+        (pa.array([[1], [1], [2**40]]), "ARRAY<INT>", "row 2, column c: .* is no ARRAY<INT>"),
+        (pa.array([{"a": 1, "b": 1}] * 3), "STRUCT<a: INT>", "Arrow's struct<.*> is no STRUCT"),
+        (pa.array([[("a", 1)]] * 3, pa.map_(pa.string(), pa.int64())), "MAP<INT,INT>", "Arrow's map<.*> is no MAP"),
+        (pa.array([1, 2, 3], pa.duration("s")), "BIGINT", r"Arrow's duration\[s\] is no BIGINT"),
+        (pa.array([1, 2, None], pa.int64()), "INT NOT NULL", "row 2, column c: it is NOT NULL and has no value"),
+        (pa.array([1, 2, None], pa.int32()), "INT NOT NULL", "row 2, column c: it is NOT NULL and has no value"),
+    ],
+)
+def test_a_column_of_another_type_is_refused(column: pa.Array, kind: str, reason: str) -> None:
+    """Also where Arrow would cast it, and lose what the type has no place for."""
+    for table in (pa.table({"c": column}), pa.table({"c": pa.chunked_array([column[:1], column[1:]])})):
+        with pytest.raises(IllegalRow, match=reason) as caught:
+            as_table(table, topic(f"c {kind}"))
+        assert "\n" not in str(caught.value)
+
+
+def test_a_table_that_says_not_null_and_has_nulls() -> None:
+    """Arrow does not look at what a schema says of nulls."""
+    schema = topic("a INT NOT NULL, s STRUCT<x: INT NOT NULL>")
+    struct = pa.StructArray.from_arrays([pa.array([1, None], pa.int32())], fields=list(schema.columns.field("s").type))
+    good = pa.array([1, 2], pa.int32())
+    for columns, reason in (
+        ([pa.array([1, None], pa.int32()), struct], "row 1, column a: it is NOT NULL and has no value"),
+        ([good, struct], "row 1, column s: it is NOT NULL and has a null within"),
+    ):
+        with pytest.raises(IllegalRow, match=reason):
+            as_table(pa.Table.from_arrays(columns, schema=schema.columns), schema)
+    hidden = pa.StructArray.from_arrays(
+        [pa.array([1, None], pa.int32())], fields=list(schema.columns.field("s").type), mask=pa.array([False, True])
+    )
+    assert as_table(pa.Table.from_arrays([good, hidden], schema=schema.columns), schema).num_rows == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        (pa.table({"id": [1], "x": [1]}), "there is no column 'x'; topic orders has version 1: id INT"),
+        (pa.table([[1], [1]], names=["id", "id"]), "column id is there twice"),
+        (pd.DataFrame([[1, 1]], columns=["id", "id"]), "DataFrame of rows: .*uplicate"),
+        (pd.DataFrame({"id": [1, "x"]}), "DataFrame of rows: "),
+        (pd.DataFrame({"id": [object()]}), "DataFrame of rows: "),
+        (pa.array([1, 2]), "Array of rows: "),
+        (pl.Series([1]), "Series of rows: "),
+    ],
+)
+def test_a_frame_that_does_not_fit(rows: Any, reason: str) -> None:
+    with pytest.raises(IllegalRow, match=reason) as caught:
+        as_table(rows, topic("id INT"))
+    assert "\n" not in str(caught.value)
+
+
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats()
+        | st.text()
+        | st.binary()
+        | st.dates()
+        | st.datetimes()
+        | st.decimals()
+        | st.times()
+        | st.timedeltas()
+        | st.uuids(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner) | st.tuples(inner, inner),
+        max_leaves=5,
+    ),
+    st.sampled_from([*REFUSED, "INT", "SMALLINT"]),
+)
+@settings(max_examples=200)
+def test_any_value_is_stored_as_it_is_or_refused(value: Any, kind: str) -> None:
+    try:
+        (row,) = rows_of([{"c": value}], f"c {kind}")
+    except IllegalRow:
+        return
+    stored = row["c"]
+    if kind in ("FLOAT", "DOUBLE") or stored != stored:
+        return
+    if kind == "MAP<STRING,INT>" and isinstance(value, dict):
+        stored = dict(stored)
+    if kind.startswith("STRUCT") and isinstance(value, dict):
+        stored = {name: item for name, item in stored.items() if name in value}
+    assert stored == value or list(stored) == list(value)
+
+
+@given(
+    st.integers(0, 40),
+    st.integers(1, 20),
+    st.integers(1, 3000),
+    st.sampled_from([None, "lz4", "zstd"]),
+    st.integers(0, 5),
+)
+@settings(max_examples=60)
+def test_messages_have_few_rows_and_bytes(
+    count: int, max_rows: int, max_bytes: int, how: str | None, skip: int
+) -> None:
+    """All rows, in order, each once; a message of two rows keeps both limits."""
+    schema = declared_schema("id INT, name STRING, xs ARRAY<BIGINT>")
+    rows = [{"id": row, "name": "x" * (row * 7 % 50), "xs": list(range(row % 5))} for row in range(count + skip)]
+    table = pa.concat_tables(
+        [pa.Table.from_pylist(rows[start : start + 7], schema) for start in range(0, count + skip, 7)]
+        or [schema.empty_table()]
+    ).slice(skip)
+    found: list[dict[str, Any]] = []
+    for number, value in messages(table, max_rows, max_bytes, how):
+        assert 1 <= number <= max_rows
+        assert number == 1 or len(value) <= max_bytes
+        stream = schema.serialize().to_pybytes() + value
+        with pa.ipc.open_stream(stream) as batches:
+            found += batches.read_next_batch().to_pylist()
+    assert found == rows[skip:]
+
+
+def test_a_message_of_a_slice_has_only_its_rows() -> None:
+    batch = pa.record_batch({"name": ["x" * 100] * 1000})
+    assert len(encode_batch(batch.slice(500, 1))) < 500
