@@ -182,6 +182,15 @@ def store(tmp_path: Path) -> HandMadeStore:
 
 
 @pytest.fixture
+def no_segments_mapped(shm_root: Path) -> Iterator[None]:
+    """Unmaps the segments that a test has read as columns, before leaks are looked for."""
+    from commitlog.columns.segments import SEGMENTS
+
+    yield
+    SEGMENTS.clear()
+
+
+@pytest.fixture
 def look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes `refresh` look at a stopped store each time, not only now and then."""
     from commitlog.reading import topic_index

@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.appending.attachment import Attachment
 from commitlog.appending.row_writer import RowWriter
-from commitlog.errors import CommitLogError, IllegalArgument
+from commitlog.errors import CommitLogError, IllegalArgument, IllegalProperty
 from commitlog.receipt import Receipt
 
 if TYPE_CHECKING:
     from commitlog.appending.row_sending import RowSending
 
 COMPRESSIONS = (None, "lz4", "zstd")
+OWN_HEADERS = {"content-type", "schema-version", "row-count", "content-encoding"}
+_MOST = (1 << 63) - 1
+
+
+def _is_count(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and 1 <= number <= _MOST
 
 
 @dataclass(frozen=True)
@@ -34,10 +40,14 @@ class HowToSend:
     compression: str | None = None
 
     def __post_init__(self) -> None:
-        if self.max_rows < 1 or self.max_bytes < 1:
+        if not (_is_count(self.max_rows) and _is_count(self.max_bytes)):
             raise IllegalArgument(
-                f"max_rows={self.max_rows}, max_bytes={self.max_bytes}: a message has at least one row and one byte"
+                f"max_rows={self.max_rows!r}, max_bytes={self.max_bytes!r}: numbers of rows and bytes, from 1 to {_MOST}"
             )
+        if self.headers is not None and not isinstance(self.headers, Mapping):
+            raise IllegalProperty(f"headers are a dictionary of str, not {type(self.headers).__name__}")
+        for name in OWN_HEADERS.intersection(self.headers or ()):
+            raise IllegalProperty(f"header {name!r} says how to read the rows: send_rows sets it; choose another name")
         if self.compression not in COMPRESSIONS:
             raise IllegalArgument(f"compression={self.compression!r}: it is None, 'lz4' or 'zstd'")
 
@@ -88,7 +98,8 @@ class RowProducer:
         rows. The messages are accepted one after the other. `error.rows_sent` says how many rows
         are in the log when one of them raises.
 
-        Raises what `send` does, and before anything is appended:
+        Raises what `send` does, MessageTooLarge for a single row that no message holds, and before
+        anything is appended:
         - IllegalRow: a row does not fit the topic's schema; it names row and column
         - NoSchema: the topic has values, and no rows
         - IllegalArgument
@@ -100,7 +111,7 @@ class RowProducer:
             for count, last in self._sending().send(self, topic, rows, how):
                 receipt, sent = last, sent + count
         except CommitLogError as error:
-            error.rows_sent = sent
+            error.rows_sent += sent  # those of the message that raised it, where that is in the log
             raise
         return receipt
 
@@ -116,7 +127,7 @@ class RowProducer:
         IllegalArgument.
         """
         how, sending = HowToSend(max_rows=max_rows, wait=False, compression=compression), self._sending()
-        sending.schema(topic)
+        sending.prepare(topic)
         send = partial(sending.send_counted, self, topic, how=how)
         return RowWriter(send, self.flush, linger_ms, max_rows)
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from commitlog.appending.row_producer import HowToSend, RowProducer
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import IllegalRow, NoSchema
+from commitlog.errors import CommitLogError, IllegalRow, NoSchema
 from commitlog.receipt import Receipt
 from commitlog.schemas.row_batches import (
     COMPRESSION_HEADER,
@@ -36,6 +36,13 @@ class RowSending:
     def schema(self, topic: str) -> TopicSchema:
         """The topic's schema as it was when it was first asked for. Raises NoSchema."""
         return self._latest.get(topic) or self._look(topic)
+
+    def prepare(self, topic: str) -> None:
+        """Imports what Arrow needs for rows: when the interpreter ends, that is too late.
+
+        Raises what `schema` raises.
+        """
+        self._table(topic, [])
 
     def _look(self, topic: str) -> TopicSchema:
         latest = self._schemas.latest(topic)
@@ -77,4 +84,9 @@ class RowSending:
             left -= count
             headers = {**(how.headers or {}), **own, ROWS_HEADER: str(count)}
             wait = how.wait and not left  # the last one is flushed after all others
-            yield count, sender.send(topic, value, key=how.key, headers=headers, tags=how.tags, wait=wait)
+            try:
+                receipt = sender.send(topic, value, key=how.key, headers=headers, tags=how.tags, wait=wait)
+            except CommitLogError as error:
+                error.rows_sent = count if error.receipt is not None else 0
+                raise
+            yield count, receipt

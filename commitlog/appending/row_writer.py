@@ -5,12 +5,14 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
+from copy import copy
 from types import TracebackType
 from typing import Any
 
-from commitlog.errors import ForkedProducer, IllegalArgument, IllegalRow, ProducerClosed
+from commitlog.errors import ForkedProducer, IllegalArgument, IllegalRow, MessageTooLarge, ProducerClosed, RecordError
 
 SendRows = Callable[[list[Any]], Iterator[int]]
 """Appends rows to the log, and yields how many more of them are in it after each message."""
@@ -23,15 +25,19 @@ class RowWriter:
     the process loses it. All collected rows are accepted when there are `max_rows`, when the oldest
     one has waited for `linger_ms`, and by `flush` and `close`. Leaving a with-block closes it.
 
-    A row that does not fit the schema is refused alone, by IllegalRow: the rows around it are sent.
-    A thread sends what has waited for `linger_ms`; what it meets, the next call raises.
+    A row that does not fit the schema, or is too large for a message, is refused alone, by
+    IllegalRow or MessageTooLarge: the rows around it are sent. A thread sends what has waited for
+    `linger_ms`; what it meets, the next call raises, and until then the thread rests.
+
+    Threads may share a writer, and a signal handler may use it. After a KeyboardInterrupt in a call
+    the rows of one message may be in the log and collected still: then they are sent twice.
     """
 
     def __init__(self, send: SendRows, flush: Callable[[float | None], None], linger_ms: float, max_rows: int) -> None:
-        if not (linger_ms >= 0 and max_rows >= 1):
-            raise IllegalArgument(f"linger_ms={linger_ms}, max_rows={max_rows}: milliseconds from 0 on, rows from 1 on")
+        if isinstance(linger_ms, bool) or not isinstance(linger_ms, int | float) or not linger_ms >= 0:
+            raise IllegalArgument(f"linger_ms={linger_ms!r}: it is a number of milliseconds from 0 on")
         self._send, self._flush, self._max_rows = send, flush, max_rows
-        self._linger_seconds = linger_ms / 1000
+        self._linger_seconds = min(linger_ms / 1000, threading.TIMEOUT_MAX)
         self._rows: list[Any] = []
         self._error: Exception | None = None
         self._closed = self._forked = self._is_sending = self._is_idle = False
@@ -39,24 +45,37 @@ class RowWriter:
         self._changed = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
         _WRITERS.add(self)
+        atexit.unregister(_close_all)
+        atexit.register(_close_all)  # once, and before what was registered earlier: that closes stores
 
     def append(self, row: Any = None, /, **columns: Any) -> None:
         """Collects one row: its columns by name, or a dictionary, a dataclass or a model.
 
-        The row is not accepted yet. Raises what sending the rows before it raises, and then this
-        row is not collected. Raises ProducerClosed after `close`.
+        The row is not accepted yet. It is copied, but what lists and dictionaries in it have must
+        not change before it is. Raises what sending the rows before it raises, and then this row is
+        not collected. Raises ProducerClosed after `close`, and IllegalArgument.
         """
+        if row is not None and columns:
+            raise IllegalArgument("append takes a row or its columns by name, not both")
         with self._lock:
             if self._error is not None or self._closed:
                 self._raise()
             if len(self._rows) >= self._max_rows:
                 self._send_all()
-            self._rows.append(columns if row is None else row)
-            if self._is_idle:
+            if self._thread is None:
+                self._start_thread()
+            self._rows.append(columns if row is None else copy(row))
+            if self._closed:  # by a signal handler meanwhile
+                self._send_all()
+            elif self._is_idle:
                 self._changed.notify()
-            elif self._thread is None:
-                self._thread = threading.Thread(target=self._send_late, name="commitlog-rows", daemon=True)
-                self._thread.start()
+
+    def _start_thread(self) -> None:
+        self._thread = threading.Thread(target=self._send_late, name="commitlog-rows", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # the interpreter ends, or the system has no more threads
+            self._thread = None
 
     def flush(self, timeout: float | None = None) -> None:
         """Sends what is collected, and returns when all of it is flushed.
@@ -80,21 +99,23 @@ class RowWriter:
                 return
             self._closed = True
             self._changed.notify()
+            before, self._error = self._error, None
             try:
                 self._send_all()
             except Exception as error:
-                if self._rows:
+                if self._rows and not self._is_sending:
                     error.add_note(f"{len(self._rows)} collected rows were not sent, and are lost")
+                if before is not None:
+                    error.add_note(f"before that, the thread that sends late rows met: {before}")
                 raise
-        if self._thread is not None:
-            self._thread.join()
-        if self._error is not None:
-            self._raise()
+        if before is not None:
+            raise before
 
     def _raise(self) -> None:
         if self._forked:
             raise ForkedProducer("this writer of rows belongs to the parent process; make a producer in the child")
         error, self._error = self._error, None
+        self._changed.notify()  # the thread goes on
         raise error or ProducerClosed("this writer of rows was closed")
 
     def _send_all(self) -> None:
@@ -102,23 +123,33 @@ class RowWriter:
         if self._is_sending:
             return  # a signal handler is inside a call of its own thread, which will send them
         self._is_sending = True
+        refused: list[RecordError] = []
         try:
             while self._rows:
-                for sent in self._send(self._rows.copy()):
-                    del self._rows[:sent]
-        except IllegalRow as error:
-            del self._rows[error.row]
-            self._is_sending = False
-            self._send_all()
+                try:
+                    for sent in self._send(self._rows.copy()):
+                        del self._rows[:sent]
+                except IllegalRow as error:
+                    refused.append(error)
+                    del self._rows[error.row]
+                except MessageTooLarge as error:  # a message of one row, as smaller ones were made before
+                    refused.append(error)
+                    del self._rows[0]
+        except Exception as error:
+            error.__notes__ = [*getattr(error, "__notes__", ()), *(f"a row was refused: {one}" for one in refused)]
             raise
         finally:
             self._is_sending = False
+        if refused:
+            for other in refused[1:]:
+                refused[0].add_note(f"another row was refused: {other}")
+            raise refused[0]
 
     def _send_late(self) -> None:
         """Sends rows that have waited for long enough, until the writer is closed."""
         with self._lock:
             while not self._closed:
-                self._is_idle = not self._rows
+                self._is_idle = not self._rows or self._error is not None
                 self._changed.wait(None if self._is_idle else self._linger_seconds)
                 if self._is_idle or self._closed:
                     continue
@@ -141,7 +172,10 @@ _WRITERS: weakref.WeakSet[RowWriter] = weakref.WeakSet()
 
 def _close_all() -> None:
     for writer in list(_WRITERS):
-        writer.close()
+        try:
+            writer.close()
+        except Exception:  # said on standard error, as for all that ends with the interpreter
+            traceback.print_exc()
 
 
 def _forget_in_child() -> None:
@@ -152,5 +186,4 @@ def _forget_in_child() -> None:
     _WRITERS.clear()
 
 
-atexit.register(_close_all)
 os.register_at_fork(after_in_child=_forget_in_child)
