@@ -8,6 +8,7 @@ its file.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import OrderedDict
 from pathlib import Path
@@ -48,7 +49,11 @@ class Segment:
 
 
 class SegmentCache:
-    """The mapped segments that were used last, by device and inode. It is not thread-safe."""
+    """The mapped segments that were used last, by device and inode.
+
+    Threads may use it at the same time: each step on the dictionary is one operation, and finds
+    what another thread has taken away meanwhile.
+    """
 
     def __init__(self, channel: FileChannel = DISK, limit: int = MAPPINGS_MAX) -> None:
         self.channel, self.limit = channel, limit
@@ -74,9 +79,11 @@ class SegmentCache:
                 self._mapped[key] = segment
                 while len(self._mapped) > self.limit:
                     self._mapped.popitem(last=False)
+            else:
+                with contextlib.suppress(KeyError):  # another thread has unmapped it
+                    self._mapped.move_to_end(key)
         finally:
             self.channel.close(fd)
-        self._mapped.move_to_end(key)
         return segment
 
     def forget_gone(self) -> None:
@@ -85,10 +92,10 @@ class SegmentCache:
             try:
                 facts = os.stat(segment.path)
             except FileNotFoundError:
-                del self._mapped[key]
+                self._mapped.pop(key, None)
                 continue
             if (facts.st_dev, facts.st_ino) != key:
-                del self._mapped[key]
+                self._mapped.pop(key, None)
 
     def clear(self) -> None:
         self._mapped.clear()

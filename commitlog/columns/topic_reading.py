@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 from functools import partial
+from typing import get_args
 
 import pyarrow as pa
 
@@ -16,6 +17,7 @@ from commitlog.errors import IllegalArgument, NoSchema, UnknownTopic
 from commitlog.reading.starting_point import QueueStarts, resolve
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import open_view
+from commitlog.record.properties import check_topic
 from commitlog.schemas.topic_schemas import TopicSchemas
 from commitlog.schemas.types import METADATA_COLUMNS
 
@@ -37,6 +39,9 @@ def open_topic(
     ignore_corrupt: bool,
 ) -> pa.RecordBatchReader:
     """What `commitlog.read_arrow` does. `start` and `end` have no `ago` any more."""
+    if values not in (None, *get_args(Values)):
+        raise IllegalArgument(f"values={values!r}: leave it out, or give one of {', '.join(get_args(Values))}")
+    check_topic(topic)
     view = open_view(path)
     try:
         schema = None
@@ -80,11 +85,15 @@ def _wanted(topic: str, typed: pa.Schema | None, columns: Collection[str] | None
                 f"metadata=True: topic {topic} has no schema, its columns say already where a row is from"
             )
         available = pa.schema(list(COLUMN_TYPES.items()))
-        names = KAFKA_COLUMNS if columns is None else tuple(columns)
+        every = KAFKA_COLUMNS
     else:
         available = pa.schema([*typed, *(pa.field(name, kind) for name, kind in METADATA_COLUMNS.items())])
-        names = tuple(columns or (*typed.names, *(METADATA_COLUMNS if metadata else ())))
-    unknown = [name for name in names if available.get_field_index(name) < 0]
-    if unknown or isinstance(columns, str) or len(set(names)) != len(names) or not names:
+        every = (*typed.names, *(METADATA_COLUMNS if metadata else ()))
+    names: tuple[str, ...] = ()
+    if columns is None:
+        names = every
+    elif isinstance(columns, Collection) and not isinstance(columns, str):
+        names = tuple(columns)
+    if not names or any(names.count(name) > 1 or name not in available.names for name in names):
         raise IllegalArgument(f"columns={columns!r}: give a list of some of {', '.join(available.names)}, each once")
     return pa.schema([available.field(name) for name in names])

@@ -7,6 +7,7 @@ costs Spark about a millisecond.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -82,8 +83,8 @@ class TypedRows:
         for number, (content_type, version, rows, compression, value) in enumerate(facts):
             try:
                 found.append(self._message(decoder.queue.topic, content_type, version, rows, compression, value))
-            except (pa.ArrowException, OSError, ValueError) as error:
-                wrong[number] = str(error).partition("\n")[0]
+            except (pa.ArrowException, OSError, EOFError, ValueError, StopIteration) as error:
+                wrong[number] = str(error).partition("\n")[0] or "the value has no record batch"
         if wrong:
             raise WrongRows(wrong, decoder)
         return found
@@ -102,9 +103,10 @@ class TypedRows:
         schema = self.schemas.version(topic, int(version))
         wanted = tuple(index for column in self._columns if (index := schema.columns.get_field_index(column.name)) >= 0)
         if compression is None:
-            batch = pa.ipc.read_record_batch(value, schema.columns).select(list(wanted))
+            batch = pa.ipc.read_record_batch(value, schema.columns)
         else:  # only the wanted columns are unpacked
             batch = _unpacked(value, schema.columns, wanted)
+        batch = batch.select([schema.columns.names[index] for index in wanted])
         batch.validate(full=True)
         if batch.num_rows != int(rows):
             raise ValueError(f"the message has {batch.num_rows} rows in place of {rows}")
@@ -159,9 +161,12 @@ def _texts(decoder: Decoder, header: str) -> list[str | None]:
     return [None if value is None else value.decode(errors="replace") for value in values]
 
 
+_COUNT = re.compile("[0-9]{1,9}")
+
+
 def row_counts(decoder: Decoder) -> list[int]:
     """How many rows each message says that it has. A message without rows counts as one."""
-    return [int(text) if text and text.isdecimal() else 1 for text in _texts(decoder, ROWS_HEADER)]
+    return [int(text) if text and _COUNT.fullmatch(text) else 1 for text in _texts(decoder, ROWS_HEADER)]
 
 
 def _values(decoder: Decoder) -> Iterator[pa.Buffer]:
@@ -186,6 +191,7 @@ def _stream_start(schema: pa.Schema) -> bytes:
 
 def _unpacked(value: pa.Buffer, schema: pa.Schema, wanted: tuple[int, ...]) -> pa.RecordBatch:
     """The wanted columns of a compressed batch. Only a stream can leave columns out."""
-    options = pa.ipc.IpcReadOptions(included_fields=sorted(wanted), use_threads=False)
+    some = sorted(wanted) or [0]  # none would mean all
+    options = pa.ipc.IpcReadOptions(included_fields=some, use_threads=False)
     with pa.ipc.open_stream(pa.py_buffer(_stream_start(schema) + value.to_pybytes()), options=options) as stream:
         return stream.read_next_batch()

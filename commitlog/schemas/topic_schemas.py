@@ -189,6 +189,8 @@ def why_not(old: pa.Schema, new: pa.Schema) -> str | None:
         if index < 0:
             return f"column {field.name} is missing in the new one, and a column can't go"
         later = new.field(index)
+        if ddl_type(later.type) == ddl_type(field.type) and later.type != field.type:
+            return f"column {field.name} can't change: nulls within it are allowed in one of them only"
         if not is_wider(later.type, field.type):
             return f"column {field.name} can't change from {ddl_type(field.type)} to {ddl_type(later.type)}"
         if field.nullable and not later.nullable:
