@@ -46,11 +46,14 @@ def wanted(kind: pa.DataType) -> str:
 
 def fits(values: Iterable[Any], kind: pa.DataType) -> bool:
     """Whether all values, or nulls, are of this type. Whether they are too large, Arrow finds."""
-    found = [value for value in values if value is not None]
+    values = values if isinstance(values, list) else list(values)
     taken, refused = next((taken, refused) for is_kind, taken, refused, _ in _TAKEN if is_kind(kind))
-    classes = set(map(type, found))
+    classes = set(map(type, values)) - {type(None)}
     if not all(issubclass(one, taken) and not issubclass(one, refused) for one in classes):
         return False
+    if not (pa.types.is_nested(kind) or pa.types.is_timestamp(kind)):
+        return True
+    found = [value for value in values if value is not None]
     if pa.types.is_timestamp(kind):
         has_zone = kind.tz is not None
         is_plain = classes <= {datetime.datetime}  # pandas' own have nanoseconds, and one that is none

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -161,15 +162,22 @@ def _refuse_nulls(column: pa.ChunkedArray | pa.Array, field: pa.Field, schema: T
 
 def _table_of_rows(rows: list[Any], schema: TopicSchema) -> pa.Table:
     values = [row if type(row) is dict else _mapping(row, number) for number, row in enumerate(rows)]
-    known = set(schema.columns.names)
+    known, is_whole = set(schema.columns.names), True
     for number, row in enumerate(values):
+        if len(row) != len(known):
+            is_whole = False
         if not known.issuperset(row):
             name = next(name for name in row if name not in known)
             raise IllegalRow(f"row {number}: there is no column {name!r:.{_SHOWN}}; {_wanted(schema)}", number)
-    columns = [_array([row.get(field.name) for row in values], field) for field in schema.columns]
+    pick = itemgetter if is_whole else _getter  # it takes less time, and no row lacks a column
+    columns = [_array(list(map(pick(field.name), values)), field) for field in schema.columns]
     for column, field in zip(columns, schema.columns, strict=True):
         _refuse_nulls(column, field, schema)
     return pa.Table.from_arrays(columns, schema=schema.columns)
+
+
+def _getter(name: str) -> Callable[[Mapping[str, Any]], Any]:
+    return lambda row: row.get(name)
 
 
 def _mapping(row: Any, number: int) -> Mapping[str, Any]:
@@ -184,9 +192,9 @@ def _mapping(row: Any, number: int) -> Mapping[str, Any]:
 def _array(items: list[Any], field: pa.Field) -> pa.Array:
     if not fits(items, field.type):
         items = [plain(item) for item in items]
-    for row, item in enumerate(() if fits(items, field.type) else items):
-        if not fits((item,), field.type):
-            raise _illegal(row, field, item, f"it takes {wanted(field.type)}")
+        for row, item in enumerate(items):
+            if not fits((item,), field.type):
+                raise _illegal(row, field, item, f"it takes {wanted(field.type)}")
     try:
         return pa.array(items, field.type)
     except _NO_VALUE as error:
