@@ -163,7 +163,9 @@ class Store:
         nothing happens. With `evolve=True`, a schema that it has may grow: columns that may be null
         are added, types become wider, NOT NULL goes. Messages that were sent before show nulls.
 
-        A topic without a schema has values, and needs no call.
+        A topic without a schema has values, and needs no call. Messages that it had before it got a
+        schema stay values: where rows are read, they are errors (`ignoreCorruptRecords` leaves them
+        out).
 
         Raises:
         - SchemaError: the schema is wrong, or Spark has no such type

@@ -115,13 +115,13 @@ class Places:
         return Places(self.at[start:end], self.size[start:end], self.offset + start)
 
 
-def cut(places: Places) -> Iterator[Places]:
-    """The records in pieces of at most 75,000 rows and 16 MiB, but at least one row each."""
+def cut(places: Places, most_bytes: int) -> Iterator[Places]:
+    """The records in pieces of at most 75,000 rows and `most_bytes`, but at least one row each."""
     total = np.cumsum(places.size)
     start, count = 0, len(places.at)
     while start < count:
         before = int(total[start - 1]) if start else 0
-        end = int(np.searchsorted(total, before + BATCH_BYTES_MAX, side="right"))
+        end = int(np.searchsorted(total, before + most_bytes, side="right"))
         end = max(min(end, start + ROWS_MAX), start + 1)
         yield places.cut(start, end)
         start = end

@@ -14,10 +14,11 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from commitlog.columns import arrow_columns
 from commitlog.columns.arrow_columns import Decoder, Places, cut
 from commitlog.columns.damage import Damage, check_rows
 from commitlog.columns.segments import Segment, SegmentCache
-from commitlog.columns.typed_rows import TypedRows, WrongRows
+from commitlog.columns.typed_rows import MESSAGES_BYTES_MAX, TypedRows, WrongRows
 from commitlog.disk.consume_queue import ENTRY_BYTES, ConsumeQueue, is_light
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss
@@ -142,6 +143,7 @@ class SliceReader:
         self.lane_directory = plan.lane_directory(piece.lane)
         is_named = plan.one_log and is_light(piece.topic)
         self.queue = NamedQueue(piece.topic, piece.lane, offset_is_stored=not is_named)
+        self._piece_bytes = arrow_columns.BATCH_BYTES_MAX if plan.values != "columns" else MESSAGES_BYTES_MAX
         self.next = piece.start
         self.walk_from = piece.walk_from
         self.damage = Damage.load(self.lane_directory)
@@ -313,7 +315,7 @@ class SliceReader:
         """The rows as batches. Rows in ranges that recovery noted (`noted`) are checked first."""
         wrong = check_rows(segment, self.queue, places, noted)
         for run in self._runs(segment, places, wrong):
-            for piece in cut(run):
+            for piece in cut(run, self._piece_bytes):
                 try:
                     yield from self._built(segment, piece, build)
                 except CorruptRecord as error:

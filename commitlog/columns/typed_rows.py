@@ -29,6 +29,8 @@ from commitlog.schemas.row_batches import (
 from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
 from commitlog.schemas.types import METADATA_COLUMNS
 
+MESSAGES_BYTES_MAX = 4 << 20
+"""Messages are unpacked in pieces of this size: compressed ones may be many times as large."""
 ROWS_MAX = 50_000
 """Messages are put together until they have this number of rows."""
 
