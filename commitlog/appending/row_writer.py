@@ -64,7 +64,7 @@ class RowWriter:
                 self._send_all()
             if self._thread is None:
                 self._start_thread()
-            self._rows.append(columns if row is None else copy(row))
+            self._rows.append(columns if row is None else row.copy() if type(row) is dict else copy(row))
             if self._closed:  # by a signal handler meanwhile
                 self._send_all()
             elif self._is_idle:

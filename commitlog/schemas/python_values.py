@@ -12,6 +12,7 @@ import datetime
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,8 @@ def fits(values: Iterable[Any], kind: pa.DataType) -> bool:
     if pa.types.is_timestamp(kind):
         has_zone = kind.tz is not None
         is_plain = classes <= {datetime.datetime}  # pandas' own have nanoseconds, and one that is none
-        return all((value.tzinfo is not None) is has_zone for value in found) and (
+        without_zone = list(map(attrgetter("tzinfo"), found)).count(None)
+        return without_zone == (0 if has_zone else len(found)) and (
             is_plain or not any(getattr(value, "nanosecond", 0) for value in found)
         )
     if pa.types.is_map(kind):

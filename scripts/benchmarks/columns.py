@@ -96,10 +96,9 @@ def _send_lists(producer: commitlog.Producer, rows: list[dict[str, Any]]) -> Sam
 
 
 def _append(producer: commitlog.Producer, rows: list[dict[str, Any]]) -> Sample:
-    with producer.rows(TYPED, max_rows=_BATCH_ROWS) as writer, Stopwatch() as watch:
+    with Stopwatch() as watch, producer.rows(TYPED, max_rows=_BATCH_ROWS) as writer:
         for row in rows:
             writer.append(row)
-        writer.flush()
     return _sent(producer, watch, len(rows))
 
 

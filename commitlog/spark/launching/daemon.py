@@ -25,6 +25,7 @@ import os
 import socket
 import sys
 import traceback
+from collections.abc import Generator
 from typing import Any
 
 from commitlog.errors import CommitLogError
@@ -64,6 +65,22 @@ class _ShortTraceback:
         error = sys.exception()
         ours = _our_error(error) if error else None
         return "".join(traceback.format_exception_only(ours)) if ours else traceback.format_exc()
+
+    @staticmethod
+    def TracebackException(  # noqa: N802  # the name of the class that PySpark asks for from 4.3 on
+        kind: type[BaseException], error: BaseException, frames: Any, **how: Any
+    ) -> traceback.TracebackException:
+        """The same, as the object that formats it."""
+        ours = _our_error(error)
+        return _LastLines(type(ours), ours, None) if ours else traceback.TracebackException(kind, error, frames, **how)
+
+
+class _LastLines(traceback.TracebackException):
+    """An exception without its traceback, and without the exceptions that led to it."""
+
+    def format(self, *_: Any, **__: Any) -> Generator[str, None, None]:
+        """The lines that name it."""
+        yield from self.format_exception_only()
 
 
 def _our_error(error: BaseException) -> CommitLogError | None:
