@@ -22,8 +22,9 @@ class RowWriter:
     """Collects the rows of one typed topic. `Producer.rows` makes it.
 
     **A row that is collected is not accepted yet**: it is in this process's memory, and a kill of
-    the process loses it. All collected rows are accepted when there are `max_rows`, when the oldest
-    one has waited for `linger_ms`, and by `flush` and `close`. Leaving a with-block closes it.
+    the process loses it. All collected rows are accepted when one more comes than `max_rows`, when
+    the oldest one has waited for `linger_ms`, and by `flush` and `close`. Leaving a with-block
+    closes it.
 
     A row that does not fit the schema, or is too large for a message, is refused alone, by
     IllegalRow or MessageTooLarge: the rows around it are sent. A thread sends what has waited for
@@ -135,7 +136,7 @@ class RowWriter:
                 except MessageTooLarge as error:  # a message of one row, as smaller ones were made before
                     refused.append(error)
                     del self._rows[0]
-        except Exception as error:
+        except BaseException as error:
             error.__notes__ = [*getattr(error, "__notes__", ()), *(f"a row was refused: {one}" for one in refused)]
             raise
         finally:

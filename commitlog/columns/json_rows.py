@@ -41,7 +41,7 @@ _ONE_BY_ONE = 32
 """Values that Arrow refuses are halved until there are so few."""
 _SHOWN_BYTES = 80
 _NOT_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "INF": math.inf, "-Infinity": -math.inf, "-INF": -math.inf}
-_REFUSED = (pa.ArrowException, ValueError, OverflowError, OSError)
+_REFUSED = (pa.ArrowException, ValueError, ArithmeticError, OSError)
 
 
 @dataclass
@@ -111,6 +111,7 @@ class JsonRows:
         first, last = (int(number) for number in np.frombuffer(text.buffers()[1], np.int32)[[0, count]])
         stream = text.buffers()[2].slice(first, last - first)
         try:
+            values.cast(pa.string())  # it fails where one is no UTF-8
             table = pyarrow.json.read_json(
                 pa.BufferReader(stream),
                 read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(stream) + 1),
@@ -136,7 +137,7 @@ class JsonRows:
             row: list[Any] = [None] * len(self._fields)
             try:
                 found = _object(value)
-            except (ValueError, RecursionError):
+            except (ValueError, RecursionError, ArithmeticError):
                 malformed[number] = True
                 found = {}
             for place, column in enumerate(self._fields):
@@ -266,7 +267,9 @@ def _string(value: Any, _: pa.DataType) -> str:
         return value
     if isinstance(value, decimal.Decimal):
         return str(float(value))
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=float)
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=float)
+    text.encode()
+    return text
 
 
 def _date(value: Any, _: pa.DataType) -> datetime.date:

@@ -42,5 +42,5 @@ _BUILDERS: dict[str, Callable[[_Source], pa.Array]] = {
     "_offset": lambda rows: arrays.fixed(rows.message + rows.decoder.places.offset, pa.int64()),
     "_row": lambda rows: arrays.fixed(rows.rows().astype(np.int32), pa.int32()),
     "_timestamp": lambda rows: rows.decoder.timestamps(rows.decoder.store_timestamps[rows.message], TIMESTAMP),
-    "_key": lambda rows: rows.decoder.property_values(b"KEYS", pa.binary()).take(arrays.indices(rows.message)),
+    "_key": lambda rows: rows.decoder.keys(pa.binary()).take(arrays.indices(rows.message)),
 }

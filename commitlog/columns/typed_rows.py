@@ -142,6 +142,8 @@ class TypedRows:
         if found.type == column.type:
             return found
         try:
+            if found.type == pa.float64() and column.type == pa.float32():
+                raise pa.ArrowInvalid("they would be rounded")
             return found.cast(column.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise _too_old(schema, f"column {column.name} has values that are no {column.type} ({error})") from None

@@ -106,8 +106,8 @@ class Job:
         try:
             places.make()
             query = self._start_spark()
-            self._show("opening the store")
             try:
+                self._show("opening the store")
                 store = Store.open(self.settings.store, self.settings.config)
             except BaseException:
                 query.end(0)
@@ -135,7 +135,12 @@ class Job:
         raise IngestError(self.errors[0] if self.errors else "stopped before the first message; nothing was kept")
 
     def _with_store(self, store: Store) -> None:
-        view = StoreView(self.settings.store)
+        try:
+            view = StoreView(self.settings.store)
+        except BaseException:
+            self._end_children()
+            store.close()
+            raise
         try:
             if view.control is None:
                 raise IngestError(

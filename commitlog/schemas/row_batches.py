@@ -1,7 +1,7 @@
 """Rows as users have them, made into Arrow record batches of a topic's schema.
 
 A message of a typed topic has one record batch. Its value is Arrow's encapsulated message (the
-metadata and the buffers, without the schema). Three headers say how to read it.
+metadata and the buffers, without the schema). Headers say how to read it.
 """
 
 from __future__ import annotations

@@ -85,7 +85,20 @@ JSON = st.one_of(
     st.binary(max_size=8),
     st.sampled_from(ALIKE),
     st.builds(lambda number: b'{"a":%d,"s":"%d"}' % (number, number), st.integers(-(2**33), 2**33)),
-    st.sampled_from([b'{"a":1}{"a":2}', b'{"a":1', b'"}', b'{"a":{', b"}}", b'{"\\u0001number":3,"a":1}', b'{"s":"']),
+    st.sampled_from(
+        [
+            b'{"s":"\xff"}',
+            b'{"s":["\\ud800"]}',
+            b'{"a":1,"z":1e99999999999999999999}',
+            b'{"a":1}{"a":2}',
+            b'{"a":1',
+            b'"}',
+            b'{"a":{',
+            b"}}",
+            b'{"\\u0001number":3,"a":1}',
+            b'{"s":"',
+        ]
+    ),
 )
 
 
@@ -120,6 +133,15 @@ def test_values_are_parsed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     found = decoded(store_of(tmp_path / "bad", values), 5000, schema, JsonOptions(mode="DROPMALFORMED"))
     assert [row["a"] for row in found] == [number for number in range(5000) if number != 1234]
     assert sum(looked_at) <= 64
+
+
+@pytest.mark.parametrize("value", [b'{"s":"\xff"}', b'{"s":["\\ud800"]}', b'{"s":"x","z":1e99999999999999999999}'])
+def test_a_value_is_malformed_alone_and_among_others(tmp_path: Path, value: bytes) -> None:
+    schema = pa.schema([("s", pa.string()), ("_corrupt_record", pa.string())])
+    good = b'{"s":"y"}'
+    for number, values in enumerate(([value], [good, value], [b"{", value, good])):
+        rows = decoded(store_of(tmp_path / str(number), values), len(values), schema, JsonOptions())
+        assert rows[values.index(value)] == {"s": None, "_corrupt_record": value.decode(errors="replace")}
 
 
 def test_failfast_names_the_value(tmp_path: Path) -> None:
