@@ -11,12 +11,12 @@ from commitlog.appending.attachment import Attachment
 from commitlog.appending.row_writer import RowWriter
 from commitlog.errors import CommitLogError, IllegalArgument, IllegalProperty
 from commitlog.receipt import Receipt
+from commitlog.record.row_headers import ROW_HEADERS
 
 if TYPE_CHECKING:
     from commitlog.appending.row_sending import RowSending
 
 COMPRESSIONS = (None, "lz4", "zstd")
-OWN_HEADERS = {"content-type", "schema-version", "row-count", "content-encoding"}
 _MOST = (1 << 63) - 1
 
 
@@ -46,7 +46,7 @@ class HowToSend:
             )
         if self.headers is not None and not isinstance(self.headers, Mapping):
             raise IllegalProperty(f"headers are a dictionary of str, not {type(self.headers).__name__}")
-        for name in OWN_HEADERS.intersection(self.headers or ()):
+        for name in ROW_HEADERS.intersection(self.headers or ()):
             raise IllegalProperty(f"header {name!r} says how to read the rows: send_rows sets it; choose another name")
         if self.compression not in COMPRESSIONS:
             raise IllegalArgument(f"compression={self.compression!r}: it is None, 'lz4' or 'zstd'")

@@ -11,15 +11,14 @@ from commitlog.appending.row_producer import HowToSend, RowProducer
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, IllegalRow, NoSchema
 from commitlog.receipt import Receipt
-from commitlog.schemas.row_batches import (
+from commitlog.record.row_headers import (
     COMPRESSION_HEADER,
     CONTENT_TYPE,
     CONTENT_TYPE_HEADER,
     ROWS_HEADER,
     SCHEMA_HEADER,
-    as_table,
-    messages,
 )
+from commitlog.schemas.row_batches import fit, messages, read_rows
 from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
 
 OVERHEAD_BYTES = 4096
@@ -64,17 +63,14 @@ class RowSending:
         schema = self.schema(topic)
         if _may_round(schema):  # a newer schema may have wider columns, and rounding is no error
             schema = self._look(topic)
-        if isinstance(rows, pa.RecordBatchReader):
-            rows = rows.read_all()
-        elif isinstance(rows, Iterator):
-            rows = list(rows)  # it can be read only once
+        read = read_rows(rows)
         try:
-            return as_table(rows, schema), schema
+            return fit(read, schema), schema
         except IllegalRow:
             latest = self._look(topic)  # somebody may have added a column meanwhile
             if latest.version == schema.version:
                 raise
-            return as_table(rows, latest), latest
+            return fit(read, latest), latest
 
     def send_counted(self, sender: RowProducer, topic: str, rows: Any, how: HowToSend) -> Iterator[int]:
         """Like `send`, and yields the number of rows only."""

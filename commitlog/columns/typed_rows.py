@@ -19,7 +19,7 @@ from commitlog.columns.arrow_columns import Decoder
 from commitlog.columns.metadata import metadata_columns
 from commitlog.errors import CorruptRecord, SchemaConflict
 from commitlog.record.layout import SysFlag
-from commitlog.schemas.row_batches import (
+from commitlog.record.row_headers import (
     COMPRESSION_HEADER,
     CONTENT_TYPE,
     CONTENT_TYPE_HEADER,

@@ -1,7 +1,8 @@
 """Rows as users have them, made into Arrow record batches of a topic's schema.
 
 A message of a typed topic has one record batch. Its value is Arrow's encapsulated message (the
-metadata and the buffers, without the schema). Headers say how to read it.
+metadata and the buffers, without the schema). Its headers (`record/row_headers.py`) say how to
+read it.
 """
 
 from __future__ import annotations
@@ -21,10 +22,6 @@ from commitlog.schemas.ddl import ddl_type
 from commitlog.schemas.python_values import columns_of, fits, plain, wanted
 from commitlog.schemas.topic_schemas import TopicSchema
 
-CONTENT_TYPE_HEADER, SCHEMA_HEADER, ROWS_HEADER = "content-type", "schema-version", "row-count"
-COMPRESSION_HEADER = "content-encoding"
-CONTENT_TYPE = "application/x.arrow-record-batch"
-
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 _CAPSULES = ("__arrow_c_stream__", "__arrow_c_array__")
 _SHOWN = 80
@@ -42,14 +39,27 @@ def as_table(rows: Any, schema: TopicSchema) -> pa.Table:
 
     Raises IllegalRow, which names row and column, and IllegalArgument.
     """
+    return fit(read_rows(rows), schema)
+
+
+def read_rows(rows: Any) -> pa.Table | list[Any]:
+    """The rows as a table or a list: some of what has rows can be read only once.
+
+    Raises IllegalRow where Arrow can't read them, and IllegalArgument.
+    """
     if isinstance(rows, Iterable) and not _is_arrow(rows) and not isinstance(rows, str | bytes | Mapping):
-        return _table_of_rows(list(rows), schema)
+        return list(rows)
     try:
         table = _as_arrow(rows)
         table.validate(full=True)
     except (*_NO_VALUE, NotImplementedError) as error:
         raise IllegalRow(f"{type(rows).__name__} of rows: {_one_line(error)}") from None
-    return _fitted(table, schema)
+    return table
+
+
+def fit(rows: pa.Table | list[Any], schema: TopicSchema) -> pa.Table:
+    """What `as_table` does, of rows that were read."""
+    return _table_of_rows(rows, schema) if isinstance(rows, list) else _fitted(rows, schema)
 
 
 def _is_arrow(rows: Any) -> bool:

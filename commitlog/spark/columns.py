@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType, StructField, StructType
 
-from commitlog.columns.arrow_columns import COLUMN_TYPES, KAFKA_COLUMNS
+from commitlog.columns.arrow_columns import COLUMN_TYPES
 from commitlog.errors import OptionError
 
-ALL_COLUMNS: dict[str, DataType] = {
-    name: from_arrow_type(kind, prefer_timestamp_ntz=True) for name, kind in COLUMN_TYPES.items()
-}
-HEADERS_TYPE = ALL_COLUMNS["headers"]
 
-__all__ = ["ALL_COLUMNS", "HEADERS_TYPE", "KAFKA_COLUMNS", "allowed_columns", "check_schema", "schema_of"]
+def spark_type(kind: pa.DataType) -> DataType:
+    """Spark's type for a type of Arrow."""
+    return from_arrow_type(kind, prefer_timestamp_ntz=True)
+
+
+ALL_COLUMNS: dict[str, DataType] = {name: spark_type(kind) for name, kind in COLUMN_TYPES.items()}
+HEADERS_TYPE = ALL_COLUMNS["headers"]
 
 
 def schema_of(names: Iterable[str]) -> StructType:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, cast, get_args
 from urllib.parse import unquote
 
+from commitlog.columns.arrow_columns import KAFKA_COLUMNS
 from commitlog.columns.slice_reader import JsonMode, JsonOptions, Values
 from commitlog.errors import BadStart, IllegalTopic, OptionError, ReaderError
 from commitlog.reading.named_readers import PATTERN_LENGTH_MAX, check_name
@@ -29,7 +30,7 @@ from commitlog.reading.starting_point import (
     parse_start,
 )
 from commitlog.record.properties import check_topic
-from commitlog.spark.columns import ALL_COLUMNS, KAFKA_COLUMNS
+from commitlog.spark.columns import ALL_COLUMNS
 from commitlog.spark.launching.session_zone import session_zone
 
 _READ_OPTIONS = """

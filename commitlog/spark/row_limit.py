@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
+from commitlog.columns import arrays
 from commitlog.columns.arrow_columns import Decoder
 from commitlog.columns.segments import SegmentCache
 from commitlog.columns.slice_reader import SliceReader
@@ -52,7 +53,5 @@ def _counts(resolver: Resolver, key: QueueKey, begin: int, end: int) -> Iterator
 
 
 def _count_rows(decoder: Decoder) -> list[pa.RecordBatch]:
-    counts = pa.Array.from_buffers(
-        pa.int64(), decoder.count, [None, pa.py_buffer(np.array(row_counts(decoder), np.int64))]
-    )
+    counts = arrays.fixed(np.array(row_counts(decoder), np.int64), pa.int64())
     return [pa.RecordBatch.from_arrays([counts], names=["rows"])]

@@ -11,7 +11,7 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import NoSchema, OptionError, SchemaError
 from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
 from commitlog.schemas.types import METADATA_COLUMNS, is_wider, stored_type
-from commitlog.spark.columns import check_names_once
+from commitlog.spark.columns import check_names_once, spark_type
 from commitlog.spark.options import SourceOptions
 
 
@@ -82,9 +82,7 @@ def check_typed_schema(schema: StructType, options: SourceOptions) -> None:
 
 def _equal(one: pa.DataType, other: pa.DataType) -> bool:
     """Whether two types are the same for Spark, which has its own names for the items of a list."""
-    schemas = (from_arrow_schema(pa.schema([("", kind)]), prefer_timestamp_ntz=True) for kind in (one, other))
-    first, second = (schema.simpleString() for schema in schemas)
-    return bool(first == second)
+    return bool(spark_type(one).simpleString() == spark_type(other).simpleString())
 
 
 def check_json_schema(schema: StructType, options: SourceOptions) -> None:
@@ -97,7 +95,7 @@ def check_json_schema(schema: StructType, options: SourceOptions) -> None:
     fixed = {**METADATA_COLUMNS, options.json_options.corrupt_column: pa.string()}
     for field in schema.fields:
         if field.name in fixed:
-            expected = from_arrow_schema(pa.schema([("", fixed[field.name])]), prefer_timestamp_ntz=True)[0].dataType
+            expected = spark_type(fixed[field.name])
             if field.dataType != expected:
                 raise OptionError(
                     f"schema: column {field.name!r} is {expected.simpleString()}, not {field.dataType.simpleString()}"

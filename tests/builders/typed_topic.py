@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from commitlog.record.record import Record
+from commitlog.record.row_headers import CONTENT_TYPE
 from commitlog.schemas.declaring import declared_schema
-from commitlog.schemas.row_batches import CONTENT_TYPE, as_table, messages
+from commitlog.schemas.row_batches import as_table, messages
 from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
 from tests.builders.hand_made import HandMadeLane, HandMadeStore
 

@@ -20,8 +20,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
+from commitlog.columns.arrow_columns import KAFKA_COLUMNS
 from commitlog.errors import CommitLogError
-from commitlog.spark.columns import ALL_COLUMNS, KAFKA_COLUMNS
+from commitlog.spark.columns import ALL_COLUMNS
 from commitlog.spark.source import CommitLogDataSource, StreamReader
 from commitlog.spark.task_reading import Task
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore
