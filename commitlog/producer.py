@@ -438,7 +438,7 @@ class Producer(Appender, RowProducer):
 
     def statistics(self) -> LaneStatistics:
         """What happened in its lane since the store was started, by earlier producers too."""
-        return lane_statistics(self._attachment.control, self.lane)
+        return lane_statistics(self._attachment.control, self.lane, SYSTEM_CLOCK.monotonic_ns())
 
     def _answer_changed_word(self, end: int) -> None:
         """Answers a change of the word that `send` looks at.

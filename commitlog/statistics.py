@@ -7,7 +7,7 @@ counts from 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.locks import is_leased, is_running
@@ -65,6 +65,8 @@ class LaneStatistics:
     """Stage → errno of the fault that keeps it from going on."""
     put_times: dict[str, int] | None = None
     """RocketMQ's distribution: how many puts took how long."""
+    flushed_ms_ago: float | None = field(default=None, compare=False)
+    """Since its last flush; None where nothing was flushed since the pool was made."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ def store_statistics(view: StoreView, clock: Clock = SYSTEM_CLOCK) -> StoreStati
         closing=bool(control and control.words[Header.CLOSING]),
         generation=view.facts.generation,
         segment_bytes=view.segment_bytes,
-        lanes=tuple(_lane(view, number) for number in view.lanes()),
+        lanes=tuple(_lane(view, number, now) for number in view.lanes()),
         stages=tuple(_stage(view, control, name, now) for name in STAGES) if control else (),
         throughput=throughput(control.words, now) if control else (),
         retention=_retention(control.words) if control else None,
@@ -163,16 +165,16 @@ def _stopped_properly(view: StoreView) -> bool:
     return all(view.limits(number).stopped_properly for number in view.lanes())
 
 
-def _lane(view: StoreView, number: int) -> LaneStatistics:
+def _lane(view: StoreView, number: int, now_ns: int) -> LaneStatistics:
     if view.control is not None and number < LANE_ROWS:
-        lane = lane_statistics(view.control, number)
+        lane = lane_statistics(view.control, number, now_ns)
         held = is_leased(view.lane_directory(number), view.control.region.path.parent, view.channel)
         return lane if held else replace(lane, producer=0)  # a killed producer has left its pid
     limits = view.limits(number)
     return LaneStatistics(number, limits.first, limits.committed, limits.committed, limits.flushed, limits.dispatched)
 
 
-def lane_statistics(control: ControlRegion, number: int) -> LaneStatistics:
+def lane_statistics(control: ControlRegion, number: int, now_ns: int) -> LaneStatistics:
     """One lane, from its words.
 
     Positions are loaded from the last one (`dispatched`) to the first one (`wrote`), so that they
@@ -205,6 +207,7 @@ def lane_statistics(control: ControlRegion, number: int) -> LaneStatistics:
         dispatched_records=row[Lane.DISPATCHED_RECORDS],
         faults={stage: row[word] for stage, word in FAULT_WORDS.items() if row[word]},
         put_times=dict(zip(PUT_TIME_NAMES, put_times(row), strict=True)),
+        flushed_ms_ago=max(now_ns - row[Lane.FLUSHED_NS], 0) / 1e6 if row[Lane.FLUSHED_NS] else None,
     )
 
 

@@ -234,6 +234,7 @@ class Lane:
     # FIRST as durably recorded in the file `positions`; 0 until this start has written it.
     # Retention unlinks below it.
     FIRST_RECORDED = word(76, writer="flusher")
+    FLUSHED_NS = word(77, writer="flusher")  # CLOCK_MONOTONIC of the last sync of the lane; 0: none in this pool
     # line 10
     REWRITTEN = word(80, writer="committer")  # the last REWRITE_WANTED that was carried out
     COMMITTER_FAULT = word(81, writer="committer")

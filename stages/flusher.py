@@ -83,7 +83,6 @@ class Flusher(BaseStage):
         self._unopened: set[int] = set()  # lanes with a segment that could not be opened
         self._removed: set[int] = set()  # lanes with a segment that was removed while it was open
         self._names_checked_ns = self.clock.monotonic_ns()
-        self._last_flush: dict[int, int] = {}
         self._positions: dict[int, PositionsFile] = {}
         self._recorded: dict[int, tuple[int, int, int]] = {}
         self._recorded_ns = LONG_AGO_NS
@@ -234,7 +233,7 @@ class Flusher(BaseStage):
             return False  # it could not be opened, and is tried again later
         if row[Lane.FLUSH_REQUESTED] > flushed or committed // size > flushed // size or self.stopping:
             return True
-        since = now - self._last_flush.get(lane, LONG_AGO_NS)
+        since = now - (row[Lane.FLUSHED_NS] or LONG_AGO_NS)
         if self._timed and since < self.interval_ms * 1_000_000:
             return False
         return committed - flushed >= self._least_bytes or since >= self._thorough_ns
@@ -280,7 +279,7 @@ class Flusher(BaseStage):
             return 0
         row[Lane.FLUSHED] = order.target
         row[Lane.SYNCS] += 1
-        self._last_flush[lane] = self.clock.monotonic_ns()
+        row[Lane.FLUSHED_NS] = self.clock.monotonic_ns()
         self.count_action(nanoseconds)
         if row[Lane.LISTENING]:
             self._notices.publish(lane, order.committed, order.target)

@@ -9,14 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
+from commitlog.cli.arguments import JsonOption, StoreArgument, print_json
 from commitlog.reading.named_readers import ReaderState
 
 _STEPS = ((172_800_000, 86_400_000, "days"), (7_200_000, 3_600_000, "hours"), (120_000, 60_000, "minutes"))
 
 
 def readers(
-    store: Annotated[Path, typer.Argument(help="Directory of the store.")],
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    store: StoreArgument,
+    json: JsonOption = False,
     remove: Annotated[
         str | None, typer.Option("--remove", metavar="NAME", help="Drop this reader: nothing is kept for it.")
     ] = None,
@@ -48,10 +49,7 @@ def readers(
         return
     states = _states(store)
     if json:
-        import orjson
-
-        values = {"readers": [as_json(state) for state in states]}
-        typer.echo(orjson.dumps(values, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode())
+        print_json({"readers": [as_json(state) for state in states]})
         return
     for line in _lines(states):
         typer.echo(line)

@@ -9,10 +9,11 @@ import errno
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
+from commitlog.cli.arguments import JsonOption, StoreArgument, print_json
 from commitlog.cli.readers import as_json as reader_as_json
 from commitlog.cli.readers import summary
 from commitlog.errors import StoreNotFound, store_killed
@@ -24,8 +25,8 @@ Topics = dict[int, dict[str, tuple[int, int]]]
 
 
 def stat(
-    store: Annotated[Path, typer.Argument(help="Directory of the store.")],
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    store: StoreArgument,
+    json: JsonOption = False,
 ) -> None:
     """Show topics and their counts in each lane, positions, stages, and how far readers are."""
     from commitlog.disk.store_directory import checked_path
@@ -39,11 +40,7 @@ def stat(
             raise StoreNotFound("; ".join(left)) from None
         raise
     if json:
-        import orjson
-
-        typer.echo(
-            orjson.dumps(as_json(facts, topics, readers), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
-        )
+        print_json(as_json(facts, topics, readers))
         return
     for line in lines(facts, topics, readers):
         typer.echo(line)

@@ -10,17 +10,14 @@ import errno
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.reading.view import StoreView
-from commitlog.shm.layout import STAGES, Lane, Stage
-from commitlog.shm.statistics import WINDOWS_SECONDS, Histogram
-from commitlog.statistics import StoreStatistics, store_statistics
+from commitlog.cli.arguments import StoreArgument
+from commitlog.shm.statistics import WINDOWS_SECONDS
+from commitlog.statistics import StoreStatistics
+from commitlog.watching.snapshot import StoreSnapshot, StoreWatch
 
 _SILENT_MS = 5_000
 _SCREEN_ON, _SCREEN_OFF, _REDRAW = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H\x1b[J"
@@ -39,43 +36,18 @@ _LANE_HEADS = (
 _STAGE_HEADS = ("stage", "pid", "heartbeat", "rounds/s", "actions/s", "p50 µs", "p99 µs", "restarts")
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """The store at one time (monotonic ns), with what the statistics don't have."""
-
-    taken: int
-    facts: StoreStatistics
-    durations: dict[str, Histogram]
-    blocked_ms: dict[int, float]
-
-    @classmethod
-    def take(cls, view: StoreView, clock: Clock) -> Snapshot:
-        view.refresh()
-        now, control = clock.monotonic_ns(), view.control
-        facts = store_statistics(view, clock)
-        if control is None:
-            return cls(now, facts, {}, {})
-        since = {lane.lane: control.row(lane.lane)[Lane.BLOCKED] for lane in facts.lanes}
-        return cls(
-            now,
-            facts,
-            {name: Histogram.load(control.stage_row(name), Stage.HISTOGRAM) for name in STAGES},
-            {lane: max(now - at, 0) / 1e6 for lane, at in since.items() if at},
-        )
-
-
 def top(
-    store: Annotated[Path, typer.Argument(help="Directory of the store.")],
+    store: StoreArgument,
     interval: Annotated[float, typer.Option(min=0.01, help="Seconds between two looks.")] = 1.0,
     count: Annotated[int, typer.Option(min=0, help="How many looks; 0: until Ctrl-C, or one without a terminal.")] = 0,
 ) -> None:
     """Watch lanes and stages; works while they hang."""
     on_terminal = sys.stdout.isatty()
-    view = StoreView(store)
+    watch = StoreWatch(store)
     try:
         if on_terminal:
             typer.echo(_SCREEN_ON, nl=False)
-        _watch(view, interval, count or (0 if on_terminal else 1), on_terminal)
+        _watch(watch, interval, count or (0 if on_terminal else 1), on_terminal)
     except KeyboardInterrupt:  # Ctrl-C is the way to end it: no message, exit code 0
         return
     except BrokenPipeError:  # the reader of the pipe is gone: print nothing more, not even at the exit
@@ -83,15 +55,15 @@ def top(
     finally:
         if on_terminal:
             typer.echo(_SCREEN_OFF, nl=False)
-        view.close()
+        watch.close()
 
 
-def _watch(view: StoreView, interval: float, count: int, on_terminal: bool, clock: Clock = SYSTEM_CLOCK) -> None:
-    earlier = Snapshot.take(view, clock)
+def _watch(watch: StoreWatch, interval: float, count: int, on_terminal: bool) -> None:
+    earlier = watch.snapshot()
     looks = 0
     while not count or looks < count:
-        clock.sleep(interval)
-        now = Snapshot.take(view, clock)
+        watch.clock.sleep(interval)
+        now = watch.snapshot()
         text = list(lines(now, earlier))
         if on_terminal:
             columns, rows = os.get_terminal_size(sys.stdout.fileno())  # zeros if the terminal does not know its size
@@ -102,10 +74,10 @@ def _watch(view: StoreView, interval: float, count: int, on_terminal: bool, cloc
         looks += 1
 
 
-def lines(now: Snapshot, earlier: Snapshot) -> Iterator[str]:
+def lines(now: StoreSnapshot, earlier: StoreSnapshot) -> Iterator[str]:
     """The lines of one look: the store, its lanes, its stages."""
-    facts = now.facts
-    seconds = max((now.taken - earlier.taken) / 1e9, 1e-9)
+    facts = now.statistics
+    seconds = now.seconds_since(earlier)
     rates = f"; {_rates(facts)}" if now.durations else ""
     yield f"{facts.path}  {facts.state}, generation {facts.generation}{rates}"
     if facts.retention:
@@ -129,9 +101,9 @@ def _rates(facts: StoreStatistics) -> str:
     return f"messages/s: {', '.join(parts)}"
 
 
-def _lane_rows(now: Snapshot, earlier: Snapshot, seconds: float) -> Iterator[tuple[str, ...]]:
-    before = {lane.lane: lane for lane in earlier.facts.lanes}
-    for lane in now.facts.lanes:
+def _lane_rows(now: StoreSnapshot, earlier: StoreSnapshot, seconds: float) -> Iterator[tuple[str, ...]]:
+    before = {lane.lane: lane for lane in earlier.statistics.lanes}
+    for lane in now.statistics.lanes:
         old = before.get(lane.lane, lane)
         blocked = now.blocked_ms.get(lane.lane)
         yield (
@@ -149,9 +121,9 @@ def _lane_rows(now: Snapshot, earlier: Snapshot, seconds: float) -> Iterator[tup
         )
 
 
-def _stage_rows(now: Snapshot, earlier: Snapshot, seconds: float) -> Iterator[tuple[str, ...]]:
-    before = {stage.stage: stage for stage in earlier.facts.stages}
-    for stage in now.facts.stages:
+def _stage_rows(now: StoreSnapshot, earlier: StoreSnapshot, seconds: float) -> Iterator[tuple[str, ...]]:
+    before = {stage.stage: stage for stage in earlier.statistics.stages}
+    for stage in now.statistics.stages:
         old = before.get(stage.stage, stage)
         took = now.durations[stage.stage]
         if stage.stage in earlier.durations:

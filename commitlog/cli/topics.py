@@ -8,18 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
+from commitlog.cli.arguments import JsonOption, StoreArgument, print_json
+
 
 def topics(
-    store: Annotated[Path, typer.Argument(help="Directory of the store.")],
+    store: StoreArgument,
     schema: Annotated[bool, typer.Option("--schema", help="Show the columns of typed topics.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with the columns.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """List the topics of STORE: messages, lanes, and the version of the schema of typed ones."""
     found = _topics(store)
     if json:
-        import orjson
-
-        typer.echo(orjson.dumps({"topics": found}, option=orjson.OPT_INDENT_2).decode())
+        print_json({"topics": found})
         return
     for line in _lines(found, columns=schema):
         typer.echo(line)

@@ -8,12 +8,13 @@ every process that maps it.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+
+from commitlog.watching.snapshot import bytes_in
 
 GROUPS = ("stages", "producers", "spark", "job")
 
@@ -63,7 +64,7 @@ class Resources:
                     usage[group].memory_bytes += private_bytes(process.pid)
         for group, first, last in self._cpu.values():
             usage[group].cpu_seconds += last - first
-        self.pool_bytes = self._measure_pool()
+        self.pool_bytes = bytes_in(self.pool) if self.pool else 0
         return usage
 
     def _with_descendants(self, group: str, pids: Iterable[int]) -> list[psutil.Process]:
@@ -77,13 +78,3 @@ class Resources:
                 if group == "spark":  # the Java process and Python's workers
                     found.update((child.pid, child) for child in root.children(recursive=True))
         return list(found.values())
-
-    def _measure_pool(self) -> int:
-        if self.pool is None:
-            return 0
-        total = 0
-        with contextlib.suppress(OSError), os.scandir(self.pool) as entries:
-            for entry in entries:
-                with contextlib.suppress(OSError):
-                    total += entry.stat(follow_symlinks=False).st_blocks * 512
-        return total

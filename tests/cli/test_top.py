@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import commitlog
 from commitlog.cli.app import app
-from commitlog.cli.top import Snapshot, lines
-from commitlog.reading.view import StoreView
+from commitlog.cli.top import lines
+from commitlog.watching.snapshot import StoreWatch
 from tests.fake_clock import SetClock
 from tests.waiting import wait_until
 
@@ -38,15 +38,16 @@ def cells(text: list[str], head: str) -> list[dict[str, str]]:
 def test_it_shows_what_happened_since_the_last_look(tmp_path: Path) -> None:
     """100 messages in 2 seconds of its clock: 50 a second; heartbeats and times of the stages."""
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
-        view, clock = StoreView(store.path), SetClock()
+        clock = SetClock()
+        watch = StoreWatch(store.path, clock)
         producer.send("t", bytes(100)).wait("flushed", 60)
-        earlier = Snapshot.take(view, clock)
+        earlier = watch.snapshot()
         for _ in range(100):
             producer.send("t", bytes(100))
         producer.flush(60)
         clock.pass_seconds(2)
-        text = list(lines(Snapshot.take(view, clock), earlier))
-        view.close()
+        text = list(lines(watch.snapshot(), earlier))
+        watch.close()
     assert text[0].endswith("- in 60 s, - in 600 s")  # a store so young has not filled them
     (lane,) = cells(text, "lane")
     assert lane["msg/s"] == "50"
@@ -65,10 +66,11 @@ def test_it_shows_a_pipeline_that_hangs(tmp_path: Path) -> None:
             os.kill(pid, signal.SIGSTOP)
         try:
             producer.send("t", bytes(1000))
-            view, clock = StoreView(store.path), SetClock()
+            clock = SetClock()
+            watch = StoreWatch(store.path, clock)
             clock.boot = 1 << 62  # long after
-            text = list(lines(Snapshot.take(view, clock), Snapshot.take(view, clock)))
-            view.close()
+            text = list(lines(watch.snapshot(), watch.snapshot()))
+            watch.close()
         finally:
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)

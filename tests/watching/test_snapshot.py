@@ -1,0 +1,70 @@
+"""A snapshot has what the tools show, of a store that runs, hangs, was killed or is stopped."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+import commitlog
+from commitlog.watching.snapshot import StoreWatch, bytes_in
+from tests.fake_clock import SetClock
+
+SMALL = {"store": {"segment_bytes": 1 << 16}}
+
+
+def test_a_running_store(tmp_path: Path) -> None:
+    """Topics, readers, room, times and processes are all there."""
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
+        for topic in ("apples", "pears", "apples"):
+            producer.send(topic, bytes(100))
+        producer.flush(60)
+        with commitlog.Reader(store.path, topic="apples", name="billing") as reader:
+            reader.commit(next(iter(reader)))
+        with StoreWatch(store.path) as watch:
+            found = watch.snapshot()
+    assert found.statistics.state == "running"
+    assert [(one.topic, one.lane, one.messages) for one in found.topics] == [("apples", 0, 2), ("pears", 0, 1)]
+    assert [(reader.name, reader.behind) for reader in found.readers] == [("billing", 1)]
+    assert found.space.disk_free > 0
+    assert (found.space.pool or 0) > 0
+    assert found.durations["flusher"].total >= 1
+    assert set(found.usage) == {"committer", "flusher", "allocator", "dispatcher"}
+    assert all(usage.resident_bytes > 0 for usage in found.usage.values())
+    lane = found.lane(0)
+    assert lane is not None
+    assert 0 <= (lane.flushed_ms_ago or -1) < time.monotonic() * 1000
+    assert not found.blocked_ms
+
+
+def test_it_follows_a_store_through_its_stop(tmp_path: Path) -> None:
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store:
+        with store.producer() as producer:
+            producer.send("t", b"x")
+            producer.flush(60)
+        watch = StoreWatch(store.path)
+        assert watch.snapshot().statistics.running
+    with watch:
+        stopped = watch.snapshot()
+    assert stopped.statistics.state == "stopped"
+    assert (stopped.space.pool, stopped.durations, stopped.usage) == (None, {}, {})
+    assert [one.messages for one in stopped.topics] == [1]
+
+
+def test_the_time_since_a_flush_is_that_of_the_clock(tmp_path: Path) -> None:
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
+        producer.send("t", b"x")
+        producer.flush(60)
+        clock = SetClock()
+        with StoreWatch(store.path, clock) as watch:
+            earlier = watch.snapshot()
+            clock.pass_seconds(10)
+            later = watch.snapshot()
+    assert later.seconds_since(earlier) == pytest.approx(10)
+    ages = [lane.flushed_ms_ago for snapshot in (earlier, later) for lane in snapshot.statistics.lanes]
+    assert ages == [ages[0], pytest.approx((ages[0] or 0) + 10_000)]
+
+
+def test_a_directory_that_is_gone_takes_nothing(tmp_path: Path) -> None:
+    assert bytes_in(tmp_path / "gone") == 0
