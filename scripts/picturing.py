@@ -8,26 +8,35 @@ from __future__ import annotations
 
 import io
 import multiprocessing
+import random
 import re
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
+from dataclasses import replace
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
+from rich.console import Console
+
 import commitlog
+from commitlog.cli.top_screen import Choice, render
+from commitlog.watching.health import health
+from commitlog.watching.rates import rates
+from commitlog.watching.snapshot import StoreWatch
 
 IMAGES = Path(__file__).parent.parent / "docs/images"
 COLORS = 64
 """The size of a picture's palette. A chart has few colours, and this halves its file."""
-WATCHED_SECONDS = 65
-"""How long the producers run before `top` looks at them.
-
-Then the windows of ten seconds and a minute are full.
-"""
-RATES = (5_000, 800, 20)
-"""Messages a second of each producer."""
+WATCHED_SECONDS = 30
+"""How long the producers run before the picture is taken: as many looks has its line of rates."""
+RATES = {"metrics": 5_000, "orders": 800, "alarms": 20}
+"""Topic → messages a second of its producer."""
+READERS = {"orders": "billing", "alarms": "pager"}
+"""Topic → name of its reader."""
+WIDTH, HEIGHT = 90, 24
 
 
 def picture_of_a_run(directory: Path) -> None:
@@ -42,43 +51,58 @@ def picture_of_a_run(directory: Path) -> None:
 
 
 def picture_of_top(directory: Path) -> None:
-    """What `commitlog top` prints of a store with a producer for each rate."""
+    """The screen of `commitlog top`, for a store with a producer for each rate and two readers."""
     path = directory / "data/events"
     path.parent.mkdir()
     ended = multiprocessing.get_context("spawn").Event()
     with commitlog.Store.open(path):
         senders = [
-            multiprocessing.get_context("spawn").Process(target=_send, args=(path, rate, ended)) for rate in RATES
+            multiprocessing.get_context("spawn").Process(target=_send, args=(path, topic, rate, ended))
+            for topic, rate in RATES.items()
         ]
         for sender in senders:
             sender.start()
-        time.sleep(WATCHED_SECONDS)
-        command = [sys.executable, "-m", "commitlog.cli", "top", path, "--interval", "2"]
-        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        picture = _watched(path, f"{directory}/")
         ended.set()
         for sender in senders:
             sender.join()
-    (IMAGES / "top.svg").write_text(_drawn("commitlog top data/events", said.replace(f"{directory}/", "")))
+    (IMAGES / "top.svg").write_text(picture)
 
 
-def _send(path: Path, rate: int, ended: Event) -> None:
+def _watched(path: Path, prefix: str) -> str:
+    """What `top` shows after a while, without `prefix` before the store's path."""
+    history: list[float] = []
+    with ExitStack() as stack:
+        watch = stack.enter_context(StoreWatch(path))
+        readers = [
+            stack.enter_context(commitlog.Reader(path, topic=topic, name=name, follow=True))
+            for topic, name in READERS.items()
+        ]
+        earlier = watch.snapshot()
+        for _ in range(WATCHED_SECONDS):
+            time.sleep(1)
+            for reader in readers:
+                while reader.poll() is not None:
+                    pass
+                reader.commit()
+            now = watch.snapshot()
+            changes = rates(now, earlier)
+            history.append(changes.messages_per_second)
+            earlier = now
+    now = replace(now, statistics=replace(now.statistics, path=now.statistics.path.removeprefix(prefix)))
+    console = Console(record=True, width=WIDTH, height=HEIGHT, file=io.StringIO(), legacy_windows=False)
+    console.print(render(now, changes, health(now), history, Choice(), WIDTH, HEIGHT))
+    picture = console.export_svg(title="commitlog top data/events", unique_id="top")
+    picture = re.sub(r"@font-face \{.*?\}\s*|<!--.*?-->\s*", "", picture, flags=re.DOTALL)
+    return re.sub(r"[ \t]+$", "", picture, flags=re.MULTILINE)
+
+
+def _send(path: Path, topic: str, rate: int, ended: Event) -> None:
     """Sends a hundred times a second, or less often if the rate is lower."""
     batch = max(rate // 100, 1)
     with commitlog.Producer(path) as producer:
-        while not ended.wait(batch / rate):
-            producer.send_batch("metrics", [b'{"cpu": 12.5, "memory": 47.1}'] * batch)
-
-
-def _drawn(command: str, text: str) -> str:
-    """A terminal with the command and what it said, as SVG that needs no font from elsewhere."""
-    from rich.console import Console
-
-    lines = text.rstrip().splitlines()
-    console = Console(record=True, width=max(map(len, lines)), file=io.StringIO(), legacy_windows=False)
-    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
-    picture = console.export_svg(title=command, unique_id="top")
-    picture = re.sub(r"@font-face \{.*?\}\s*|<!--.*?-->\s*", "", picture, flags=re.DOTALL)
-    return re.sub(r"[ \t]+$", "", picture, flags=re.MULTILINE)
+        while not ended.wait(batch / rate * random.uniform(0.5, 1.5)):
+            producer.send_batch(topic, [b'{"cpu": 12.5, "memory": 47.1}'] * batch)
 
 
 def main() -> None:

@@ -53,7 +53,10 @@ class Space:
 
 @dataclass(frozen=True)
 class ProcessUsage:
-    """What a process has used so far: CPU in seconds, resident memory in bytes."""
+    """What a process has used: CPU in seconds so far, and its memory in bytes now.
+
+    Memory that it shares with others, such as the pool, does not count.
+    """
 
     cpu_seconds: float
     resident_bytes: int
@@ -172,5 +175,5 @@ def _usage(pids: Mapping[str, int]) -> dict[str, ProcessUsage]:
             process = psutil.Process(pid)
             with process.oneshot():
                 times, memory = process.cpu_times(), process.memory_info()
-            found[stage] = ProcessUsage(times.user + times.system, memory.rss)
+            found[stage] = ProcessUsage(times.user + times.system, memory.rss - memory.shared)
     return found

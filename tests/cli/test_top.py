@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import io
 import os
 import pty
+import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import commitlog
 from commitlog.cli.app import app
 from commitlog.cli.top import lines
+from commitlog.cli.top_screen import Choice, duration, render, share, sparkline
+from commitlog.watching.health import health
+from commitlog.watching.rates import rates
 from commitlog.watching.snapshot import StoreWatch
+from tests.builders.idle_store import idle_store
 from tests.fake_clock import SetClock
 from tests.waiting import wait_until
 
@@ -46,7 +61,8 @@ def test_it_shows_what_happened_since_the_last_look(tmp_path: Path) -> None:
             producer.send("t", bytes(100))
         producer.flush(60)
         clock.pass_seconds(2)
-        text = list(lines(watch.snapshot(), earlier))
+        now = watch.snapshot()
+        text = list(lines(now, rates(now, earlier)))
         watch.close()
     assert text[0].endswith("- in 60 s, - in 600 s")  # a store so young has not filled them
     (lane,) = cells(text, "lane")
@@ -69,7 +85,8 @@ def test_it_shows_a_pipeline_that_hangs(tmp_path: Path) -> None:
             clock = SetClock()
             watch = StoreWatch(store.path, clock)
             clock.boot = 1 << 62  # long after
-            text = list(lines(watch.snapshot(), watch.snapshot()))
+            now = watch.snapshot()
+            text = list(lines(now, rates(now, now)))
             watch.close()
         finally:
             for pid in pids:
@@ -93,32 +110,157 @@ def test_without_a_terminal_it_is_plain_and_ends(tmp_path: Path) -> None:
     assert stopped.output.replace(str(tmp_path), "").count("stopped") == 1
 
 
-def test_on_a_terminal_it_draws_until_it_is_interrupted(tmp_path: Path) -> None:
-    """And leaves the terminal as it was."""
-    commitlog.Store.open(tmp_path / "store", SMALL).close()
-    reading, writing = pty.openpty()
-    command = [sys.executable, "-m", "commitlog.cli", "top", str(tmp_path / "store"), "--interval", "0.01"]
-    process = subprocess.Popen(command, stdout=writing, stderr=writing)
-    os.close(writing)
-    shown = bytearray()
-
-    def drawn_often() -> bool:
-        shown.extend(os.read(reading, 65536))
-        return shown.count(b"\x1b[H\x1b[J") >= 3
-
+@contextmanager
+def terminal(path: Path, *options: str, columns: int = 80, rows: int = 24) -> Iterator[Terminal]:
+    """`commitlog top` on a terminal of its own."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    command = [sys.executable, "-m", "commitlog.cli", "top", str(path), "--interval", "0.05", *options]
+    before = termios.tcgetattr(its)
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "", "LINES": ""}
+    process = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environment)
     try:
-        wait_until(drawn_often, "it to draw")
-        process.send_signal(signal.SIGINT)
-        while True:
-            try:
-                shown.extend(os.read(reading, 65536))
-            except OSError:  # the other end is closed
-                break
-        assert process.wait(60) == 0
+        yield Terminal(process, ours)
+        assert termios.tcgetattr(its) == before, "the terminal is as it was"
     finally:
         process.kill()
         process.wait()
-        os.close(reading)
-    assert shown.startswith(b"\x1b[?1049h")
-    assert b"stopped" in shown
-    assert shown.rstrip().endswith(b"\x1b[?1049l")
+        os.close(its)
+        os.close(ours)
+
+
+@dataclass
+class Terminal:
+    """What a user of it sees and types."""
+
+    process: subprocess.Popen[bytes]
+    fd: int
+    shown: bytearray = field(default_factory=bytearray)
+
+    def press(self, keys: str) -> None:
+        os.write(self.fd, keys.encode())
+
+    def see(self, text: str) -> None:
+        """Returns when the text is on the screen, drawn after the last call."""
+
+        def is_there() -> bool:
+            if select.select([self.fd], [], [], 0.1)[0]:
+                self.shown.extend(os.read(self.fd, 65536))
+            return text.encode() in self.shown
+
+        wait_until(is_there, f"{text!r} on the screen")
+        self.shown.clear()
+
+    def end(self) -> int:
+        """The exit code, when it has ended by itself. What it still writes is read meanwhile."""
+
+        def has_ended() -> bool:
+            if select.select([self.fd], [], [], 0.1)[0]:
+                self.shown.extend(os.read(self.fd, 65536))
+            return self.process.poll() is not None
+
+        wait_until(has_ended, "top to end")
+        return self.process.returncode
+
+
+def test_on_a_terminal_it_draws_until_q_is_pressed(tmp_path: Path) -> None:
+    """And leaves the terminal as it was."""
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store, terminal(store.path) as screen:
+        screen.see("messages/s")
+        screen.press("s")
+        screen.see("sort: rate")
+        screen.press("\x1b[A")  # an arrow means nothing here
+        screen.press("/nothing")
+        screen.see("filter: nothing")
+        screen.press("\x1b")
+        screen.press("q")
+        assert screen.end() == 0
+
+
+def test_ctrl_c_ends_it_too(tmp_path: Path) -> None:
+    commitlog.Store.open(tmp_path / "store", SMALL).close()
+    with terminal(tmp_path / "store") as screen:
+        screen.see("stopped")
+        screen.process.send_signal(signal.SIGINT)
+        assert screen.end() == 0
+        assert b"Traceback" not in screen.shown
+
+
+def test_plain_lines_on_a_terminal(tmp_path: Path) -> None:
+    commitlog.Store.open(tmp_path / "store", SMALL).close()
+    with terminal(tmp_path / "store", "--plain", "--count", "2") as screen:
+        assert screen.end() == 0
+        assert screen.shown.count(b"generation") == 2
+        assert b"\x1b" not in screen.shown
+
+
+def drawn(watch: StoreWatch, choice: Choice, width: int, height: int) -> list[str]:
+    """The lines of one screen."""
+    now = watch.snapshot()
+    console = Console(width=width, height=height, record=True, file=io.StringIO())
+    console.print(render(now, rates(now, now), health(now), [1.0, 4.0], choice, width, height))
+    return console.export_text().splitlines()
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 15), (200, 60)])
+def test_it_fits_the_terminal(tmp_path: Path, width: int, height: int) -> None:
+    """With more lanes, topics and readers than there is room for: it says how many are left out."""
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store:
+        with ExitStack() as stack:
+            for _ in range(8):
+                producer = stack.enter_context(store.producer())
+                for topic in range(8):
+                    producer.send(f"a-topic-with-a-name-that-is-too-long-for-a-small-terminal-{topic}", b"x")
+            producer.flush(60)
+        for name in ("audit", "billing"):
+            with commitlog.Reader(store.path, name=name) as reader:
+                reader.commit(next(iter(reader)))
+        with StoreWatch(store.path) as watch:
+            text = drawn(watch, Choice(), width, height)
+            filtered = drawn(watch, Choice(filter="audit"), width, height)
+    assert len(text) <= height
+    assert max(map(len, text)) <= width
+    assert ("(+" in "\n".join(text)) == (height < 60)
+    assert [line for line in filtered if line.startswith("audit")]
+    assert not [line for line in filtered if line.startswith(("billing", "a-topic"))]
+
+
+def test_what_is_wrong_comes_first(tmp_path: Path) -> None:
+    """A fault of a stage is above all tables, also where the terminal is narrow."""
+    with idle_store(tmp_path / "store", tmp_path / "pool") as store:
+        store.set(0, WROTE=500, COMMITTER_FAULT=errno.ENOSPC)
+        with StoreWatch(store.directory.path) as watch:
+            text = drawn(watch, Choice(), 80, 24)
+    first_table = next(number for number, line in enumerate(text) if line.startswith("lane "))
+    assert "down" in text[0]
+    assert [line for line in text[:first_table] if line.startswith("! ")]
+
+
+def test_room_is_shared() -> None:
+    assert share(10, [2, 20, 20]) == [2, 4, 4]
+    assert share(0, [1, 1]) == [0, 0]
+    assert share(-3, [1]) == [0]
+    assert share(100, [1, 2]) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "text"),
+    [
+        (0, "0 µs"),
+        (999, "999 µs"),
+        (1_500, "1.5 ms"),
+        (20_000, "20 ms"),
+        (5e6, "5.0 s"),
+        (99e6, "99 s"),
+        (6e9, "1.7 h"),
+    ],
+)
+def test_durations(microseconds: float, text: str) -> None:
+    assert duration(microseconds) == text
+
+
+def test_sparkline() -> None:
+    assert sparkline([0, 4, 8], 10) == "▁▅█"
+    assert sparkline([1, 2, 3], 2) == "▆█"
+    assert sparkline([], 5) == ""
+    assert sparkline([0, 0], 5) == "▁▁"
