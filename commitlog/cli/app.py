@@ -28,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "topics": "topics",
     "readers": "readers",
     "top": "top",
+    "ui": "ui",
     "dump": "inspect",
     "verify": "inspect",
     "profile": "profile",

@@ -1,0 +1,60 @@
+"""`commitlog ui STORE`: the store as a page in a browser on this machine."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from commitlog.cli.arguments import StoreArgument
+from commitlog.errors import CommitLogError
+
+
+class PageError(CommitLogError):
+    """The page can't be served."""
+
+
+def ui(
+    store: StoreArgument,
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Address of this machine; port 0 takes a free one.")
+    ] = "127.0.0.1:0",
+    open_browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+) -> None:
+    """Serve a page that shows what `top` shows, with plots, and the messages of a topic.
+
+    It only reads, and only this machine reaches it. The address that it prints has a token: who has
+    it sees the messages. Ctrl-C ends it.
+    """
+    from commitlog.ui.looks import Looks
+    from commitlog.ui.server import PageServer
+
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise typer.BadParameter(f"{listen!r} is not HOST:PORT, such as 127.0.0.1:8080", param_hint="--listen")
+    ends = threading.Event()
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        ends.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    with Looks(store) as looks:
+        try:
+            server = PageServer(store.absolute(), looks, host, int(port))
+        except OSError as error:
+            raise PageError(f"can't listen on {listen}: {error.strerror}; another port, or 0 for a free one") from error
+        with server:
+            serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="page")
+            serving.start()
+            typer.echo(f"{server.url}\nCtrl-C ends it", err=False)
+            if open_browser:
+                import webbrowser
+
+                webbrowser.open(server.url)
+            ends.wait()
+            server.shutdown()
+            serving.join()

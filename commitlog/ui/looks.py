@@ -1,0 +1,93 @@
+"""Looks at a store, a second apart: what the page plots.
+
+One thread takes them, however many pages are open. The last ten minutes are kept, so that a page
+that is opened later begins with them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from dataclasses import asdict
+from types import TracebackType
+from typing import Any, Self
+
+from commitlog.errors import CommitLogError
+from commitlog.watching.health import health
+from commitlog.watching.rates import rates
+from commitlog.watching.snapshot import StoreSnapshot, StoreWatch
+
+KEPT = 600
+"""How many looks are kept."""
+INTERVAL_SECONDS = 1.0
+FIRST_SECONDS = 0.25
+"""Before the first look: it needs something to compare with."""
+
+
+class Looks:
+    """Takes looks until it is closed. Use it as a context manager.
+
+    A look is a plain dict: `number`, `time_ms`, the `store`, its `health`, its `space`, and the
+    rates of `commitlog.watching.rates`. Where the store can't be looked at, it has an `error` in
+    their place.
+
+    Raises StoreNotFound, StoreDamaged, StoreTooNew, StoreRefused.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._watch = StoreWatch(path)
+        self._first = self._watch.snapshot()
+        self._looks: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self._taken = 0
+        self._changed, self._ends = threading.Condition(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="looks", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._ends.set()
+        with self._changed:
+            self._changed.notify_all()
+        self._thread.join()
+        self._watch.close()
+
+    def after(self, number: int, timeout: float) -> list[dict[str, Any]]:
+        """The looks behind the one of this number. Waits for one, up to `timeout` seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._taken > number or self._ends.is_set(), timeout)
+            return [look for look in self._looks if look["number"] > number]
+
+    def _run(self) -> None:
+        earlier = self._first
+        while not self._ends.wait(INTERVAL_SECONDS if self._taken else FIRST_SECONDS):
+            try:
+                now = self._watch.snapshot()
+                look, earlier = _look(now, earlier), now
+            except (CommitLogError, OSError) as error:
+                look = {"time_ms": self._watch.clock.wall_ms(), "error": f"{error} [{type(error).__name__}]"}
+            with self._changed:
+                self._taken += 1
+                self._looks.append({"number": self._taken, **look})
+                self._changed.notify_all()
+
+
+def _look(now: StoreSnapshot, earlier: StoreSnapshot) -> dict[str, Any]:
+    facts, verdict = now.statistics, health(now)
+    return {
+        "time_ms": now.time_ms,
+        "store": {
+            "path": facts.path,
+            "id": facts.store_id,
+            "state": facts.state,
+            "generation": facts.generation,
+            "segment_bytes": facts.segment_bytes,
+        },
+        "health": asdict(verdict),
+        "space": asdict(now.space),
+        **asdict(rates(now, earlier)),
+    }

@@ -1,0 +1,213 @@
+"""`commitlog ui`: what a browser sees, and who may see it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+import commitlog
+from commitlog.ui.server import CONNECTIONS_MAX
+from tests.browser import BROWSER, browse
+from tests.waiting import wait_until
+
+PAGE = Path(commitlog.__file__).parent / "ui/page"
+SMALL = {"store": {"segment_bytes": 1 << 16}}
+
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+
+
+@contextmanager
+def serving(path: Path) -> Iterator[str]:
+    """The address that `commitlog ui` prints; the command ends by SIGTERM, without an error."""
+    command = [sys.executable, "-m", "commitlog.cli", "ui", str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().strip()
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=60)
+        assert (process.returncode, said[1]) == (0, "")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def answer(address: str, path: str, **headers: str) -> HTTPResponse:
+    connection = HTTPConnection(urlsplit(address).netloc, timeout=60)
+    connection.request("GET", path, headers=headers)
+    response = connection.getresponse()
+    response.body = response.read()  # type: ignore[attr-defined]
+    connection.close()
+    return response
+
+
+def cookie(address: str) -> str:
+    """What a browser keeps after it has opened the address."""
+    welcome = answer(address, f"/?{urlsplit(address).query}")
+    assert (welcome.status, welcome.getheader("Location")) == (303, "/")
+    said = welcome.getheader("Set-Cookie") or ""
+    assert "HttpOnly" in said
+    assert "SameSite=Strict" in said
+    return said.partition(";")[0]
+
+
+def ask(address: str, path: str) -> Any:
+    return json.loads(answer(address, path, Cookie=cookie(address)).body)  # type: ignore[attr-defined]
+
+
+def send(store: commitlog.Store, topic: str, values: list[bytes]) -> None:
+    with store.producer() as producer:
+        for number, value in enumerate(values):
+            producer.send(topic, value, key=str(number))
+        producer.flush(60)
+
+
+def test_only_who_has_the_address_gets_in(tmp_path: Path) -> None:
+    """Another user of the machine, a page of another site, and a foreign host name get nothing."""
+    commitlog.Store.open(tmp_path / "store", SMALL).close()
+    with serving(tmp_path / "store") as address:
+        for path in ("/", "/page.js", "/api/looks", "/api/messages?topic=t", "/?token=wrong"):
+            refused = answer(address, path)
+            assert refused.status == 401
+            assert b"commitlog ui" in refused.body  # type: ignore[attr-defined]
+            assert answer(address, path, Cookie="commitlog-1=x; commitlog=y").status == 401
+        ours = cookie(address)
+        assert answer(address, "/", Cookie=ours).status == 200
+        assert answer(address, "/", Cookie=ours, Host="evil.example").status == 403
+        assert answer(address, "/../../etc/passwd", Cookie=ours).status == 404
+        policy = answer(address, "/", Cookie=ours).getheader("Content-Security-Policy") or ""
+        assert "default-src 'self'" in policy
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0:0", "192.0.2.1:0", "[::]:0", "example.com:0"])
+def test_other_machines_are_refused(tmp_path: Path, host: str) -> None:
+    commitlog.Store.open(tmp_path / "store", SMALL).close()
+    command = [sys.executable, "-m", "commitlog.cli", "ui", str(tmp_path / "store"), "--listen", host]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "127.0.0.1" in done.stderr
+
+
+def test_a_port_in_use_is_an_error_of_one_line(tmp_path: Path) -> None:
+    commitlog.Store.open(tmp_path / "store", SMALL).close()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = [sys.executable, "-m", "commitlog.cli", "ui", str(tmp_path / "store"), "--listen", place]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "[PageError]" in done.stderr
+
+
+def test_looks_have_what_the_page_shows(tmp_path: Path) -> None:
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store:
+        send(store, "orders", [b"one", b"two"])
+        with serving(store.path) as address:
+            first = ask(address, "/api/looks")["looks"]
+            later = ask(address, f"/api/looks?after={first[-1]['number']}")["looks"]
+    look = first[-1]
+    assert (look["store"]["state"], look["health"]["status"]) == ("running", "good")
+    assert [(topic["topic"], topic["messages"]) for topic in look["topics"]] == [("orders", 2)]
+    assert {stage["stage"] for stage in look["stages"]} == {"committer", "flusher", "allocator", "dispatcher"}
+    assert later[0]["number"] == look["number"] + 1
+
+
+def test_messages_from_an_offset_or_the_end(tmp_path: Path) -> None:
+    """Bytes that are no text come as base64, a long value is cut, a wrong question is answered."""
+    values = [b"zero", b"\xff\x00", "é".encode() * 4000, b"three"]
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store:
+        send(store, "orders", values)
+        with serving(store.path) as address:
+            everything = ask(address, "/api/messages?topic=orders")["messages"]
+            last = ask(address, f"/api/messages?topic=orders&start={quote('last 1')}")["messages"]
+            second = ask(address, "/api/messages?topic=orders&start=1&count=1&partition=0")["messages"]
+            unknown = ask(address, "/api/messages?topic=pears")
+            bad = ask(address, "/api/messages?topic=orders&start=nonsense")
+            odd = ask(address, "/api/messages?topic=orders&count=-5")
+    assert [message["offset"] for message in everything] == [0, 1, 2, 3]
+    assert everything[0]["value"] == "zero"
+    assert everything[1]["value_base64"] == "/wA="
+    assert (everything[2]["value"], everything[2]["bytes"]) == ("é" * 2048, 8000)
+    assert [message["value"] for message in last] == ["three"]
+    assert [message["key"] for message in second] == ["1"]
+    assert (unknown["name"], bad["name"], odd["name"]) == ("UnknownTopic", "BadStart", "IllegalArgument")
+
+
+def test_a_client_that_says_nothing_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Nor do many of them, or garbage."""
+    commitlog.Store.open(tmp_path / "store", SMALL).close()
+    with serving(tmp_path / "store") as address:
+        place = (urlsplit(address).hostname, urlsplit(address).port)
+        idle = [socket.create_connection(place) for _ in range(CONNECTIONS_MAX - 4)]
+        with socket.create_connection(place) as odd:
+            odd.sendall(b"\x16\x03\x01 not HTTP\r\n\r\n")
+            assert odd.recv(1000)
+        assert ask(address, "/api/looks")["looks"]
+        idle += [socket.create_connection(place) for _ in range(20)]
+        for connection in idle:
+            connection.close()
+        wait_until(lambda: answer(address, "/").status == 401, "places to be free again")
+
+
+def test_the_page_needs_nothing_from_elsewhere() -> None:
+    for file in PAGE.iterdir():
+        assert not re.search(r"https?://|//cdn|@import", file.read_text()), file.name
+
+
+@needs_browser
+def test_a_browser_shows_the_store_and_its_messages(tmp_path: Path) -> None:
+    """Tables, the messages of a topic, the next ones; a value that looks like HTML stays a text."""
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store:
+        send(store, "orders", [f"<b>{number}</b>".encode() for number in range(60)])
+        with commitlog.Reader(store.path, "orders", name="billing") as reader:
+            reader.commit(next(reader))
+        with (
+            serving(store.path) as address,
+            browse(f"{address}#topic=orders&start=0&partition=0&count=50", tmp_path / "profile") as page,
+        ):
+            page.see("#status", "good")
+            page.see("#lanes", "uncommitted")
+            page.see("#stages", "flusher")
+            page.see("#topics", "orders")
+            assert "59" in page.see("#readers", "billing")
+            assert "<b>49</b>" in page.see("#found", "<b>0</b>")
+            page.ask("document.getElementById('next').click()")
+            page.see("#found", "<b>59</b>")
+            assert page.ask("document.querySelectorAll('#found b').length") == 0
+            page.ask("document.querySelector('#topics a').click()")
+            page.see("#found", "<b>10</b>")
+            drawn = (
+                "document.getElementById('plot-rate').getContext('2d').getImageData(0, 0, 300, 100).data.some(Boolean)"
+            )
+            wait_until(lambda: page.ask(drawn), "the plot")
+            assert page.complaints == []
+
+
+@needs_browser
+def test_a_browser_shows_what_is_wrong(tmp_path: Path) -> None:
+    """A store that is killed, and a server that ends."""
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store:
+        with serving(store.path) as address, browse(address, tmp_path / "profile") as page:
+            page.see("#status", "good")
+            os.kill(int((store.path / "lock").read_text()), signal.SIGSTOP)
+            page.see("#status", "d")
+            os.kill(int((store.path / "lock").read_text()), signal.SIGCONT)
+            page.see("#status", "good")
+        with serving(store.path) as address, browse(address, tmp_path / "another") as page:
+            page.see("#status", "good")
+            page.ask("fetch = () => Promise.reject(new Error('gone'))")
+            page.see("#status", "not connected")
+            page.see("#problems", "gone")
