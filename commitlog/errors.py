@@ -345,6 +345,10 @@ class OffsetOutOfRange(ReaderError):
     """The offset is before the first message kept, or beyond the last."""
 
 
+class TopicInUse(ReaderError):
+    """What would be trimmed or deleted is still needed: by a named reader, or by a typed producer."""
+
+
 class OptionError(ReaderError):
     """An option of Spark's source or sink, or of a Reader, is unknown, wrong or impossible here."""
 

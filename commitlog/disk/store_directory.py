@@ -3,11 +3,13 @@
 STORE/
   store.json              format version, random id, generation, segment size, pool, configuration
   lock, locks/<stage>     held by the supervisor and the stages
-  locks/topics            held while a schema is added
+  locks/topics            held while a schema is added, or a topic is trimmed or deleted
   lanes/<number>/         a RocketMQ store root each, and our `positions`, `tmp/`, `quarantine/`
+  lanes/<n>/trimmed.json  which messages of the lane were trimmed
   logs/<stage>.log        what the stages say
   readers/<name>.json     named readers: where they are
   topics/<topic>/<n>.json version n of a topic's schema
+  topics/<topic>/deleted  the last version that was deleted with the topic
 """
 
 from __future__ import annotations
@@ -285,6 +287,10 @@ class LaneDirectory:
     @property
     def positions_file(self) -> Path:
         return self.path / "positions"
+
+    @property
+    def trimmed_file(self) -> Path:
+        return self.path / "trimmed.json"
 
     @property
     def checkpoint_file(self) -> Path:

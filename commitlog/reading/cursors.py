@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss
 from commitlog.message import Message
@@ -41,6 +43,7 @@ class LaneCursor:
         self.where = index.limit
         if starts.is_everything and topics is None:
             self.where = max(index.first, 0)  # everything is read: no need to ask the consume queues
+            self._from = {topic: mark.before for topic, mark in index.trims.items()}
             return
         for topic, known in index.queues.items():
             if topics is not None and topic not in topics:
@@ -49,7 +52,8 @@ class LaneCursor:
             offset = resolve(
                 starts.of(topic, index.lane), known.first, known.end, partial(index.find_by_time, topic), where=where
             )
-            self._from[topic] = offset
+            mark = index.trims.get(topic)
+            self._from[topic] = max(offset, mark.before) if mark else offset
             if offset < known.end:
                 self.where = min(self.where, self._place(topic, offset))
 
@@ -117,8 +121,11 @@ class LaneCursor:
         for number, topic in enumerate(table.topics):
             if self._topics is not None and topic not in self._topics:
                 wanted &= table.topic_index != number
-            elif first := self._from.get(topic):
+                continue
+            if first := self._from.get(topic):
                 wanted &= (table.topic_index != number) | (table.queue_offsets >= first)
+            if topic in self._index.trims:
+                self._check_trimmed(topic, table.queue_offsets[wanted & (table.topic_index == number)])
         rows = np.flatnonzero(wanted)
         if not len(rows):
             yield NOTHING_YET
@@ -142,6 +149,15 @@ class LaneCursor:
                 self._given[record.topic] = self._given.get(record.topic, 0) + 1
             yield Message.of(record)
         return True
+
+    def _check_trimmed(self, topic: str, offsets: npt.NDArray[Any]) -> None:
+        """Raises DataLoss if one of these offsets, which are to be given out, was trimmed."""
+        before = self._index.trims[topic].before
+        if (lost := int((offsets < before).sum())) > 0:
+            raise DataLoss(
+                f"topic {topic}, lane {self._index.lane}: the messages below offset {before:,} were trimmed before this "
+                f"reader had read them, at least {lost:,} from {int(offsets[0]):,} on: start it again"
+            )
 
     def _begin_counting(self) -> None:
         """Notes the first queue offset of each topic, from which missing messages are counted.

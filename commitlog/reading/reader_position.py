@@ -38,8 +38,9 @@ from commitlog.errors import DataLoss, IllegalArgument, OffsetOutOfRange, Option
 from commitlog.message import Message
 from commitlog.reading.lane_choice import ALL_LANES, LaneChoice
 from commitlog.reading.named_readers import PYTHON, NamedReader, NamedReaders, check_name
+from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.starting_point import EARLIEST, EARLIEST_OFFSET, Offsets, QueueStarts, parse_starts, resolve
-from commitlog.reading.topic_index import QueueRange, TopicIndex
+from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import LogView
 from commitlog.record.properties import check_topic
 
@@ -437,7 +438,7 @@ def _queues(
     index: TopicIndex, topics: Collection[str] | None, lanes: LaneChoice
 ) -> Iterator[tuple[str, int, QueueRange]]:
     """Topic, lane and range of the queues that are present and read."""
-    for topic in index.topics():
+    for topic in index.topics(deleted=True):
         if topics is None or topic in topics:
             for lane, queue in sorted(index.ranges(topic).items()):
                 if lane in lanes:

@@ -15,6 +15,9 @@ Consume queues are an index, and an index may be damaged. So no entry is believe
 If anything is wrong, the lane is walked from its first record, with a ReadingWarning. A damaged
 entry between the ends is found when its record is read: each reader checks what it gets.
 
+Messages that were trimmed (disk/trim_marks.py) are below `first`, as if retention had taken them.
+All who read messages ask here where a queue begins.
+
 The log may be damaged too. A hole in it (log_holes.py) hides only what was in it: the walk goes on
 behind the hole, and readers of the records meet it.
 
@@ -28,7 +31,6 @@ import contextlib
 import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -37,10 +39,12 @@ from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK
 from commitlog.disk.consume_queue import ENTRY_BYTES, ConsumeQueue, is_light
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import is_noted
+from commitlog.disk.trim_marks import TrimMark, TrimMarks
 from commitlog.errors import CorruptRecord, DamagedFile, ReadingWarning
 from commitlog.reading.log_holes import Hole, LogHoles, walk_past
 from commitlog.reading.log_walk import RecentSegments, Step
 from commitlog.reading.queue_bounds import NamedQueue, QueueBounds, record_of_entry
+from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.rocketmq_bounds import rocketmq_bounds
 from commitlog.reading.view import LaneLimits, LogView
 from commitlog.record.layout import RECORD_BYTES_MIN, Buffer
@@ -66,28 +70,6 @@ STOPPED_REREAD_NS = 100_000_000
 """Shortest time between two looks at the limits where they are in files, without a pool."""
 
 
-@dataclass(slots=True)
-class QueueRange:
-    """The queue offsets [first, end) of one topic in one lane.
-
-    Offsets below `indexed` have a consume queue entry.
-    """
-
-    first: int
-    end: int
-    indexed: int
-    marks: list[tuple[int, int]] = field(default_factory=list)
-    """(queue offset, log offset) of some records that may have no entry yet, ascending."""
-
-    def walk_from(self, offset: int) -> int:
-        """A log offset from which a walk finds this queue offset and all later ones.
-
-        It is −1 if there is nothing to walk.
-        """
-        at = bisect_right(self.marks, (offset, 1 << 63)) - 1
-        return self.marks[max(at, 0)][1] if self.marks else -1
-
-
 class LaneIndex:
     """The queues of one lane."""
 
@@ -104,6 +86,7 @@ class LaneIndex:
         self._trusts_queues = True
         self._hole_end = 0  # end of the last hole that was walked past
         self._met: set[str] = set()  # topics whose consume queues reach up to the walk, as it has shown
+        self._trims = TrimMarks(self.lane_directory, view.channel)
         self.holes = LogHoles(self.lane_directory, view.segment_bytes, view.channel)
         self._segments = RecentSegments(self.lane_directory, view.segment_bytes, view.channel, keep=_SEGMENTS_KEPT)
 
@@ -116,11 +99,19 @@ class LaneIndex:
         If retention deletes what is being looked at, it looks again at what is left. Raises
         DamagedFile, OSError.
         """
+        is_trimmed = not self.view.one_log and self._trims.refresh(self.view.store_id)
         limits = self.view.limits(self.lane)
         if self.view.live and limits.dispatched < self._indexed_to:
             self._forget()  # a sync of the consume queues failed: until lost entries are placed again, records are walked
         elif self._limit_of(limits) <= self.limit and limits.first <= self.first:
-            return False
+            self._trim()
+            return is_trimmed
+        try:
+            return self._look(limits)
+        finally:
+            self._trim()
+
+    def _look(self, limits: LaneLimits) -> bool:
         while True:
             try:
                 self._follow(limits)
@@ -136,6 +127,26 @@ class LaneIndex:
                         f"{doubt}; a RocketMQ that opens the root builds its consume queues anew"
                     ) from doubt
                 self._distrust(str(doubt))
+
+    @property
+    def trims(self) -> dict[str, TrimMark]:
+        """Topic → which of its messages were trimmed here."""
+        return self._trims.marks
+
+    def _trim(self) -> None:
+        """Raises the firsts of queues to their marks.
+
+        A mark may be beyond the end while a store that was killed is not recovered yet.
+        """
+        for topic, mark in self._trims.marks.items():
+            known = self.queues.get(topic)
+            if known is not None:
+                known.first = max(known.first, min(mark.before, known.end))
+
+    def is_deleted(self, topic: str) -> bool:
+        """Whether the topic was deleted, and has had no message here since."""
+        mark, known = self._trims.marks.get(topic), self.queues.get(topic)
+        return mark is not None and mark.deleted and (known is None or known.end <= mark.before)
 
     def _forget(self) -> None:
         self.queues.clear()
@@ -468,9 +479,14 @@ class TopicIndex:
                 stacklevel=3,
             )
 
-    def topics(self) -> list[str]:
-        """Topics that have, or had, a message in any lane; sorted."""
-        return sorted({topic for index in self.lanes.values() for topic in index.queues})
+    def topics(self, *, deleted: bool = False) -> list[str]:
+        """Topics that have, or had, a message in any lane; sorted.
+
+        `deleted` says whether those count that were deleted and have had no message since. Their
+        queue offsets go on, so who remembers an offset looks at them too.
+        """
+        lanes = self.lanes.values()
+        return sorted({topic for lane in lanes for topic in lane.queues if deleted or not lane.is_deleted(topic)})
 
     def ranges(self, topic: str) -> dict[int, QueueRange]:
         """Lane → what may be read of the topic there."""

@@ -3,6 +3,10 @@
 A version never changes. A schema may grow: columns that may be null are added, types become wider,
 and NOT NULL goes. All else is refused, because readers could not show old messages any more. So a
 message names the version that it was written with, and every version can be read as a later one.
+
+The file `topics/<topic>/deleted` says up to which version the schema was deleted. These versions
+are no schema of the topic any more. Their files stay, because their numbers are never given out
+again: a message that was read before, or is sent late, still means what it meant.
 """
 
 from __future__ import annotations
@@ -11,24 +15,22 @@ import base64
 import errno
 import re
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import orjson
 import pyarrow as pa
 
-from commitlog.clock import SYSTEM_CLOCK
-from commitlog.disk import locks
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.store_directory import StoreDirectory
+from commitlog.disk.topics_lock import topics_locked
 from commitlog.errors import SchemaConflict, SchemaError, StoreDamaged, StoreRefused, StoreTooNew, disk_error
 from commitlog.record.properties import check_topic
 from commitlog.schemas.ddl import ddl, ddl_type
 from commitlog.schemas.types import is_wider, stored_fields
 
 FORMAT_VERSION = 1
-_LOCK_SECONDS = 10
 _VERSION = re.compile(r"[1-9][0-9]{0,8}")
+_DELETED = "deleted"
 
 
 @dataclass(frozen=True)
@@ -89,10 +91,23 @@ class TopicSchemas:
         except OSError as error:
             raise _refused(directory, error) from error
 
-    def _versions(self, topic: str) -> list[int]:
+    def _versions(self, topic: str, *, deleted: bool = False) -> list[int]:
         names = self._list(self._directory.topics_directory / topic)
         found = (name.removesuffix(".json") for name in names if name.endswith(".json"))
-        return sorted(int(name) for name in found if _VERSION.fullmatch(name))
+        least = self._deleted(topic) if _DELETED in names and not deleted else 0
+        return sorted(version for name in found if _VERSION.fullmatch(name) and (version := int(name)) > least)
+
+    def _deleted(self, topic: str) -> int:
+        """The last version that was deleted."""
+        file = self._directory.topics_directory / topic / _DELETED
+        try:
+            return int(self._channel.read_file(file))
+        except OSError as error:
+            raise _refused(file, error) from error
+        except ValueError as error:
+            raise StoreDamaged(
+                f"{file}: not the number of a version ({error}); remove it, and the topic has its schema again"
+            ) from error
 
     def latest(self, topic: str) -> TopicSchema | None:
         """The newest schema of a topic, or None for a topic of bytes.
@@ -135,22 +150,11 @@ class TopicSchemas:
         self._directory.load()
         directory = self._directory.topics_directory
         try:
-            for missing in (directory / topic, self._directory.topics_lock_file.parent):
-                self._channel.create_directory(missing, below=self._directory.path)
-            until = SYSTEM_CLOCK.monotonic_ns() + _LOCK_SECONDS * 1_000_000_000
-            fd = locks.poll(
-                partial(locks.try_file, self._directory.topics_lock_file, self._channel), until, SYSTEM_CLOCK
-            )
+            self._channel.create_directory(directory / topic, below=self._directory.path)
         except OSError as error:
             raise _refused(directory, error) from error
-        if fd is None:
-            raise StoreRefused(
-                f"{self._directory.topics_lock_file}: another process has held it for {_LOCK_SECONDS} s; end that one"
-            )
-        try:
+        with topics_locked(self._directory, self._channel):
             return self._declare(topic, columns, evolve)
-        finally:
-            self._channel.close(fd)
 
     def _declare(self, topic: str, columns: pa.Schema, evolve: bool) -> TopicSchema:
         latest = self.latest(topic)
@@ -158,13 +162,26 @@ class TopicSchemas:
             return latest
         if latest is not None:
             _check_change(latest, columns, evolve)
-        made = TopicSchema(topic, latest.version + 1 if latest else 1, columns)
-        file = self._file(topic, made.version)
+        made = TopicSchema(topic, max(self._versions(topic, deleted=True), default=0) + 1, columns)
+        self._replace(self._file(topic, made.version), made.to_bytes())
+        return made
+
+    def delete(self, topic: str) -> None:
+        """Takes its schema from a topic, durably. The next one that it is given has a new version.
+
+        Raises IllegalTopic, StoreRefused, DiskError.
+        """
+        check_topic(topic)
+        with topics_locked(self._directory, self._channel):
+            versions = self._versions(topic, deleted=True)
+            if versions:
+                self._replace(self._directory.topics_directory / topic / _DELETED, b"%d\n" % versions[-1])
+
+    def _replace(self, file: Path, data: bytes) -> None:
         try:
-            self._channel.replace_file(file, made.to_bytes())
+            self._channel.replace_file(file, data)
         except OSError as error:
             raise disk_error(error.errno or errno.EIO, f"writing {file}") from error
-        return made
 
 
 def _refused(path: Path, error: OSError) -> StoreRefused:

@@ -11,8 +11,9 @@ import numpy as np
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.columns.slice_reader import ReadPlan, Slice, slices_of
 from commitlog.errors import DataLoss, OffsetOutOfRange, OptionError, UnknownTopic
+from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.starting_point import EARLIEST_OFFSET, LATEST_OFFSET, Start, resolve
-from commitlog.reading.topic_index import QueueRange, TopicIndex
+from commitlog.reading.topic_index import TopicIndex
 from commitlog.spark.options import Bound, SourceOptions
 from commitlog.spark.planning import Work, plan
 from commitlog.spark.task_reading import Task
@@ -41,7 +42,7 @@ class Resolver:
         """The subscribed queues that the store has, in the order of topic and lane."""
         subscription = self.options.subscription
         found: dict[QueueKey, QueueRange] = {}
-        for topic in subscription.chosen(self.index.topics()):
+        for topic in subscription.chosen(self.index.topics(deleted=True)):  # a stream may have read it to its end
             ranges = self.index.ranges(topic)
             for lane in sorted(ranges):
                 if subscription.has_lane(topic, lane):
@@ -183,10 +184,10 @@ def beyond_end(topic: str, lane: int, wanted: int, end: int, *, live: bool) -> s
 
 
 def lost(topic: str, lane: int, wanted: int, found: int, first: int) -> str:
-    """The text of the loss when retention was faster than the reader."""
+    """The text of the loss when retention, or a trim, was faster than the reader."""
     return (
         f"topic {topic}, lane {lane}: offset {wanted} was to be read and the first one kept is {first}; {found - wanted} "
-        "messages were deleted by retention before they were read"
+        "messages were deleted by retention, or trimmed, before they were read"
     )
 
 

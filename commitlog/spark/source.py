@@ -25,8 +25,9 @@ from pyspark.sql.types import StructType
 
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import CommitLogError, OffsetOutOfRange, OptionError
+from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.starting_point import EARLIEST, LATEST, Offsets
-from commitlog.reading.topic_index import QueueRange, TopicIndex
+from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView, is_rocketmq_root, open_view
 from commitlog.spark.columns import check_schema, schema_of
 from commitlog.spark.launching.daemon import improve_this_worker

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from commitlog.errors import OffsetOutOfRange
-from commitlog.reading.topic_index import LaneIndex, QueueRange, TopicIndex
+from commitlog.reading.queue_range import QueueRange
+from commitlog.reading.topic_index import LaneIndex, TopicIndex
 from commitlog.reading.view import StoreView
 from commitlog.spark.options import parse_options
 from commitlog.spark.resolving import Resolver

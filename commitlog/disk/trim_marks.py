@@ -1,0 +1,103 @@
+"""Which messages of a lane were trimmed, by topic: `lanes/<n>/trimmed.json`.
+
+    {"lane": 0, "store": "<store id>",
+     "topics": {"orders": {"before": 42}, "sales": {"before": 7, "deleted": true}}}
+
+Messages whose queue offset is below `before` are not read any more. Their bytes stay in the log
+until retention takes their segments. This is Kafka's log start offset, one for each queue. A mark
+never goes down, and queue offsets go on above it, so no offset names two messages.
+
+The marks of a lane lie in the lane. So a copy of the lane has them, and a lane that somebody
+removes takes them along. The consume queues know nothing of them: who builds the queues anew brings
+nothing back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.store_directory import LaneDirectory
+from commitlog.errors import DamagedFile
+
+_OFFSET_END = 1 << 62
+_FILE_BYTES_MAX = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TrimMark:
+    """The mark of one queue."""
+
+    before: int
+    """The queue offset of the first message that was not trimmed."""
+    deleted: bool = False
+    """Whether the topic was deleted: it is not listed until the queue has a message again."""
+
+
+class TrimMarks:
+    """The marks of one lane. `refresh` follows the file, and `marks` is what it said last."""
+
+    def __init__(self, lane_directory: LaneDirectory, channel: FileChannel) -> None:
+        self.lane_directory, self.channel = lane_directory, channel
+        self.marks: dict[str, TrimMark] = {}
+        self._stamp: tuple[int, ...] | None = None
+
+    def refresh(self, store_id: str) -> bool:
+        """Reads the file again if it has changed. Returns whether it has.
+
+        It takes a microsecond or two where it has not. A file of another store or lane does not
+        count. Raises DamagedFile, OSError.
+        """
+        path = self.lane_directory.trimmed_file
+        try:
+            facts = os.lstat(path)
+            stamp: tuple[int, ...] | None = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
+        except FileNotFoundError:
+            stamp = None
+        if stamp == self._stamp:
+            return False
+        self.marks = {} if stamp is None else self._load(store_id)
+        self._stamp = stamp
+        return True
+
+    def _load(self, store_id: str) -> dict[str, TrimMark]:
+        path = self.lane_directory.trimmed_file
+        try:
+            values = orjson.loads(self.channel.read_file(path, _FILE_BYTES_MAX))
+            if (values["store"], values["lane"]) != (store_id, self.lane_directory.number):
+                return {}
+            return {topic: _mark(mark) for topic, mark in values["topics"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DamagedFile(
+                f"{path}: does not say what was trimmed ({error}); put it back, or remove it: then trimmed messages that "
+                f"are still in the log can be read again"
+            ) from error
+
+    def raise_to(self, store_id: str, wanted: Mapping[str, TrimMark]) -> None:
+        """Raises the marks of some topics, durably: others see the old marks or the new.
+
+        The caller holds the lock of the topics. Raises DamagedFile, OSError.
+        """
+        self.refresh(store_id)
+        marks = dict(self.marks)
+        for topic, mark in wanted.items():
+            known = marks.get(topic, TrimMark(0))
+            marks[topic] = TrimMark(max(mark.before, known.before), mark.deleted)
+        topics = {
+            topic: {"before": mark.before} | ({"deleted": True} if mark.deleted else {})
+            for topic, mark in sorted(marks.items())
+        }
+        values = {"lane": self.lane_directory.number, "store": store_id, "topics": topics}
+        self.channel.replace_file(self.lane_directory.trimmed_file, orjson.dumps(values) + b"\n")
+
+
+def _mark(values: dict[str, Any]) -> TrimMark:
+    before, deleted = values["before"], values.get("deleted", False)
+    if type(before) is not int or not 0 <= before < _OFFSET_END or type(deleted) is not bool:
+        raise ValueError(f"{str(values)[:80]} is not a mark")
+    return TrimMark(before, deleted)

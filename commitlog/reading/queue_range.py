@@ -1,0 +1,28 @@
+"""What may be read of one queue: one topic in one lane."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class QueueRange:
+    """The queue offsets [first, end) of one topic in one lane.
+
+    Offsets below `indexed` have a consume queue entry.
+    """
+
+    first: int
+    end: int
+    indexed: int
+    marks: list[tuple[int, int]] = field(default_factory=list)
+    """(queue offset, log offset) of some records that may have no entry yet, ascending."""
+
+    def walk_from(self, offset: int) -> int:
+        """A log offset from which a walk finds this queue offset and all later ones.
+
+        It is −1 if there is nothing to walk.
+        """
+        at = bisect_right(self.marks, (offset, 1 << 63)) - 1
+        return self.marks[max(at, 0)][1] if self.marks else -1
