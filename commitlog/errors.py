@@ -346,7 +346,7 @@ class OffsetOutOfRange(ReaderError):
 
 
 class TopicInUse(ReaderError):
-    """What would be trimmed or deleted is still needed: by a named reader, or by a typed producer."""
+    """What would be trimmed or deleted is still needed by a named reader, or by a producer."""
 
 
 class OptionError(ReaderError):

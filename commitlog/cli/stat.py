@@ -62,7 +62,11 @@ def collect(store: Path) -> tuple[StoreStatistics, Topics, list[ReaderState]]:
         index = TopicIndex(view)
         index.refresh()
         topics = {
-            lane: {topic: (known.first, known.end) for topic, known in sorted(index.lanes[lane].queues.items())}
+            lane: {
+                topic: (known.first, known.end)
+                for topic, known in sorted(index.lanes[lane].queues.items())
+                if not index.lanes[lane].is_deleted(topic)
+            }
             for lane in index.lanes
         }
         return store_statistics(view), topics, reader_states(index)

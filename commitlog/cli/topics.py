@@ -1,22 +1,59 @@
-"""`commitlog topics STORE`: what topics there are, and the schemas of those that have one."""
+"""`commitlog topics STORE`: what topics there are, how large and how old; trims or deletes one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from commitlog.cli.arguments import JsonOption, StoreArgument, print_json
+
+if TYPE_CHECKING:
+    from commitlog.reading.topic_index import TopicIndex
+    from commitlog.reading.trimming import Trim
+    from commitlog.reading.view import StoreView
 
 
 def topics(
     store: StoreArgument,
     schema: Annotated[bool, typer.Option("--schema", help="Show the columns of typed topics.")] = False,
     json: JsonOption = False,
+    delete: Annotated[
+        str | None, typer.Option("--delete", metavar="TOPIC", help="Delete this topic: all its messages, its schema.")
+    ] = None,
+    trim: Annotated[
+        str | None,
+        typer.Option("--trim", metavar="TOPIC", help="Take the oldest messages of this topic: see --before."),
+    ] = None,
+    before: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TO",
+            help="With --trim: what comes before '10 minutes ago', an ISO time, 'last 100', latest, an offset of every "
+            "lane, or offsets such as '{\"0\": 42}'.",
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Trim or delete what a named reader has not read, too.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """List the topics of STORE: messages, lanes, and the version of the schema of typed ones."""
+    """List the topics of STORE, or trim or delete one.
+
+    What is trimmed or deleted can't be read any more. It frees no disk at once: the log holds all
+    topics, and its bytes leave with their segments.
+    """
+    _check_options(delete, trim, before)
+    if delete is not None:
+        _delete(store, delete, force=force, yes=yes)
+        return
+    if trim is not None and before is not None:
+        _trim(store, trim, before, force=force, yes=yes)
+        return
     found = _topics(store)
     if json:
         print_json({"topics": found})
@@ -25,8 +62,22 @@ def topics(
         typer.echo(line)
 
 
+def _check_options(delete: str | None, trim: str | None, before: str | None) -> None:
+    if delete is not None and trim is not None:
+        raise typer.BadParameter("give --delete or --trim, not both")
+    if (trim is None) != (before is None):
+        raise typer.BadParameter(
+            "--trim TOPIC and --before TO go together, such as --trim orders --before '3 days ago'"
+        )
+
+
+# ---- the list ----------------------------------------------------------------------------------
+
+
 def _topics(store: Path) -> list[dict[str, Any]]:
+    from commitlog.clock import SYSTEM_CLOCK
     from commitlog.disk.store_directory import StoreDirectory
+    from commitlog.reading.topic_facts import topic_facts
     from commitlog.reading.topic_index import TopicIndex
     from commitlog.reading.view import open_view
 
@@ -34,19 +85,14 @@ def _topics(store: Path) -> list[dict[str, Any]]:
     try:
         index = TopicIndex(view)
         index.refresh()
-        ranges = {topic: index.ranges(topic) for topic in index.topics()}
+        now_ms = SYSTEM_CLOCK.wall_ms()
         schemas = {} if view.one_log else _schemas(StoreDirectory(store))
+        return [
+            {**asdict(topic_facts(index, topic, now_ms)), "schema": schemas.get(topic)}
+            for topic in sorted({*index.topics(), *schemas})
+        ]
     finally:
         view.close()
-    return [
-        {
-            "topic": topic,
-            "messages": sum(queue.end - queue.first for queue in ranges.get(topic, {}).values()),
-            "lanes": sorted(ranges.get(topic, {})),
-            "schema": schemas.get(topic),
-        }
-        for topic in sorted({*ranges, *schemas})
-    ]
 
 
 def _schemas(directory: Any) -> dict[str, dict[str, Any]]:
@@ -75,8 +121,85 @@ def _lines(found: list[dict[str, Any]], *, columns: bool) -> Iterator[str]:
     if not found:
         yield "no topics; a producer's first message makes one"
     for one in found:
+        about = "about " if one["bytes_are_estimated"] else ""
         lanes = ", ".join(map(str, one["lanes"])) or "none"
         version = f", schema version {one['schema']['version']}" if one["schema"] else ""
-        yield f"{one['topic']}: {one['messages']:,} messages, lanes {lanes}{version}"
+        yield f"{one['topic']}: {one['messages']:,} messages, {about}{one['bytes']:,} bytes, lanes {lanes}{version}"
+        if one["first_timestamp"] is not None:
+            first, last = _time(one["first_timestamp"]), _time(one["last_timestamp"])
+            yield f"    stored {first} to {last}; last minute {one['messages_per_second']:,.2f} messages/s"
         for column in one["schema"]["columns"] if columns and one["schema"] else ():
             yield f"    {column['name']} {column['type']}{'' if column['nullable'] else ' NOT NULL'}"
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(" ", "seconds")
+
+
+# ---- trim and delete ---------------------------------------------------------------------------
+
+
+def _trim(store: Path, topic: str, before: str, *, force: bool, yes: bool) -> None:
+    from commitlog.reading.topic_index import TopicIndex
+    from commitlog.reading.trimming import carry_out, check_readers, parse_before, plan_trim
+    from commitlog.reading.view import StoreView
+
+    starts = parse_before(topic, before)
+    view = StoreView(store)
+    try:
+        index = TopicIndex(view)
+        index.refresh()
+        plan = plan_trim(index, topic, starts)
+        if not force:
+            check_readers(index, plan)
+        if not yes and plan.messages:
+            typer.confirm(f"Trim {plan.messages:,} messages of {topic}, and keep {plan.kept:,}?", abort=True)
+        if plan.messages:
+            carry_out(view, plan)
+    finally:
+        view.close()
+    typer.echo(f"trimmed {plan.messages:,} messages of {topic}, {plan.kept:,} are kept; {_LATER}")
+
+
+_LATER = "the disk space comes back when the segments are deleted"
+
+
+def _delete(store: Path, topic: str, *, force: bool, yes: bool) -> None:
+    from commitlog.disk.store_directory import StoreDirectory
+    from commitlog.reading.topic_index import TopicIndex
+    from commitlog.reading.trimming import carry_out
+    from commitlog.reading.view import StoreView
+
+    view = StoreView(store)
+    try:
+        index = TopicIndex(view)
+        index.refresh()
+        is_typed = topic in _schemas(StoreDirectory(store))
+        plan = _checked(view, index, topic, typed=is_typed, force=force)
+        if not yes:
+            also = " and its schema" if is_typed else ""
+            typer.confirm(f"Delete {topic} with {plan.messages:,} messages{also}?", abort=True)
+            index.refresh()  # more may have come meanwhile
+            plan = _checked(view, index, topic, typed=is_typed, force=force)
+        carry_out(view, plan)
+        if is_typed:
+            from commitlog.schemas.topic_schemas import TopicSchemas
+
+            TopicSchemas(StoreDirectory(store)).delete(topic)
+    finally:
+        view.close()
+    typer.echo(f"deleted {topic} with {plan.messages:,} messages; {_LATER}")
+
+
+def _checked(view: StoreView, index: TopicIndex, topic: str, *, typed: bool, force: bool) -> Trim:
+    """What the deletion takes. Raises UnknownTopic, TopicInUse."""
+    from commitlog.reading.trimming import check_known, check_producers, check_readers, plan_deletion
+
+    if typed:  # it may have a schema, and no message yet
+        check_producers(view, topic)
+    else:
+        check_known(index, topic)
+    plan = plan_deletion(index, topic)
+    if not force:
+        check_readers(index, plan)
+    return plan

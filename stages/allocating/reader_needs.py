@@ -11,6 +11,7 @@ import logging
 
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.store_directory import StoreDirectory
+from commitlog.disk.trim_marks import TrimMarks
 from commitlog.errors import CommitLogError
 from commitlog.reading.named_readers import NamedReader, NamedReaders
 
@@ -31,6 +32,7 @@ class ReaderNeeds:
         self.readers = NamedReaders(directory)
         self._needs: dict[int, list[tuple[int, str]]] = {}
         self._complaints: set[str] = set()
+        self._trims: dict[int, TrimMarks] = {}
         self._loaded: dict[str, tuple[tuple[int, int, int], NamedReader | str]] = {}
         """Name of a reader → its file's stamp, and the reader, or what is wrong with the file."""
 
@@ -97,7 +99,10 @@ class ReaderNeeds:
 
     def _note_places(self, reader: NamedReader) -> None:
         for lane in self.directory.lane_numbers():
-            topics = self.directory.channel.list(self.directory.lane_directory(lane).consumequeue)
+            lane_directory = self.directory.lane_directory(lane)
+            trims = self._trims.setdefault(lane, TrimMarks(lane_directory, self.directory.channel))
+            trims.refresh(self.store_id)
+            topics = self.directory.channel.list(lane_directory.consumequeue)
             places = [self._next_where(reader, topic, lane) for topic in topics]
             needed = [where for where in places if where is not None]
             if needed:
@@ -111,6 +116,8 @@ class ReaderNeeds:
         offset = reader.offset(topic, lane)
         if offset is None:
             return None
+        if mark := self._trims[lane].marks.get(topic):
+            offset = max(offset, mark.before)  # nobody reads what was trimmed
         path = self.directory.lane_directory(lane).queue_path(topic)
         with ConsumeQueue(path, channel=self.directory.channel) as queue:
             if offset >= queue.end():

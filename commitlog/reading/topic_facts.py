@@ -1,0 +1,114 @@
+"""How large a topic is, how old its messages are, and how fast they come: for people who run it.
+
+Nothing waits, and no message is read but the ends and what a bisection meets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from commitlog.errors import CorruptRecord, DamagedFile
+from commitlog.reading.log_walk import RecentSegments, Step
+from commitlog.reading.queue_range import QueueRange
+from commitlog.reading.topic_index import LaneIndex, TopicIndex
+from commitlog.record.table import RecordTable
+
+Ints = npt.NDArray[np.int64]
+
+SAMPLES = 1_000
+"""Entries of a consume queue that are read at most, evenly spaced, for the sizes of messages."""
+RATE_MS = 60_000
+
+
+@dataclass(frozen=True)
+class TopicFacts:
+    """One topic, over all of its lanes."""
+
+    topic: str
+    messages: int
+    bytes: int
+    """Bytes of its records in the log, with their headers."""
+    bytes_are_estimated: bool
+    """Whether they are the mean size of a sample times the number of messages."""
+    first_timestamp: int | None
+    """Store time (ms) of the oldest message; None without a message that can be read."""
+    last_timestamp: int | None
+    """Store time (ms) of the newest message."""
+    messages_per_second: float
+    """Messages stored in the last RATE_MS before now, by the second."""
+    lanes: tuple[int, ...]
+
+
+def topic_facts(index: TopicIndex, topic: str, now_ms: int) -> TopicFacts:
+    """Looks up a topic in an index. Raises DamagedFile, OSError."""
+    total, estimated, recent, times = 0, False, 0, list[int]()
+    ranges = index.ranges(topic)
+    for lane, queue in ranges.items():
+        if queue.first >= queue.end:
+            continue
+        lane_index = index.lanes[lane]
+        indexed = min(max(queue.indexed, queue.first), queue.end)
+        size, is_sampled = _indexed_bytes(lane_index, topic, queue.first, indexed)
+        total, estimated = total + size, estimated or is_sampled
+        if indexed > queue.first:
+            times += _times(lane_index, topic, queue.first, indexed - 1)
+        for sizes, stored in _walked(lane_index, topic, queue, indexed):
+            total += int(sizes.sum())
+            times += stored[[0, -1]].tolist()
+        since = index.find_by_time(topic, lane, now_ms - RATE_MS)
+        recent += 0 if since is None else queue.end - max(since, queue.first)
+    return TopicFacts(
+        topic,
+        sum(queue.end - queue.first for queue in ranges.values()),
+        total,
+        estimated,
+        min(times, default=None),
+        max(times, default=None),
+        recent * 1000 / RATE_MS,
+        tuple(sorted(ranges)),
+    )
+
+
+def _indexed_bytes(index: LaneIndex, topic: str, begin: int, end: int) -> tuple[int, bool]:
+    """Bytes of the records of the entries [begin, end), and whether they are estimated."""
+    if begin >= end:
+        return 0, False
+    picked = np.unique(np.linspace(begin, end - 1, min(SAMPLES, end - begin)).astype(np.int64))
+    with index.queue(topic) as queue:
+        if len(picked) == end - begin:
+            return int(queue.entries(begin, end - begin)["size"].astype(np.int64).sum()), False
+        sizes = [int(entry["size"][0]) for at in picked.tolist() if len(entry := queue.entries(at, 1))]
+    return round(sum(sizes) / max(len(sizes), 1) * (end - begin)), True
+
+
+def _times(index: LaneIndex, topic: str, *offsets: int) -> list[int]:
+    """Store times of messages; a damaged one has none."""
+    found = []
+    for offset in offsets:
+        with suppress(CorruptRecord, DamagedFile):
+            found.append(index.record(topic, offset).store_timestamp)
+    return found
+
+
+def _walked(index: LaneIndex, topic: str, queue: QueueRange, begin: int) -> Iterator[tuple[Ints, Ints]]:
+    """Sizes and store times of the messages from a queue offset on, which have no entry yet."""
+    start = queue.walk_from(begin)
+    if begin >= queue.end or start < 0:
+        return
+    segments = RecentSegments(index.lane_directory, index.view.segment_bytes, index.view.channel)
+    with suppress(FileNotFoundError):  # retention has just deleted the rest
+        for step in index.walk(segments.open, start, index.limit):
+            if isinstance(step, Step) and len(rows := _rows(step.table, topic, begin, queue.end)):
+                yield step.table.sizes[rows], step.table.store_timestamps[rows]
+
+
+def _rows(table: RecordTable, topic: str, begin: int, end: int) -> Ints:
+    if topic not in table.topics:
+        return np.empty(0, np.int64)
+    wanted = (table.topic_index == table.topics.index(topic)) & table.in_queue
+    return np.flatnonzero(wanted & (table.queue_offsets >= begin) & (table.queue_offsets < end))

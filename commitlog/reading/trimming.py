@@ -1,0 +1,163 @@
+"""Trims a topic, or deletes it: raises its first offsets in all lanes, durably.
+
+A log holds all topics, so no bytes go at once: they leave with their segments. What readers see is
+the same as if retention had taken the messages. Only flushed messages are trimmed: a mark can't be
+beyond the end that a crash leaves.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.disk.locks import holder_of, is_leased
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.disk.topics_lock import topics_locked
+from commitlog.disk.trim_marks import TrimMark, TrimMarks
+from commitlog.errors import BadStart, OffsetOutOfRange, ReaderError, TopicInUse, UnknownTopic, disk_error
+from commitlog.reading.named_readers import NamedReaders
+from commitlog.reading.starting_point import EARLIEST_OFFSET, QueueStarts, Start, offsets_by_queue, parse_start, resolve
+from commitlog.reading.topic_index import TopicIndex
+from commitlog.reading.view import StoreView
+
+_SHAPE = 'give an offset of each lane, such as {"0": 42, "1": -1} (−1: all that is there)'
+
+
+@dataclass(frozen=True)
+class Trim:
+    """What is to be trimmed: of a topic, in each lane, the messages below an offset."""
+
+    topic: str
+    before: Mapping[int, int]
+    """Lane → the first offset that stays."""
+    messages: int
+    """How many messages go."""
+    kept: int
+    """How many stay."""
+    deletes: bool = False
+
+
+def parse_before(topic: str, text: str, clock: Clock = SYSTEM_CLOCK) -> QueueStarts:
+    """Reads up to where a topic is to be trimmed: the words of `Reader(start=…)`.
+
+    Offsets of single lanes are JSON, `{"0": 42}`; other lanes keep all. Raises BadStart.
+    """
+    if not text.lstrip().startswith("{"):
+        return QueueStarts(in_the_past(parse_start(text), text, clock))
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadStart(f"{text[:200]!r} is not JSON ({error}); {_SHAPE}") from None
+    offsets = offsets_by_queue({topic: values})
+    if not offsets[topic]:
+        raise BadStart(f"{text[:80]} names no lane; {_SHAPE}")
+    return QueueStarts(offsets=offsets)
+
+
+def in_the_past(start: Start, text: str, clock: Clock = SYSTEM_CLOCK) -> Start:
+    """The same start, with a time in place of "ago".
+
+    Raises BadStart for a time in the future: it would take all messages, and is a mistake.
+    """
+    now = clock.wall_ms()
+    start = start.at(now)
+    if start.kind == "time" and start.value > now:
+        raise BadStart(f"{text!r} is in the future; give a time that has been, or latest for all messages")
+    return start
+
+
+def plan_trim(index: TopicIndex, topic: str, starts: QueueStarts) -> Trim:
+    """What a trim of the topic would take. An offset below the first one takes nothing.
+
+    Raises UnknownTopic, OffsetOutOfRange (beyond the end, or no such lane).
+    """
+    check_known(index, topic)
+    ranges = index.ranges(topic)
+    for lane, number in starts.offsets.get(topic, {}).items():
+        if lane not in ranges and number > EARLIEST_OFFSET:
+            there = ", ".join(map(str, sorted(ranges)))
+            raise OffsetOutOfRange(f"topic {topic} has no lane {lane}; it has {there}")
+    before: dict[int, int] = {}
+    for lane, queue in sorted(ranges.items()):
+        start = starts.of(topic, lane)
+        if start.kind == "offset":
+            start = Start("offset", max(start.value, queue.first))
+        find, where = partial(index.find_by_time, topic, lane), f"topic {topic}, lane {lane}"
+        before[lane] = resolve(start, queue.first, queue.end, find, where=where)
+    messages = sum(before[lane] - queue.first for lane, queue in ranges.items())
+    return Trim(topic, before, messages, sum(queue.end - queue.first for queue in ranges.values()) - messages)
+
+
+def plan_deletion(index: TopicIndex, topic: str) -> Trim:
+    """What a deletion of the topic would take: all that is flushed."""
+    ranges = index.ranges(topic)
+    before = {lane: queue.end for lane, queue in sorted(ranges.items())}
+    return Trim(topic, before, sum(queue.end - queue.first for queue in ranges.values()), 0, deletes=True)
+
+
+def check_known(index: TopicIndex, topic: str) -> None:
+    """Raises UnknownTopic."""
+    present = index.topics()
+    if topic not in present:
+        raise UnknownTopic(f"{index.view.path}: no topic {topic!r}; there are: {', '.join(present) or 'none'}")
+
+
+def check_readers(index: TopicIndex, trim: Trim) -> None:
+    """Raises TopicInUse if a named reader has not read what would go."""
+    ranges = index.ranges(trim.topic)
+    readers = NamedReaders(StoreDirectory(index.view.path, index.view.channel))
+    for name in readers.names():
+        try:
+            reader = readers.load(name)
+        except FileNotFoundError:
+            continue  # removed meanwhile
+        except (OSError, ReaderError) as error:
+            raise TopicInUse(
+                f"{error}. Until then it may need what would go (--force takes it all the same)"
+            ) from error
+        if reader.store_id != index.view.store_id:
+            continue
+        offsets = {lane: reader.offset(trim.topic, lane) for lane in trim.before}
+        needed = sum(
+            max(trim.before[lane] - max(offset, ranges[lane].first), 0)
+            for lane, offset in offsets.items()
+            if offset is not None
+        )
+        if needed:
+            raise TopicInUse(
+                f"reader {name} has not read {needed:,} of these messages of {trim.topic}: let it read them, drop it with "
+                f"`commitlog readers {index.view.path} --remove {name}`, or give --force"
+            )
+
+
+def check_producers(view: StoreView, topic: str) -> None:
+    """Raises TopicInUse if a producer runs, which may send rows of the typed topic."""
+    pool = view.control.region.path.parent if view.control else None
+    for lane in view.lanes():
+        lane_directory = view.lane_directory(lane)
+        if is_leased(lane_directory, pool, view.channel):
+            raise TopicInUse(
+                f"topic {topic} has a schema, and lane {lane} has a producer (process "
+                f"{holder_of(lane_directory.lock_file, view.channel)}), which may send rows of it: close all producers "
+                f"first, or keep the topic and take its messages: --trim {topic} --before latest"
+            )
+
+
+def carry_out(view: StoreView, trim: Trim) -> None:
+    """Raises the marks. Readers see it when they look at the store again.
+
+    Each lane's marks change at once. A kill in between leaves lanes that are not trimmed; to do the
+    same again is harmless. Raises StoreRefused, DamagedFile, DiskError.
+    """
+    directory = StoreDirectory(view.path, view.channel)
+    with topics_locked(directory, view.channel):
+        for lane, before in trim.before.items():
+            marks = TrimMarks(view.lane_directory(lane), view.channel)
+            try:
+                marks.raise_to(view.store_id, {trim.topic: TrimMark(before, trim.deletes)})
+            except OSError as error:
+                raise disk_error(error.errno or errno.EIO, f"writing {marks.lane_directory.trimmed_file}") from error
