@@ -1,0 +1,376 @@
+"""Topics that are trimmed or deleted: whoever reads sees what retention would have left.
+
+Nothing brings the messages back, and no offset names two messages.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import commitlog
+from commitlog.disk.checkpoint import Positions, PositionsFile
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.store_directory import StoreFacts, new_store_id
+from commitlog.disk.trim_marks import TrimMark, TrimMarks
+from commitlog.errors import DamagedFile, DataLoss, UnknownTopic
+from commitlog.inspecting.verify import verify_store
+from commitlog.opening.recovery import recover_lane
+from commitlog.reader import Reader
+from commitlog.reading.named_readers import NamedReaders, reader_states
+from commitlog.reading.topic_facts import topic_facts
+from commitlog.reading.topic_index import TopicIndex
+from commitlog.reading.trimming import carry_out, parse_before, plan_deletion, plan_trim
+from commitlog.reading.view import StoreView
+from commitlog.spark.source import CommitLogDataSource
+from commitlog.stages.allocating.reader_needs import ReaderNeeds
+from tests.builders.hand_made import BEGIN_MS, HandMadeStore, small_store
+from tests.builders.named_reader import billing, rest
+from tests.spark.test_stream_reader import reader as spark_stream
+from tests.spark.test_stream_reader import run
+
+pytestmark = pytest.mark.usefixtures("look_each_time", "little_patience", "no_segments_mapped")
+
+
+Given = list[tuple[str, int, int]]
+"""Topic, lane, offset."""
+
+
+def indexed(view: StoreView) -> TopicIndex:
+    index = TopicIndex(view)
+    index.refresh()
+    return index
+
+
+def trim(store: HandMadeStore, before: str, topic: str = "orders") -> int:
+    with closing(StoreView(store.path)) as view:
+        plan = plan_trim(indexed(view), topic, parse_before(topic, before))
+        carry_out(view, plan)
+    return plan.messages
+
+
+def delete(store: HandMadeStore, topic: str = "orders") -> None:
+    with closing(StoreView(store.path)) as view:
+        carry_out(view, plan_deletion(indexed(view), topic))
+
+
+def given(store: HandMadeStore, topic: str | None = "orders") -> Given:
+    with Reader(store.path, topic) as reader:
+        return sorted((message.topic, message.partition, message.offset) for message in reader)
+
+
+def expected(first: int, topic: str = "orders", lanes: tuple[int, ...] = (0, 1), end: int = 100) -> Given:
+    return [(topic, lane, offset) for lane in lanes for offset in range(first, end)]
+
+
+def spark_rows(store: HandMadeStore, **options: object) -> list[tuple[int, int]]:
+    asked = {"path": store.path, "subscribe": "orders", "columns": "partition,offset"} | options
+    source = CommitLogDataSource({name.lower(): str(value) for name, value in asked.items()})
+    reader = source.reader(source.schema())
+    tables = (batch for task in reader.partitions() for batch in reader.read(task))
+    return sorted((row["partition"], row["offset"]) for batch in tables for row in batch.to_pylist())
+
+
+# ---- who reads ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "first"),
+    [
+        ("42", 42),
+        ("0", 0),
+        ("last 3", 97),
+        ("latest", 100),
+        ("earliest", 0),
+        ('{"0": 42, "1": 42}', 42),
+        ('{"0": -1, "1": 100}', 100),
+    ],
+)
+def test_everybody_begins_behind_the_mark(store: HandMadeStore, before: str, first: int) -> None:
+    """Reader of one topic and of all, Spark's batch and stream, Arrow; other topics stay."""
+    assert trim(store, before) == 2 * first
+    assert given(store) == expected(first)
+    assert given(store, None) == expected(first) + expected(0, "other")
+    assert spark_rows(store) == [(lane, offset) for _, lane, offset in expected(first)]
+    of = spark_stream(store, startingOffsets="earliest")
+    assert [(lane, offset) for lane, offset, _ in run(of, of.initialOffset())[0]] == spark_rows(store)
+    of.stop()
+    assert sum(len(batch) for batch in commitlog.read_arrow(store.path, "orders")) == 2 * (100 - first)
+
+
+def test_a_time_and_single_lanes(store: HandMadeStore) -> None:
+    """Records of HandMadeStore are a second apart, and two topics take turns."""
+    from datetime import UTC, datetime
+
+    time = datetime.fromtimestamp(BEGIN_MS / 1000 + 50, UTC).isoformat()
+    assert trim(store, time) == 50
+    assert given(store) == expected(25)
+    assert trim(store, '{"1": 60}') == 35
+    assert given(store) == expected(25, lanes=(0,)) + expected(60, lanes=(1,))
+    assert trim(store, "30") == 5, "a mark never goes down"
+    assert given(store) == expected(30, lanes=(0,)) + expected(60, lanes=(1,))
+
+
+def test_a_reader_that_runs(store: HandMadeStore) -> None:
+    """It sees a trim when it looks again; behind the mark it goes on, below it is DataLoss."""
+    with Reader(store.path, "orders", follow=True) as ahead, Reader(store.path, None, follow=True) as behind:
+        assert sum(1 for _ in iter(ahead.poll, None)) == 200
+        assert behind.poll() is not None
+        trim(store, "90")
+        store.lane(0).append("orders", b"new")
+        store.publish()
+        assert [message.value for message in iter(ahead.poll, None)] == [b"new"]
+    with Reader(store.path, "orders", follow=True) as late:
+        assert late.poll() is not None
+        for _ in range(20):
+            store.lane(0).append("orders", b"more")
+        late._look_for_more()  # the reader has not come to these before they are trimmed
+        store.publish()
+        trim(store, "latest")
+        late._look_for_more()
+        with pytest.raises(DataLoss, match="topic orders, lane 0: the messages below offset 121 were trimmed"):
+            list(iter(late.poll, None))
+
+
+def test_streams_of_spark(store: HandMadeStore) -> None:
+    """A query that is below the mark has lost messages, with retention's words; others go on."""
+    of = spark_stream(store, startingOffsets="earliest", maxOffsetsPerTrigger=20)
+    start = of.initialOffset()
+    done = of.latestOffset(start, of.getDefaultReadLimit())
+    trim(store, "50")
+    with pytest.raises(DataLoss, match="offset 0 was to be read and the first one kept is 50"):
+        of.partitions(start, done)
+    end = of.latestOffset(done, of.getDefaultReadLimit())
+    with pytest.raises(DataLoss, match="offset 10 was to be read"):
+        of.partitions(done, end)
+    of.stop()
+    of = spark_stream(store, startingOffsets="earliest", failOnDataLoss="false")
+    assert len(run(of, done)[0]) == 100
+    of.stop()
+
+
+@pytest.mark.parametrize("subscribed", [{"subscribe": "orders"}, {"subscribe": None, "subscribePattern": "or.*"}])
+def test_a_stream_outlives_a_deletion(store: HandMadeStore, subscribed: dict[str, str]) -> None:
+    """Where it has read all, nothing is lost, and what is sent later comes."""
+    of = spark_stream(store, startingOffsets="earliest", **subscribed)
+    _, end = run(of, of.initialOffset())
+    delete(store)
+    assert run(of, end) == ([], end)
+    store.lane(1).append("orders", b"new")
+    store.publish()
+    assert run(of, end)[0] == [(1, 100, b"new")]
+    of.stop()
+
+
+def test_named_readers(store: HandMadeStore) -> None:
+    """Lag counts what is left; a reader below the mark is told; it keeps no trimmed messages."""
+    with billing(store) as reader:
+        for _ in range(20):
+            next(reader)
+        reader.commit()
+    needs = ReaderNeeds(store.directory, store.id)
+    needs.refresh()
+    assert needs.holder(0, store.lane(0).end // 2) == "billing"
+    trim(store, "90")
+    needs.refresh()
+    assert needs.holder(0, store.lane(0).end // 2) is None
+    with closing(StoreView(store.path)) as view:
+        (state,) = reader_states(indexed(view))
+        assert state.lag == {"orders": {0: 10, 1: 10}}
+    with pytest.raises(DataLoss, match="reader billing: 160 messages were deleted before it read them"):
+        rest(store)
+
+
+def test_a_named_reader_outlives_a_deletion(store: HandMadeStore) -> None:
+    with billing(store, topic=None) as reader:
+        list(reader)
+        reader.commit()
+    delete(store)
+    store.lane(0).append("orders", b"new")
+    store.publish()
+    assert rest(store, topic=None) == [("orders", 0, 100)]
+
+
+# ---- deletion ----------------------------------------------------------------------------------
+
+
+def test_a_deleted_topic_is_unknown_until_messages_come(store: HandMadeStore) -> None:
+    """Its offsets go on. A topic that is trimmed to its end stays."""
+    trim(store, "latest", "other")
+    delete(store)
+    with closing(StoreView(store.path)) as view:
+        index = indexed(view)
+        assert index.topics() == ["other"]
+        assert index.topics(deleted=True) == ["orders", "other"]
+        with pytest.raises(UnknownTopic, match=r"no topic orders; there are: other"):
+            Reader(store.path, "orders")
+        with pytest.raises(UnknownTopic, match="there is no topic 'orders'"):
+            spark_rows(store)
+        store.lane(0).append("orders", b"new")
+        store.publish()
+        assert index.refresh()
+        assert index.topics() == ["orders", "other"]
+    assert given(store) == [("orders", 0, 100)]
+    trim(store, "latest")
+    with closing(StoreView(store.path)) as view:
+        assert indexed(view).topics() == ["orders", "other"], "trimmed, and not deleted again"
+
+
+def test_offsets_go_on_in_a_running_store(tmp_path: Path) -> None:
+    """A producer sees nothing of a deletion; a start and a recovery bring nothing back."""
+    path = tmp_path / "store"
+    with commitlog.Store.open(path) as store, store.producer() as producer:
+        producer.send_batch("orders", [b"a", b"b", b"c"])
+        producer.flush()
+        with closing(StoreView(path)) as view:
+            carry_out(view, plan_deletion(indexed(view), "orders"))
+        assert producer.send("orders", b"d").offset == 3
+        producer.flush()
+    shutil.rmtree(path / "lanes/0/consumequeue")
+    with commitlog.Store.open(path) as store, store.producer() as producer:
+        assert producer.send("orders", b"e").offset == 4
+        producer.flush()
+        assert [message.value for message in Reader(path, "orders")] == [b"d", b"e"]
+    copy = shutil.copytree(path, tmp_path / "copy")
+    assert [message.value for message in Reader(copy)] == [b"d", b"e"]
+
+
+# ---- what the files may be ---------------------------------------------------------------------
+
+
+def test_recovery_brings_nothing_back(store: HandMadeStore) -> None:
+    """Neither with consume queues that are built anew, nor with none; verify has no complaint."""
+    trim(store, "60")
+    assert verify_store(store.path).good
+    for lane in store.lanes.values():
+        directory = store.directory.lane_directory(lane.number)
+        PositionsFile(directory, store.id, DISK).store(Positions(2, lane.end, 0, 0, 0, False))
+        shutil.rmtree(directory.consumequeue)
+    assert given(store) == expected(60)
+    for lane in store.lanes.values():
+        directory = store.directory.lane_directory(lane.number)
+        end = recover_lane(directory, store.segment_bytes, DISK, lambda line: None, queue_file_bytes=20_000)
+        PositionsFile(directory, store.id, DISK).store(Positions(3, end.end, end.end, 0, 0, True))
+    assert given(store) == expected(60)
+
+
+def test_entries_that_are_not_placed_yet(tmp_path: Path) -> None:
+    """The mark lies behind the indexed part: readers walk, and give out what is behind it."""
+    store = HandMadeStore(tmp_path / "store")
+    for row in range(30):
+        store.lane(0).append("orders", b"%d" % row)
+        if row == 9:
+            store.lane(0).dispatch()
+    store.lane(0).publish()
+    assert trim(store, "20") == 20
+    assert given(store) == expected(20, lanes=(0,), end=30)
+    assert spark_rows(store) == [(0, offset) for offset in range(20, 30)]
+    with closing(StoreView(store.path)) as view:
+        facts = topic_facts(indexed(view), "orders", BEGIN_MS + 29_000)
+    kept = store.lane(0).records[20:]
+    assert (facts.messages, facts.bytes) == (10, sum(record.total_size for record in kept))
+    assert (facts.first_timestamp, facts.last_timestamp) == (kept[0].store_timestamp, kept[-1].store_timestamp)
+    assert facts.messages_per_second == 10 / 60
+
+
+def test_a_mark_beyond_the_recorded_end(store: HandMadeStore) -> None:
+    """After power loss `positions` are older than the log: nothing trimmed shows."""
+    trim(store, "90")
+    upto = store.lane(0).records[100].physical_offset
+    store.lane(0).publish(flushed=upto)
+    with Reader(store.path, "orders", follow=True, lanes={0}) as reader:
+        assert reader.poll() is None
+        store.lane(0).publish()
+        assert [next(reader).offset for _ in range(10)] == list(range(90, 100))
+
+
+def test_files_that_are_not_ours(store: HandMadeStore) -> None:
+    """Nonsense is an error with a way out. A file of another store or lane does not count."""
+    trim(store, "90")
+    file = store.directory.lane_directory(0).trimmed_file
+    good = file.read_bytes()
+    for bad in (b"", b"{", b"[]", b"{}", good.replace(b":90", b":-1"), good.replace(b":90", b":true"), b"9" * 5000):
+        file.write_bytes(bad)
+        with pytest.raises(DamagedFile, match=r"trimmed\.json: does not say what was trimmed .*put it back, or remove"):
+            given(store)
+        needs = ReaderNeeds(store.directory, store.id)
+        needs.refresh()
+    shutil.copy(store.directory.lane_directory(1).trimmed_file, file)
+    assert given(store) == expected(0, lanes=(0,)) + expected(90, lanes=(1,))
+    file.write_bytes(good)
+    store.directory.save(StoreFacts(new_store_id(), store.segment_bytes))
+    with closing(StoreView(store.path)) as view:
+        marks = TrimMarks(view.lane_directory(0), DISK)
+        marks.refresh(view.store_id)
+        assert marks.marks == {}
+
+
+class Killed(FileChannel):
+    """Kills its process before the n-th call that changes something on the disk."""
+
+    def __init__(self, before: int) -> None:
+        self.left = before
+
+    def _step(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def write_once(self, fd: int, data: bytes | memoryview | bytearray, offset: int) -> int:  # type: ignore[override]
+        self._step()
+        return super().write_once(fd, data, offset)
+
+    def fdatasync(self, fd: int) -> None:
+        self._step()
+        super().fdatasync(fd)
+
+    def rename(self, source: str | Path, target: str | Path) -> None:
+        self._step()
+        super().rename(source, target)
+
+    def sync_directory(self, path: str | Path) -> None:
+        self._step()
+        super().sync_directory(path)
+
+
+def raise_marks(path: Path, steps: int) -> None:
+    view = StoreView(path, Killed(steps))
+    carry_out(view, plan_trim(indexed(view), "orders", parse_before("orders", "90")))
+    os._exit(0)
+
+
+def test_killed_at_any_step(tmp_path: Path) -> None:
+    """Each lane has its old marks or the new ones. The same command then ends the work."""
+    run_killed: Callable[..., multiprocessing.process.BaseProcess] = multiprocessing.get_context("fork").Process
+    seen = set()
+    for step in range(30):
+        store = small_store(tmp_path / str(step), rows=100)
+        trim(store, "10")
+        process = run_killed(target=raise_marks, args=(store.path, step))
+        process.start()
+        process.join(60)
+        with closing(StoreView(store.path)) as view:
+            ranges = indexed(view).ranges("orders")
+            firsts = [ranges[lane].first for lane in (0, 1)]
+        assert set(firsts) <= {10, 90}
+        seen.add(tuple(firsts))
+        trim(store, "90")
+        assert given(store) == expected(90)
+        if process.exitcode == 0:
+            break
+    assert seen == {(10, 10), (90, 10), (90, 90)}
+
+
+def test_marks_are_kept_for_readers_of_all_topics(store: HandMadeStore) -> None:
+    """A mark of a topic that has no message in a lane harms nobody."""
+    marks = TrimMarks(store.directory.lane_directory(0), DISK)
+    marks.raise_to(store.id, {"later": TrimMark(5, deleted=True)})
+    assert given(store, None) == expected(0) + expected(0, "other")
+    assert NamedReaders(store.directory).names() == []
