@@ -202,7 +202,7 @@ class Allocator(BaseStage):
 
     def _delete_old(self, now: int) -> None:
         """Deletes a batch of old segments at a time, because a producer may wait for a new one."""
-        if now >= self._retention_at:
+        if now >= self._retention_at or self._retention.is_asked():
             is_more = False
             try:
                 is_more = self._retention.retire()

@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "stat": "stat",
     "topics": "topics",
     "readers": "readers",
+    "trim": "trim",
     "top": "top",
     "ui": "ui",
     "dump": "inspect",

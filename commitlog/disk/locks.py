@@ -21,10 +21,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from commitlog.clock import Clock
+from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
-from commitlog.errors import ForkedProducer
+from commitlog.errors import ForkedProducer, StoreRefused
 from commitlog.shm.layout import LANE_ROWS, STAGES
 from commitlog.shm.positions import CONTROL_NAME
 
@@ -37,6 +37,7 @@ So no child has a descriptor that it does not know of. A thread may take it twic
 handler that forks may run while the thread holds it.
 """
 _POLL_SECONDS = 0.02
+_PATIENCE_SECONDS = 10
 _PID_BYTES_MAX = 32
 
 _Taken = TypeVar("_Taken")
@@ -110,6 +111,26 @@ def try_file(path: Path, channel: FileChannel, at: int | None = None) -> int | N
         raise
     channel.close(fd)
     return None
+
+
+@contextmanager
+def file_locked(file: Path, directory: StoreDirectory, channel: FileChannel) -> Iterator[None]:
+    """Holds a lock file of a store, which is no lane's or stage's, for a with-block.
+
+    It waits for some seconds. Raises StoreRefused.
+    """
+    try:
+        channel.create_directory(file.parent, below=directory.path)
+        until = SYSTEM_CLOCK.monotonic_ns() + _PATIENCE_SECONDS * 1_000_000_000
+        fd = poll(lambda: try_file(file, channel), until, SYSTEM_CLOCK)
+    except OSError as error:
+        raise StoreRefused(f"{file}: {error.strerror}; check its owner and permissions") from error
+    if fd is None:
+        raise StoreRefused(f"{file}: another process has held it for {_PATIENCE_SECONDS} s; end that one")
+    try:
+        yield
+    finally:
+        channel.close(fd)
 
 
 def poll(take: Callable[[], _Taken | None], until_ns: int, clock: Clock) -> _Taken | None:

@@ -4,6 +4,8 @@ STORE/
   store.json              format version, random id, generation, segment size, pool, configuration
   lock, locks/<stage>     held by the supervisor and the stages
   locks/topics            held while a schema is added, or a topic is trimmed or deleted
+  locks/trim              held while `commitlog trim` waits for the allocator
+  trim.json               what it asks for
   lanes/<number>/         a RocketMQ store root each, and our `positions`, `tmp/`, `quarantine/`
   lanes/<n>/trimmed.json  which messages of the lane were trimmed
   logs/<stage>.log        what the stages say
@@ -181,6 +183,8 @@ class StoreDirectory:
         self.readers_directory = self.path / "readers"
         self.topics_directory = self.path / "topics"
         self.topics_lock_file = self.path / "locks" / "topics"
+        self.trim_file = self.path / "trim.json"
+        self.trim_lock_file = self.path / "locks" / "trim"
 
     def stage_lock_file(self, stage: str) -> Path:
         return self.path / "locks" / stage

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.disk.locks import holder_of, is_leased
+from commitlog.disk.locks import file_locked, holder_of, is_leased
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.disk.topics_lock import topics_locked
 from commitlog.disk.trim_marks import TrimMark, TrimMarks
 from commitlog.errors import BadStart, OffsetOutOfRange, ReaderError, TopicInUse, UnknownTopic, disk_error
 from commitlog.reading.named_readers import NamedReaders
@@ -66,7 +65,7 @@ def in_the_past(start: Start, text: str, clock: Clock = SYSTEM_CLOCK) -> Start:
     now = clock.wall_ms()
     start = start.at(now)
     if start.kind == "time" and start.value > now:
-        raise BadStart(f"{text!r} is in the future; give a time that has been, or latest for all messages")
+        raise BadStart(f"{text!r} is in the future; give a time that has been")
     return start
 
 
@@ -154,7 +153,7 @@ def carry_out(view: StoreView, trim: Trim) -> None:
     same again is harmless. Raises StoreRefused, DamagedFile, DiskError.
     """
     directory = StoreDirectory(view.path, view.channel)
-    with topics_locked(directory, view.channel):
+    with file_locked(directory.topics_lock_file, directory, view.channel):
         for lane, before in trim.before.items():
             marks = TrimMarks(view.lane_directory(lane), view.channel)
             try:

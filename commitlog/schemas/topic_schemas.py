@@ -21,8 +21,8 @@ import orjson
 import pyarrow as pa
 
 from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.locks import file_locked
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.disk.topics_lock import topics_locked
 from commitlog.errors import SchemaConflict, SchemaError, StoreDamaged, StoreRefused, StoreTooNew, disk_error
 from commitlog.record.properties import check_topic
 from commitlog.schemas.ddl import ddl, ddl_type
@@ -153,7 +153,7 @@ class TopicSchemas:
             self._channel.create_directory(directory / topic, below=self._directory.path)
         except OSError as error:
             raise _refused(directory, error) from error
-        with topics_locked(self._directory, self._channel):
+        with file_locked(self._directory.topics_lock_file, self._directory, self._channel):
             return self._declare(topic, columns, evolve)
 
     def _declare(self, topic: str, columns: pa.Schema, evolve: bool) -> TopicSchema:
@@ -172,7 +172,7 @@ class TopicSchemas:
         Raises IllegalTopic, StoreRefused, DiskError.
         """
         check_topic(topic)
-        with topics_locked(self._directory, self._channel):
+        with file_locked(self._directory.topics_lock_file, self._directory, self._channel):
             versions = self._versions(topic, deleted=True)
             if versions:
                 self._replace(self._directory.topics_directory / topic / _DELETED, b"%d\n" % versions[-1])

@@ -1,9 +1,10 @@
 """Deletes old segments: RocketMQ's CleanCommitLogService and CleanConsumeQueueService.
 
-There are three reasons to delete a segment: its age (the store timestamp of its last message), the
-store's total size, and a disk that is too full. The last segment with data in it is never deleted,
-nor one that is not flushed and indexed. A segment that a named reader still needs is deleted
-only if the disk is too full, and the log says so.
+There are four reasons to delete a segment: its age (the store timestamp of its last message), the
+store's total size, a disk that is too full, and somebody who asks for it (`commitlog trim`). The
+last segment with data in it is never deleted, nor one that is not flushed and indexed. A segment
+that a named reader still needs is deleted only if the disk is too full, or on demand (`--force`),
+and the log says so.
 
 A segment is deleted in two steps. First it is *retired*: the lane's `first` is raised, so that
 readers look elsewhere. Then the lane's `positions` file has to say so durably (the flusher stores
@@ -26,7 +27,8 @@ from commitlog.config import RetentionConfig
 from commitlog.disk.consume_queue import unlink_below
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts, is_segment_name
-from commitlog.errors import CommitLogError
+from commitlog.disk.trim_request import TrimRequest
+from commitlog.errors import CommitLogError, DamagedFile
 from commitlog.shm.layout import LANE_ROWS, Header, Lane, segment_start
 from commitlog.shm.positions import ControlRegion
 from commitlog.shm.statistics import RetentionFlag
@@ -37,7 +39,7 @@ _CLOCK_TOLERANCE_MS = 1_000
 
 log = logging.getLogger(__name__)
 
-Reason = Literal["its age", "the store's size", "the disk's sake"]
+Reason = Literal["its age", "the store's size", "the disk's sake", "a trim"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +91,15 @@ class Retention:
     ) -> None:
         self.directory, self.config, self.control, self.clock = directory, config, control, clock
         self.channel: FileChannel = directory.channel
-        self._size = facts.segment_bytes
+        self._size, self._store_id = facts.segment_bytes, facts.id
         self._words = control.words
         self._needs = ReaderNeeds(directory, facts.id)
         self._ages = SegmentAges(directory, facts.segment_bytes)
         self._unlinked: dict[int, int] = {}  # lane → the offset below which its old files are unlinked
         self._retired: dict[int, int] = {}  # lane → bytes that are retired and not unlinked yet
         self._flags = RetentionFlag(0)
+        self._request: TrimRequest | None = None
+        self._request_is_done = False
         self._note_clocks()
 
     def _note_clocks(self) -> None:
@@ -146,6 +150,7 @@ class Retention:
 
         Raises OSError.
         """
+        self._read_request()
         disk = self._disk()
         self._words[Header.DISK_USED_PERMILLE] = disk.used * 1000 // max(disk.total, 1)
         self._needs.refresh()
@@ -172,6 +177,7 @@ class Retention:
             self._retire_segment(*chosen)
         else:
             return True
+        self._request_is_done = self._request is not None
         self._say(
             RetentionFlag.HELD_BY_READER,
             bool(held),
@@ -200,6 +206,9 @@ class Retention:
         Adds readers that keep a segment from being deleted to `held`.
         """
         candidates = list(self._candidates())
+        asked = self._asked_for(candidates, held)
+        if asked is not None:
+            return asked, "a trim"
         if by_age:
             horizon = self.clock.wall_ms() - self.config.reserved_hours * 3_600_000
             for segment in candidates:
@@ -215,6 +224,34 @@ class Retention:
         if excess > 0 and candidates:
             return min(candidates, key=self._newest), "the disk's sake"
         return None
+
+    def _asked_for(self, candidates: list[OldSegment], held: set[str]) -> OldSegment | None:
+        """The next segment that `commitlog trim` asks for; None when all of these are gone."""
+        request = self._request
+        if request is None:
+            return None
+        is_too_large = request.keep_bytes is not None and self._total_bytes() > request.keep_bytes
+        for segment in sorted(candidates, key=self._newest):
+            is_old = request.before_ms is not None and self._is_older(segment, request.before_ms)
+            if (is_old or is_too_large) and (segment.needed_by is None or request.force):
+                return segment
+            if (is_old or is_too_large) and segment.needed_by is not None:
+                held.add(segment.needed_by)
+        return None
+
+    def is_asked(self) -> bool:
+        """Whether `commitlog trim` waits for something."""
+        return self.directory.trim_file.exists()
+
+    def _read_request(self) -> None:
+        """Reads what `commitlog trim` asks for. A file that is no request is removed."""
+        try:
+            self._request = TrimRequest.load(self.directory, self._store_id)
+        except DamagedFile as error:
+            log.warning("%s: it is removed", error)
+            TrimRequest.remove(self.directory)
+            self._request = None
+        self._request_is_done = False
 
     def _newest(self, segment: OldSegment) -> int:
         return self._ages.newest(segment.lane, segment.start, segment.end)
@@ -259,7 +296,8 @@ class Retention:
             loss = f"; reader {segment.needed_by} has not read it" if segment.needed_by else ""
             log.error("%s is deleted before its time for the disk's sake%s", path, loss)
         else:
-            log.info("%s is deleted for %s", path, reason)
+            loss = f"; reader {segment.needed_by} has not read it" if segment.needed_by else ""
+            log.info("%s is deleted for %s%s", path, reason, loss)
 
     def unlink_retired(self) -> None:
         """Unlinks retired segments, as far as each lane's `positions` durably says that they are.
@@ -280,6 +318,9 @@ class Retention:
                     log.warning("lane %d: old segments can't be deleted: %s", lane, error)
             if below:  # 0: this start has recorded nothing yet
                 self._retired[lane] = first - self._unlinked.get(lane, 0)
+        if self._request_is_done and not any(self._retired.values()):
+            TrimRequest.remove(self.directory)
+            self._request, self._request_is_done = None, False
 
     def _unlink_in(self, lane: int, below: int) -> None:
         """Unlinks the files of a lane that lie wholly below a log offset. Raises OSError."""

@@ -1,15 +1,19 @@
-"""`commitlog topics`: topics, and the schemas of typed ones."""
+"""`commitlog topics`: topics, and the schemas of typed ones; trims and deletions."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 import orjson
 import pytest
 from typer.testing import CliRunner
 
+import commitlog
 from commitlog.cli.app import app
-from tests.builders.hand_made import HandMadeStore
+from commitlog.errors import UnknownTopic
+from commitlog.reader import Reader
+from tests.builders.hand_made import BEGIN_MS, HandMadeStore, small_store
 from tests.builders.typed_topic import append_rows, declare
 from tests.cli.test_cli import run
 
@@ -26,16 +30,26 @@ def typed(tmp_path: Path) -> HandMadeStore:
     return store
 
 
+def size(store: HandMadeStore, topic: str) -> int:
+    return sum(record.total_size for lane in store.lanes.values() for record in lane.records if record.topic == topic)
+
+
+def shown(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(" ", "seconds")
+
+
 def test_topics(typed: HandMadeStore) -> None:
     done = run("topics", typed.path, "--schema")
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.decode().splitlines() == [
-        "later: 0 messages, lanes none, schema version 1",
+        "later: 0 messages, 0 bytes, lanes none, schema version 1",
         "    id INT",
-        "orders: 2 messages, lanes 0, 2, schema version 1",
+        f"orders: 2 messages, {size(typed, 'orders'):,} bytes, lanes 0, 2, schema version 1",
+        f"    stored {shown(BEGIN_MS)} to {shown(BEGIN_MS)}; last minute 0.00 messages/s",
         "    id BIGINT NOT NULL",
         "    xs ARRAY<STRUCT<a: INT>>",
-        "values: 2 messages, lanes 0, 2",
+        f"values: 2 messages, {size(typed, 'values'):,} bytes, lanes 0, 2",
+        f"    stored {shown(BEGIN_MS + 1000)} to {shown(BEGIN_MS + 1000)}; last minute 0.00 messages/s",
     ]
 
 
@@ -43,7 +57,19 @@ def test_topics_as_json(typed: HandMadeStore) -> None:
     found = orjson.loads(CliRunner().invoke(app, ["topics", str(typed.path), "--json"]).stdout)["topics"]
     assert [topic["topic"] for topic in found] == ["later", "orders", "values"]
     assert found[1]["schema"]["columns"][0] == {"name": "id", "type": "BIGINT", "nullable": False}
-    assert found[2] == {"topic": "values", "messages": 2, "lanes": [0, 2], "schema": None}
+    assert found[2] == {
+        "topic": "values",
+        "messages": 2,
+        "bytes": size(typed, "values"),
+        "bytes_are_estimated": False,
+        "first_timestamp": BEGIN_MS + 1000,
+        "last_timestamp": BEGIN_MS + 1000,
+        "messages_per_second": 0.0,
+        "lanes": [0, 2],
+        "schema": None,
+    }
+    page = (Path(__file__).parents[2] / "docs/operate.md").read_text()
+    assert not [field for field in found[2] if f"`{field}`" not in page], "docs/operate.md has the fields"
 
 
 def test_what_can_not_be_listed(typed: HandMadeStore, tmp_path: Path) -> None:
@@ -56,3 +82,123 @@ def test_what_can_not_be_listed(typed: HandMadeStore, tmp_path: Path) -> None:
         assert done.returncode != 0
         assert reason in done.stderr
         assert done.stderr.count(b"\n") == 1
+
+
+def test_bytes_of_a_large_topic_are_estimated(tmp_path: Path) -> None:
+    """From a sample of its messages; these have nearly the same size."""
+    store = HandMadeStore(tmp_path / "store", 1 << 18)
+    for row in range(2_500):
+        store.lane(0).append("orders", b"x" * (row % 10))
+    store.publish()
+    (found,) = orjson.loads(run("topics", store.path, "--json").stdout)["topics"]
+    assert found["bytes_are_estimated"]
+    assert abs(found["bytes"] / size(store, "orders") - 1) < 0.01
+    assert b"orders: 2,500 messages, about " in run("topics", store.path).stdout
+
+
+def test_topics_of_a_rocketmq_root(tmp_path: Path) -> None:
+    """It is listed; it is never trimmed."""
+    root = small_store(tmp_path / "store").path / "lanes/1"
+    assert b"orders: 100 messages" in run("topics", root).stdout
+    done = run("topics", root, "--trim", "orders", "--before", "latest", "--yes")
+    assert (done.returncode, b"a RocketMQ store root and no store of ours" in done.stderr) == (1, True)
+
+
+# ---- trim and delete ---------------------------------------------------------------------------
+
+
+def test_trim_and_delete(tmp_path: Path) -> None:
+    """Both ask first, and say what they have done."""
+    store = small_store(tmp_path / "store")
+    trim = ("topics", store.path, "--trim", "orders", "--before", "last 10")
+    done = run(*trim, given=b"n\n")
+    assert (done.returncode, b"Trim 180 messages of orders, and keep 20?" in done.stdout) == (1, True)
+    done = run(*trim, given=b"y\n")
+    assert done.stdout.endswith(
+        b"trimmed 180 messages of orders, 20 are kept; the disk space comes back when the segments are deleted\n"
+    )
+    assert run("cat", store.path, "--topic", "orders").stdout.count(b"\n") == 20
+    assert run(*trim).stdout.startswith(b"trimmed 0 messages of orders, 20 are kept"), "it does not ask for nothing"
+    done = run("topics", store.path, "--delete", "orders", given=b"y\n")
+    assert b"Delete orders with 20 messages?" in done.stdout
+    assert b"deleted orders with 20 messages;" in done.stdout
+    assert b"orders" not in run("topics", store.path).stdout + run("stat", store.path).stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--delete", "ordrs"), b"no topic 'ordrs'; there are: orders, other"),
+        (("--trim", "ordrs", "--before", "latest"), b"no topic 'ordrs'; there are: orders, other"),
+        (("--trim", "orders", "--before", "101"), b"topic orders, lane 0: offset 101 is outside [0, 100]"),
+        (("--trim", "orders", "--before", '{"0": 101}'), b"topic orders, lane 0: offset 101 is outside [0, 100]"),
+        (("--trim", "orders", "--before", '{"7": 1}'), b"topic orders has no lane 7; it has 0, 1"),
+        (("--trim", "orders", "--before", "{}"), b"{} names no lane; give an offset of each lane"),
+        (("--trim", "orders", "--before", '{"0": '), b"is not JSON"),
+        (("--trim", "orders", "--before", "9999-01-01"), b"'9999-01-01' is in the future"),
+        (("--trim", "orders", "--before", "soon"), b"'soon' is not a start; give earliest, latest"),
+        (("--trim", "orders"), b"--trim TOPIC and --before TO go together"),
+        (("--before", "latest"), b"--trim TOPIC and --before TO go together"),
+        (("--trim", "a", "--before", "latest", "--delete", "a"), b"give --delete or --trim, not both"),
+    ],
+    ids=str,
+)
+def test_what_can_not_be_trimmed(tmp_path: Path, options: tuple[str, ...], reason: bytes) -> None:
+    """Nothing is asked, and nothing is trimmed."""
+    store = small_store(tmp_path / "store")
+    done = run("topics", store.path, *options)
+    assert done.returncode > 0
+    assert reason in done.stderr
+    assert not store.directory.lane_directory(0).trimmed_file.exists()
+
+
+def test_what_a_named_reader_has_not_read(tmp_path: Path) -> None:
+    """It stays, unless the user insists."""
+    store = small_store(tmp_path / "store")
+    with Reader(store.path, "orders", name="billing", start="last 30"):
+        pass
+    assert run("topics", store.path, "--trim", "orders", "--before", "last 30", "--yes").returncode == 0
+    delete = ("topics", store.path, "--delete", "orders", "--yes")
+    done = run(*delete)
+    assert b"reader billing has not read 60 of these messages of orders: let it read them, drop it with" in done.stderr
+    assert b"[TopicInUse]" in done.stderr
+    assert run(*delete, "--force").returncode == 0
+    (store.path / "readers/billing.json").write_bytes(b"{}")
+    done = run("topics", store.path, "--trim", "other", "--before", "latest", "--yes")
+    assert b"not the position of a reader" in done.stderr
+
+
+def test_a_typed_topic_is_deleted(tmp_path: Path) -> None:
+    """With its schema, while no producer runs. A new schema gets a version that none had."""
+    path = tmp_path / "store"
+    with commitlog.Store.open(path) as store:
+        store.create_topic("sales", schema="id BIGINT")
+        with store.producer() as producer:
+            producer.send_rows("sales", [{"id": 1}])
+            producer.flush()
+            done = run("topics", path, "--delete", "sales", "--yes")
+            assert b"topic sales has a schema, and lane 0 has a producer" in done.stderr
+            assert b"--trim sales --before latest [TopicInUse]" in done.stderr
+        done = run("topics", path, "--delete", "sales", given=b"y\n")
+        assert b"Delete sales with 1 messages and its schema?" in done.stdout
+        assert b"no topics" in run("topics", path).stdout
+        with pytest.raises(UnknownTopic):
+            commitlog.read_arrow(path, "sales")
+        store.create_topic("sales", schema="name STRING")
+        with store.producer() as producer:
+            producer.send_rows("sales", [{"name": "x"}])
+            producer.flush()
+        assert commitlog.read_arrow(path, "sales").read_all().to_pylist() == [{"name": "x"}]
+        assert b"sales: 1 messages" in run("topics", path).stdout
+        assert b"schema version 2" in run("topics", path).stdout
+    (path / "topics/sales/deleted").write_bytes(b"x")
+    assert b"not the number of a version" in run("topics", path).stderr
+
+
+def test_a_schema_without_messages_is_deleted(tmp_path: Path) -> None:
+    """Also where the schema alone is left of a deletion that was killed."""
+    store = HandMadeStore(tmp_path / "store")
+    declare(store, "later", "id INT")
+    assert run("topics", store.path, "--delete", "later", "--yes").returncode == 0
+    assert b"no topics" in run("topics", store.path).stdout
+    assert b"no topic 'later'" in run("topics", store.path, "--delete", "later", "--yes").stderr

@@ -5,12 +5,16 @@ from __future__ import annotations
 import errno
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import commitlog
 from commitlog import errors
+from commitlog.disk.file_channel import DISK
+from commitlog.disk.trim_marks import TrimMark, TrimMarks
+from commitlog.disk.trim_request import TrimRequest
 from commitlog.reading.named_readers import NamedReader, NamedReaders
 from commitlog.shm.layout import Header, Lane
 from commitlog.shm.statistics import RetentionFlag
@@ -272,3 +276,64 @@ def test_a_disk_that_is_too_full_refuses_until_there_is_space(tmp_path: Path) ->
         assert any("no segment is made" in warning for warning in retention.warnings)
     with commitlog.Reader(tmp_path / "store") as reader:
         assert [message.value for message in reader] == [b"safe"]
+
+
+# ---- on demand ---------------------------------------------------------------------------------
+
+
+def ask(case: RetentionCase, **what: int) -> None:
+    TrimRequest(case.store.facts.id, **what).save(case.store.directory)  # type: ignore[arg-type]
+
+
+def test_what_commitlog_trim_asks_for(case: RetentionCase) -> None:
+    """By time, then by size; the request is gone when the files are, and not before."""
+    ask(case, before_ms=case.newest(0, 2) + 1)
+    retention = case.retention(reserved_hours=0)
+    assert not retention.retire()
+    retention.unlink_retired()
+    assert retention.is_asked()
+    assert case.kept(0)[0] == 0, "positions do not say yet that it is retired"
+    case.turn(retention)
+    assert (case.kept(0)[0], case.kept(3)[0]) == (3, 3)
+    assert not retention.is_asked()
+    ask(case, keep_bytes=10 * SEGMENT)
+    case.turn(retention)
+    assert len(case.kept(0)) + len(case.kept(3)) == 10
+    ask(case, keep_bytes=0)
+    case.turn(case.retention(reserved_hours=0))
+    assert (case.kept(0), case.kept(3)) == ([case.last(0)], [case.last(3)])
+
+
+def test_a_trim_leaves_what_readers_need(case: RetentionCase) -> None:
+    """And takes it with `--force`. What was trimmed of a topic holds no segment."""
+    register(case, {"old": {0: 50, 3: 130}, "new": {0: 110, 3: 110}})
+    needed, behind = (segment_of(case, 0, "old", offset) for offset in (50, 100))
+    retention = case.retention(reserved_hours=0)
+    ask(case, keep_bytes=0)
+    case.turn(retention)
+    assert case.kept(0)[0] == needed
+    assert case.kept(3) == [case.last(3)]
+    assert case.header(Header.RETENTION_FLAGS) & RetentionFlag.HELD_BY_READER
+    marks = TrimMarks(case.store.directory.lane_directory(0), DISK)
+    marks.raise_to(case.store.facts.id, {"old": TrimMark(100)})
+    ask(case, keep_bytes=0)
+    case.turn(retention)
+    assert case.kept(0)[0] == behind > needed
+    ask(case, keep_bytes=0, force=True)
+    case.turn(retention)
+    assert case.kept(0) == [case.last(0)]
+
+
+def test_a_request_that_is_none(case: RetentionCase) -> None:
+    """It is removed with a warning, and takes nothing."""
+    retention = case.retention(reserved_hours=0)
+    good = TrimRequest(case.store.facts.id, keep_bytes=0)
+    for bad in (b"", b"[]", b'{"store": 1}', b'{"a": 1}'):
+        case.store.directory.trim_file.write_bytes(bad)
+        case.turn(retention)
+        assert not retention.is_asked()
+    for other in (replace(good, store="0" * 32), replace(good, keep_bytes=-1), replace(good, before_ms=True)):
+        other.save(case.store.directory)
+        case.turn(retention)
+        assert not retention.is_asked()
+    assert case.kept(0)[0] == 0

@@ -1,0 +1,145 @@
+"""`commitlog trim STORE`: deletes the oldest segments now, as retention does later."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from commitlog.disk.store_directory import StoreDirectory
+    from commitlog.disk.trim_request import TrimRequest
+    from commitlog.reading.view import StoreView
+
+_SIZE = re.compile(r"(\d{1,18})\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_PATIENCE_NS = 60_000_000_000
+_LOOK_SECONDS = 0.05
+
+
+def trim(
+    store: Annotated[Path, typer.Argument(help="Directory of the store.")],
+    before: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Delete segments that are older: '3 days ago', or an ISO time."),
+    ] = None,
+    keep_bytes: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Delete the oldest segments until all have no more bytes: 10GB, 512MiB."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Also what a named reader has not read.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete the oldest segments of STORE, of all topics, and give their disk space back.
+
+    The last segment of each lane stays. Where the stages of STORE are not running, they run for as
+    long as this command does.
+    """
+    from commitlog.disk.locks import file_locked
+    from commitlog.disk.store_directory import StoreDirectory
+    from commitlog.disk.trim_request import TrimRequest
+    from commitlog.reading.view import StoreView
+
+    if (before is None) == (keep_bytes is None):
+        raise typer.BadParameter("give --before TIME or --keep-bytes SIZE")
+    before_ms = None if before is None else _time(before)
+    most = None if keep_bytes is None else _size(keep_bytes)
+    directory = StoreDirectory(store)
+    facts = directory.load()
+    directory.check_owner()
+    if not yes:
+        what = f"that are beyond {most:,} bytes" if before_ms is None else f"older than {_shown(before_ms)}"
+        typer.confirm(f"Delete segments of {directory.path} {what}?", abort=True)
+    with _running(directory), file_locked(directory.trim_lock_file, directory, directory.channel):
+        view = StoreView(store)
+        try:
+            segments, held = _carry_out(view, TrimRequest(facts.id, before_ms, most, force))
+        finally:
+            view.close()
+    typer.echo(f"deleted {segments:,} segments, {segments * facts.segment_bytes:,} bytes")
+    if held:
+        typer.echo(
+            f"others could go, and are kept for named readers: `commitlog readers {directory.path}` shows them, "
+            f"--force deletes all the same"
+        )
+
+
+def _time(text: str) -> int:
+    """The time (ms) that a user means. Raises BadStart."""
+    from commitlog.errors import BadStart
+    from commitlog.reading.starting_point import parse_start
+    from commitlog.reading.trimming import in_the_past
+
+    start = parse_start(text)
+    if start.kind not in ("ago", "time"):
+        raise BadStart(f"{text!r} is not a time; give '3 days ago' or an ISO time such as 2026-03-01T12:00:00")
+    return in_the_past(start, text).value
+
+
+def _size(text: str) -> int:
+    """The bytes that a user means: 10GB is 10¹⁰, 10GiB is 10 × 2³⁰."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None or (found[3] and not found[2]):
+        raise typer.BadParameter(f"--keep-bytes {text!r} is not a size; give bytes, or such as 512MiB or 10GB")
+    base = 1024 if found[3] else 1000
+    power: int = base ** " kmgt".index(found[2].lower() or " ")
+    return min(int(found[1]) * power, 1 << 60)
+
+
+def _shown(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(" ", "seconds")
+
+
+@contextlib.contextmanager
+def _running(directory: StoreDirectory) -> Iterator[None]:
+    """Sees that the stages run, with the configuration of their last start."""
+    from commitlog.config import Config
+    from commitlog.disk.locks import is_running
+    from commitlog.store import Store
+
+    facts = directory.load()
+    if is_running(directory, Path(facts.pool.directory) if facts.pool else None):
+        yield
+    else:
+        with Store.open(directory.path, config=Config.from_json(facts.config)):
+            yield
+
+
+def _carry_out(view: StoreView, request: TrimRequest) -> tuple[int, bool]:
+    """Asks the allocator, and waits until it is done.
+
+    Returns how many segments it has deleted, and whether named readers hold others. Raises
+    StoreNotRunning.
+    """
+    from commitlog.clock import SYSTEM_CLOCK
+    from commitlog.errors import StoreNotRunning
+    from commitlog.statistics import store_statistics
+
+    directory = view.directory
+    begin = firsts = _firsts(view)
+    moved_ns = SYSTEM_CLOCK.monotonic_ns()
+    request.save(directory)
+    try:
+        while directory.trim_file.exists():
+            SYSTEM_CLOCK.sleep(_LOOK_SECONDS)
+            now, before, firsts = SYSTEM_CLOCK.monotonic_ns(), firsts, _firsts(view)
+            moved_ns = now if firsts != before else moved_ns
+            if now - moved_ns > _PATIENCE_NS or not store_statistics(view).running:
+                raise StoreNotRunning(
+                    f"{directory.path}: the allocator does not answer; what it has deleted is gone. See "
+                    f"{directory.logs_directory}/allocator.log, then repeat this command"
+                )
+    finally:
+        request.remove(directory)  # nobody waits for it any more
+    facts = store_statistics(view)
+    held = bool(facts.retention and any("named reader" in warning for warning in facts.retention.warnings))
+    deleted = sum(first - begin.get(lane, first) for lane, first in _firsts(view).items())
+    return deleted // view.segment_bytes, held
+
+
+def _firsts(view: StoreView) -> dict[int, int]:
+    return {lane: view.limits(lane).first for lane in view.lanes()}
