@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -28,8 +29,8 @@ def segments(path: Path) -> list[int]:
 
 def send(path: Path, count: int = 3000) -> None:
     with commitlog.Producer(path) as producer:
-        producer.send_batch("orders", [b"%d" % number for number in range(count)][: count // 2])
-        producer.send_batch("orders", [b"%d" % number for number in range(count)][count // 2 :])
+        for first in range(0, count, 100):
+            producer.send_batch("orders", [b"%d" % number for number in range(first, first + 100)])
         producer.flush()
 
 
@@ -47,7 +48,9 @@ def test_a_running_store(tmp_path: Path, config: Path) -> None:
         assert run(*trim, given=b"n\n").returncode == 1
         assert segments(path) == before
         done = run(*trim, given=b"y\n")
-        assert b"deleted 1 segments, 65,536 bytes\nothers could go, and are kept for named readers" in done.stdout
+        assert re.search(
+            rb"deleted [12] segments, .* bytes\nothers could go, and are kept for named readers", done.stdout
+        )
         assert next(iter(Reader(path, "orders"))).offset <= 1000
         done = run(*trim, "--yes", "--force")
         assert (done.returncode, b"others" in done.stdout) == (0, False)
@@ -68,7 +71,7 @@ def test_a_store_that_does_not_run(tmp_path: Path, config: Path, is_killed: bool
             process.wait(60)
     settings = StoreDirectory(path).load().config
     done = run("trim", path, "--keep-bytes", "200kB", "--yes")
-    assert (done.returncode, done.stdout) == (0, done.stdout)
+    assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(b"deleted ")
     assert len(segments(path)) * SEGMENT <= 200_000
     assert StoreDirectory(path).load().config == settings
