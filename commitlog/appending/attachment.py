@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from commitlog.clock import Clock
 from commitlog.config import Config
 from commitlog.disk.descriptors import check_free, occupy_standard_descriptors
 from commitlog.disk.file_channel import DISK, FileChannel
-from commitlog.disk.locks import is_pool_held, is_running
+from commitlog.disk.locks import is_leased, is_pool_held, is_running
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import (
     NoFreeLane,
@@ -36,6 +37,8 @@ _NEEDED_DESCRIPTORS = 24
 """Descriptors of a producer: locks, mappings, sockets with their internals, files it reads."""
 _SUPERVISOR_SILENT_NS = 5_000_000_000
 _LEASE_POLL_SECONDS = 0.01
+_NAMED_HOLDERS = 8
+"""How many processes the error names that no lane is free."""
 _POLL_SECONDS = 0.001
 _FAULT_WORDS = (
     (Lane.COMMITTER_FAULT, "committing"),
@@ -109,13 +112,27 @@ class Attachment:
         while (lease := self._try_lease(lane_bytes)) is None:
             self.check_open()
             if self.clock.monotonic_ns() > deadline:
-                raise NoFreeLane(
-                    f"{self.directory.path}: no lane is free: {config.store.max_lanes} may be leased (store.max_lanes), a "
-                    f"further one takes {lane_bytes:,} bytes of shared memory, of which {free_bytes(self.pool):,} are left: "
-                    f"close a producer, or give more of either{self._stopped_lanes()}"
-                )
+                raise NoFreeLane(self._why_no_lane(lane_bytes))
             self.clock.sleep(_LEASE_POLL_SECONDS)
         return lease
+
+    def _why_no_lane(self, lane_bytes: int) -> str:
+        """The text of NoFreeLane: who holds how many lanes, and what helps. Raises OSError."""
+        most, free = self.config.store.max_lanes, free_bytes(self.pool)
+        directories = map(self.directory.lane_directory, self.directory.lane_numbers())
+        held = [directory.number for directory in directories if is_leased(directory, self.pool, self.channel)]
+        pids = Counter(self.control.row(lane)[Lane.LESSEE_PID] or "?" for lane in held).most_common()
+        by = ", ".join(f"{count} by pid {pid}" for pid, count in pids[:_NAMED_HOLDERS])
+        text = f"{self.directory.path}: no lane is free: {len(held)} of {most} (store.max_lanes) are held"
+        text += f", {by}{', …' if len(pids) > _NAMED_HOLDERS else ''}" if by else ""
+        if len(held) >= most:
+            text += ": close a producer, or start the store again with more store.max_lanes"
+        elif free < lane_bytes:
+            text += (
+                f"; a further one takes {lane_bytes:,} bytes of shared memory, of which {free:,} are left: close a "
+                f"producer, or enlarge it (mount -o remount,size=… /dev/shm, docker run --shm-size=…)"
+            )
+        return text + self._stopped_lanes()
 
     def _stopped_lanes(self) -> str:
         """For an error: which lanes are damaged, or have lost files, and what helps."""

@@ -138,11 +138,13 @@ def test_what_is_refused_leaves_nothing(store: commitlog.Store, subtests: pytest
 def test_lanes_run_out_by_name(store: commitlog.Store) -> None:
     """Three lanes serve three producers, and a fourth one waits and is refused.
 
-    The lane of a closed producer is taken again.
+    The error names the knob and who holds how many lanes. The lane of a closed producer is taken
+    again.
     """
     producers = [commitlog.Producer(store.path) for _ in range(3)]
     assert sorted(producer.lane for producer in producers) == [0, 1, 2]
-    with pytest.raises(errors.NoFreeLane, match="max_lanes"):
+    held = rf"3 of 3 \(store\.max_lanes\) are held, 3 by pid {os.getpid()}: close a producer"
+    with pytest.raises(errors.NoFreeLane, match=held):
         commitlog.Producer(store.path)
     producers[1].close()
     with commitlog.Producer(store.path) as again:
