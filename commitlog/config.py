@@ -1,15 +1,15 @@
 """Every knob, as frozen dataclasses: its default, its unit in its name, and what is allowed.
 
 `commitlog config` prints the file that documents them one by one, with RocketMQ's names
-(`configs/default.toml`). `config_file.py` reads such files through pydantic. Nothing here imports
-pydantic, because stages and producers get the checked values from `store.json`.
+(`configs/default.toml`). `config_file.py` reads and checks such files. Stages and producers get the
+checked values from `store.json`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES = 1 << 16, 1 << 30
 AUTO_SEGMENT_BYTES_MAX = 1 << 26
@@ -22,24 +22,14 @@ class Interval:
     ge: int
     le: int
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> dict[str, Any]:
-        """Tells pydantic the bounds: its hook for annotations that are not its own."""
-        return {**handler(source), "ge": self.ge, "le": self.le}
-
 
 Milliseconds = Annotated[int, Interval(ge=0, le=86_400_000)]
 Pages = Annotated[int, Interval(ge=0, le=65_536)]
 Percent = Annotated[int, Interval(ge=1, le=100)]
 
 
-class _Checked:
-    """Makes pydantic strict: it converts no value, and refuses a key that it does not know."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
-
-
 @dataclass(frozen=True)
-class StoreConfig(_Checked):
+class StoreConfig:
     """`[store]`. The segment size is used once, when the store is made."""
 
     segment_bytes: Annotated[int, Interval(ge=0, le=MAX_SEGMENT_BYTES)] = 0
@@ -52,7 +42,7 @@ class StoreConfig(_Checked):
 
 
 @dataclass(frozen=True)
-class ProducerConfig(_Checked):
+class ProducerConfig:
     """`[producer]`."""
 
     buffer_wait_ms: Milliseconds = 5_000
@@ -63,7 +53,7 @@ class ProducerConfig(_Checked):
 
 
 @dataclass(frozen=True)
-class CommitterConfig(_Checked):
+class CommitterConfig:
     """`[committer]`, RocketMQ's CommitRealTimeService."""
 
     interval_ms: Annotated[int, Interval(ge=1, le=60_000)] = 200
@@ -74,7 +64,7 @@ class CommitterConfig(_Checked):
 
 
 @dataclass(frozen=True)
-class FlusherConfig(_Checked):
+class FlusherConfig:
     """`[flusher]`, RocketMQ's FlushRealTimeService and GroupCommitService."""
 
     interval_ms: Annotated[int, Interval(ge=1, le=60_000)] = 500
@@ -87,7 +77,7 @@ class FlusherConfig(_Checked):
 
 
 @dataclass(frozen=True)
-class AllocatorConfig(_Checked):
+class AllocatorConfig:
     """`[allocator]`, RocketMQ's AllocateMappedFileService."""
 
     interval_ms: Annotated[int, Interval(ge=1, le=60_000)] = 1_000
@@ -97,7 +87,7 @@ class AllocatorConfig(_Checked):
 
 
 @dataclass(frozen=True)
-class RetentionConfig(_Checked):
+class RetentionConfig:
     """`[retention]`, RocketMQ's CleanCommitLogService and CleanConsumeQueueService.
 
     The allocator carries it out.
@@ -120,7 +110,7 @@ class RetentionConfig(_Checked):
 
 
 @dataclass(frozen=True)
-class DispatcherConfig(_Checked):
+class DispatcherConfig:
     """`[dispatcher]`, RocketMQ's ReputMessageService."""
 
     interval_ms: Annotated[int, Interval(ge=1, le=60_000)] = 1_000
@@ -129,7 +119,7 @@ class DispatcherConfig(_Checked):
 
 
 @dataclass(frozen=True)
-class SupervisorConfig(_Checked):
+class SupervisorConfig:
     """`[supervisor]`."""
 
     start_wait_ms: Milliseconds = 5_000
@@ -140,7 +130,7 @@ class SupervisorConfig(_Checked):
 
 
 @dataclass(frozen=True)
-class Config(_Checked):
+class Config:
     """All sections. `Config()` has the values of `configs/default.toml`."""
 
     store: StoreConfig = field(default_factory=StoreConfig)

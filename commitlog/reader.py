@@ -13,7 +13,6 @@ error is raised; with `ignore_corrupt` what is behind it is given out too.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import heapq
 import inspect
@@ -233,6 +232,8 @@ class Reader:
         message when its task is cancelled; here no message is in hand where a cancellation can
         come. `commit` waits for the disk: use `await asyncio.to_thread(reader.commit)`.
         """
+        import asyncio
+
         if self._given % _MESSAGES_IN_A_ROW == 0:
             await asyncio.sleep(0)  # lets other tasks run, even if there is always a message
         while True:

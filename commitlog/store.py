@@ -206,6 +206,7 @@ class Store:
                 process.stdin.write(b"stop\n")  # closing the pipe is not enough: forked children may hold it too
                 process.stdin.close()
         limit = self._drain_seconds + _CLOSE_SLACK_SECONDS
+        self._listener.join(limit)  # until the supervisor's output ends: `wait` with a limit looks every 50 ms only
         try:
             process.wait(limit)
         except subprocess.TimeoutExpired:
@@ -213,7 +214,6 @@ class Store:
                 f"{self.path}: its supervisor (pid {process.pid}) has not stopped in {limit:g} s, see {self.path}/logs; "
                 f"nothing is lost: kill it when it hangs, and the next start goes on with the pool"
             ) from None
-        self._listener.join(_CLOSE_SLACK_SECONDS)  # it ends with the supervisor's standard output
         if self._error:
             raise _named(self._error)
         return self._report()

@@ -107,7 +107,8 @@ def main(make: Callable[[Path, Config], Supervisor] = Supervisor) -> None:
     request = _read_request()
     supervisor = make(Path(request["path"]), Config.from_json(request["config"]))
     signal.signal(signal.SIGTERM, supervisor.request.on_signal)
-    sys.exit(supervisor.run())
+    code = supervisor.run()
+    os._exit(code)  # nothing is left to be written, and to take the interpreter apart takes 60 ms of a core
 
 
 if __name__ == "__main__":

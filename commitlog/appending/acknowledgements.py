@@ -7,7 +7,6 @@ below its position, as in RocketMQ's GroupCommitService.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import os
@@ -352,6 +351,8 @@ class LaneProgress:
         """
         if self.reached(level, where):
             return PutMessageStatus.PUT_OK
+        import asyncio
+
         loop = asyncio.get_running_loop()
         future: asyncio.Future[PutMessageStatus] = loop.create_future()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from typing import TYPE_CHECKING
 
 from commitlog.config import Config
 from commitlog.disk.consume_queue import ENTRY_BYTES
@@ -11,12 +12,13 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import PoolPlace, StoreDirectory, StoreFacts, boot_id
 from commitlog.errors import NotEnoughSharedMemory, UnsafePath
 from commitlog.opening import Report
-from commitlog.opening.parallel_recovery import recover_lanes
-from commitlog.opening.recovery import LaneEnd, recover_lane
 from commitlog.opening.stray_pools import name_store
 from commitlog.shm.layout import Lane
 from commitlog.shm.positions import ControlRegion, count_entries, forget_entries
 from commitlog.shm.region import RegionError, RegionFull, base_directory, private_directory
+
+if TYPE_CHECKING:
+    from commitlog.opening.recovery import LaneEnd
 
 
 def make_pool(directory: StoreDirectory, facts: StoreFacts) -> tuple[ControlRegion, PoolPlace]:
@@ -43,6 +45,10 @@ def recover_all_into(
     Raises RecoveryError, DiskError.
     """
     lane_directories = [directory.lane_directory(number) for number in directory.lane_numbers()]
+    if not lane_directories:
+        return
+    from commitlog.opening.parallel_recovery import recover_lanes  # a new store starts without it
+
     ends = recover_lanes(
         lane_directories, facts.segment_bytes, channel, report,
         queue_file_bytes=queue_file_bytes(facts), store_id=facts.id,
@@ -65,6 +71,8 @@ def recover_into(
 
     For `known_end`, see `recover_lane`. Raises RecoveryError, DiskError.
     """
+    from commitlog.opening.recovery import recover_lane
+
     end = recover_lane(
         directory.lane_directory(lane), facts.segment_bytes, channel, report,
         queue_file_bytes=queue_file_bytes(facts), known_end=known_end, store_id=facts.id,

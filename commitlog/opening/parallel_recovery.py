@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from commitlog import errors
 from commitlog.disk.file_channel import FileChannel
@@ -27,6 +24,10 @@ from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CommitLogError
 from commitlog.opening import Report
 from commitlog.opening.recovery import LaneEnd, recover_lane
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.process import BaseProcess
 
 WORTH_BYTES = 16 << 20
 """A lane with smaller logs is recovered in less time than it takes to make a process."""
@@ -82,6 +83,8 @@ class _Children:
         self._errors: list[CommitLogError] = []
 
     def run(self, lane_directories: Sequence[LaneDirectory], most: int) -> dict[int, LaneEnd]:
+        from multiprocessing.connection import wait
+
         waiting = list(lane_directories)
         try:
             while self._running or (waiting and not self._errors):
@@ -98,6 +101,8 @@ class _Children:
         return self._ends
 
     def _start(self, lane_directory: LaneDirectory) -> None:
+        import multiprocessing
+
         mine, theirs = multiprocessing.Pipe(duplex=False)
         context = multiprocessing.get_context("fork")
         process = context.Process(

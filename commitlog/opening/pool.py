@@ -14,7 +14,6 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts, boot_id
 from commitlog.errors import UnsafePath
 from commitlog.opening import Report
-from commitlog.opening.adoption import Adoption
 from commitlog.opening.new_pool import make_pool, recover_all_into
 from commitlog.opening.stray_pools import name_store, remove_pool
 from commitlog.reading.view import attach_control
@@ -34,6 +33,8 @@ def open_pool(
     _refuse_unsafe_pool(facts)
     control = attach_control(directory, facts, writable=True)
     if control is not None:
+        from commitlog.opening.adoption import Adoption  # other starts do without it
+
         Adoption(control, directory, facts, channel, report).run()
         name_store(control.region.path.parent, directory.path, channel)
     else:

@@ -13,7 +13,6 @@ import mmap
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from difflib import SequenceMatcher
 
 import numpy as np
 
@@ -338,6 +337,8 @@ def _looks_like_crc(name: bytes) -> bool:
     wanted = CRC_PROPERTY_NAME
     if not 5 <= len(name) <= 11 or len(set(name) & set(wanted)) < 4:  # rules most names out quickly
         return False
+    from difflib import SequenceMatcher
+
     return SequenceMatcher(None, name, wanted).ratio() > 0.6
 
 

@@ -30,7 +30,7 @@ _ROUNDS_OF_A_LIFE = 3
 
 If it dies, for any reason, it is started again at once.
 """
-_POLL_SECONDS = 0.005
+_POLL_SECONDS = 0.001
 
 
 def stage_module(name: str) -> str:
