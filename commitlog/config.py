@@ -146,6 +146,22 @@ class Config:
         """Plain values, as they stand in `store.json`."""
         return asdict(self)
 
+    def reloaded(self, new: Config) -> tuple[Config, dict[str, str]]:
+        """What a running store with this configuration does when it is given another one.
+
+        Returns the configuration that it has then, and when each changed knob takes effect. A knob
+        that needs a restart keeps its value.
+        """
+        values, changed = self.to_json(), {}
+        for section, knobs in new.to_json().items():
+            for knob, value in knobs.items():
+                if value != values[section][knob]:
+                    key = f"{section}.{knob}"
+                    when = changed[key] = WHEN_CHANGED.get(key, WHEN_CHANGED[section])
+                    if when in (AT_ONCE, NEW_PRODUCERS):
+                        values[section][knob] = value
+        return Config.from_json(values), changed
+
     @classmethod
     def from_json(cls, values: Mapping[str, Mapping[str, Any]]) -> Config:
         """The values of a `store.json`, which were checked when they were written.
@@ -161,3 +177,20 @@ class Config:
 
 SECTIONS: dict[str, Any] = {name: section.default_factory for name, section in Config.__dataclass_fields__.items()}
 """Each section's class."""
+
+AT_ONCE, NEW_PRODUCERS = "holds at once", "holds for producers that are made from now on"
+RESTART, NEW_STORE = "needs a restart", "needs a new store"
+
+WHEN_CHANGED = {
+    "store": RESTART,
+    "store.segment_bytes": NEW_STORE,
+    "producer": NEW_PRODUCERS,
+    "committer": AT_ONCE,
+    "flusher": AT_ONCE,
+    "allocator": AT_ONCE,
+    "retention": AT_ONCE,
+    "dispatcher": AT_ONCE,
+    "dispatcher.queue_file_entries": RESTART,
+    "supervisor": AT_ONCE,
+}
+"""When a changed knob takes effect in a running store: by section, or by knob."""

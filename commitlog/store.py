@@ -6,6 +6,7 @@ import contextlib
 import io
 import logging
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -22,7 +23,15 @@ from commitlog.config import Config
 from commitlog.config_file import load_config
 from commitlog.disk.descriptors import check_free, occupy_standard_descriptors
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import CommitLogError, IllegalArgument, StageFailed, StoreRefused, StoreRunning, refuse_copy
+from commitlog.errors import (
+    CommitLogError,
+    IllegalArgument,
+    StageFailed,
+    StoreRefused,
+    StoreRunning,
+    StoreStopped,
+    refuse_copy,
+)
 from commitlog.producer import Producer
 from commitlog.reading.view import StoreView
 from commitlog.statistics import StoreStatistics, store_statistics
@@ -56,13 +65,15 @@ class Store:
     def _begin(self, path: Path, process: subprocess.Popen[bytes], ready: Mapping[str, Any], config: Config) -> None:
         self.path = path
         self._config = config
-        self._drain_seconds = 4 * config.supervisor.stop_timeout_ms / 1000  # one stage after the other
+        self._drain_seconds = _drain_seconds(config)
         self.segment_bytes: int = ready["segment_bytes"]
         self._process = process
         self._producers: list[Producer] = []
         self._stopped: dict[str, Any] = {}
         self._error: dict[str, Any] = {}
         self._forked = False
+        self._reloading = threading.Lock()
+        self._reloaded: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._listener = threading.Thread(target=self._listen, name="commitlog-supervisor", daemon=True)
         self._listener.start()
         _STORES.add(self)
@@ -136,10 +147,13 @@ class Store:
                 message = orjson.loads(line)
                 if "warning" in message:
                     log.warning("%s: %s", self.path, message["warning"])
+                elif "reloaded" in message:
+                    self._reloaded.put(message)
                 elif "error" in message:
                     self._error = message
                 else:
                     self._stopped = message
+        self._reloaded.put(None)
 
     @property
     def running(self) -> bool:
@@ -176,6 +190,42 @@ class Store:
         from commitlog.schemas.topic_schemas import TopicSchemas
 
         return TopicSchemas(StoreDirectory(self.path)).declare(topic, declared_schema(schema), evolve=evolve)
+
+    def reconfigure(self, config: str | Path | Mapping[str, Any] | Config | None) -> dict[str, str]:
+        """Gives the running store another configuration, as `open` takes it.
+
+        Returns each knob that differs, with when it takes effect: at once, for producers that are
+        made from now on, after a restart, or only in a new store (docs/operate.md has the table).
+        What waits for a restart is not kept for it: the start has a configuration of its own.
+
+        Raises:
+        - ConfigError: nothing has changed
+        - DiskError, StoreRefused: `store.json` can't be written, and nothing has changed
+        - StoreStopped: the store is closed, or its supervisor has ended
+        """
+        settings = load_config(config)
+        if self._forked:
+            raise StoreStopped(f"{self.path} is the parent's: a forked child does not configure it")
+        line = orjson.dumps(settings.to_json()) + b"\n"
+        pipe = self._process.stdin
+        assert pipe is not None
+        with self._reloading:
+            try:
+                pipe.write(line)
+                pipe.flush()
+                answer = self._reloaded.get()
+            except (BrokenPipeError, ValueError):  # ValueError: this process has closed it
+                answer = None
+            if answer is None:
+                self._reloaded.put(None)  # for the next call
+                raise StoreStopped(
+                    f"{self.path} was closed or killed: it takes no configuration; open it with that one"
+                )
+            if answer["reloaded"] is None:
+                raise _named(answer)
+            self._config, self._drain_seconds = settings, _drain_seconds(settings)
+        changed: dict[str, str] = answer["reloaded"]
+        return changed
 
     def statistics(self) -> StoreStatistics:
         """Positions, counters and times of all lanes and stages, also while the stages hang."""
@@ -251,6 +301,11 @@ class Store:
 
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r})"
+
+
+def _drain_seconds(config: Config) -> float:
+    """The time that the stages have to drain, one after the other."""
+    return 4 * config.supervisor.stop_timeout_ms / 1000
 
 
 _STORES: weakref.WeakSet[Store] = weakref.WeakSet()

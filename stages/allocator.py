@@ -41,19 +41,24 @@ class Allocator(BaseStage):
 
     def __init__(self, path: Path, channel: FileChannel | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(path, channel, clock)
-        config = self.config.allocator
-        self.interval_ms = config.interval_ms
-        self._ahead = config.segments_ahead
-        self._idle_ns = config.lane_idle_ms * 1_000_000
         self._idle_since: dict[int, int] = {}
         self._named: set[int] = set()  # lanes whose directories are durable
         self._unchecked: set[int] = set()  # lanes whose lock could not be looked at
         self._turns: dict[int, int] = {}  # lane → when it was served last: equal lanes take turns
         self._retention = Retention(self.directory, self.facts, self.config.retention, self.control, clock)
-        self._retention_ns = self.config.retention.interval_ms * 1_000_000
-        self._retention_at = 0  # monotonic ns, when segments are retired next
-        self._watch = PoolWatch(self.pool, self.lanes, config.low_water_ms, self.config.store.lock_memory)
+        self._watch = PoolWatch(self.pool, self.lanes, 0, self.config.store.lock_memory)
+        self.configure()
         self._committer, self._flusher = self.bell_of("committer"), self.bell_of("flusher")
+
+    def configure(self) -> None:
+        config = self.config.allocator
+        self.interval_ms = config.interval_ms
+        self._ahead = config.segments_ahead
+        self._idle_ns = config.lane_idle_ms * 1_000_000
+        self._watch.low_water_ms = config.low_water_ms
+        self._retention.config = self.config.retention
+        self._retention_ns = self.config.retention.interval_ms * 1_000_000
+        self._retention_at = 0  # monotonic ns, when segments are retired next: a reload is seen at once
 
     def news(self) -> int:
         """A number that changes only with the segments and leases of lanes.

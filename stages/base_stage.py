@@ -3,7 +3,8 @@
 A stage is a process that holds its stage lock, binds its bell, and then turns rounds: it waits for
 a wakeup or for the end of its interval, and works on every lane. It leaves when its owner closes
 its standard input (the owner's death closes it too), or on SIGTERM. Before it leaves it drains, for
-at most ten rounds without progress, and reports what is left.
+at most ten rounds without progress, and reports what is left. A line on its standard input tells it
+to read its configuration again.
 
 **No lost wakeup.** A producer that finds the stage awake does not ring. On x86 the producer's look
 at the sleep word may overtake its own store of `wrote`, so each could miss the other. The sleeper
@@ -100,6 +101,7 @@ class BaseStage(ABC):
         self._spin_until = self._hurry_until = 0
         self.rests = 0
         self._served: list[int] = []
+        self._reload_wanted = False
         self._rung = False  # frames wait in the bell; they are taken out after the round that they asked for
         self._requested = self.lanes[:, Lane.FLUSH_REQUESTED]
         self._reached = None if self.reach is None else self.lanes[:, self.reach]
@@ -184,6 +186,9 @@ class BaseStage(ABC):
         """Does one step of one lane. Returns how many bytes moved. `now` is in monotonic ns."""
         return 0
 
+    def configure(self) -> None:
+        """Takes the knobs that a reload may change. A subclass calls it when it is made."""
+
     def on_start(self) -> None:
         """Called before the first round."""
 
@@ -230,12 +235,21 @@ class BaseStage(ABC):
                 seen = None if self._rung else self.news()
             self.beat()
             self._check_place()
+            if self._reload_wanted:
+                self._reload()
             self.on_wait_end()
         row[Stage.SLEEP] += 2  # a producer that still sends looks up, and learns that the store is closing
         self._drain()
         self._check_place()
         self.on_stop()
         self._close()
+
+    def _reload(self) -> None:
+        """Takes the configuration that the supervisor has put into `store.json`."""
+        self._reload_wanted = False
+        self.config = Config.from_json(self.directory.load().config)
+        self.configure()
+        log.info("the configuration is reloaded")
 
     def _round(self) -> int:
         """Works, and only then takes out the frames that rang for the work.
@@ -326,7 +340,7 @@ class BaseStage(ABC):
             self._poll(0)  # so an order to stop is seen however long somebody waits
 
     def _poll(self, milliseconds: int) -> bool:
-        """Waits for a wakeup or an order to stop. True when one of them came.
+        """Waits for a wakeup or an order to stop or to reload. True when one of them came.
 
         It does not wait while frames are left in the bell, whose descriptor says nothing of them.
         """
@@ -337,6 +351,8 @@ class BaseStage(ABC):
             elif not os.read(fd, 4096):
                 self.stopping = True
                 self._poller.unregister(fd)
+            elif fd == _STDIN:
+                self._reload_wanted = True
         return bool(ready) or self._rung
 
     def beat(self) -> None:

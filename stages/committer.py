@@ -44,12 +44,7 @@ class Committer(BaseStage):
 
     def __init__(self, path: Path, channel: FileChannel | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(path, channel, clock)
-        config = self.config.committer
-        self.interval_ms, self.linger_ms = config.interval_ms, config.linger_ms
-        self._least_bytes = max(config.least_pages * PAGE_BYTES, 1)
-        self._thorough_ns = config.thorough_interval_ms * 1_000_000
-        self._slice_bytes = config.slice_bytes
-        self._retry_ns = self.config.flusher.retry_ms * 1_000_000
+        self.configure()
         self._buffers = LaneBuffers(self.pool, self.lanes)
         self._followed_ns = LONG_AGO_NS
         self._files: dict[int, tuple[int, int]] = {}  # lane → segment start, descriptor
@@ -59,6 +54,14 @@ class Committer(BaseStage):
         self._wanted, self._rewritten = self.lanes[:, Lane.REWRITE_WANTED], self.lanes[:, Lane.REWRITTEN]
         self._flusher = self.bell_of("flusher")
         self._allocator = self.bell_of("allocator")
+
+    def configure(self) -> None:
+        config = self.config.committer
+        self.interval_ms, self.linger_ms = config.interval_ms, config.linger_ms
+        self._least_bytes = max(config.least_pages * PAGE_BYTES, 1)
+        self._thorough_ns = config.thorough_interval_ms * 1_000_000
+        self._slice_bytes = config.slice_bytes
+        self._retry_ns = self.config.flusher.retry_ms * 1_000_000
 
     def is_awaited(self, lane: int) -> bool:
         row = self.control.row(lane)

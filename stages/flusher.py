@@ -69,16 +69,9 @@ class Flusher(BaseStage):
 
     def __init__(self, path: Path, channel: FileChannel | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(path, channel, clock)
-        config = self.config.flusher
-        self.interval_ms, self.linger_ms = config.interval_ms, config.linger_ms
-        self._least_bytes = max(config.least_pages * PAGE_BYTES, 1)
-        self._thorough_ns = config.thorough_interval_ms * 1_000_000
-        self._timed = config.timed
-        self._progress_ns = max(_PROGRESS_EVERY * self._thorough_ns, _PROGRESS_NS_MIN)
+        self.configure()
         # when progress was logged, and the sum of `flushed` of all lanes then
         self._progress = self.clock.monotonic_ns(), int(np.sum(self.lanes[:, Lane.FLUSHED]))
-        self._positions_ns = config.positions_interval_ms * 1_000_000
-        self._retry_ns = config.retry_ms * 1_000_000
         self._files: dict[int, dict[int, int]] = {}  # lane → segment start → descriptor
         self._unopened: set[int] = set()  # lanes with a segment that could not be opened
         self._removed: set[int] = set()  # lanes with a segment that was removed while it was open
@@ -92,9 +85,19 @@ class Flusher(BaseStage):
         self._committer, self._dispatcher = self.bell_of("committer"), self.bell_of("dispatcher")
         self._committer_row = self.control.stage_row("committer")
         self._committer_beat = 0
-        self._committer_linger_ns = self.config.committer.linger_ms * 1_000_000
         self._notices = NoticePublisher(self.context, self.pool)
         self._syncs = ThreadPoolExecutor(_OVERLAPPING_SYNCS, thread_name_prefix="fdatasync")
+
+    def configure(self) -> None:
+        config = self.config.flusher
+        self.interval_ms, self.linger_ms = config.interval_ms, config.linger_ms
+        self._least_bytes = max(config.least_pages * PAGE_BYTES, 1)
+        self._thorough_ns = config.thorough_interval_ms * 1_000_000
+        self._timed = config.timed
+        self._progress_ns = max(_PROGRESS_EVERY * self._thorough_ns, _PROGRESS_NS_MIN)
+        self._positions_ns = config.positions_interval_ms * 1_000_000
+        self._retry_ns = config.retry_ms * 1_000_000
+        self._committer_linger_ns = self.config.committer.linger_ms * 1_000_000
 
     def on_start(self) -> None:
         """Asks for everything above `flushed` to be written again.

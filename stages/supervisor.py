@@ -1,8 +1,9 @@
 """Owns a running store: opens it, starts the stages, watches them, and stops them in order.
 
 It is a process of its own, started by `commitlog.Store.open`. Its standard input comes from the
-owner: the first line is the request (JSON), and the end of the input means stop. Its standard
-output has reports, one JSON object a line: `ready`, `warning`, `error`, `stopped`.
+owner: the first line is the request (JSON), a later one is another configuration (JSON) or "stop",
+and the end of the input means stop. Its standard output has reports, one JSON object a line:
+`ready`, `warning`, `error`, `reloaded`, `stopped`.
 
 The supervisor holds the store's lock for its whole life, and all stage locks before anything is
 recovered. A stage takes its own lock when it starts. So there is never a second one, whatever

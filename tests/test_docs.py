@@ -23,7 +23,7 @@ import typer.main
 
 from commitlog import Producer, Store, errors
 from commitlog.cli.app import COMMANDS, app
-from commitlog.config import Config
+from commitlog.config import WHEN_CHANGED, Config
 from commitlog.config_file import load_config
 from commitlog.spark.columns import ALL_COLUMNS
 from commitlog.spark.options import SINK_SPELLING, SPELLING
@@ -134,6 +134,14 @@ def test_knobs_are_there(page: Path) -> None:
             assert is_knob or f"{section}.{name}" in others, f"there is no knob {section}.{name}"
     for text in blocks(page, "toml"):
         load_config(tomllib.loads(text))
+
+
+def test_what_a_reload_does_is_documented() -> None:
+    """Of each section, and of each knob that differs from its section: one row of the table."""
+    text = (ROOT / "docs/operate.md").read_text()
+    rows = re.findall(r"^\| (.+?) \| (holds .+|needs .+) \|$", text, re.MULTILINE)
+    documented = {name: when for names, when in rows for name in re.findall(r"`\[?([\w.]+)\]?`", names)}
+    assert documented == WHEN_CHANGED
 
 
 def slug(heading: str) -> str:

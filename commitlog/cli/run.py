@@ -8,18 +8,25 @@ import sys
 import threading
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commitlog.errors import StageFailed
+from commitlog.errors import CommitLogError, StageFailed
+from commitlog.lines import printable
+
+if TYPE_CHECKING:
+    from commitlog.store import Store
 
 
 def run(
     store: Annotated[Path, typer.Argument(help="Directory of the store; made if it is missing.")],
     config: Annotated[Path | None, typer.Option(help="TOML file; `commitlog config` prints one.")] = None,
 ) -> None:
-    """Run the stages of STORE until Ctrl-C or SIGTERM, which drain it; a second one hurries."""
+    """Run the stages of STORE until Ctrl-C or SIGTERM, which drain it; a second one hurries.
+
+    SIGHUP reads the configuration's file again.
+    """
     from commitlog.lines import log_to
     from commitlog.opening.stray_pools import stray_pools
     from commitlog.store import Store
@@ -39,12 +46,17 @@ def run(
     # a signal that it has no handler for.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
+    reload = threading.Event()
+    if config is not None:  # otherwise SIGHUP ends the command, as it does when its terminal is closed
+        signal.signal(signal.SIGHUP, lambda *_: reload.set())
     opened = Store.open(store, config)
     typer.echo(f"running {opened.path}, segments of {opened.segment_bytes:,} bytes; Ctrl-C drains and stops")
     for pool in stray_pools():
         typer.echo(f"commitlog: {pool}", err=True)
     while opened.running and not stop.wait(0.2):
-        pass
+        if reload.is_set():
+            reload.clear()
+            _reload(opened, config)
     if not stop.is_set():
         opened.close()
         raise StageFailed(f"{opened.path}: the stages ended by themselves; see {opened.path}/logs")
@@ -53,3 +65,14 @@ def run(
     for reason in report.kept:
         typer.echo(f"the pool stays: {reason}")
     typer.echo("stopped, all is on disk" if report.drained else "stopped; the next start goes on with the pool")
+
+
+def _reload(store: Store, config: Path | None) -> None:
+    """Reads the file again, and says in one line what has changed, or why nothing has."""
+    try:
+        changed = store.reconfigure(config)
+    except CommitLogError as error:
+        typer.echo(f"commitlog: nothing is reloaded: {printable(str(error))}", err=True)
+    else:
+        said = "; ".join(f"{key} {when}" for key, when in changed.items())
+        typer.echo(f"reloaded {config}: {said or 'nothing has changed'}", err=True)

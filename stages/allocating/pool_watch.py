@@ -20,12 +20,12 @@ log = logging.getLogger(__name__)
 class PoolWatch:
     """The allocator calls `update` and `lock_one` every now and then.
 
-    `lanes` is the live table of lane rows.
+    `lanes` is the live table of lane rows. A lane may be without a free buffer for `low_water_ms`.
     """
 
     def __init__(self, pool: Path, lanes: npt.NDArray[np.uint64], low_water_ms: int, locks_memory: bool) -> None:
         self._pool, self._lanes = pool, lanes
-        self._low_water_ns, self._locks_memory = low_water_ms * 1_000_000, locks_memory
+        self.low_water_ms, self._locks_memory = low_water_ms, locks_memory
         self._empty_since: dict[int, int] = {}
         self._warned: set[int] = set()
         self._locked: dict[int, tuple[int, WriteBuffers | None]] = {}  # lane → its BUFFERS sequence, the mapping
@@ -57,7 +57,9 @@ class PoolWatch:
             if lane in self._warned:
                 self._warned.remove(lane)
                 log.info("lane %d: write buffers are free again", lane)
-        elif now - self._empty_since.setdefault(lane, now) >= self._low_water_ns and lane not in self._warned:
+        elif (
+            now - self._empty_since.setdefault(lane, now) >= self.low_water_ms * 1_000_000 and lane not in self._warned
+        ):
             self._warned.add(lane)
             row[Lane.LOW_WATER] += 1
             log.warning(

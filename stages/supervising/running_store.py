@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import logging
+import os
 import select
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
+
+import orjson
 
 from commitlog.clock import Clock
 from commitlog.config import Config
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
-from commitlog.errors import CommitLogError, StageFailed, StoreMoved
+from commitlog.errors import CommitLogError, StageFailed, StoreMoved, refusal
 from commitlog.shm.layout import Header
 from commitlog.shm.positions import ControlRegion
 from commitlog.shm.statistics import take_sample
-from commitlog.stages.supervising.reporting import tell_error, warn
+from commitlog.stages.supervising.reporting import tell, tell_error, warn
 from commitlog.stages.supervising.stage_processes import StageProcess, StageProcesses, stage_module
 from commitlog.stages.supervising.stopping import close_store, give_up_pool, is_undrained, rewrites_are_left
 from commitlog.stages.supervising.store_watch import StoreWatch
 from commitlog.status import StopReport
 
-_STDIN = 0
+_STDIN, _STDIN_BYTES = 0, 1 << 16
 _POLL_MS = 200
 _POLL_SECONDS = 0.005
 _DRAIN_AGAIN_NS = 3_000_000_000
@@ -69,9 +72,11 @@ class RunningStore:
         self.directory, self.facts, self.control = directory, facts, control
         self.channel, self.clock, self.report = channel, clock, report
         self.request = request or StopRequest()
+        self.config = config
         self.store_watch = StoreWatch(directory, control)
         self.stages = StageProcesses(directory, control, config.supervisor, channel, clock, report, module_of)
         self._made_pool = made_pool
+        self._heard = b""  # the owner's last words, without the end of a line
 
     def start_stages(self) -> None:
         """Starts the stages, and returns when all of them work.
@@ -109,7 +114,7 @@ class RunningStore:
     # ---- watching -------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Starts stages that died again, until the owner asks to stop or goes away.
+        """Starts stages that died again, and reloads, until the owner asks to stop or goes away.
 
         Raises StageFailed, PoolUnlinked, StoreMoved.
         """
@@ -120,11 +125,45 @@ class RunningStore:
         while not self.request.stop:
             events = {fd for fd, _ in poller.poll(self._milliseconds_to_wait())}
             self.beat()
-            if _STDIN in events:  # "stop", or the owner is gone
+            if _STDIN in events and self._is_told_to_stop():
                 return
             self.store_watch.check()
             for stage in list(self.stages.by_name.values()):
                 self._watch_stage(stage, events, poller)
+
+    def _is_told_to_stop(self) -> bool:
+        """Does what the owner says. True when that is "stop", or when the owner is gone.
+
+        Each line is an order: "stop", or a configuration as JSON. Raises StoreMoved.
+        """
+        said = os.read(_STDIN, _STDIN_BYTES)
+        *lines, self._heard = (self._heard + said).split(b"\n")
+        for line in lines:
+            if line == b"stop":
+                return True
+            self._reload(Config.from_json(orjson.loads(line)))
+        return not said
+
+    def _reload(self, wanted: Config) -> None:
+        """Takes a new configuration, and tells the owner when each changed knob takes effect.
+
+        It is in `store.json` before a stage hears of it: a stage that is started again later reads
+        it there, and so does a new producer. Raises StoreMoved.
+        """
+        self.store_watch.check_place()
+        config, changed = self.config.reloaded(wanted)
+        facts = replace(self.facts, config=config.to_json())
+        try:
+            self.directory.save(facts)
+        except OSError as error:
+            log.warning("the configuration is not reloaded: %s", error)
+            named = refusal(error, self.directory.path)
+            tell({"reloaded": None, "error": type(named).__name__, "message": str(named)})
+            return
+        self.config, self.facts = config, facts
+        self.stages.reload(config.supervisor)
+        log.info("reloaded: %s", "; ".join(f"{key} {when}" for key, when in changed.items()) or "nothing has changed")
+        tell({"reloaded": changed})
 
     def _watch_stage(self, stage: StageProcess, events: set[int], poller: select.poll) -> None:
         if stage.pidfd in events:

@@ -5,6 +5,7 @@ It starts them, notes their deaths, kills those that hang, and stops them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -116,6 +117,17 @@ class StageProcesses:
         except OSError as error:
             return f"its log can't be read: {error}"
         return f"{lines[-1] if lines else 'it said nothing'} (see {path})"
+
+    def reload(self, config: SupervisorConfig) -> None:
+        """Takes new knobs, and tells the stages to read theirs from `store.json` again.
+
+        A stage that is dead reads them when it is started again.
+        """
+        self._config = config
+        for stage in self.by_name.values():
+            if not stage.process.stdin.closed:
+                with contextlib.suppress(BrokenPipeError):  # it has just died
+                    stage.process.stdin.write(b"reload\n")
 
     # ---- restarting -----------------------------------------------------------------------------
 

@@ -84,6 +84,21 @@ def test_a_file_that_is_not_there_or_not_toml_is_named_once(content: bytes | Non
     assert str(error.value).count(file.name) == 1
 
 
+def test_every_knob_says_when_a_running_store_takes_it() -> None:
+    """What needs a restart keeps its value; all else is taken over."""
+    for section in dataclasses.fields(Config):
+        old = getattr(Config(), section.name)
+        for knob in dataclasses.fields(old):
+            value = getattr(old, knob.name)
+            other = not value if isinstance(value, bool) else value + 1 if isinstance(value, int) else f"{value}x"
+            new = dataclasses.replace(Config(), **{section.name: dataclasses.replace(old, **{knob.name: other})})
+            config, changed = Config().reloaded(new)
+            (when,) = changed.values()
+            assert list(changed) == [f"{section.name}.{knob.name}"]
+            assert config == (Config() if when.startswith("needs") else new)
+    assert Config().reloaded(Config()) == (Config(), {})
+
+
 def test_a_file_overrides_only_what_it_names(tmp_path: Path) -> None:
     """The rest keeps its default."""
     file = tmp_path / "mine.toml"
