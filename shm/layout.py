@@ -225,7 +225,6 @@ class Lane:
     ALLOCATOR_FAULT = word(65, writer="allocator")  # errno, 0 when healthy; the other faults are the same
     FIRST = word(66, writer="allocator")  # the first offset of the log that is kept: retention raises it
     LOW_WATER = word(67, writer="allocator")  # how many times no buffer was free for a long time
-    LOCKED_BYTES = word(68, writer="allocator")  # of the lane's buffers, locked into memory
     # line 9
     OPENED = word(72, writer="flusher")  # the flusher has each unflushed segment open that starts below this
     REWRITE_WANTED = word(73, writer="flusher")  # a sequence: raised when [flushed, committed] must be written again
@@ -239,6 +238,7 @@ class Lane:
     REWRITTEN = word(80, writer="committer")  # the last REWRITE_WANTED that was carried out
     COMMITTER_FAULT = word(81, writer="committer")
     COMMITS = word(82, writer="committer")
+    LOCKED_BYTES = word(83, writer="committer")  # of the lane's buffers, which are locked as they are used
     # line 11
     DISPATCHER_FAULT = word(88, writer="dispatcher")
     DISPATCHED_RECORDS = word(89, writer="dispatcher")

@@ -1,4 +1,4 @@
-"""Keeps shared memory out of swap with mlock, where the process is allowed to."""
+"""Keeps shared memory out of swap with mlock2, where the process is allowed to."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import resource
 
 import numpy as np
 
+_MLOCK_ONFAULT = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def lock_memory(mapping: memoryview) -> int:
-    """Locks a mapped region into memory, for as long as it is mapped here.
+def lock_memory_on_use(mapping: memoryview) -> int:
+    """Locks each page of a mapped region into memory when it is first used through this mapping.
 
-    Returns 0, or the errno of the refusal.
+    It is locked for as long as it is mapped here. All of the region counts for the limit. Returns
+    0, or the errno of the refusal.
     """
     address = np.frombuffer(mapping, dtype=np.uint8).__array_interface__["data"][0]
-    if _libc.mlock(ctypes.c_void_p(address), ctypes.c_size_t(len(mapping))):
+    if _libc.mlock2(ctypes.c_void_p(address), ctypes.c_size_t(len(mapping)), _MLOCK_ONFAULT):
         return ctypes.get_errno()
     return 0
 

@@ -46,7 +46,7 @@ class Allocator(BaseStage):
         self._unchecked: set[int] = set()  # lanes whose lock could not be looked at
         self._turns: dict[int, int] = {}  # lane → when it was served last: equal lanes take turns
         self._retention = Retention(self.directory, self.facts, self.config.retention, self.control, clock)
-        self._watch = PoolWatch(self.pool, self.lanes, 0, self.config.store.lock_memory)
+        self._watch = PoolWatch(self.lanes, self.config.allocator.low_water_ms)
         self.configure()
         self._committer, self._flusher = self.bell_of("committer"), self.bell_of("flusher")
 
@@ -194,8 +194,6 @@ class Allocator(BaseStage):
                     log.warning("lane %d: whether somebody has it can't be told now: %s", lane, error)
                 self._unchecked.add(lane)
         self._watch.update(now)
-        if not self._short():  # it takes a while, and a producer may wait for a segment
-            self._watch.lock_one()
         self._delete_old(now)
 
     def _give_back_if_idle(self, lane: int, now: int) -> None:

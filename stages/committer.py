@@ -45,7 +45,7 @@ class Committer(BaseStage):
     def __init__(self, path: Path, channel: FileChannel | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(path, channel, clock)
         self.configure()
-        self._buffers = LaneBuffers(self.pool, self.lanes)
+        self._buffers = LaneBuffers(self.pool, self.lanes, locks_memory=self.config.store.lock_memory)
         self._followed_ns = LONG_AGO_NS
         self._files: dict[int, tuple[int, int]] = {}  # lane → segment start, descriptor
         self._last_commit: dict[int, int] = {}
