@@ -1,15 +1,15 @@
 """Every knob, as frozen dataclasses: its default, its unit in its name, and what is allowed.
 
 `commitlog config` prints the file that documents them one by one, with RocketMQ's names
-(`configs/default.toml`). `config_file.py` reads and checks such files. Stages and producers get the
-checked values from `store.json`.
+(`configs/default.toml`). `config_file.py` reads such files through pydantic. Nothing here imports
+pydantic, because stages and producers get the checked values from `store.json`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES = 1 << 16, 1 << 30
 AUTO_SEGMENT_BYTES_MAX = 1 << 26
@@ -22,14 +22,24 @@ class Interval:
     ge: int
     le: int
 
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> dict[str, Any]:
+        """Tells pydantic the bounds: its hook for annotations that are not its own."""
+        return {**handler(source), "ge": self.ge, "le": self.le}
+
 
 Milliseconds = Annotated[int, Interval(ge=0, le=86_400_000)]
 Pages = Annotated[int, Interval(ge=0, le=65_536)]
 Percent = Annotated[int, Interval(ge=1, le=100)]
 
 
+class _Checked:
+    """Makes pydantic strict: it converts no value, and refuses a key that it does not know."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
+
+
 @dataclass(frozen=True)
-class StoreConfig:
+class StoreConfig(_Checked):
     """`[store]`. The segment size is used once, when the store is made."""
 
     segment_bytes: Annotated[int, Interval(ge=0, le=MAX_SEGMENT_BYTES)] = 0
@@ -42,7 +52,7 @@ class StoreConfig:
 
 
 @dataclass(frozen=True)
-class ProducerConfig:
+class ProducerConfig(_Checked):
     """`[producer]`."""
 
     buffer_wait_ms: Milliseconds = 5_000
@@ -53,7 +63,7 @@ class ProducerConfig:
 
 
 @dataclass(frozen=True)
-class CommitterConfig:
+class CommitterConfig(_Checked):
     """`[committer]`, RocketMQ's CommitRealTimeService."""
 
     interval_ms: Annotated[int, Interval(ge=1, le=60_000)] = 200
@@ -64,7 +74,7 @@ class CommitterConfig:
 
 
 @dataclass(frozen=True)
-class FlusherConfig:
+class FlusherConfig(_Checked):
     """`[flusher]`, RocketMQ's FlushRealTimeService and GroupCommitService."""
 
     interval_ms: Annotated[int, Interval(ge=1, le=60_000)] = 500
@@ -77,7 +87,7 @@ class FlusherConfig:
 
 
 @dataclass(frozen=True)
-class AllocatorConfig:
+class AllocatorConfig(_Checked):
     """`[allocator]`, RocketMQ's AllocateMappedFileService."""
 
     interval_ms: Annotated[int, Interval(ge=1, le=60_000)] = 1_000
@@ -87,7 +97,7 @@ class AllocatorConfig:
 
 
 @dataclass(frozen=True)
-class RetentionConfig:
+class RetentionConfig(_Checked):
     """`[retention]`, RocketMQ's CleanCommitLogService and CleanConsumeQueueService.
 
     The allocator carries it out.
@@ -110,7 +120,7 @@ class RetentionConfig:
 
 
 @dataclass(frozen=True)
-class DispatcherConfig:
+class DispatcherConfig(_Checked):
     """`[dispatcher]`, RocketMQ's ReputMessageService."""
 
     interval_ms: Annotated[int, Interval(ge=1, le=60_000)] = 1_000
@@ -119,7 +129,7 @@ class DispatcherConfig:
 
 
 @dataclass(frozen=True)
-class SupervisorConfig:
+class SupervisorConfig(_Checked):
     """`[supervisor]`."""
 
     start_wait_ms: Milliseconds = 5_000
@@ -130,7 +140,7 @@ class SupervisorConfig:
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(_Checked):
     """All sections. `Config()` has the values of `configs/default.toml`."""
 
     store: StoreConfig = field(default_factory=StoreConfig)

@@ -1,7 +1,6 @@
-"""Makes a `Config` from a TOML file or a dictionary, and checks every value.
+"""Makes a `Config` from a TOML file or a dictionary, checked by pydantic.
 
-What a knob may be stands in its annotation (`config.py`). An error names file, key and value, and
-what is allowed.
+An error names file, key and value, and what is allowed.
 """
 
 from __future__ import annotations
@@ -9,11 +8,13 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from commitlog.config import SECTIONS, Config, RetentionConfig
+import orjson
+
+from commitlog.config import Config, Interval, RetentionConfig
 from commitlog.errors import ConfigError
 from commitlog.lines import printable
 
@@ -30,7 +31,7 @@ def load_config(source: str | Path | Mapping[str, Any] | Config | None) -> Confi
     if isinstance(source, Config):
         return _validated(source.to_json(), "config")
     if isinstance(source, Mapping):
-        return _validated(source, "config")
+        return _validated(dict(source), "config")
     if not isinstance(source, str | Path):
         raise ConfigError(
             f"config is a TOML file's path, a dictionary of sections or a Config, not {type(source).__name__}"
@@ -42,28 +43,22 @@ def load_config(source: str | Path | Mapping[str, Any] | Config | None) -> Confi
         raise ConfigError(f"{printable(str(source))}: can't be read: {reason}") from error
     try:
         values = tomllib.loads(text)
-    except ValueError as error:  # also of a number that is too long
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source}: not valid TOML: {error}") from error
     return _validated(values, str(source))
 
 
-def _validated(values: Mapping[str, Any], where: str) -> Config:
-    problems: list[str] = []
-    sections: dict[str, Any] = {}
-    for name, given in values.items():
-        kind = SECTIONS.get(name)
-        if kind is None:
-            problems.append(_unknown(name, SECTIONS))
-            continue
-        section = dataclasses.asdict(given) if isinstance(given, kind) else given
-        if isinstance(section, Mapping):
-            problems += _problems(name, kind, section)
-            sections[name] = section
-        else:
-            problems.append(f"{name} = {given!r:.80}: allowed are keys and values below [{name}]")
-    if problems:
-        raise ConfigError("; ".join(f"{where}: {problem}" for problem in problems))
-    config = Config.from_json(sections)
+def _validated(values: dict[str, Any], where: str) -> Config:
+    try:
+        text = orjson.dumps(values)
+    except TypeError as error:
+        raise ConfigError(f"{where}: {error}; names are strings, values strings, whole numbers and booleans") from error
+    from pydantic import TypeAdapter, ValidationError  # a store with the defaults need not wait for it
+
+    try:
+        config = TypeAdapter(Config).validate_json(text)  # JSON: strict, and still dataclasses from objects
+    except ValidationError as error:
+        raise ConfigError("; ".join(_describe(problem, where) for problem in error.errors())) from error
     size = config.store.segment_bytes
     if size and (size & (size - 1) or size < 1 << 16):
         raise ConfigError(
@@ -88,37 +83,29 @@ def _check_retention(retention: RetentionConfig, where: str) -> None:
         )
 
 
-def _problems(section: str, kind: Any, values: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the keys and values of one section, one clause for each."""
-    hints = get_type_hints(kind, include_extras=True)
-    knobs = {field.name: hints[field.name] for field in dataclasses.fields(kind)}
-    problems = []
-    for key, value in values.items():
-        if key not in knobs:
-            problems.append(_unknown(f"{section}.{key}", knobs))
-        elif not _is_allowed(value, knobs[key]):
-            problems.append(f"{section}.{key} = {value!r:.80}: allowed are {_allowed(knobs[key])}")
-    return problems
-
-
-def _unknown(key: object, known: Iterable[str]) -> str:
-    return f"unknown key {printable(str(key))} (there are {', '.join(known)})"
-
-
-def _is_allowed(value: object, hint: Any) -> bool:
-    """Whether a knob of this type may have the value. No value is converted: 1 is not `true`."""
-    if get_origin(hint) is Literal:
-        return isinstance(value, str) and value in get_args(hint)
-    if hint in (bool, str):
-        return isinstance(value, hint)
-    (bounds,) = hint.__metadata__
-    return type(value) is int and bounds.ge <= value <= bounds.le
+def _describe(problem: Any, where: str) -> str:
+    """Says one problem in one clause: file, key, value, and what the knob's annotation allows."""
+    *path, last = problem["loc"]
+    section: Any = Config
+    for part in path:
+        section = section.__dataclass_fields__[part].default_factory
+    key = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        return f"{where}: unknown key {key} (there are {', '.join(section.__dataclass_fields__)})"
+    allowed = _allowed(get_type_hints(section, include_extras=True)[last])
+    return f"{where}: {key} = {problem['input']!r}: allowed are {allowed}"
 
 
 def _allowed(hint: Any) -> str:
+    for bound in getattr(hint, "__metadata__", ()):
+        if isinstance(bound, Interval):
+            return f"whole numbers from {bound.ge} to {bound.le}"
+    if hint is bool:
+        return "true and false"
     if get_origin(hint) is Literal:
         return " and ".join(map(repr, get_args(hint)))
-    if hint in (bool, str):
-        return "true and false" if hint is bool else "strings"
-    (bounds,) = hint.__metadata__
-    return f"whole numbers from {bounds.ge} to {bounds.le}"
+    return "strings" if hint is str else f"keys and values below [{_section_name(hint)}]"
+
+
+def _section_name(kind: Any) -> str:
+    return next(field.name for field in dataclasses.fields(Config) if field.default_factory is kind)
