@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from commitlog import spark as spark
     from commitlog.appending.row_writer import RowWriter
     from commitlog.arrow import read_arrow
+    from commitlog.backups.report import BackupReport
+    from commitlog.backups.store_backup import backup
     from commitlog.clock import Clock
     from commitlog.config import Config
     from commitlog.errors import CommitLogError
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AppendMessageStatus",
+    "BackupReport",
     "BatchReceipt",
     "Clock",
     "CommitLogError",
@@ -69,6 +72,7 @@ __all__ = [
     "Throughput",
     "TopicSchema",
     "__version__",
+    "backup",
     "errors",
     "read_arrow",
 ]
@@ -76,6 +80,7 @@ __all__ = [
 _MODULES = ("config", "errors", "logging", "spark")
 _HOMES = {
     "AppendMessageStatus": "status",
+    "BackupReport": "backups.report",
     "BatchReceipt": "receipt",
     "Clock": "clock",
     "CommitLogError": "errors",
@@ -95,6 +100,7 @@ _HOMES = {
     "Store": "store",
     "StoreStatistics": "statistics",
     "Throughput": "shm.statistics",
+    "backup": "backups.store_backup",
     "read_arrow": "arrow",
     "TopicSchema": "schemas.topic_schemas",
 }

@@ -59,6 +59,13 @@ class StoreRefused(CommitLogError):
     """The path can't be used as a store: it is a file, a link, somebody else's or not permitted."""
 
 
+class BackupRefused(CommitLogError):
+    """A backup can't go to its destination, which was left as it is.
+
+    The destination is something else, belongs to another store, or is newer than the store.
+    """
+
+
 class StoreRunning(CommitLogError):
     """The stages of this store are running already, under another owner."""
 

@@ -32,7 +32,7 @@ FLOORS = (
     {"disk", "message"},
     {"reading", "schemas"},
     {"appending", "opening", "inspecting", "columns"},
-    {"statistics", "arrow"},
+    {"statistics", "arrow", "backups"},
     {"producer", "reader"},
     {"store", "logging", "watching"},
     {"spark.launching"},

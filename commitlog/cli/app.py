@@ -32,6 +32,7 @@ COMMANDS: dict[str, str] = {
     "ui": "ui",
     "dump": "inspect",
     "verify": "inspect",
+    "backup": "backup",
     "profile": "profile",
     "config": "config",
     "destroy": "destroy",

@@ -10,6 +10,7 @@ STORE/
   lanes/<n>/trimmed.json  which messages of the lane were trimmed
   logs/<stage>.log        what the stages say
   readers/<name>.json     named readers: where they are
+  incomplete-backup.json  in place of `store.json` until a first backup is complete
   topics/<topic>/<n>.json version n of a topic's schema
   topics/<topic>/deleted  the last version that was deleted with the topic
 """
@@ -34,6 +35,7 @@ from commitlog.shm.layout import LANE_ROWS
 
 FORMAT_VERSION = 1
 STORE_FILE = "store.json"
+INCOMPLETE_BACKUP_FILE = "incomplete-backup.json"
 
 
 @dataclass(frozen=True)
@@ -81,14 +83,23 @@ class StoreFacts:
     id: str
     segment_bytes: int
     generation: int = 0
+    backup_generation: int | None = None
+    """The generation that the store had when this directory became its backup, or None."""
     pool: PoolPlace | None = None
     config: dict[str, dict[str, Any]] = field(default_factory=dict)
     other: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_backup(self) -> bool:
+        """Whether this is a backup that was never started: a start raises the generation."""
+        return self.pool is None and self.generation == self.backup_generation
 
     def to_bytes(self) -> bytes:
         values = asdict(self)
         pool = self.pool.to_json() if self.pool else None
         values = {"format": FORMAT_VERSION, **values.pop("other"), **values, "pool": pool}
+        if self.backup_generation is None:  # a store that was never a backup
+            del values["backup_generation"]
         return orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n"
 
     @classmethod
@@ -102,7 +113,8 @@ class StoreFacts:
             if version > FORMAT_VERSION:
                 raise StoreTooNew(f"{file}: format {version}, this package knows {FORMAT_VERSION}: upgrade commitlog")
             pool = values.pop("pool", None)
-            own = {name: values.pop(name) for name in ("id", "segment_bytes", "generation", "config") if name in values}
+            names = ("id", "segment_bytes", "generation", "backup_generation", "config")
+            own = {name: values.pop(name) for name in names if name in values}
             facts = cls(pool=None if pool is None else PoolPlace.from_json(pool), **own, other=values)
             facts._check()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -120,6 +132,8 @@ class StoreFacts:
             raise ValueError("segment_bytes")
         if not (_is_number(self.generation, 0) and self.generation < 1 << 63):
             raise ValueError("generation")
+        if not (self.backup_generation is None or _is_number(self.backup_generation, 0)):
+            raise ValueError("backup_generation")
         if not isinstance(self.config, dict):
             raise ValueError("config")
         for name, kind in SECTIONS.items():
@@ -177,6 +191,7 @@ class StoreDirectory:
         self.path = checked_path(path)
         self.channel = channel
         self.file = self.path / STORE_FILE
+        self.incomplete_backup_file = self.path / INCOMPLETE_BACKUP_FILE
         self.lock_file = self.path / "lock"
         self.lanes_directory = self.path / "lanes"
         self.logs_directory = self.path / "logs"
@@ -207,6 +222,10 @@ class StoreDirectory:
         try:
             data = self.channel.read_file(self.file)
         except FileNotFoundError:
+            if self.incomplete_backup_file.exists():
+                raise StoreRefused(
+                    f"{self.path}: a first backup that is not complete; run the same `commitlog backup` again, or remove it"
+                ) from None
             raise StoreNotFound(f"{self.path}: {self._why_not_found()}") from None
         except OSError as error:
             raise StoreRefused(f"{self.file}: {error.strerror}; check owner and permissions") from error

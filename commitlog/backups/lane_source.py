@@ -1,0 +1,93 @@
+"""A lane of the store that is copied: how far it may be copied, and its segments."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from commitlog.clock import SYSTEM_CLOCK
+from commitlog.disk.locks import is_running, poll
+from commitlog.disk.mapped_file_queue import MappedFileQueue
+from commitlog.errors import BackupRefused
+from commitlog.reading.log_scan import Gap, LogScan
+from commitlog.reading.view import LaneLimits, StoreView
+from commitlog.record.layout import RECOGNISABLE_BYTES
+
+_START_SECONDS = 60
+"""How long a start or a stop of the store may take before a backup gives up."""
+
+
+def _limits_of(view: StoreView, lane: int, store_id: str) -> LaneLimits:
+    """The limits of a lane of this store now.
+
+    A store without a pool whose supervisor runs is being started or stopped. Then its positions may
+    be old, so this waits for the end of it. Raises BackupRefused, StoreNotFound.
+    """
+    until = SYSTEM_CLOCK.monotonic_ns() + _START_SECONDS * 1_000_000_000
+    if poll(partial(_settled, view), until, SYSTEM_CLOCK) is None:
+        raise BackupRefused(f"{view.path}: its start is under way; run the same command again when it runs")
+    if view.store_id != store_id:
+        raise BackupRefused(f"{view.path}: another store has taken this place; give its backup a new directory")
+    return view.limits(lane)
+
+
+def _settled(view: StoreView) -> bool | None:
+    view.refresh()
+    return True if view.live or not is_running(view.directory, None) else None
+
+
+def is_unfinished(gap: Gap, end: int) -> bool:
+    """Whether a gap may be a record whose bytes go on behind `end`. Otherwise it is damage."""
+    return gap.claimed_end > end or gap.start + RECOGNISABLE_BYTES > end
+
+
+class LaneSource:
+    """What is copied of a lane: its log in [first, end).
+
+    Retention may raise `first` meanwhile. Raises BackupRefused, StoreNotFound, OSError.
+    """
+
+    def __init__(self, view: StoreView, number: int) -> None:
+        self.view, self.number = view, number
+        self.directory = view.lane_directory(number)
+        self.first = self.end = 0
+        self._store_id = view.store_id
+        self._look()
+
+    def _look(self) -> None:
+        limits = _limits_of(self.view, self.number, self._store_id)
+        self.first, self.end = limits.first, limits.flushed
+        if not self.view.live and not limits.stopped_properly:
+            self._find_end(limits)
+
+    def _find_end(self, limits: LaneLimits) -> None:
+        """Finds the end that the next start will find.
+
+        The store was killed, and its pool is gone. The recorded positions may be a second older
+        than the log, and named readers may be further. Good records that follow are the log's.
+        """
+        segments = MappedFileQueue(self.directory.commitlog, self.view.segment_bytes, self.view.channel)
+        self.first, recorded = limits.first or segments.first, limits.flushed
+        for piece in LogScan(segments, self.number).pieces(max(limits.dispatched, self.first)):
+            if not isinstance(piece, Gap):
+                self.end = max(self.end, piece.buffer_start + piece.stop_position)
+            elif piece.start >= recorded or (piece.last and is_unfinished(piece, recorded)):
+                self.end = piece.start
+                if not piece.last and not recorded:
+                    raise BackupRefused(
+                        f"lane {self.number}: damaged at offset {piece.start}, and there are no positions that say how far "
+                        f"it was flushed; `commitlog run {self.view.path}` repairs it, then make the backup"
+                    )
+                return
+
+    def is_retired(self, start: int) -> bool:
+        """Whether retention has deleted a segment since; then `first` is raised.
+
+        Where it has deleted all that was to be copied, `end` is raised too.
+        """
+        first = _limits_of(self.view, self.number, self._store_id).first
+        if first <= start:
+            return False
+        self.first = first
+        if first >= self.end:
+            self._look()
+        return True

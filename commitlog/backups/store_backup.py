@@ -1,0 +1,256 @@
+"""A backup of a whole store: what belongs to it, in the order that keeps it consistent.
+
+What names something is read before what it names, and written after it:
+
+1. Named readers are read, then the positions of the lanes. So no reader is further than the logs.
+2. Logs are copied up to these positions. Lanes have nothing to do with each other.
+3. Schemas are copied when the log is there that needs them, and before it counts.
+4. Readers are written, then `store.json`.
+
+Until the first backup of a store is complete, its directory has `incomplete-backup.json` in place
+of `store.json`, so that nobody opens or reads it. `store.json` names no pool, so that the store's
+shared memory is not taken for the backup's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from commitlog.backups.lane_backup import LaneBackup
+from commitlog.backups.lane_source import LaneSource
+from commitlog.backups.report import BackupReport
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.locks import holder_of, try_file, write_holder
+from commitlog.disk.store_directory import INCOMPLETE_BACKUP_FILE, StoreDirectory, StoreFacts
+from commitlog.errors import FAULT_BY_ERRNO, BackupRefused, DiskError, StoreRefused, StoreRunning
+from commitlog.inspecting.verify import verify_store
+from commitlog.reading.view import StoreView
+
+_READER_BYTES_MAX = 5 << 20
+_SCHEMA_BYTES_MAX = 64 << 20
+Progress = Callable[[int], None]
+"""Is called now and then with the number of bytes that were copied so far."""
+
+
+def backup(
+    path: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    verify_all: bool = False,
+    progress: Progress = lambda copied: None,
+) -> BackupReport:
+    """Copies what is new in a store to a directory that can be opened in its place.
+
+    The store may run, be stopped or killed. What was flushed is copied, and each record of it is
+    checked. The first backup makes the directory and copies everything. What retention deletes in
+    the store goes from the backup too. A backup that was interrupted counts as it was before, and
+    the next one completes it. `verify_all` checks all of the backup at the end, with its indexes.
+
+    The report names what is damaged in the store; all else is in the backup nevertheless.
+
+    Raises:
+    - BackupRefused: the destination is something else, belongs to another store, or is newer
+    - StoreRunning: another backup to it is under way, or somebody has started it as a store
+    - StoreNotFound, StoreRefused, StoreDamaged, StoreTooNew
+    - DiskError: such as DiskFull; run it again when there is room
+    """
+    try:
+        return StoreBackup(path, destination, DISK, progress).run(verify_all=verify_all)
+    except OSError as error:
+        raise _named(error, destination) from error
+
+
+def _named(error: OSError, destination: object) -> DiskError | StoreRefused:
+    place = f"{error.filename or destination}: {error.strerror or error}"
+    if error.errno in FAULT_BY_ERRNO and not isinstance(error, FileNotFoundError):
+        return FAULT_BY_ERRNO[error.errno](
+            f"{place}; the last backup counts. Make room, or mend the disk, then repeat it"
+        )
+    return StoreRefused(f"{place}; check that it is there, its owner and its permissions, then repeat the backup")
+
+
+class StoreBackup:
+    """One run of a backup. Raises OSError too, as the system gives it."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        destination: str | os.PathLike[str],
+        channel: FileChannel = DISK,
+        progress: Progress = lambda copied: None,
+    ) -> None:
+        self.source, self.target, self.channel = (
+            StoreDirectory(path, channel),
+            StoreDirectory(destination, channel),
+            channel,
+        )
+        self._progress = progress
+        self._copied_bytes = 0
+
+    def run(self, *, verify_all: bool = False) -> BackupReport:
+        """Makes the backup. Raises what `backup` raises, and OSError."""
+        view = StoreView(self.source.path, self.channel)
+        try:
+            self._check_places()
+            self.channel.create_directory(self.target.path)
+            with self._locked():
+                self._check_target(view.facts)
+                lanes, removed = self._copy(view)
+        finally:
+            view.close()
+        findings = [finding for lane in lanes for finding in lane.findings]
+        if verify_all:
+            verified = verify_store(self.target.path, self.channel)
+            findings += verified.findings
+            findings += [
+                f"{found.file} at offset {found.offset}: {found.reason}"
+                for lane in verified.lanes
+                for found in lane.findings
+            ]
+        return BackupReport(
+            path=str(self.source.path),
+            destination=str(self.target.path),
+            lanes=len(lanes),
+            copied_bytes=self._copied_bytes,
+            copied_messages=sum(lane.messages for lane in lanes),
+            removed_segments=removed,
+            findings=tuple(findings),
+        )
+
+    # ---- the destination ------------------------------------------------------------------------
+
+    def _check_places(self) -> None:
+        """Raises BackupRefused, StoreRefused for a path that can't be a backup. Changes nothing."""
+        source, target = self.source.path.resolve(), self.target.path.resolve()
+        if target.is_relative_to(source) or source.is_relative_to(target):
+            raise BackupRefused(
+                f"{self.target.path} and the store {self.source.path} are one, or one is inside the other; "
+                f"give a directory elsewhere, best on another disk"
+            )
+        self.target.check_path()
+        if not self.target.path.exists():
+            return
+        self.target.check_owner()
+        lock, draft = self.target.lock_file.name, f".{INCOMPLETE_BACKUP_FILE}."  # of a backup that was killed at once
+        names = [name for name in self.channel.list(self.target.path) if name != lock and not name.startswith(draft)]
+        if names and not self.target.file.exists() and not self.target.incomplete_backup_file.exists():
+            raise BackupRefused(
+                f"{self.target.path} is no backup, and there are other things in it ({', '.join(names[:3])}); "
+                f"give a new or an empty directory"
+            )
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Holds the lock that a supervisor of the backup would hold."""
+        lock = try_file(self.target.lock_file, self.channel)
+        if lock is None:
+            holder = holder_of(self.target.lock_file, self.channel)
+            raise StoreRunning(
+                f"{self.target.path} is in use by process {holder}: another backup, or somebody runs it as a store; "
+                f"wait for the end of that, or give another directory"
+            )
+        try:
+            write_holder(lock, self.channel)
+            yield
+        finally:
+            self.channel.close(lock)
+
+    def _check_target(self, facts: StoreFacts) -> None:
+        """Raises BackupRefused where the destination is not an earlier backup of this store.
+
+        A new one is marked as incomplete.
+        """
+        path, draft = self.target.path, self.target.incomplete_backup_file
+        if self.target.file.exists():
+            known = self.target.load()
+            if known.id == facts.id and not known.is_backup:
+                raise BackupRefused(
+                    f"{path} is this store, or was started since it was its backup: it may have messages of its own. "
+                    f"Check the order of the arguments, or give a new directory"
+                )
+        elif draft.exists():
+            known = StoreFacts.from_bytes(self.channel.read_file(draft), draft)
+        else:
+            self.channel.replace_file(draft, self._facts_of_backup(facts).to_bytes())
+            return
+        if known.id != facts.id:
+            raise BackupRefused(f"{path} belongs to another store; give each store a directory of its own")
+        if known.generation > facts.generation:
+            raise BackupRefused(
+                f"{path} is newer than {self.source.path}, which was restored from an older copy; keep this backup, and "
+                f"give the next one a new directory"
+            )
+
+    @staticmethod
+    def _facts_of_backup(facts: StoreFacts) -> StoreFacts:
+        return replace(facts, pool=None, backup_generation=facts.generation)
+
+    # ---- copying --------------------------------------------------------------------------------
+
+    def _copy(self, view: StoreView) -> tuple[list[LaneBackup], int]:
+        readers = self._read_readers()
+        facts = view.facts
+        lanes = [
+            LaneBackup(LaneSource(view, number), self.target, facts, self._count_copied) for number in view.lanes()
+        ]
+        self._refuse_lost_lanes(lanes)
+        for lane in lanes:
+            lane.refuse_other_history()
+        for lane in lanes:
+            lane.copy()
+            self._copy_schemas()
+            lane.publish()
+        self._write_readers(readers)
+        self.target.save(self._facts_of_backup(facts))
+        if self.target.incomplete_backup_file.exists():
+            self.channel.unlink(self.target.incomplete_backup_file)
+            self.channel.sync_directory(self.target.path)
+        return lanes, sum(lane.removed_segments for lane in lanes)
+
+    def _count_copied(self, count: int) -> None:
+        self._copied_bytes += count
+        self._progress(self._copied_bytes)
+
+    def _refuse_lost_lanes(self, lanes: list[LaneBackup]) -> None:
+        lost = set(self.target.lane_numbers()) - {lane.source.number for lane in lanes}
+        if lost:
+            raise BackupRefused(
+                f"{self.target.path} has lanes that {self.source.path} has not ({', '.join(map(str, sorted(lost)))}): the "
+                f"store lost them, or was restored from an older copy; keep this backup, and give the next one a new "
+                f"directory"
+            )
+
+    def _copy_schemas(self) -> None:
+        """Copies the versions of schemas that are new. A version never changes."""
+        source, target = self.source.topics_directory, self.target.topics_directory
+        for topic in self.channel.list(source):
+            names = [name for name in self.channel.list(source / topic) if name.endswith(".json")]
+            new = [name for name in names if not name.startswith(".") and not (target / topic / name).exists()]
+            for name in new:
+                self.channel.create_directory(target / topic, below=self.target.path)
+                self.channel.replace_file(
+                    target / topic / name, self.channel.read_file(source / topic / name, _SCHEMA_BYTES_MAX)
+                )
+
+    def _read_readers(self) -> dict[str, bytes]:
+        directory, found = self.source.readers_directory, {}
+        for name in self.channel.list(directory):
+            if name.endswith(".json") and not name.startswith("."):
+                with contextlib.suppress(FileNotFoundError):  # it was just removed
+                    found[name] = self.channel.read_file(directory / name, _READER_BYTES_MAX)
+        return found
+
+    def _write_readers(self, readers: dict[str, bytes]) -> None:
+        directory = self.target.readers_directory
+        if readers:
+            self.channel.create_directory(directory, below=self.target.path)
+        for name, data in readers.items():
+            self.channel.replace_file(directory / name, data)
+        gone = [name for name in self.channel.list(directory) if name.endswith(".json") and name not in readers]
+        for name in gone:
+            self.channel.unlink(directory / name)
+        if gone:
+            self.channel.sync_directory(directory)

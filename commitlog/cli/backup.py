@@ -1,0 +1,60 @@
+"""`commitlog backup STORE DEST`: copies what is new to a directory that can replace STORE."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from commitlog.clock import SYSTEM_CLOCK
+
+_PROGRESS_NS = 200_000_000
+
+
+def backup(
+    store: Annotated[Path, typer.Argument(help="Directory of the store, which may run.")],
+    dest: Annotated[Path, typer.Argument(help="Directory of the backup: a new one, or an earlier backup of STORE.")],
+    verify_all: Annotated[
+        bool, typer.Option("--verify-all", help="Check all of the backup at the end, not only what is new.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Copy what is new in STORE to DEST. DEST can be read, and opened as a store.
+
+    Exit code 1 if anything is damaged.
+    """
+    from dataclasses import asdict
+
+    from commitlog.backups.store_backup import backup as make_backup
+    from commitlog.lines import printable, to_json
+
+    report = make_backup(store, dest, verify_all=verify_all, progress=_progress())
+    if json:
+        typer.echo(to_json({"good": report.good, **asdict(report)}, indent=2))
+    else:
+        for finding in report.findings:
+            typer.echo(printable(finding))
+        typer.echo(
+            f"{report.destination}: {'good' if report.good else 'NOT good'}, {report.copied_messages:,} messages and "
+            f"{report.copied_bytes:,} bytes copied from {report.lanes} lanes, {report.removed_segments} old segments removed"
+        )
+    if not report.good:
+        raise typer.Exit(1)
+
+
+def _progress() -> Callable[[int], None]:
+    """Shows on a terminal how much is copied, in one line that it writes again and again."""
+    last = SYSTEM_CLOCK.monotonic_ns()
+    is_shown = sys.stderr.isatty()
+
+    def tell(copied: int) -> None:
+        nonlocal last
+        now = SYSTEM_CLOCK.monotonic_ns()
+        if is_shown and now - last >= _PROGRESS_NS:
+            last = now
+            typer.echo(f"\r{copied / 1e6:,.0f} MB copied ", nl=False, err=True)
+
+    return tell
