@@ -139,7 +139,7 @@ class QueueFiles:
             if not broken:
                 good = _sound_entries(entries, before) if first == sound else 0
                 sound += good
-                if good:
+                if good and int(entries["size"][good - 1]) != PRE_FILL_SIZE:
                     before = int(entries["physical_offset"][good - 1])
                 broken = good < len(entries)
                 entries, first = entries[good:], first + good

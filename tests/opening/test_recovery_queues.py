@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import LaneDirectory
+from commitlog.opening.recovery import recover_lane
+from tests.builders.hand_made import HandMadeStore
 from tests.builders.made_lane import QUEUE_FILE, SEGMENT, MadeLane, check_again, crash, make_lane
 
 
@@ -148,3 +151,23 @@ def test_an_entry_that_a_power_cut_tore_is_no_damage(tmp_path: Path, lost: str) 
     check_again(lane, found)
     if lost == "and its record":
         assert len(lane.entries("orders")) == 24
+
+
+def test_queues_built_anew_after_many_deleted_messages_are_sound(tmp_path: Path) -> None:
+    """The second recovery finds nothing to mend: the places of deleted messages are no damage."""
+    store = HandMadeStore(tmp_path / "store")
+    lane = store.lane(0)
+    for _ in range(1500):
+        lane.append("orders", b"x" * 100)
+    store.publish()
+    lane.forget_before(4)
+    directory = store.directory.lane_directory(0)
+    shutil.rmtree(directory.consumequeue)
+
+    def found() -> tuple[str, ...]:
+        end = recover_lane(directory, store.segment_bytes, DISK, lambda line: None, store_id=store.id)
+        lane.publish(first=4 * store.segment_bytes)
+        return end.findings
+
+    assert found()
+    assert not found()
