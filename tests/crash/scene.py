@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +162,17 @@ class Scene:
     def _bury(self, writer: subprocess.Popen[bytes]) -> None:
         kill_family(writer)
         self.kills["producer"] += 1
+
+    @contextlib.contextmanager
+    def writers_halted(self) -> Iterator[None]:
+        """Halts the writers for the length of a with-block (SIGSTOP)."""
+        for _, writer in self._writers:
+            writer.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for _, writer in self._writers:
+                writer.send_signal(signal.SIGCONT)
 
     def some_writer(self) -> int:
         """The pid of one of the writers."""
