@@ -1,0 +1,319 @@
+"""What a backup has, and what it refuses: of stores made by hand, without stages."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import commitlog
+from commitlog.backups.store_backup import StoreBackup
+from commitlog.disk.checkpoint import PositionsFile
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import BackupRefused, ReadingWarning, StoreRefused, StoreRunning
+from commitlog.inspecting.verify import verify_store
+from tests.builders.hand_made import HandMadeStore, small_store
+from tests.builders.named_reader import billing
+
+Rows = list[tuple[int, int, bytes]]
+
+
+def rows(path: Path, topic: str = "orders") -> Rows:
+    with commitlog.Reader(path, topic=topic) as reader:
+        return sorted((message.partition, message.offset, message.value) for message in reader)
+
+
+def add(store: HandMadeStore, count: int = 50, topic: str = "orders") -> None:
+    for lane in store.lanes.values():
+        for number in range(count):
+            lane.append(topic, b"more-%d" % number * 20)
+    store.publish()
+
+
+@pytest.fixture
+def dest(tmp_path: Path) -> Path:
+    return tmp_path / "disk" / "backup"
+
+
+def test_a_second_backup_copies_what_is_new(store: HandMadeStore, dest: Path) -> None:
+    first = commitlog.backup(store.path, dest)
+    assert (first.lanes, first.copied_messages, first.good) == (2, 400, True)
+    add(store)
+    second = commitlog.backup(store.path, dest, verify_all=True)
+    assert (second.copied_messages, second.good) == (100, True)
+    assert 0 < second.copied_bytes < first.copied_bytes
+    assert commitlog.backup(store.path, dest).copied_bytes == 0
+    assert rows(dest) == store.rows("orders")
+    assert rows(dest, "other") == store.rows("other")
+
+
+def test_a_backup_of_a_backup(store: HandMadeStore, dest: Path, tmp_path: Path) -> None:
+    """A backup is a store that was stopped: it can be copied on, and moved to the store's place."""
+    commitlog.backup(store.path, dest)
+    commitlog.backup(dest, tmp_path / "third")
+    shutil.rmtree(store.path)
+    (tmp_path / "third").rename(store.path)
+    assert rows(store.path) == store.rows("orders")
+    add(store)
+    assert commitlog.backup(store.path, dest).copied_messages == 100
+
+
+def test_a_restored_backup_runs_and_goes_on_with_its_offsets(store: HandMadeStore, dest: Path) -> None:
+    commitlog.backup(store.path, dest)
+    with commitlog.Store.open(dest) as opened, opened.producer() as producer:
+        receipt = producer.send("orders", b"new")
+        receipt.wait("flushed")
+    assert (receipt.partition, receipt.offset) == (0, 100)
+    assert verify_store(dest).good
+    with pytest.raises(BackupRefused, match="was started since"):
+        commitlog.backup(store.path, dest)
+
+
+def test_old_segments_go_from_the_backup_too(store: HandMadeStore, dest: Path) -> None:
+    commitlog.backup(store.path, dest)
+    for lane in store.lanes.values():
+        lane.forget_before(2)
+    report = commitlog.backup(store.path, dest, verify_all=True)
+    assert (report.removed_segments, report.copied_bytes, report.good) == (4, 0, True)
+    names = [DISK.list(StoreDirectory(path).lane_directory(1).commitlog) for path in (store.path, dest)]
+    assert names[0] == names[1]
+    assert rows(dest) == rows(store.path)
+
+
+def test_all_that_the_backup_had_is_deleted(store: HandMadeStore, dest: Path) -> None:
+    """There is a hole between what was copied and what the store still has."""
+    commitlog.backup(store.path, dest)
+    add(store, 200)
+    for lane in store.lanes.values():
+        lane.forget_before(lane.end // store.segment_bytes - 1)
+    report = commitlog.backup(store.path, dest, verify_all=True)
+    assert report.good
+    assert report.removed_segments > 2
+    assert rows(dest) == rows(store.path) != []
+
+
+@pytest.mark.parametrize("had_a_backup", [False, True])
+def test_a_topic_whose_messages_are_deleted_keeps_its_next_offset(
+    had_a_backup: bool, store: HandMadeStore, dest: Path
+) -> None:
+    """Otherwise a named reader, which is at the old offset, would pass over new messages."""
+    if had_a_backup:
+        commitlog.backup(store.path, dest)
+        add(store, 10)
+    add(store, 200, "other")
+    for lane in store.lanes.values():
+        last = max(record.physical_offset for record in lane.records if record.topic == "orders")
+        lane.forget_before(last // store.segment_bytes + 1)
+    commitlog.backup(store.path, dest, verify_all=True)
+    assert rows(dest) == []
+    with commitlog.Store.open(dest) as opened, opened.producer() as producer:
+        assert producer.send("orders", b"new").offset == store.lanes[0].next_offsets["orders"]
+
+
+def test_readers_and_schemas_are_copied(store: HandMadeStore, dest: Path) -> None:
+    schemas = store.directory.topics_directory / "orders"
+    schemas.mkdir(parents=True)
+    (schemas / "1.json").write_text("{}")
+    with billing(store) as reader:
+        next(iter(reader))
+        reader.commit()
+    with billing(store, name="gone") as reader:
+        reader.commit()
+    commitlog.backup(store.path, dest)
+    there = StoreDirectory(dest)
+    assert DISK.list(there.readers_directory) == ["billing.json", "gone.json"]
+    assert (there.topics_directory / "orders" / "1.json").read_text() == "{}"
+    (store.directory.readers_directory / "gone.json").unlink()
+    commitlog.backup(store.path, dest)
+    assert DISK.list(there.readers_directory) == ["billing.json"]
+    with commitlog.Reader(dest, topic="orders", name="billing") as reader:
+        assert len(list(reader)) == 199
+
+
+def test_damage_is_named_and_all_else_is_copied(store: HandMadeStore, dest: Path) -> None:
+    """The bytes are as they are in the store, so that offsets stay; readers know the place."""
+    record = store.lanes[0].records[20]
+    segment = store.directory.lane_directory(0).segment_path(0)
+    data = bytearray(segment.read_bytes())
+    data[record.physical_offset + 100] ^= 1
+    segment.write_bytes(data)
+    report = commitlog.backup(store.path, dest)
+    assert not report.good
+    assert f"at offset {record.physical_offset}" in report.findings[0]
+    assert report.copied_messages == 399
+    with pytest.warns(ReadingWarning), commitlog.Reader(dest, topic="orders", ignore_corrupt=True) as reader:
+        assert len(list(reader)) == 199
+    add(store)
+    assert commitlog.backup(store.path, dest).good, "what is new is whole"
+    assert not commitlog.backup(store.path, dest, verify_all=True).good
+
+
+def test_a_segment_that_is_lost_in_the_backup_is_copied_again(store: HandMadeStore, dest: Path) -> None:
+    commitlog.backup(store.path, dest)
+    StoreDirectory(dest).lane_directory(1).segment_path(store.segment_bytes).unlink()
+    assert not verify_store(dest).good
+    report = commitlog.backup(store.path, dest, verify_all=True)
+    assert report.good
+    assert report.copied_bytes == store.segment_bytes
+
+
+def test_a_segment_that_is_lost_in_the_store_stays_in_the_backup(store: HandMadeStore, dest: Path) -> None:
+    commitlog.backup(store.path, dest)
+    store.directory.lane_directory(1).segment_path(store.segment_bytes).unlink()
+    add(store)
+    assert commitlog.backup(store.path, dest, verify_all=True).good
+    assert rows(dest) == store.rows("orders")
+
+
+def test_half_a_record_below_the_positions_is_left_for_the_next_backup(store: HandMadeStore, dest: Path) -> None:
+    """The flusher counts bytes and no records."""
+    last = store.lanes[0].records[-1]
+    for cut in (1, 3, 30, last.total_size - 1):
+        store.lanes[0].publish(flushed=last.physical_offset + cut)
+        report = commitlog.backup(store.path, dest, verify_all=True)
+        assert report.good, report
+        assert len(rows(dest, "other")) == 199
+    store.publish()
+    assert commitlog.backup(store.path, dest).copied_messages == 1
+    assert rows(dest, "other") == store.rows("other")
+
+
+def test_records_behind_old_positions_are_copied(store: HandMadeStore, dest: Path) -> None:
+    """The machine went down: the positions on the disk are those of a second ago."""
+    for number, flushed in ((0, store.lanes[0].records[100].physical_offset), (1, 0)):
+        directory = store.directory.lane_directory(number)
+        if flushed:
+            known = PositionsFile(directory, store.id, DISK)
+            found = known.load()
+            assert found is not None
+            known.store(replace(found, flushed_where=flushed, dispatched_where=0, drained=False, entries=-1))
+        else:
+            directory.positions_file.unlink()
+        directory.abort_file.touch()
+    assert commitlog.backup(store.path, dest, verify_all=True).good
+    assert rows(dest) == store.rows("orders")
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+def _other_store(store: HandMadeStore, dest: Path) -> None:
+    commitlog.backup(small_store(dest.parent / "other").path, dest)
+
+
+def _newer(store: HandMadeStore, dest: Path) -> None:
+    shutil.copytree(store.path, dest.parent / "old")
+    add(store)
+    commitlog.backup(store.path, dest)
+    shutil.rmtree(store.path)
+    (dest.parent / "old").rename(store.path)
+
+
+def _other_history(store: HandMadeStore, dest: Path) -> None:
+    """An older store that went on in another way."""
+    shutil.copytree(store.path, dest.parent / "old")
+    add(store, 3)
+    commitlog.backup(store.path, dest)
+    shutil.rmtree(store.path)
+    (dest.parent / "old").rename(store.path)
+    for lane in store.lanes.values():
+        lane.end -= sum(record.total_size for record in lane.records[-3:])
+        del lane.records[-3:]
+        lane.dispatched -= 3
+        lane.next_offsets["orders"] -= 3
+    add(store, 9, "other")
+
+
+def _lost_lane(store: HandMadeStore, dest: Path) -> None:
+    commitlog.backup(store.path, dest)
+    shutil.rmtree(store.directory.lane_directory(1).path)
+
+
+def _things(store: HandMadeStore, dest: Path) -> None:
+    dest.mkdir(parents=True)
+    (dest / "letter.txt").touch()
+
+
+def _store_itself(store: HandMadeStore, dest: Path) -> None:
+    shutil.copytree(store.path, dest)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "says"),
+    [
+        (_other_store, "another store"),
+        (_newer, "restored from an older copy"),
+        (_other_history, "restored from an older copy"),
+        (_lost_lane, "lost them"),
+        (_things, "letter.txt"),
+        (_store_itself, "order of the arguments"),
+    ],
+)
+def test_a_destination_is_refused_and_left_as_it_is(
+    prepare: Callable[[HandMadeStore, Path], None], says: str, store: HandMadeStore, dest: Path
+) -> None:
+    prepare(store, dest)
+    before = _content(dest)
+    with pytest.raises(BackupRefused, match=says):
+        commitlog.backup(store.path, dest)
+    assert _content(dest) == before
+
+
+def _content(path: Path) -> dict[str, bytes]:
+    files = (file for file in path.rglob("*") if file.is_file() and file.name != "lock")
+    return {str(file.relative_to(path)): file.read_bytes() for file in files}
+
+
+def test_paths_that_are_refused(store: HandMadeStore, dest: Path, tmp_path: Path) -> None:
+    for place in (store.path, store.path / "backup", tmp_path):
+        with pytest.raises(BackupRefused, match="inside"):
+            commitlog.backup(store.path, place)
+    (tmp_path / "link").symlink_to(store.path)
+    with pytest.raises(BackupRefused, match="inside"):
+        commitlog.backup(store.path, tmp_path / "link" / "backup")
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreRefused, match="is a file"):
+        commitlog.backup(store.path, tmp_path / "file")
+    with pytest.raises(StoreRefused, match="Not a directory"):
+        commitlog.backup(store.path, tmp_path / "file" / "backup")
+    with pytest.raises(commitlog.errors.StoreNotFound):
+        commitlog.backup(tmp_path / "nothing", dest)
+    assert not dest.exists()
+
+
+def test_a_backup_that_runs_is_refused(store: HandMadeStore, dest: Path) -> None:
+    commitlog.backup(store.path, dest)
+    with commitlog.Store.open(dest), pytest.raises(StoreRunning, match="in use by process"):
+        commitlog.backup(store.path, dest)
+
+
+# ---- retention meanwhile -------------------------------------------------------------------------
+
+
+class _Retiring(FileChannel):
+    """Deletes the store's oldest segments when one of them is opened: before it, or after."""
+
+    def __init__(self, store: HandMadeStore, upto: int) -> None:
+        self.store, self.upto, self.is_done = store, upto, False
+
+    def open(self, path: str | Path, *, write: bool = False, create: bool = False, exclusive: bool = False) -> int:
+        lane = self.store.directory.lane_directory(0)
+        if not self.is_done and Path(path) == lane.segment_path(self.store.segment_bytes):
+            self.is_done = True
+            if self.upto < 0:  # all that was there when the backup began, and more has come
+                add(self.store, 200)
+            self.store.lanes[0].forget_before(
+                self.upto if self.upto > 0 else self.store.lanes[0].end // self.store.segment_bytes
+            )
+        return super().open(path, write=write, create=create, exclusive=exclusive)
+
+
+@pytest.mark.parametrize("upto", [2, 3, -1])
+def test_retention_deletes_what_is_being_copied(upto: int, store: HandMadeStore, dest: Path) -> None:
+    report = StoreBackup(store.path, dest, _Retiring(store, upto)).run(verify_all=True)
+    assert report.good, report
+    assert [row for row in rows(dest) if row[0] == 0] == [row for row in rows(store.path) if row[0] == 0] != []

@@ -1,0 +1,220 @@
+"""Backups that a full disk or a kill ends at any call: the next one completes them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import commitlog
+from commitlog.backups.store_backup import StoreBackup
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import DiskFull, ReadingWarning, StoreRefused
+from commitlog.inspecting.verify import verify_store
+from commitlog.opening.recovery import recover_lane
+from commitlog.record.layout import Buffer
+from tests.builders.hand_made import HandMadeStore
+from tests.nightly import with_nightly
+from tests.waiting import wait_until
+
+_WHOLE_BYTES = 1000
+Rows = list[tuple[int, int, bytes]]
+
+
+def rows(path: Path, topic: str) -> Rows:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReadingWarning)  # half a backup may be slow to read
+        reader = commitlog.Reader(path, topic=topic)
+    with reader:
+        return sorted((message.partition, message.offset, message.value) for message in reader)
+
+
+def add(store: HandMadeStore) -> None:
+    """More messages in each lane. One segment goes from lane 0, all that were there from lane 3."""
+    for lane in store.lanes.values():
+        for number in range(90):
+            lane.append("orders", b"more-%d" % number * 20)
+        lane.dispatch()
+        lane.forget_before(lane.end // store.segment_bytes - 3 if lane.number else 1)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> HandMadeStore:
+    made = HandMadeStore(tmp_path / "store", segment_bytes=1 << 12)
+    for number in (0, 3):
+        for row in range(30):
+            made.lane(number).append("orders", b"orders-%d" % row * 10)
+            made.lane(number).append("other", b"other-%d" % row)
+    made.publish()
+    schema = made.directory.topics_directory / "orders" / "1.json"
+    schema.parent.mkdir(parents=True)
+    schema.write_text("{}")
+    return made
+
+
+class Striking(FileChannel):
+    """Does something else at a certain call among all that change files. Large writes are parted.
+
+    `is_struck` says whether that call came.
+    """
+
+    def __init__(self, at: int, strike: Callable[[], None]) -> None:
+        self._left, self._strike = at, strike
+
+    @property
+    def is_struck(self) -> bool:
+        return self._left < 0
+
+    def _count(self) -> None:
+        self._left -= 1
+        if self._left == -1:
+            self._strike()
+
+    def write_once(self, fd: int, data: Buffer, offset: int) -> int:
+        self._count()
+        return super().write_once(fd, memoryview(data)[: max(len(data) // 2, _WHOLE_BYTES)], offset)
+
+    def fdatasync(self, fd: int) -> None:
+        self._count()
+        super().fdatasync(fd)
+
+    def truncate(self, fd: int, length: int) -> None:
+        self._count()
+        super().truncate(fd, length)
+
+    def sync_directory(self, path: str | Path) -> None:
+        self._count()
+        super().sync_directory(path)
+
+    def rename(self, source: str | Path, target: str | Path) -> None:
+        self._count()
+        super().rename(source, target)
+
+    def unlink(self, path: str | Path) -> None:
+        self._count()
+        super().unlink(path)
+
+
+def full() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def end_at(number: int, how: str, store: Path, dest: Path) -> bool:
+    """Makes a backup that ends at a call. Returns False if it has fewer calls."""
+    if how == "full disk":
+        channel = Striking(number, full)
+        try:
+            StoreBackup(store, dest, channel).run()
+        except OSError:
+            return True
+        assert not channel.is_struck, "a full disk was passed over"
+        return False
+    child = os.fork()
+    if child == 0:
+        try:
+            StoreBackup(store, dest, Striking(number, lambda: os.kill(os.getpid(), signal.SIGKILL))).run()
+        finally:
+            os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    assert os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) == 0
+    return os.WIFSIGNALED(status)
+
+
+def started(backup: Path, place: Path, segment_bytes: int, store_id: str) -> Path:
+    """A copy of a backup whose lanes were recovered as a start does it."""
+    shutil.copytree(backup, place)
+    directory = StoreDirectory(place)
+    for number in directory.lane_numbers():
+        recover_lane(directory.lane_directory(number), segment_bytes, DISK, lambda line: None, store_id=store_id)
+    return place
+
+
+@pytest.mark.parametrize("how", ["full disk", "kill -9"])
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "second"])
+@pytest.mark.parametrize("step", with_nightly([17], [1]))
+def test_a_backup_that_ends_at_any_call(
+    how: str, is_first: bool, step: int, store: HandMadeStore, tmp_path: Path
+) -> None:
+    """A first backup is refused by whoever opens it, until it is complete.
+
+    Before a second one is complete, it is read as it was, or further. So is what a start makes of
+    it.
+    """
+    base, dest, copy = tmp_path / "base", tmp_path / "backup", tmp_path / "copy"
+    before: Rows = []
+    if not is_first:
+        commitlog.backup(store.path, base)
+        add(store)
+        before = rows(base, "orders")
+    number, refused = 0, 0
+    oldest = {lane.number: _first_orders(store, lane.number) for lane in store.lanes.values()}
+    whole = rows(store.path, "orders")
+    while True:
+        if not is_first:
+            shutil.copytree(base, dest)
+        if not end_at(number, how, store.path, dest):
+            break
+        if (dest / "store.json").exists():
+            kept = [row for row in before if row[1] >= oldest[row[0]]]
+            for place in (dest, started(dest, copy, store.segment_bytes, store.id)):
+                found = rows(place, "orders")
+                assert set(kept) <= set(found) <= {*before, *whole}, (number, place)
+            shutil.rmtree(copy)
+        elif (dest / "incomplete-backup.json").exists():
+            refused += 1
+            with pytest.raises(StoreRefused, match="not complete"):
+                commitlog.Reader(dest, topic="orders")
+            if refused == 1:
+                with pytest.raises(StoreRefused, match="not complete"):
+                    commitlog.Store.open(dest)
+        assert commitlog.backup(store.path, dest).good
+        verified = verify_store(dest)
+        assert verified.good, (number, verified)
+        assert rows(dest, "orders") == whole
+        assert rows(dest, "other") == rows(store.path, "other")
+        assert not list(dest.rglob("*.tmp"))
+        shutil.rmtree(dest)
+        number += step
+    assert number > 100
+    assert bool(refused) == is_first
+
+
+def _first_orders(store: HandMadeStore, lane: int) -> int:
+    """The first queue offset that the store still has in a lane."""
+    return min(offset for number, offset, _ in rows(store.path, "orders") if number == lane)
+
+
+def test_a_full_disk_has_a_name(store: HandMadeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("commitlog.backups.store_backup.DISK", Striking(30, full))
+    with pytest.raises(DiskFull, match="the last backup counts"):
+        commitlog.backup(store.path, tmp_path / "backup")
+
+
+def wait_for(pipe: int) -> None:
+    os.read(pipe, 1)
+
+
+def test_one_backup_at_a_time(store: HandMadeStore, tmp_path: Path) -> None:
+    """A second one to the same place is refused while the first goes on."""
+    dest, reading, writing = tmp_path / "backup", *os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            StoreBackup(store.path, dest, Striking(30, lambda: wait_for(reading))).run()
+        finally:
+            os._exit(0)
+    wait_until(lambda: DISK.is_locked(dest / "lock"), "the first backup")
+    with pytest.raises(commitlog.errors.StoreRunning, match=f"process {child}"):
+        commitlog.backup(store.path, dest)
+    os.write(writing, b"x")
+    assert os.waitpid(child, 0)[1] == 0
+    os.close(reading)
+    os.close(writing)
+    assert rows(dest, "orders") == store.rows("orders")
