@@ -139,7 +139,7 @@ def test_damage_is_named_and_all_else_is_copied(store: HandMadeStore, dest: Path
     record = store.lanes[0].records[20]
     segment = store.directory.lane_directory(0).segment_path(0)
     data = bytearray(segment.read_bytes())
-    data[record.physical_offset + 100] ^= 1
+    data[record.physical_offset + 92] ^= 1  # in its body
     segment.write_bytes(data)
     report = commitlog.backup(store.path, dest)
     assert not report.good

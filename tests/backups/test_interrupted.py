@@ -179,7 +179,6 @@ def test_a_backup_that_ends_at_any_call(
         assert verified.good, (number, verified)
         assert rows(dest, "orders") == whole
         assert rows(dest, "other") == rows(store.path, "other")
-        assert not list(dest.rglob("*.tmp"))
         shutil.rmtree(dest)
         number += step
     assert number > 100
