@@ -316,23 +316,23 @@ class SliceReader:
         wrong = check_rows(segment, self.queue, places, noted)
         for run in self._runs(segment, places, wrong):
             for piece in cut(run, self._piece_bytes):
-                try:
-                    yield from self._built(segment, piece, build)
-                except CorruptRecord as error:
-                    if not self.plan.ignore_corrupt:
-                        raise CorruptRecord(f"{error.reason}. {_WAY_OUT}", error.offset, error.file) from None
-                    wrong = check_rows(segment, self.queue, piece, np.arange(len(piece.at)))
-                    wrong |= error.wrong if isinstance(error, WrongRows) else {}
-                    if not wrong:
-                        raise
-                    for good in self._runs(segment, piece, wrong):
-                        yield from self._built(segment, good, build)
+                yield from self._built(segment, piece, build)
         self.next = places.offset + len(places.at)
 
     def _built(self, segment: Segment, places: Places, build: Build) -> Iterator[pa.RecordBatch]:
-        for batch in build(Decoder(segment, self.queue, places)):
-            self.next = places.offset + len(places.at)  # `build` raises before its first batch, or not at all
-            yield batch
+        try:
+            for batch in build(Decoder(segment, self.queue, places)):
+                self.next = places.offset + len(places.at)  # `build` raises before its first batch, or not at all
+                yield batch
+        except CorruptRecord as error:
+            if not self.plan.ignore_corrupt:
+                raise CorruptRecord(f"{error.reason}. {_WAY_OUT}", error.offset, error.file) from None
+            wrong = check_rows(segment, self.queue, places, np.arange(len(places.at)))
+            wrong |= error.wrong if isinstance(error, WrongRows) else {}
+            if not wrong:
+                raise
+            for good in self._runs(segment, places, wrong):
+                yield from self._built(segment, good, build)
 
     def _runs(self, segment: Segment, places: Places, wrong: dict[int, str]) -> Iterator[Places]:
         """The runs of good rows between the wrong ones. A wrong row is an error, or is left out."""

@@ -169,8 +169,8 @@ _COUNT = re.compile("[0-9]{1,9}")
 
 
 def row_counts(decoder: Decoder) -> list[int]:
-    """How many rows each message says that it has. A message without rows counts as one."""
-    return [int(text) if text and _COUNT.fullmatch(text) else 1 for text in _texts(decoder, ROWS_HEADER)]
+    """How many rows each message says that it has, 0 where it says nothing."""
+    return [int(text) if text and _COUNT.fullmatch(text) else 0 for text in _texts(decoder, ROWS_HEADER)]
 
 
 def _values(decoder: Decoder) -> Iterator[pa.Buffer]:

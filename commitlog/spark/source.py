@@ -50,7 +50,7 @@ from commitlog.spark.options import (
 from commitlog.spark.planning import share_out
 from commitlog.spark.reader_name import HeldReaderName
 from commitlog.spark.resolving import QueueKey, Resolver, beyond_end, data_loss, gone
-from commitlog.spark.row_limit import ends_within
+from commitlog.spark.row_limit import RowLimit
 from commitlog.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from commitlog.spark.task_reading import Task, read_task
 from commitlog.spark.typed_topics import check_json_schema, check_typed_schema, typed_schema
@@ -178,6 +178,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options, self.schema = options, schema
         self._index: TopicIndex | None = None
         self._held_name: HeldReaderName | None = None
+        self._row_limit = None if options.max_rows is None else RowLimit(options.max_rows)
         self._target: dict[QueueKey, int] | None = None
         self._last_batch_ns: int | None = None
         self._idle_at: Mapping[str, Any] | None = None
@@ -241,9 +242,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxRows):
             shares = share_out(backlog, limit.max_rows)
             ends = {key: self._begin(offset, key, queues[key]) + shares.get(key, 0) for key in ends}
-        if self.options.max_rows is not None:
+        if self._row_limit is not None:
             ranges = {key: (self._begin(offset, key, queues[key]), end) for key, end in ends.items()}
-            ends = ends_within(resolver, ranges, self.options.max_rows)
+            ends = self._row_limit.ends(resolver, ranges)
         self._last_batch_ns = SYSTEM_CLOCK.monotonic_ns()
         new: Offsets = {topic: dict(lanes) for topic, lanes in offset.ends.items()}
         earliest: Offsets = {}
