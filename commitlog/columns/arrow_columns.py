@@ -23,6 +23,7 @@ from commitlog.columns import arrays
 from commitlog.columns.arrays import Spans
 from commitlog.columns.property_pairs import CRC_WORD, Pairs, parse_pairs
 from commitlog.columns.segments import Segment
+from commitlog.columns.unpacked_size import UNPACKED_BYTES_MAX, TooMuchUnpacked
 from commitlog.errors import CorruptRecord
 from commitlog.native import core
 from commitlog.reading.queue_bounds import NamedQueue
@@ -57,7 +58,7 @@ from commitlog.record.properties import BYTES_KEY_NAME
 from commitlog.record.record import decode
 from commitlog.record.table import RecordGatherer
 
-ROWS_MAX = 75_000
+BATCH_ROWS_MAX = 75_000
 BATCH_BYTES_MAX = 16 << 20
 """A batch is cut before it passes one of these limits, but it has at least one row.
 
@@ -122,7 +123,7 @@ def cut(places: Places, most_bytes: int) -> Iterator[Places]:
     while start < count:
         before = int(total[start - 1]) if start else 0
         end = int(np.searchsorted(total, before + most_bytes, side="right"))
-        end = max(min(end, start + ROWS_MAX), start + 1)
+        end = max(min(end, start + BATCH_ROWS_MAX), start + 1)
         yield places.cut(start, end)
         start = end
 
@@ -394,14 +395,19 @@ class Decoder:
         return arrays.lists(kind, pairs.counts(), [keys, values], empty_is_null=headers)
 
     def values(self, kind: pa.DataType) -> pa.Array:
+        """The bodies as they were sent. Raises TooMuchUnpacked."""
         if not (self.sys_flag & SysFlag.COMPRESSED).any():
             return arrays.take_spans(self.segment.buffer, self.body, kind)
-        unpacked = []
+        unpacked: list[bytes] = []
+        taken = 0
         for at, size in zip(self.places.at.tolist(), self.places.size.tolist(), strict=True):
             record = decode(
                 self.segment.map, at, limit=at + size, physical_offset=self.segment.start + at, check_crc=False
             )
             unpacked.append(plain_body(record))
+            taken += len(unpacked[-1])
+            if taken > UNPACKED_BYTES_MAX and self.count > 1:
+                raise TooMuchUnpacked
         return arrays.binaries(unpacked)
 
     def timestamps(self, ms: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:

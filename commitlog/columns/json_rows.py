@@ -28,7 +28,7 @@ import pyarrow.json
 
 from commitlog.columns import arrays
 from commitlog.columns.arrays import Spans
-from commitlog.columns.arrow_columns import ROWS_MAX, Decoder
+from commitlog.columns.arrow_columns import BATCH_ROWS_MAX, Decoder
 from commitlog.columns.metadata import metadata_columns
 from commitlog.columns.slice_reader import JsonOptions
 from commitlog.errors import MalformedValue
@@ -107,7 +107,7 @@ class JsonRows:
             return None  # no object, or an empty one
         spans = Spans(offsets[:-1].astype(np.int64) + 1, offsets[1:].astype(np.int64))
         rest = arrays.take_spans(values.buffers()[2], spans, pa.binary())
-        text = pc.binary_join_element_wise(_prefixes(ROWS_MAX)[:count], rest, b"")
+        text = pc.binary_join_element_wise(_prefixes(BATCH_ROWS_MAX)[:count], rest, b"")
         first, last = (int(number) for number in np.frombuffer(text.buffers()[1], np.int32)[[0, count]])
         stream = text.buffers()[2].slice(first, last - first)
         try:

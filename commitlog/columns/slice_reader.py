@@ -19,6 +19,7 @@ from commitlog.columns.arrow_columns import Decoder, Places, cut
 from commitlog.columns.damage import Damage, check_rows
 from commitlog.columns.segments import Segment, SegmentCache
 from commitlog.columns.typed_rows import MESSAGES_BYTES_MAX, TypedRows, WrongRows
+from commitlog.columns.unpacked_size import TooMuchUnpacked
 from commitlog.disk.consume_queue import ENTRY_BYTES, ConsumeQueue, is_light
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss
@@ -31,7 +32,10 @@ from commitlog.schemas.topic_schemas import TopicSchemas
 from commitlog.shm.layout import segment_start
 
 Build = Callable[[Decoder], Iterable[pa.RecordBatch]]
-"""Makes batches of records. It raises CorruptRecord before the first batch, or not at all."""
+"""Makes batches of records.
+
+It raises CorruptRecord or TooMuchUnpacked before the first batch, or not at all.
+"""
 
 ENTRIES_MAX = 200_000
 """How many consume queue entries are looked at in one step."""
@@ -324,6 +328,10 @@ class SliceReader:
             for batch in build(Decoder(segment, self.queue, places)):
                 self.next = places.offset + len(places.at)  # `build` raises before its first batch, or not at all
                 yield batch
+            return
+        except TooMuchUnpacked:
+            middle = len(places.at) // 2
+            parts = [places.cut(0, middle), places.cut(middle, len(places.at))]
         except CorruptRecord as error:
             if not self.plan.ignore_corrupt:
                 raise CorruptRecord(f"{error.reason}. {_WAY_OUT}", error.offset, error.file) from None
@@ -331,8 +339,9 @@ class SliceReader:
             wrong |= error.wrong if isinstance(error, WrongRows) else {}
             if not wrong:
                 raise
-            for good in self._runs(segment, places, wrong):
-                yield from self._built(segment, good, build)
+            parts = list(self._runs(segment, places, wrong))
+        for part in parts:  # outside of the except clauses, which would keep the memory of the first try
+            yield from self._built(segment, part, build)
 
     def _runs(self, segment: Segment, places: Places, wrong: dict[int, str]) -> Iterator[Places]:
         """The runs of good rows between the wrong ones. A wrong row is an error, or is left out."""

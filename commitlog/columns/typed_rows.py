@@ -8,6 +8,7 @@ costs Spark about a millisecond.
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,6 +18,7 @@ import pyarrow as pa
 
 from commitlog.columns.arrow_columns import Decoder
 from commitlog.columns.metadata import metadata_columns
+from commitlog.columns.unpacked_size import UNPACKED_BYTES_MAX, TooMuchUnpacked, check_batch_size
 from commitlog.errors import CorruptRecord, SchemaConflict
 from commitlog.record.layout import SysFlag
 from commitlog.record.row_headers import (
@@ -30,8 +32,8 @@ from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
 from commitlog.schemas.types import METADATA_COLUMNS
 
 MESSAGES_BYTES_MAX = 4 << 20
-"""Messages are unpacked in pieces of this size: compressed ones may be many times as large."""
-ROWS_MAX = 50_000
+"""Messages are read in pieces of this size, as they are in the log."""
+ROWS_TOGETHER_MAX = 50_000
 """Messages are put together until they have this number of rows."""
 
 
@@ -65,13 +67,13 @@ class TypedRows:
     def batches(self, decoder: Decoder) -> Iterator[pa.RecordBatch]:
         """All rows of the decoder's messages, in order.
 
-        Raises WrongRows before it yields anything. Raises SchemaConflict where `schema` can't hold
-        a message, and StoreDamaged where a version is missing.
+        Raises WrongRows and TooMuchUnpacked before it yields anything. Raises SchemaConflict where
+        `schema` can't hold a message, and StoreDamaged where a version is missing.
         """
         messages = self._messages(decoder)
         begin, rows = 0, 0
         for index, (version, batch) in enumerate(messages):
-            if begin < index and (rows + batch.num_rows > ROWS_MAX or version is not messages[begin][0]):
+            if begin < index and (rows + batch.num_rows > ROWS_TOGETHER_MAX or version is not messages[begin][0]):
                 yield self._together(decoder, messages[begin:index], begin)
                 begin, rows = index, 0
             rows += batch.num_rows
@@ -80,13 +82,18 @@ class TypedRows:
 
     def _messages(self, decoder: Decoder) -> list[tuple[TopicSchema, pa.RecordBatch]]:
         """The version and the batch of each message, with those wanted columns that it has."""
-        found, wrong = [], {}
+        found: list[tuple[TopicSchema, pa.RecordBatch]] = []
+        wrong, unpacked = {}, 0
         facts = zip(*(_texts(decoder, name) for name in _HEADERS), _values(decoder), strict=True)
         for number, (content_type, version, rows, compression, value) in enumerate(facts):
             try:
                 found.append(self._message(decoder.queue.topic, content_type, version, rows, compression, value))
-            except (pa.ArrowException, OSError, EOFError, ValueError, StopIteration) as error:
+            except (pa.ArrowException, OSError, EOFError, ValueError, StopIteration, struct.error) as error:
                 wrong[number] = str(error).partition("\n")[0] or "the value has no record batch"
+                continue
+            unpacked += found[-1][1].nbytes
+            if unpacked > UNPACKED_BYTES_MAX and decoder.count > 1:
+                raise TooMuchUnpacked
         if wrong:
             raise WrongRows(wrong, decoder)
         return found
@@ -195,6 +202,7 @@ def _stream_start(schema: pa.Schema) -> bytes:
 
 def _unpacked(value: pa.Buffer, schema: pa.Schema, wanted: tuple[int, ...]) -> pa.RecordBatch:
     """The wanted columns of a compressed batch. Only a stream can leave columns out."""
+    check_batch_size(value)
     some = sorted(wanted) or [0]  # none would mean all
     options = pa.ipc.IpcReadOptions(included_fields=some, use_threads=False)
     with pa.ipc.open_stream(pa.py_buffer(_stream_start(schema) + value.to_pybytes()), options=options) as stream:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from commitlog.ingest.livetable import LiveTable
 
 WARM_UP_DIRECTORY = "_warm-up"
-BATCH_ROWS_MAX = 200_000
+MICRO_BATCH_ROWS_MAX = 200_000
 """Bounds the memory of a batch when Spark is behind."""
 SAMPLE = (
     "kind string, name string, pid int, cpu_percent double, memory_bytes bigint, in_bytes_per_second bigint, "
@@ -133,7 +133,7 @@ class QueryProcess:
             .option("path", self.settings["store"])
             .option("subscribe", f"{topic},{topic}.{WARM_UP}")
             .option("startingOffsets", self.settings["starting_offsets"])
-            .option("maxOffsetsPerTrigger", BATCH_ROWS_MAX)
+            .option("maxOffsetsPerTrigger", MICRO_BATCH_ROWS_MAX)
             .option("columns", "value,partition,offset,timestamp,properties")
             .load()
         )

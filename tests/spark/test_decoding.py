@@ -117,7 +117,7 @@ def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         store.lane(0).append("orders", bytes(3000 if row % 3 else 9000))
     store.publish()
     monkeypatch.setattr("commitlog.columns.arrow_columns.BATCH_BYTES_MAX", 8000)
-    monkeypatch.setattr("commitlog.columns.arrow_columns.ROWS_MAX", 2)
+    monkeypatch.setattr("commitlog.columns.arrow_columns.BATCH_ROWS_MAX", 2)
     task = Task(ReadPlan(str(store.path), store.id, store.segment_bytes, (Slice("orders", 0, 0, 30, -1, 0),)))
     batches = list(read_task(task, arrow_schema(schema_of(["value"]))))
     assert sum(batch.num_rows for batch in batches) == 30

@@ -1,0 +1,71 @@
+"""How many bytes a compressed message takes when it is unpacked.
+
+Compressed data can be a thousand times as large as it looks, in honest messages and in hostile
+ones. So a size is asked for before memory is taken.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pyarrow as pa
+
+UNPACKED_BYTES_MAX = 128 << 20
+"""Compressed messages are unpacked together only while they take no more than this."""
+UNPACKED_MESSAGE_BYTES_MAX = (1 << 31) - 1
+"""A column of text or bytes has no more in Arrow, and a batch no more for Spark."""
+
+_HEADER, _BUFFERS = 2, 2
+"""Fields of Arrow's flatbuffers: `Message.header` and `RecordBatch.buffers`."""
+_NOT_COMPRESSED = -1
+
+
+class TooMuchUnpacked(Exception):
+    """Several messages pass UNPACKED_BYTES_MAX together: fewer are to be read at a time."""
+
+
+def check_batch_size(value: pa.Buffer) -> None:
+    """Checks what a compressed record batch says that it unpacks to.
+
+    Raises ValueError if it is too much or not a size. Raises ArrowException and struct.error if it
+    is no message.
+    """
+    message = pa.ipc.read_message(value)  # it checks the metadata
+    if message.type != "record batch":
+        raise ValueError("the value has no record batch")
+    body, size = message.body, 0
+    for at, length in _buffers(message.metadata):
+        if at < 0 or not 0 <= length <= body.size - at:
+            raise ValueError("a buffer lies outside the message")
+        if length:
+            (declared,) = struct.unpack_from("<q", body, at)
+            size += length if declared == _NOT_COMPRESSED else declared
+            if declared < _NOT_COMPRESSED:
+                raise ValueError(f"a buffer says that it unpacks to {declared} bytes")
+    if size > UNPACKED_MESSAGE_BYTES_MAX:
+        raise ValueError(
+            f"its columns unpack to {size:,} bytes, and a message has at most {UNPACKED_MESSAGE_BYTES_MAX:,}"
+        )
+
+
+def _buffers(metadata: pa.Buffer) -> list[tuple[int, int]]:
+    """Where each buffer of a record batch is in the message's body, and its length."""
+    message = _unsigned(metadata, 0)
+    header = _field(metadata, message, _HEADER)
+    vector = _field(metadata, header, _BUFFERS)
+    count = _unsigned(metadata, vector)
+    found = np.frombuffer(metadata, "<i8", 2 * count, vector + 4).reshape(count, 2)
+    return [(at, length) for at, length in found.tolist()]
+
+
+def _field(metadata: pa.Buffer, table: int, field: int) -> int:
+    """Where the table or vector that a field refers to begins."""
+    (back,) = struct.unpack_from("<i", metadata, table)
+    (where,) = struct.unpack_from("<H", metadata, table - back + 4 + 2 * field)
+    return int(table + where + _unsigned(metadata, table + where))
+
+
+def _unsigned(metadata: pa.Buffer, at: int) -> int:
+    (number,) = struct.unpack_from("<I", metadata, at)
+    return int(number)
