@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from commitlog.appending.row_producer import HowToSend, RowProducer
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import CommitLogError, IllegalRow, NoSchema
+from commitlog.errors import CommitLogError, IllegalRow
 from commitlog.receipt import Receipt
 from commitlog.record.row_headers import (
     COMPRESSION_HEADER,
@@ -49,14 +49,7 @@ class RowSending:
         self._table(topic, [])
 
     def _look(self, topic: str) -> TopicSchema:
-        latest = self._schemas.latest(topic)
-        if latest is None:
-            typed = ", ".join(self._schemas.topics()) or "no topic"
-            raise NoSchema(
-                f"topic {topic} has no schema: store.create_topic({topic!r}, schema=…) gives it one; in this store {typed} "
-                "has one"
-            )
-        self._latest[topic] = latest
+        latest = self._latest[topic] = self._schemas.required(topic, "send values by `send`")
         return latest
 
     def _table(self, topic: str, rows: Any) -> tuple[pa.Table, TopicSchema]:

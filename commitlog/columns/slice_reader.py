@@ -40,7 +40,6 @@ It raises CorruptRecord or TooMuchUnpacked before the first batch, or not at all
 ENTRIES_MAX = 200_000
 """How many consume queue entries are looked at in one step."""
 
-_WAY_OUT = "Option ignoreCorruptRecords=true leaves such records out and counts them; `commitlog verify` lists all"
 _NONE = np.empty(0, np.int64)
 
 log = logging.getLogger(__name__)
@@ -96,6 +95,20 @@ class JsonOptions:
 
 
 @dataclass(frozen=True)
+class Wording:
+    """What errors and warnings call the ways out: options that the user of a reader can give."""
+
+    option: str = "Option"
+    ignore_corrupt: str = "ignoreCorruptRecords=true"
+    accept_loss: str = "failOnDataLoss=false"
+    read_anew: str = "Start the query again"
+
+
+OF_SPARK = Wording()
+OF_READ_ARROW = Wording("Argument", "ignore_corrupt=True", "fail_on_data_loss=False", "Call read_arrow again")
+
+
+@dataclass(frozen=True)
 class ReadPlan:
     """Slices of the store at `path`, in the order in which they are read.
 
@@ -110,6 +123,7 @@ class ReadPlan:
     ignore_corrupt: bool = False
     values: Values = "bytes"
     json_options: JsonOptions = field(default_factory=JsonOptions)
+    wording: Wording = OF_SPARK
 
     @property
     def one_log(self) -> bool:
@@ -129,7 +143,7 @@ def read_slices(plan: ReadPlan, schema: pa.Schema, segments: SegmentCache) -> It
     """
     build: Build = lambda decoder: (decoder.batch(schema),)  # noqa: E731
     if plan.values == "columns":
-        build = TypedRows(TopicSchemas(StoreDirectory(plan.path)), schema).batches
+        build = TypedRows(TopicSchemas(StoreDirectory(plan.path)), schema, plan.wording.read_anew).batches
     elif plan.values == "json":
         from commitlog.columns.json_rows import JsonRows  # Arrow's parser is not needed otherwise
 
@@ -334,7 +348,7 @@ class SliceReader:
             parts = [places.cut(0, middle), places.cut(middle, len(places.at))]
         except CorruptRecord as error:
             if not self.plan.ignore_corrupt:
-                raise CorruptRecord(f"{error.reason}. {_WAY_OUT}", error.offset, error.file) from None
+                raise CorruptRecord(f"{error.reason}. {self._way_out()}", error.offset, error.file) from None
             wrong = check_rows(segment, self.queue, places, np.arange(len(places.at)))
             wrong |= error.wrong if isinstance(error, WrongRows) else {}
             if not wrong:
@@ -355,15 +369,22 @@ class SliceReader:
         if begin < len(places.at):
             yield places.cut(begin, len(places.at))
 
+    def _way_out(self) -> str:
+        wording = self.plan.wording
+        return (
+            f"{wording.option} {wording.ignore_corrupt} leaves such records out and counts them; `commitlog verify` "
+            "lists all"
+        )
+
     def _leave_out(self, offsets: range, reason: str, file: str, where: int) -> None:
-        """Raises CorruptRecord, or counts the rows if ignoreCorruptRecords is set.
+        """Raises CorruptRecord, or counts the rows if corrupt ones are to be ignored.
 
         Before the walk of the log it always raises, because the walk may find the rows.
         """
         if not self.plan.ignore_corrupt or (self.walk_from >= 0 and not self._walks):
             count = f" and {len(offsets) - 1} more" if len(offsets) > 1 else ""
             raise CorruptRecord(
-                f"{self._name()}, offset {offsets.start}{count}: {reason}. {_WAY_OUT}",
+                f"{self._name()}, offset {offsets.start}{count}: {reason}. {self._way_out()}",
                 where,
                 file,
             )
@@ -380,14 +401,14 @@ class SliceReader:
     def _refuse_loss(self) -> None:
         """Raises DataLoss for lost rows, now that their number is known.
 
-        With failOnDataLoss=false it raises nothing.
+        If the plan accepts a loss, it raises nothing.
         """
         if self.lost and self.plan.fail_on_data_loss:
-            is_end = self.next == self.slice.end
+            wording, is_end = self.plan.wording, self.next == self.slice.end
             kept = f"none up to {self.next} is kept" if is_end else f"the first one kept is {self.next}"
             raise DataLoss(
                 f"{self._name()}: offset {self._first_lost} was to be read and {kept}; {self.lost} messages were deleted by "
-                "retention before they were read. Option failOnDataLoss=false goes on without them"
+                f"retention before they were read. {wording.option} {wording.accept_loss} goes on without them"
             )
 
     def _warn_of_missing_rows(self) -> None:
@@ -395,13 +416,13 @@ class SliceReader:
         if self.lost:
             log.warning(
                 "%s: %s: %d messages of the offsets [%d, %d) were deleted by retention before they were read; "
-                "failOnDataLoss=false, so the query goes on without them",
-                self.plan.path, self._name(), self.lost, self.slice.start, self.slice.end,
+                "%s, so reading goes on without them",
+                self.plan.path, self._name(), self.lost, self.slice.start, self.slice.end, self.plan.wording.accept_loss,
             )  # fmt: skip
         if self.corrupt:
             offset, reason = self.corrupt[0]
             log.warning(
-                "%s: %s: %d corrupt records of the offsets [%d, %d) were left out (ignoreCorruptRecords=true), the first at "
-                "offset %d: %s",
-                self.plan.path, self._name(), len(self.corrupt), self.slice.start, self.slice.end, offset, reason,
+                "%s: %s: %d corrupt records of the offsets [%d, %d) were left out (%s), the first at offset %d: %s",
+                self.plan.path, self._name(), len(self.corrupt), self.slice.start, self.slice.end,
+                self.plan.wording.ignore_corrupt, offset, reason,
             )  # fmt: skip

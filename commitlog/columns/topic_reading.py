@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from commitlog.columns.arrow_columns import COLUMN_TYPES, KAFKA_COLUMNS
 from commitlog.columns.segments import SegmentCache
-from commitlog.columns.slice_reader import ReadPlan, Slice, Values, read_slices, slices_of
+from commitlog.columns.slice_reader import OF_READ_ARROW, ReadPlan, Slice, Values, read_slices, slices_of
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import IllegalArgument, NoSchema, UnknownTopic
+from commitlog.errors import IllegalArgument, UnknownTopic
 from commitlog.reading.starting_point import QueueStarts, resolve
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import open_view
@@ -39,15 +39,16 @@ def open_topic(
 ) -> pa.RecordBatchReader:
     """What `commitlog.read_arrow` does. `start` and `end` have no `ago` any more."""
     if values not in (None, "bytes", "columns"):
-        raise IllegalArgument(f"values={values!r}: leave it out, or give bytes or columns")
+        json = "; only Spark reads the fields of JSON" if values == "json" else ""
+        raise IllegalArgument(f"values={values!r}: leave it out, or give bytes or columns{json}")
     check_topic(topic)
     view = open_view(path)
     try:
-        schema = None
-        if values != "bytes" and not view.one_log:
-            schema = TopicSchemas(StoreDirectory(view.path)).latest(topic)
-        if values == "columns" and schema is None:
-            raise NoSchema(f"{view.path}: topic {topic} has no schema, so it has values and no rows; leave values out")
+        schemas, schema = TopicSchemas(StoreDirectory(view.path)), None
+        if values == "columns":
+            schema = schemas.required(topic, "leave the argument values out")
+        elif values is None and not view.one_log:
+            schema = schemas.latest(topic)
         wanted = _wanted(topic, None if schema is None else schema.columns, columns, metadata=metadata)
         index = TopicIndex(view, isolation)
         index.refresh()
@@ -69,6 +70,7 @@ def open_topic(
             fail_on_data_loss=fail_on_data_loss,
             ignore_corrupt=ignore_corrupt,
             values="bytes" if schema is None else "columns",
+            wording=OF_READ_ARROW,
         )
     finally:
         view.close()

@@ -52,11 +52,13 @@ class WrongRows(CorruptRecord):
 class TypedRows:
     """Makes batches of `schema`: columns of the topic, and metadata columns.
 
-    `schemas` has the versions that messages were written with.
+    `schemas` has the versions that messages were written with. `read_anew` is what an error tells
+    the user to do to get the newest schema.
     """
 
     schemas: TopicSchemas
     schema: pa.Schema
+    read_anew: str
     _columns: list[pa.Field] = field(init=False)
     _metadata: list[str] = field(init=False)
 
@@ -135,17 +137,16 @@ class TypedRows:
             columns |= metadata_columns(decoder, self._metadata, numbers, counts)
         return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
-    @staticmethod
-    def _fitted(batch: pa.RecordBatch, column: pa.Field, schema: TopicSchema, rows: int) -> pa.Array:
+    def _fitted(self, batch: pa.RecordBatch, column: pa.Field, schema: TopicSchema, rows: int) -> pa.Array:
         """A column as it is wanted: null where the version lacks it, wider where it grew."""
         index = batch.schema.get_field_index(column.name)
         if index < 0:
             if not column.nullable:
-                raise _too_old(schema, f"column {column.name}, which is NOT NULL there, is missing")
+                raise self._too_old(schema, f"column {column.name}, which is NOT NULL there, is missing")
             return pa.nulls(rows, column.type)
         found = batch.column(index)
         if found.null_count and not column.nullable:
-            raise _too_old(schema, f"column {column.name}, which is NOT NULL there, has nulls")
+            raise self._too_old(schema, f"column {column.name}, which is NOT NULL there, has nulls")
         if found.type == column.type:
             return found
         try:
@@ -153,14 +154,15 @@ class TypedRows:
                 raise pa.ArrowInvalid("they would be rounded")
             return found.cast(column.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise _too_old(schema, f"column {column.name} has values that are no {column.type} ({error})") from None
+            raise self._too_old(
+                schema, f"column {column.name} has values that are no {column.type} ({error})"
+            ) from None
 
-
-def _too_old(schema: TopicSchema, reason: str) -> SchemaConflict:
-    return SchemaConflict(
-        f"topic {schema.topic}: messages of {schema} do not fit the schema that is read with: {reason}. Start the query "
-        "again, so that it reads with the newest schema"
-    )
+    def _too_old(self, schema: TopicSchema, reason: str) -> SchemaConflict:
+        return SchemaConflict(
+            f"topic {schema.topic}: messages of {schema} do not fit the schema that is read with: {reason}. "
+            f"{self.read_anew}, so that the newest schema is taken"
+        )
 
 
 _HEADERS = (CONTENT_TYPE_HEADER, SCHEMA_HEADER, ROWS_HEADER, COMPRESSION_HEADER)

@@ -23,7 +23,7 @@ import pyarrow as pa
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.locks import file_locked
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import SchemaConflict, SchemaError, StoreDamaged, StoreRefused, StoreTooNew, disk_error
+from commitlog.errors import NoSchema, SchemaConflict, SchemaError, StoreDamaged, StoreRefused, StoreTooNew, disk_error
 from commitlog.record.properties import check_topic
 from commitlog.schemas.ddl import ddl, ddl_type
 from commitlog.schemas.types import is_wider, stored_fields
@@ -136,6 +136,17 @@ class TopicSchemas:
                 raise _refused(file, error) from error
             known = self._known[topic, version] = TopicSchema.from_bytes(data, file)
         return known
+
+    def required(self, topic: str, instead: str) -> TopicSchema:
+        """The newest schema of a topic. Raises NoSchema, whose text says what to do `instead`."""
+        found = self.latest(topic)
+        if found is None:
+            typed = ", ".join(self.topics()) or "none"
+            raise NoSchema(
+                f"{self._directory.path}: topic {topic} has no schema, so it has values and no rows; {instead}, or give "
+                f"it a schema by store.create_topic. Topics that have one: {typed}"
+            )
+        return found
 
     def _file(self, topic: str, version: int) -> Path:
         return self._directory.topics_directory / topic / f"{version}.json"

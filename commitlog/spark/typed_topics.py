@@ -21,26 +21,15 @@ def topic_schema(options: SourceOptions) -> TopicSchema:
     typed = schemas.topics()
     chosen = options.subscription.chosen(typed)
     if not chosen:
-        raise NoSchema(f"{options.path}: no topic that has a schema matches; those that have one: {_listed(typed)}")
-    found = []
-    for topic in chosen:
-        schema = schemas.latest(topic)
-        if schema is None:
-            raise NoSchema(
-                f"{options.path}: topic {topic} has no schema, so it has values and no rows; leave option values out, or "
-                f"give it a schema by store.create_topic. Topics that have one: {_listed(typed)}"
-            )
-        found.append(schema)
+        listed = ", ".join(typed) or "none"
+        raise NoSchema(f"{options.path}: no topic that has a schema matches; those that have one: {listed}")
+    found = [schemas.required(topic, "leave the option values out") for topic in chosen]
     for other in found[1:]:
         if not other.columns.equals(found[0].columns):
             raise OptionError(
                 f"option values: topics {found[0].topic} and {other.topic} have different schemas; read each by itself"
             )
     return found[0]
-
-
-def _listed(topics: list[str]) -> str:
-    return ", ".join(topics) or "none"
 
 
 def typed_schema(options: SourceOptions) -> StructType:

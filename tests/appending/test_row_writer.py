@@ -117,7 +117,7 @@ def test_wrong_calls_send_nothing(live: commitlog.Store) -> None:
         for options in ({"linger_ms": -1}, {"linger_ms": "1"}, {"linger_ms": float("nan")}, {"max_rows": 0}):
             with pytest.raises(IllegalArgument):
                 producer.rows("orders", **options)
-        with pytest.raises(NoSchema, match="in this store orders has one"):
+        with pytest.raises(NoSchema, match="Topics that have one: orders"):
             producer.rows("other")
 
 
@@ -240,7 +240,7 @@ def test_what_the_thread_meets_the_next_call_raises(live: commitlog.Store) -> No
 class Log:
     """Stands for a log that fails now and then: `errors` has what the next calls raise."""
 
-    def __init__(self, *errors: Exception | None) -> None:
+    def __init__(self, *errors: BaseException | None) -> None:
         self.errors, self.rows = list(errors), list[Any]()
 
     def send(self, rows: list[Any]) -> Iterator[int]:
@@ -265,6 +265,19 @@ def test_an_error_in_the_middle_loses_and_doubles_nothing() -> None:
     rows.append(5)
     rows.close()
     assert log.rows == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_ctrl_c_tells_of_refused_rows() -> None:
+    """A KeyboardInterrupt hides no refusal: its notes have it. The other rows stay collected."""
+    log = Log(IllegalRow("row 0 is no row", 0), KeyboardInterrupt())
+    rows = RowWriter(log.send, lambda timeout: None, NEVER, 5)
+    for row in ("bad", 1, 2):
+        rows.append(row)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        rows.flush()
+    assert caught.value.__notes__ == ["a row was refused: row 0 is no row"]
+    rows.close()
+    assert log.rows == [1, 2]
 
 
 def test_the_thread_keeps_the_first_error_until_it_is_told() -> None:

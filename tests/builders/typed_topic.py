@@ -17,10 +17,16 @@ def declare(store: HandMadeStore, topic: str, schema: object, *, evolve: bool = 
     return TopicSchemas(store.directory).declare(topic, declared_schema(schema), evolve=evolve)
 
 
-def append_rows(lane: HandMadeLane, schema: TopicSchema, rows: Any, compression: str | None = None) -> Record:
-    """Appends one message that has these rows."""
+NUMBERED = "numbered"
+
+
+def append_rows(
+    lane: HandMadeLane, schema: TopicSchema, rows: Any, compression: str | None = None, key: str | None = NUMBERED
+) -> Record:
+    """Appends one message that has these rows. Its key is `key`, or k and its number."""
     ((count, value),) = messages(as_table(rows, schema), 1 << 20, 1 << 20, compression)
     properties = {"content-type": CONTENT_TYPE, "schema-version": str(schema.version), "row-count": str(count)}
     if compression is not None:
         properties["content-encoding"] = compression
-    return lane.append(schema.topic, value, key=f"k{len(lane.records)}", properties=properties)
+    key = f"k{len(lane.records)}" if key == NUMBERED else key
+    return lane.append(schema.topic, value, key=key, properties=properties)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 import tempfile
 from pathlib import Path
@@ -27,9 +28,11 @@ from commitlog.errors import (
     StoreNotFound,
     UnknownTopic,
 )
+from commitlog.record.properties import BytesKey
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.typed_data import schemas_with_rows
 from tests.builders.typed_topic import append_rows, declare
+from tests.builders.vector_store import load
 
 pytestmark = pytest.mark.usefixtures("no_segments_mapped")
 DECLARED = "id BIGINT NOT NULL, name STRING, xs ARRAY<INT>"
@@ -94,6 +97,54 @@ def test_columns_and_metadata(typed: HandMadeStore) -> None:
     assert table_of(typed, columns=["_offset"])["_offset"].to_pylist() == table["_offset"].to_pylist()
     assert table_of(typed, values="bytes").column_names[:3] == ["key", "value", "topic"]
     assert table_of(typed, "values")["value"].to_pylist() == [b"0", b"1", b"2", b"3", b"4"] * 2
+
+
+def test_keys_of_any_bytes(typed: HandMadeStore) -> None:
+    """`_key` is the key as it was sent: text, bytes that are no text, or none."""
+    lane, schema = typed.lane(0), declare(typed, "keyed", "id INT")
+    keys = [b"\xff\0\x01", None, b"text", b"\x02"]
+    for number, key in enumerate(keys):
+        append_rows(lane, schema, [{"id": number}] * 2, key=None if key is None else BytesKey.of(key))
+    append_rows(lane, schema, [{"id": 4}] * 2, key="plain")
+    typed.publish()
+    expected = [key for key in (*keys, b"plain") for _ in range(2)]
+    assert table_of(typed, "keyed", metadata=True)["_key"].to_pylist() == expected
+    assert table_of(typed, "keyed", columns=["_key"], start=1)["_key"].to_pylist() == expected[2:]
+
+
+def test_errors_name_its_own_arguments(typed: HandMadeStore) -> None:
+    """They say what a caller of `read_arrow` can do; Spark's options are none of it."""
+    late = commitlog.read_arrow(typed.path, "values")
+    typed.lane(0).append("orders", b"no rows")
+    typed.publish()
+    with pytest.raises(CorruptRecord, match="Argument ignore_corrupt=True leaves such records out"):
+        table_of(typed)
+    with pytest.raises(NoSchema, match="leave the argument values out"):
+        table_of(typed, "values", values="columns")
+    with pytest.raises(IllegalArgument, match="only Spark reads the fields of JSON"):
+        table_of(typed, "values", values="json")
+    typed.lane(0).forget_before(1)
+    SEGMENTS.clear()
+    with pytest.raises(DataLoss, match="Argument fail_on_data_loss=False goes on without them"):
+        late.read_all()
+
+
+def test_a_rocketmq_root_has_values(tmp_path: Path) -> None:
+    """What a real RocketMQ wrote, by topic; it has no typed topics."""
+    written = load("v1_basic")
+    root = written.unpack(tmp_path / "root")
+    bodies = {
+        line["physicOffset"]: base64.b64decode(line.get("plainBody", line["body"]) or "") for line in written.expected
+    }
+    entries = sorted(written.queue_entries, key=lambda entry: (entry["queueId"], entry["index"]))
+    for topic in {entry["topic"] for entry in entries}:
+        table = commitlog.read_arrow(root, topic, columns=["partition", "offset", "value"]).read_all()
+        expected = [(one["queueId"], one["index"], bodies[one["offset"]]) for one in entries if one["topic"] == topic]
+        assert [tuple(row.values()) for row in table.to_pylist()] == expected
+        with pytest.raises(NoSchema):
+            commitlog.read_arrow(root, topic, values="columns")
+    with pytest.raises(UnknownTopic):
+        commitlog.read_arrow(root, "missing")
 
 
 def test_where_reading_starts_and_ends(typed: HandMadeStore) -> None:

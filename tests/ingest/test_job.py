@@ -15,6 +15,10 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
+from commitlog.errors import StoreRefused
+from commitlog.ingest.dashboard import make_display
+from commitlog.ingest.job import Job
+from commitlog.ingest.settings import choose
 from commitlog.ingest.verdict import parquet_files
 from tests.waiting import wait_until
 
@@ -170,6 +174,24 @@ def test_a_java_that_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert f"see {tmp_path}/run/out/spark.log" in last
     assert "no memory" in (tmp_path / "run/out/spark.log").read_text()
     assert os.listdir(tmp_path / "run") == ["out"]
+
+
+def test_a_store_that_can_not_be_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Spark process, whose Java still starts, is not left behind; nor is the store's pool."""
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\nexec cat\n")  # it ends as Java does, when its standard input ends
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    job = Job(choose(inputs=[], out=tmp_path / "out"), make_display())
+    with monkeypatch.context() as patch:
+        patch.setattr("commitlog.ingest.job.StoreView", refuse)
+        with pytest.raises(StoreRefused, match="no look"):
+            job.run()
+
+
+def refuse(path: Path) -> None:
+    raise StoreRefused(f"{path}: no look")
 
 
 @pytest.mark.parametrize(

@@ -28,11 +28,11 @@ import json, os, sys, time
 from pathlib import Path
 import commitlog.spark
 
-store, directory, starting, hang_in = sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+store, directory, hang_in, options, columns = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), *map(json.loads, sys.argv[4:])
 spark = commitlog.spark.session("killed", "local[2]", {"spark.ui.enabled": False})
 
 def sink(frame, batch):
-    rows = sorted((row.partition, row.offset, bytes(row.value).decode()) for row in frame.collect())
+    rows = sorted(tuple(row) for row in frame.selectExpr(*columns).collect())
     kind = "seen" if batch == hang_in else "done"
     draft = directory / f"draft-{batch}"
     draft.write_text(json.dumps(rows))
@@ -40,8 +40,7 @@ def sink(frame, batch):
     while batch == hang_in:
         time.sleep(1)
 
-reader = spark.readStream.format("commitlog").option("subscribe", "orders").option("startingOffsets", starting)
-frame = reader.option("maxOffsetsPerTrigger", 20).option("readerName", "billing").load(store)
+frame = spark.readStream.format("commitlog").options(subscribe="orders", **options).load(store)
 writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(directory / "checkpoint"))
 if hang_in < 0:
     writer.trigger(availableNow=True).start().awaitTermination()
@@ -50,13 +49,20 @@ else:
 """
 
 
+VALUES = {"maxOffsetsPerTrigger": 20, "readerName": "billing"}
+ROWS = {"values": "columns", "metadata": True, "maxRowsPerTrigger": 20, "startingOffsets": "earliest"}
+
+
 @contextmanager
-def driver(store: Path, directory: Path, starting: str, hang_in: int) -> Iterator[subprocess.Popen[bytes]]:
+def driver(
+    store: Path, directory: Path, hang_in: int, options: dict[str, Any], columns: list[str]
+) -> Iterator[subprocess.Popen[bytes]]:
     """A driver that hangs for good in a batch, or reads everything there is (−1).
 
     Then it is killed with everything that it has started.
     """
-    command = [sys.executable, "-c", DRIVER, str(store), str(directory), starting, str(hang_in)]
+    said = json.dumps(options), json.dumps(columns)
+    command = [sys.executable, "-c", DRIVER, str(store), str(directory), str(hang_in), *said]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_DIRS": str(directory / "local")}
     with (directory / f"log-{hang_in}").open("wb") as log:
         process = subprocess.Popen(
@@ -70,8 +76,22 @@ def driver(store: Path, directory: Path, starting: str, hang_in: int) -> Iterato
         process.wait(60)
 
 
+def seen_file(process: subprocess.Popen[bytes], directory: Path, batch: int) -> Path:
+    """Waits until the driver hangs in the batch. Returns the file of the rows that it has seen."""
+    seen = directory / f"seen-{batch}.json"
+    wait_until(lambda: process.poll() is not None or seen.exists(), f"batch {batch}")
+    assert process.poll() is None, (directory / f"log-{batch}").read_text()
+    return seen
+
+
 def rows_of(file: Path) -> list[tuple[int, int, str]]:
     return [(lane, offset, text) for lane, offset, text in json.loads(file.read_text())]
+
+
+def rows_of_batches(directory: Path) -> list[tuple[int, int, str]]:
+    """The rows of all finished batches, in the order of batches."""
+    batches = sorted(directory.glob("done-*.json"), key=lambda file: int(file.stem.partition("-")[2]))
+    return [row for file in batches for row in rows_of(file)]
 
 
 @pytest.mark.timeout(900)
@@ -90,6 +110,7 @@ def test_every_row_once_by_batch_id(tmp_path: Path, quick_java: None, starting: 
     """
     directory = tmp_path / "driver"
     directory.mkdir()
+    options, columns = VALUES | {"startingOffsets": starting}, ["partition", "offset", "CAST(value AS STRING)"]
     with (
         commitlog.Store.open(tmp_path / "store", {"store": {"segment_bytes": 1 << 16}}) as store,
         store.producer() as producer,
@@ -108,11 +129,8 @@ def test_every_row_once_by_batch_id(tmp_path: Path, quick_java: None, starting: 
 
         def killed_in(batch: int) -> list[tuple[int, int, str]]:
             """Starts a driver and kills it within a batch; the rows it had seen of it."""
-            with driver(store.path, directory, starting, batch) as process:
-                seen = directory / f"seen-{batch}.json"
-                wait_until(lambda: process.poll() is not None or seen.exists(), f"batch {batch}")
-                assert process.poll() is None, (directory / f"log-{batch}").read_text()
-            return rows_of(seen)
+            with driver(store.path, directory, batch, options, columns) as process:
+                return rows_of(seen_file(process, directory, batch))
 
         send(100)
         first = 100 if starting == "latest" else 90
@@ -125,11 +143,31 @@ def test_every_row_once_by_batch_id(tmp_path: Path, quick_java: None, starting: 
             else:
                 assert position()[0] <= seen[batch][0][1]
             send(75)
-        with driver(store.path, directory, starting, -1) as process:
+        with driver(store.path, directory, -1, options, columns) as process:
             assert process.wait(300) == 0, (directory / "log--1").read_text()
         for batch in kills:
             assert rows_of(directory / f"done-{batch}.json") == seen[batch]
-        batches = sorted(directory.glob("done-*.json"), key=lambda file: int(file.stem.partition("-")[2]))
-        found = [row for file in batches for row in rows_of(file)]
-        assert found == [(0, offset, sent[offset]) for offset in range(first, len(sent))]
+        assert rows_of_batches(directory) == [(0, offset, sent[offset]) for offset in range(first, len(sent))]
         assert position() == {0: len(sent)}
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_every_row_of_a_typed_topic_once(tmp_path: Path, quick_java: None) -> None:
+    """The driver is killed in batches 0 and 2 of a stream of columns, limited by rows."""
+    directory = tmp_path / "driver"
+    directory.mkdir()
+    columns = ["_offset", "_row", "text"]
+    with commitlog.Store.open(tmp_path / "store") as store, store.producer() as producer:
+        store.create_topic("orders", "text STRING")
+        for batch in (0, 2, -1):
+            producer.send_rows("orders", [{"text": f"row {number}"} for number in range(70)], max_rows=7)
+            producer.flush(30)
+            with driver(store.path, directory, batch, ROWS, columns) as process:
+                if batch < 0:
+                    assert process.wait(300) == 0, (directory / "log--1").read_text()
+                else:
+                    seen_file(process, directory, batch)
+        for batch in (0, 2):
+            assert rows_of(directory / f"done-{batch}.json") == rows_of(directory / f"seen-{batch}.json")
+        assert rows_of_batches(directory) == [(n // 7, n % 7, f"row {n % 70}") for n in range(210)]
