@@ -246,6 +246,7 @@ class Job:
         said = self._common() | {
             "out": str(settings.out),
             "live": settings.live,
+            "short": settings.is_short,
             "starting_offsets": "latest" if existed else "earliest",
         }
         with open(settings.spark_log, "wb") as log:

@@ -20,6 +20,7 @@ STDIN = "-"
 RUNS_DIRECTORY = "commitlog-runs"
 LIVE_SECONDS, LIVE_RATE = 60.0, 2_000
 PRODUCERS_MAX = 64
+SHORT_RUN_MESSAGES_MAX = 1_000_000
 SPARK_LOG = "spark.log"
 CHECKPOINT = "_checkpoint"
 _MARKS_OF_A_RUN = ("batch=*", CHECKPOINT, SPARK_LOG)
@@ -48,6 +49,11 @@ class Settings:
     def live(self) -> bool:
         """Whether the machine itself is the input."""
         return not self.inputs
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it is known that few messages come. Then Spark had better start quickly."""
+        return self.seconds is not None and 0 < self.rate * self.producers * self.seconds <= SHORT_RUN_MESSAGES_MAX
 
     @property
     def picture(self) -> Path:

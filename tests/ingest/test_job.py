@@ -158,21 +158,32 @@ def test_a_run_that_gets_no_lane(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["one.toml", "said"]
 
 
-def test_a_java_that_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the log, which stays; the store that was made for the run does not."""
+@pytest.mark.parametrize(
+    ("rate", "compilers"), [("100", "-XX:TieredStopAtLevel=1 -Dmine"), ("0", "-Dmine"), ("1e5", "-Dmine")]
+)
+def test_a_java_that_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rate: str, compilers: str) -> None:
+    """The error names the log, which stays; the store that was made for the run does not.
+
+    The log shows with which of its compilers Java was to start.
+    """
     java = tmp_path / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)
     facts = f"echo 'java.specification.version = 17'; echo 'java.home = {tmp_path / 'java'}'"
-    java.write_text(f"#!/bin/sh\ncase $* in *-XshowSettings*) {facts} ;; *) echo no memory >&2; exit 1 ;; esac\n")
+    fails = "echo no memory: $SPARK_SUBMIT_OPTS >&2; exit 1"
+    java.write_text(f"#!/bin/sh\ncase $* in *-XshowSettings*) {facts} ;; *) {fails} ;; esac\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with running(tmp_path) as process:
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dmine")
+    with running(tmp_path, "--rate", rate) as process:
         assert process.wait(120) == 1
     last = said(tmp_path).splitlines()[-1]
     assert "JAVA_GATEWAY_EXITED" in last
     assert f"see {tmp_path}/run/out/spark.log" in last
-    assert "no memory" in (tmp_path / "run/out/spark.log").read_text()
+    log = (tmp_path / "run/out/spark.log").read_text()
+    assert "no memory" in log
+    assert f"{compilers}\n" in log
+    assert ("TieredStopAtLevel" in log) is ("TieredStopAtLevel" in compilers)
     assert os.listdir(tmp_path / "run") == ["out"]
 
 
