@@ -68,7 +68,8 @@ def session(
     given = _outside() | wanted
     builder = SparkSession.builder.config(map={**wanted})
     if _is_connect(given):
-        return builder.getOrCreate()
+        with _environment(**_submit_options("")):  # for the server of SPARK_REMOTE=local, which is started here
+            return builder.getOrCreate()
     chosen = given.get(MASTER, "local[*]")
     for key, value in defaults(chosen).items():
         if key not in given:
@@ -128,15 +129,19 @@ def _launch_variables(master: str, given: Mapping[str, str]) -> dict[str, str]:
     regular expression against its long description.
     """
     java = find_java()
-    user_options = os.environ.get(_SUBMIT_OPTIONS, "")
     said = " ".join([given.get(JAVA_OPTIONS, ""), *(os.environ.get(name, "") for name in _JAVA_VARIABLES)])
     shared = sharing_options(cache_directory(), java.runtime, spark_home(), said)
-    options = f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()} -Xss8m {shared} {user_options}"
-    variables = {"JAVA_HOME": str(java.home), _SUBMIT_OPTIONS: options.strip()} | _address(master)
+    variables = {"JAVA_HOME": str(java.home)} | _submit_options(f"-Xss8m {shared} ") | _address(master)
     memory = driver_memory(memory_limit())
     if memory is not None and DRIVER_MEMORY not in given:
         variables["SPARK_DRIVER_MEMORY"] = memory
     return variables
+
+
+def _submit_options(more: str) -> dict[str, str]:
+    """The variable of Java's options: our settings of its log, `more`, what the user has there."""
+    options = f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()} {more}{os.environ.get(_SUBMIT_OPTIONS, '')}"
+    return {_SUBMIT_OPTIONS: options.strip()}
 
 
 def spark_home() -> Path:
