@@ -7,6 +7,7 @@ import zlib
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import commitlog
@@ -27,7 +28,7 @@ def peak_bytes(store: HandMadeStore, topic: str, column: str, lengths: list[int]
     for batch in commitlog.read_arrow(store.path, topic, columns=[column]):
         assert batch.nbytes <= BATCH_BYTES + (1 << 20)
         peak = max(peak, pa.total_allocated_bytes() - before)
-        found += pa.compute.binary_length(batch.column(0)).to_pylist()
+        found += pc.binary_length(batch.column(0)).to_pylist()
     assert found == lengths
     return peak
 
