@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.disk.locks import is_leased, is_running
+from commitlog.disk.locks import holder_of, is_leased, is_running
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import LANE_ROWS, STAGES, Header, Lane, Stage
 from commitlog.shm.pool import available_buffers
@@ -91,6 +91,8 @@ class StageStatistics:
     """Since its last heartbeat."""
     p50_us: float | None
     p99_us: float | None
+    started_ms: int = 0
+    """When it began to work, wall time; 0 where none of this pool has."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,10 @@ class StoreStatistics:
     retention: RetentionStatistics | None = None
     killed: bool = False
     """Its supervisor is gone and has not stopped it properly. The next start goes on from there."""
+    starting: bool = False
+    """Its supervisor opens it, and no stage runs yet: it may be recovering what a kill has left."""
+    supervisor_silent_ms: float | None = field(default=None, compare=False)
+    """Since the supervisor's last heartbeat; None where there is no pool."""
 
     @property
     def state(self) -> str:
@@ -155,7 +161,23 @@ def store_statistics(view: StoreView, clock: Clock = SYSTEM_CLOCK) -> StoreStati
         throughput=throughput(control.words, now) if control else (),
         retention=_retention(control.words) if control else None,
         killed=not running and not _stopped_properly(view),
+        starting=running and not _has_opened(view),
+        supervisor_silent_ms=max(now - control.words[Header.SUPERVISOR_HEARTBEAT], 0) / 1e6 if control else None,
     )
+
+
+def _has_opened(view: StoreView) -> bool:
+    """Whether the supervisor that holds the store's lock has opened the pool.
+
+    Until then the pool has the pid of an earlier one. A supervisor that is ending stores 0.
+    """
+    if view.control is None:
+        return False
+    words = view.control.words
+    pid = words[Header.SUPERVISOR_PID]
+    if not pid:
+        return bool(words[Header.CLOSING])
+    return holder_of(view.directory.lock_file, view.channel) in (str(pid), "?")  # "?": somebody removed the file
 
 
 def _stopped_properly(view: StoreView) -> bool:
@@ -233,6 +255,7 @@ def stage_statistics(control: ControlRegion, name: str, now_ns: int) -> StageSta
         silent_ms=max(now_ns - row[Stage.HEARTBEAT], 0) / 1e6,
         p50_us=durations.percentile(0.5),
         p99_us=durations.percentile(0.99),
+        started_ms=row[Stage.STARTED_MS],
     )
 
 

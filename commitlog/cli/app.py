@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "produce": "produce",
     "cat": "cat",
     "stat": "stat",
+    "health": "health",
     "topics": "topics",
     "readers": "readers",
     "trim": "trim",

@@ -35,7 +35,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -45,9 +45,11 @@ from commitlog.disk.locks import Lock, holder_of, poll, write_holder
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, ReaderError, ReaderInUse
 from commitlog.reading.lane_choice import ALL_LANES, LaneChoice
-from commitlog.reading.topic_index import TopicIndex
 from commitlog.record.properties import check_topic
 from commitlog.shm.layout import LANE_ROWS
+
+if TYPE_CHECKING:
+    from commitlog.reading.topic_index import TopicIndex  # what it needs takes long to import
 
 PATIENCE_SECONDS = 5.0
 """How long to wait for a name in use: a reader that was just stopped may still be ending."""

@@ -1,37 +1,88 @@
 """Whether a store does its work: `health(snapshot)`, one answer for every tool.
 
-It looks at nothing but the snapshot, so it gives the same answer for the same snapshot. Each reason
-has a code that stays the same in later versions. docs/operate.md lists all codes.
+It looks at nothing but the snapshot, so the same snapshot always gives the same answer. Each reason
+has a code that later versions keep. docs/operate.md lists all codes.
+
+A store is *down* if it takes no messages, or if nobody watches over its stages: to start it again
+is the way out. It is *degraded* if it works and something needs somebody's eyes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import errno
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
+from commitlog.errors import FAULT_BY_ERRNO, DiskError
+from commitlog.reading.named_readers import STANDS_STILL_MS
+from commitlog.shm.statistics import RetentionFlag
+from commitlog.statistics import RETENTION_WORDS, StoreStatistics
 from commitlog.watching.snapshot import StoreSnapshot
 
-Status = Literal["good", "degraded", "down"]
+Severity = Literal["degraded", "down"]
+
+CODES: dict[str, Severity] = {
+    "unreadable": "down",
+    "stopped": "down",
+    "killed": "down",
+    "closing": "down",
+    "starting": "down",
+    "supervisor-silent": "down",
+    "stage-gone": "degraded",
+    "stage-silent": "degraded",
+    "stage-restarts": "degraded",
+    "stage-fault": "degraded",
+    "producer-blocked": "degraded",
+    "unflushed": "degraded",
+    "undispatched": "degraded",
+    "reader-behind": "degraded",
+    "reader-still": "degraded",
+    "reader-unreadable": "degraded",
+    "clock-jumped": "degraded",
+    "disk-high": "degraded",
+    "disk-forces": "degraded",
+    "disk-refuses": "degraded",
+    "disk-nearly-full": "degraded",
+    "shared-memory-nearly-full": "degraded",
+    "damage-noted": "degraded",
+}
+"""Every code, and how bad it is; in the order in which reasons are told."""
+
+_RETENTION_CODES = {
+    RetentionFlag.CLOCK_JUMPED: ("clock-jumped", "set the clock right, or start the store again"),
+    RetentionFlag.DISK_HIGH: ("disk-high", "free space, or lower retention.reserved_hours or retention.max_bytes"),
+    RetentionFlag.DISK_FORCES: ("disk-forces", "free space: readers lose what they have not read"),
+    RetentionFlag.DISK_REFUSES: ("disk-refuses", "free space: producers wait, then raise DiskFull"),
+}
+_RESTARTS_MS = 600_000
+"""A restart longer ago than this is forgotten."""
+_ENOUGH_BYTES = 4 << 30
+"""Where this much is free, nothing is nearly full, whatever the percentage says."""
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a store is not good."""
+    """Why a store is not good. The code says which of the last three fields it has."""
 
     code: str
-    """Its name, in kebab-case: it does not change."""
-    severity: Literal["degraded", "down"]
+    """Its name, one of `CODES`."""
+    severity: Severity
     text: str
     """What is wrong: one sentence."""
     way_out: str
-    """What to do."""
+    """What to do; empty where the text says it."""
+    stage: str = ""
+    lanes: tuple[int, ...] = ()
+    reader: str = ""
 
 
 @dataclass(frozen=True)
 class Health:
     """What is to be said of a store. `reasons` has the worst ones first; a good store has none."""
 
-    status: Status
+    status: Literal["good", "degraded", "down"]
     reasons: tuple[Reason, ...] = ()
 
 
@@ -41,6 +92,22 @@ class HealthLimits:
 
     silent_ms: int = 5_000
     """A stage, or the supervisor, has given no heartbeat for this long."""
+    restarts: int = 3
+    """A stage has died this often, the last time within ten minutes."""
+    blocked_ms: int = 1_000
+    """A producer has been waiting this long for a write buffer."""
+    unflushed_ms: int = 30_000
+    """A message has been committed this long, and is not flushed."""
+    undispatched_ms: int = 60_000
+    """A message is this old and flushed, and not in the consume queues."""
+    reader_behind: int = 0
+    """A named reader has not read more messages than this; 0: no limit."""
+    reader_still_ms: int = STANDS_STILL_MS
+    """A named reader is behind and has not moved for this long."""
+    full_percent: int = 95
+    """The disk or the shared memory is fuller than this, and less than 4 GiB are free."""
+    ignored: frozenset[str] = field(default_factory=frozenset)
+    """Codes that are no reason."""
 
 
 DEFAULT_LIMITS = HealthLimits()
@@ -48,23 +115,164 @@ DEFAULT_LIMITS = HealthLimits()
 
 def health(snapshot: StoreSnapshot, limits: HealthLimits = DEFAULT_LIMITS) -> Health:
     """The health of the store at the moment of the snapshot."""
-    facts = snapshot.statistics
-    reasons = []
-    if facts.state == "stopped":
-        reasons.append(Reason("stopped", "down", "the store does not run", f"`commitlog run {facts.path}`"))
-    if facts.state == "killed":
-        text = "the store was killed, and does not run"
-        reasons.append(Reason("killed", "down", text, f"`commitlog run {facts.path}` goes on where it was"))
-    if facts.state == "closing":
-        reasons.append(Reason("closing", "down", "the store drains and stops", f"`commitlog run {facts.path}`"))
-    for stage in facts.stages if facts.running else ():
-        if stage.silent_ms > limits.silent_ms:
-            text = f"the {stage.stage} has given no heartbeat for {stage.silent_ms / 1000:,.0f} s"
-            reasons.append(Reason("stage-silent", "degraded", text, f"see {facts.path}/logs/{stage.stage}.log"))
-    return in_order(reasons)
+    found = [*_store(snapshot.statistics, limits)]
+    if not found or found[0].code == "supervisor-silent":
+        found += _stages(snapshot.statistics, snapshot.time_ms, limits)
+        found += _lanes(snapshot, limits)
+        found += _readers(snapshot, limits)
+        found += _retention(snapshot.statistics)
+    found += _room(snapshot, limits, {reason.code for reason in found})
+    found += _damage(snapshot)
+    return in_order(reason for reason in found if reason.code not in limits.ignored)
 
 
-def in_order(reasons: list[Reason]) -> Health:
-    """The health that follows from reasons."""
-    ordered = tuple(sorted(reasons, key=lambda reason: reason.severity != "down"))
+def unreadable(error: Exception) -> Health:
+    """The health of a store whose snapshot can't be taken, for this error."""
+    text, way_out = str(error), ""
+    if isinstance(error, PermissionError):
+        text, way_out = f"{error.filename}: {error.strerror}", "run as its owner"
+    return in_order([_reason("unreadable", f"{' '.join(text.split())} [{type(error).__name__}]", way_out)])
+
+
+def in_order(reasons: Iterable[Reason]) -> Health:
+    """The health that has these reasons, in the order of `CODES`."""
+    order = list(CODES)
+    ordered = tuple(sorted(reasons, key=lambda reason: order.index(reason.code)))
     return Health(ordered[0].severity if ordered else "good", ordered)
+
+
+def _reason(
+    code: str, text: str, way_out: str, *, stage: str = "", lanes: tuple[int, ...] = (), reader: str = ""
+) -> Reason:
+    return Reason(code, CODES[code], text, way_out, stage, lanes, reader)
+
+
+def _store(facts: StoreStatistics, limits: HealthLimits) -> Iterator[Reason]:
+    run = f"`commitlog run {facts.path}`"
+    silent_ms = facts.supervisor_silent_ms or 0.0
+    if facts.killed:
+        yield _reason("killed", "the store was killed, or its machine went down", f"{run} continues it")
+    elif not facts.running:
+        yield _reason("stopped", "the store does not run", f"{run} starts it")
+    elif facts.starting:
+        log = f"{facts.path}/logs/supervisor.log"
+        yield _reason("starting", "the store is being opened, and no stage runs yet", f"wait; see {log}")
+    elif facts.closing:
+        yield _reason("closing", "the store drains and stops", f"{run} starts it again")
+    elif silent_ms > limits.silent_ms:
+        text = f"the supervisor has given no heartbeat for {_time(silent_ms)}, and starts no stage again that dies"
+        yield _reason("supervisor-silent", text, f"stop it, by kill -9 if need be; then {run}")
+
+
+def _stages(facts: StoreStatistics, now_ms: int, limits: HealthLimits) -> Iterator[Reason]:
+    for stage in facts.stages:
+        name, log = stage.stage, f"{facts.path}/logs/{stage.stage}.log"
+        if not stage.pid:
+            text = f"the {name} does not run"
+            yield _reason("stage-gone", text, f"the supervisor starts it again; if it stays so, see {log}", stage=name)
+        elif stage.silent_ms > limits.silent_ms:
+            text = f"the {name} has given no heartbeat for {_time(stage.silent_ms)}"
+            yield _reason("stage-silent", text, "the supervisor kills it after supervisor.hung_after_ms", stage=name)
+        ago_ms = now_ms - stage.started_ms
+        if stage.restarts >= limits.restarts and ago_ms < _RESTARTS_MS:
+            text = f"the {name} was restarted {stage.restarts:,} times, the last time {_time(ago_ms)} ago"
+            yield _reason("stage-restarts", text, f"see {log}", stage=name)
+
+
+def _lanes(snapshot: StoreSnapshot, limits: HealthLimits) -> Iterator[Reason]:
+    yield from _faults(snapshot.statistics)
+    for code, waits, limit_ms, what, way_out in (
+        (
+            "producer-blocked",
+            snapshot.blocked_ms,
+            limits.blocked_ms,
+            "producers wait for a write buffer",
+            "the disk does not keep up: a quicker disk, or store.buffers_per_lane",
+        ),
+        (
+            "unflushed",
+            snapshot.unflushed_ms,
+            limits.unflushed_ms,
+            "messages are committed and not flushed",
+            f"see {snapshot.statistics.path}/logs/flusher.log",
+        ),
+        (
+            "undispatched",
+            snapshot.undispatched_ms,
+            limits.undispatched_ms,
+            "messages are flushed and not in the consume queues, which makes readers slow",
+            f"see {snapshot.statistics.path}/logs/dispatcher.log",
+        ),
+    ):
+        late = tuple(lane for lane, wait_ms in waits.items() if wait_ms > limit_ms)
+        if late:
+            text = f"{_name(late)}: {what}, for {_time(max(waits[lane] for lane in late))} at most"
+            yield _reason(code, text, way_out, lanes=late)
+
+
+def _faults(facts: StoreStatistics) -> Iterator[Reason]:
+    """One reason for each stage and errno: a full disk stops many lanes."""
+    met: dict[tuple[str, int], tuple[int, ...]] = {}
+    for lane in facts.lanes:
+        for stage, code in (lane.faults or {}).items():
+            met[stage, code] = (*met.get((stage, code), ()), lane.lane)
+    for (stage, code), lanes in met.items():
+        name = errno.errorcode.get(code, str(code))
+        text = f"{_name(lanes)}: the {stage} can't go on: {name}, {os.strerror(code)}"
+        yield _reason("stage-fault", text, FAULT_BY_ERRNO.get(code, DiskError).hint, stage=stage, lanes=lanes)
+
+
+def _readers(snapshot: StoreSnapshot, limits: HealthLimits) -> Iterator[Reason]:
+    path = snapshot.statistics.path
+    for reader in snapshot.readers:
+        name, behind = reader.name, f"{reader.behind:,} messages behind"
+        if reader.lag is None:
+            yield _reason("reader-unreadable", reader.warning, "", reader=name)
+        if limits.reader_behind and reader.behind > limits.reader_behind:
+            yield _reason("reader-behind", f"reader {name} is {behind}", "more readers, or quicker ones", reader=name)
+        if reader.behind and reader.still_ms >= limits.reader_still_ms:
+            text = f"reader {name} has not moved for {_time(reader.still_ms)}, and is {behind}"
+            way_out = f"start it again, or `commitlog readers {path} --remove {name}`"
+            yield _reason("reader-still", text, way_out, reader=name)
+
+
+def _retention(facts: StoreStatistics) -> Iterator[Reason]:
+    warnings = facts.retention.warnings if facts.retention else ()
+    for flag, (code, way_out) in _RETENTION_CODES.items():
+        if RETENTION_WORDS[flag] in warnings:
+            yield _reason(code, RETENTION_WORDS[flag], way_out)
+
+
+def _room(snapshot: StoreSnapshot, limits: HealthLimits, told: set[str]) -> Iterator[Reason]:
+    space = snapshot.space
+    used = _percent(space.disk_used, space.disk_free)
+    if used > limits.full_percent and not told & {"disk-forces", "disk-refuses"}:
+        text = f"the disk is {used:.1f} % full: {space.disk_free:,} bytes are free"
+        yield _reason("disk-nearly-full", text, "free space")
+    if space.shared_memory_used is not None and space.shared_memory_free is not None:
+        used = _percent(space.shared_memory_used, space.shared_memory_free)
+        if used > limits.full_percent:
+            text = f"the shared memory is {used:.1f} % full: {space.shared_memory_free:,} bytes are free"
+            way_out = "a larger one (--shm-size in Docker), or fewer producers: a new one may get no lane"
+            yield _reason("shared-memory-nearly-full", text, way_out)
+
+
+def _percent(used: int, free: int) -> float:
+    """How full it is; 0 where enough is free."""
+    return 0.0 if free >= _ENOUGH_BYTES else used * 100 / max(used + free, 1)
+
+
+def _damage(snapshot: StoreSnapshot) -> Iterator[Reason]:
+    damaged: Mapping[int, int] = snapshot.damaged_ranges
+    if damaged:
+        path, lanes = snapshot.statistics.path, tuple(damaged)
+        text = f"{_name(lanes)}: {sum(damaged.values()):,} ranges of the log are damaged, as a start has found"
+        yield _reason("damage-noted", text, f"`commitlog verify {path}` says more; it ends with retention", lanes=lanes)
+
+
+def _name(lanes: tuple[int, ...]) -> str:
+    return f"lane{'s' * (len(lanes) > 1)} {', '.join(map(str, lanes))}"
+
+
+def _time(ms: float) -> str:
+    return f"{ms / 1000:,.0f} s" if ms < 7_200_000 else f"{ms / 3_600_000:,.0f} hours"

@@ -12,15 +12,33 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.reading.named_readers import ReaderState, reader_states
-from commitlog.reading.topic_index import TopicIndex
+from commitlog.disk.quarantine import corruption_notes
+from commitlog.reading.named_readers import NamedReaders, ReaderState, reader_states
 from commitlog.reading.view import StoreView
-from commitlog.shm.layout import STAGES, Lane, Stage
+from commitlog.record.layout import (
+    HOST_V6_MORE,
+    I32,
+    I64,
+    MAGIC_V1,
+    MAGIC_V2,
+    PHYSICAL_OFFSET_AT,
+    STORE_TIMESTAMP_AT,
+    SYS_FLAG_AT,
+    SysFlag,
+    size_and_magic,
+)
+from commitlog.shm.layout import STAGES, Lane, Stage, segment_start
 from commitlog.shm.statistics import Histogram
 from commitlog.statistics import LaneStatistics, StoreStatistics, store_statistics
+
+if TYPE_CHECKING:
+    from commitlog.reading.topic_index import TopicIndex
+
+_HEAD_BYTES = STORE_TIMESTAMP_AT + HOST_V6_MORE + I64.size
+"""The bytes of a record up to and with its store timestamp."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +94,12 @@ class StoreSnapshot:
     """Stage → how long its actions have taken; empty for a store without a pool."""
     blocked_ms: Mapping[int, float]
     """Lane → for how long its producer has been waiting for a buffer. Only lanes that wait."""
+    unflushed_ms: Mapping[int, float]
+    """Lane → for how long its oldest committed message has been waiting to be flushed."""
+    undispatched_ms: Mapping[int, float]
+    """Lane → for how long its oldest flushed message has been waiting to be dispatched."""
+    damaged_ranges: Mapping[int, int]
+    """Lane → how many damaged ranges of its log its quarantine has noted. Only lanes with any."""
     usage: Mapping[str, ProcessUsage]
     """Stage → its process. Only those that run, and only where psutil is installed."""
 
@@ -91,39 +115,46 @@ class StoreSnapshot:
 class StoreWatch:
     """Takes snapshots of a store, and follows it through stops and starts.
 
-    Use it as a context manager, or call `close`. Raises StoreNotFound, StoreDamaged, StoreTooNew,
-    StoreRefused.
+    With `only_health` a snapshot has no topics and no usage, and costs half. Use it as a context
+    manager, or call `close`. Raises StoreNotFound, StoreDamaged, StoreTooNew, StoreRefused.
     """
 
-    def __init__(self, path: str | os.PathLike[str], clock: Clock = SYSTEM_CLOCK) -> None:
-        self.view, self.clock = StoreView(path), clock
-        self._index = TopicIndex(self.view)
+    def __init__(self, path: str | os.PathLike[str], clock: Clock = SYSTEM_CLOCK, *, only_health: bool = False) -> None:
+        self.view, self.clock, self._only_health = StoreView(path), clock, only_health
+        self._index: TopicIndex | None = None
 
     def snapshot(self) -> StoreSnapshot:
         """The store now. Raises the errors of the constructor, DamagedFile."""
-        self._index.refresh()  # looks at the store first
+        self.view.refresh()
+        index = self._refreshed_index()
         control, now = self.view.control, self.clock.monotonic_ns()
         statistics = store_statistics(self.view, self.clock)
         return StoreSnapshot(
             taken_ns=now,
             time_ms=self.clock.wall_ms(),
             statistics=statistics,
-            topics=self._topics(),
-            readers=tuple(reader_states(self._index, self.clock)),
+            topics=_topics(index) if index else (),
+            readers=tuple(reader_states(index, self.clock)) if index else (),
             space=self._space(),
             durations={name: Histogram.load(control.stage_row(name), Stage.HISTOGRAM) for name in STAGES}
             if control
             else {},
             blocked_ms=self._blocked(statistics, now),
-            usage=_usage({stage.stage: stage.pid for stage in statistics.stages if stage.pid}),
+            unflushed_ms=self._unflushed(statistics),
+            undispatched_ms=self._undispatched(statistics),
+            damaged_ranges=self._damaged(statistics),
+            usage={} if self._only_health else _usage({one.stage: one.pid for one in statistics.stages if one.pid}),
         )
 
-    def _topics(self) -> tuple[TopicCount, ...]:
-        return tuple(
-            TopicCount(topic, lane, known.first, known.end)
-            for topic in self._index.topics()
-            for lane, known in sorted(self._index.ranges(topic).items())
-        )
+    def _refreshed_index(self) -> TopicIndex | None:
+        """What may be read; None where nobody asks, because it takes long to import and to make."""
+        if self._only_health and not NamedReaders(self.view.directory).names():
+            return None
+        from commitlog.reading.topic_index import TopicIndex
+
+        self._index = self._index or TopicIndex(self.view)
+        self._index.refresh()
+        return self._index
 
     def _space(self) -> Space:
         channel = self.view.channel
@@ -140,6 +171,37 @@ class StoreWatch:
         since = {lane.lane: control.row(lane.lane)[Lane.BLOCKED] for lane in statistics.lanes if lane.producer}
         return {lane: max(now - at, 0) / 1e6 for lane, at in since.items() if at}
 
+    def _unflushed(self, statistics: StoreStatistics) -> dict[int, float]:
+        """The time since the last flush is a limit.
+
+        It is the answer where a commit has ended inside a record: the rest of that is on its way.
+        """
+        waits = {}
+        for lane in statistics.lanes:
+            if lane.committed > lane.flushed:
+                limits = self._age_ms(lane.lane, lane.flushed), lane.flushed_ms_ago
+                waits[lane.lane] = min((limit for limit in limits if limit is not None), default=0.0)
+        return waits
+
+    def _undispatched(self, statistics: StoreStatistics) -> dict[int, float]:
+        behind = [lane for lane in statistics.lanes if lane.flushed > lane.dispatched]
+        ages = {lane.lane: self._age_ms(lane.lane, lane.dispatched) for lane in behind}
+        return {lane: age for lane, age in ages.items() if age is not None}
+
+    def _age_ms(self, lane: int, where: int) -> float | None:
+        """The age of the message at a log offset; None where no record begins there."""
+        stored_ms = store_timestamp_at(self.view, lane, where)
+        return None if stored_ms is None else float(max(self.clock.wall_ms() - stored_ms, 0))
+
+    def _damaged(self, statistics: StoreStatistics) -> dict[int, int]:
+        """Damage in what was deleted since does not count."""
+        view = self.view
+        found = {
+            lane.lane: sum(at >= lane.first for at, _ in corruption_notes(view.lane_directory(lane.lane), view.channel))
+            for lane in statistics.lanes
+        }
+        return {lane: count for lane, count in found.items() if count}
+
     def close(self) -> None:
         """Closes what the watch has open."""
         self.view.close()
@@ -151,6 +213,30 @@ class StoreWatch:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def store_timestamp_at(view: StoreView, lane: int, where: int) -> int | None:
+    """When the record at a log offset was stored (ms); None where the file has no record there."""
+    start = segment_start(where, view.segment_bytes)
+    try:
+        with view.channel.opened(view.lane_directory(lane).segment_path(start)) as fd:
+            head = view.channel.pread(fd, _HEAD_BYTES, where - start)
+    except OSError:  # deleted meanwhile
+        return None
+    if len(head) < _HEAD_BYTES or I64.unpack_from(head, PHYSICAL_OFFSET_AT)[0] != where:
+        return None
+    if size_and_magic(head)[1] not in (MAGIC_V1, MAGIC_V2):
+        return None
+    is_v6 = I32.unpack_from(head, SYS_FLAG_AT)[0] & SysFlag.BORN_HOST_V6
+    return int(I64.unpack_from(head, STORE_TIMESTAMP_AT + (HOST_V6_MORE if is_v6 else 0))[0])
+
+
+def _topics(index: TopicIndex) -> tuple[TopicCount, ...]:
+    return tuple(
+        TopicCount(topic, lane, known.first, known.end)
+        for topic in index.topics()
+        for lane, known in sorted(index.ranges(topic).items())
+    )
 
 
 def bytes_in(pool: os.PathLike[str]) -> int:

@@ -1,0 +1,103 @@
+"""`commitlog health STORE`: whether a store does its work, for probes and for people."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from commitlog.cli.arguments import JsonOption, StoreArgument, print_json
+from commitlog.errors import CommitLogError, IllegalArgument
+
+if TYPE_CHECKING:
+    from commitlog.watching.health import Health, HealthLimits
+
+EXIT_CODES = {"good": 0, "degraded": 1, "down": 2}
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads are never used, and take long to start
+
+
+def health(
+    store: StoreArgument,
+    json: JsonOption = False,
+    silent_ms: Annotated[
+        int, typer.Option(min=1, help="Longest time without a heartbeat of a stage or the supervisor.")
+    ] = 5_000,
+    blocked_ms: Annotated[int, typer.Option(min=1, help="Longest wait of a producer for a write buffer.")] = 1_000,
+    unflushed_ms: Annotated[
+        int,
+        typer.Option(min=1, help="Longest time from committed to flushed; larger than flusher.thorough_interval_ms."),
+    ] = 30_000,
+    undispatched_ms: Annotated[
+        int, typer.Option(min=1, help="Greatest age of a message that is not in the consume queues.")
+    ] = 60_000,
+    reader_behind: Annotated[
+        int, typer.Option(min=0, help="Most messages that a named reader has not read; 0: no limit.")
+    ] = 0,
+    reader_still_hours: Annotated[
+        float, typer.Option(min=0, help="Longest time that a named reader which is behind does not move.")
+    ] = 24,
+    full_percent: Annotated[
+        int, typer.Option(min=1, max=100, help="Fullest disk or shared memory, where less than 4 GiB are free.")
+    ] = 95,
+    ignore: Annotated[
+        list[str] | None, typer.Option(metavar="CODE", help="A reason that does not count; may be given again.")
+    ] = None,
+) -> None:
+    """Say whether STORE does its work, and if not, why and what to do.
+
+    Exit code 0: good. 1: degraded, it works and something needs your eyes. 2: down, or no store.
+    """
+    from commitlog.watching.health import HealthLimits
+
+    limits = HealthLimits(
+        silent_ms=silent_ms,
+        blocked_ms=blocked_ms,
+        unflushed_ms=unflushed_ms,
+        undispatched_ms=undispatched_ms,
+        reader_behind=reader_behind,
+        reader_still_ms=int(reader_still_hours * 3_600_000),
+        full_percent=full_percent,
+        ignored=_codes(ignore or []),
+    )
+    found = _look(store, limits)
+    if json:
+        print_json(as_json(store, found))
+    else:
+        if found.status == "good":
+            typer.echo(f"good: {store}")
+        for reason in found.reasons:
+            typer.echo(f"{reason.severity} {reason.code}: {'; '.join(filter(None, (reason.text, reason.way_out)))}")
+    raise typer.Exit(EXIT_CODES[found.status])
+
+
+def _codes(names: list[str]) -> frozenset[str]:
+    from commitlog.watching.health import CODES
+
+    for name in names:
+        if name not in CODES:
+            raise typer.BadParameter(f"{name!r} is no reason; there are {', '.join(CODES)}", param_hint="--ignore")
+    return frozenset(names)
+
+
+def _look(store: Path, limits: HealthLimits) -> Health:
+    from commitlog.watching.health import health, unreadable
+    from commitlog.watching.snapshot import StoreWatch
+
+    try:
+        with StoreWatch(store, only_health=True) as watch:
+            watch.view.directory.check_owner()  # another user, root too, sees no pool: the store would seem to start
+            return health(watch.snapshot(), limits)
+    except IllegalArgument:
+        raise
+    except (CommitLogError, OSError) as error:
+        return unreadable(error)
+
+
+def as_json(store: Path, found: Health) -> dict[str, Any]:
+    """What `--json` prints. docs/operate.md has the fields."""
+    from dataclasses import asdict
+
+    return {"path": str(store.absolute()), **asdict(found)}

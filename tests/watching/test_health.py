@@ -1,0 +1,359 @@
+"""What is said of a store's health, in every state and trouble that has a code."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import commitlog
+from commitlog.disk.file_channel import DISK
+from commitlog.disk.locks import try_file
+from commitlog.disk.quarantine import Quarantine
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import StoreNotFound
+from commitlog.shm.layout import STAGES
+from commitlog.shm.statistics import RetentionFlag
+from commitlog.statistics import RETENTION_WORDS, RetentionStatistics
+from commitlog.watching.health import CODES, Health, HealthLimits, Reason, health, unreadable
+from commitlog.watching.snapshot import Space, StoreSnapshot, StoreWatch
+from tests.builders.killed import kill_store
+from tests.crash.scene import kill, pid_of
+from tests.fake_clock import SetClock
+from tests.faults.channel import FaultsDirectory, Rule
+from tests.faults.supervisor import patched_stages
+from tests.waiting import wait_until
+
+QUICK: dict[str, dict[str, Any]] = {
+    "store": {"segment_bytes": 1 << 16},
+    "committer": {"interval_ms": 20},
+    "flusher": {"interval_ms": 20},
+    "allocator": {"interval_ms": 20},
+    "dispatcher": {"interval_ms": 20, "linger_ms": 0},
+    "retention": {"interval_ms": 20},
+}
+LIMITS = HealthLimits(silent_ms=500, full_percent=100)
+"""Stages that beat every 20 ms are silent after half a second. The disk here may be full."""
+ROOM = Space(disk_used=1 << 30, disk_free=1 << 40, shared_memory_used=1 << 20, shared_memory_free=1 << 40, pool=1 << 20)
+
+
+def look(path: Path, limits: HealthLimits = LIMITS) -> Health:
+    with StoreWatch(path, only_health=True) as watch:
+        return health(watch.snapshot(), limits)
+
+
+def codes(path: Path, limits: HealthLimits = LIMITS) -> set[str]:
+    return {reason.code for reason in look(path, limits).reasons}
+
+
+def expect(path: Path, code: str, limits: HealthLimits = LIMITS, **fields: object) -> Reason:
+    """Waits until a reason of this code and with these fields is given, and returns it."""
+
+    def found() -> Reason | None:
+        reasons = look(path, limits).reasons
+        return next((one for one in reasons if one.code == code and fields.items() <= vars(one).items()), None)
+
+    reason = wait_until(found, f"{code} {fields}")
+    assert reason is not None
+    assert reason.severity == CODES[code]
+    return reason
+
+
+def expect_good(path: Path) -> None:
+    wait_until(lambda: look(path) == Health("good"), "a good store")
+
+
+@contextlib.contextmanager
+def halted(pid: int) -> Iterator[None]:
+    """SIGSTOP for a process, and SIGCONT at the end."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[commitlog.Store]:
+    """A store that is good, with a message of the topic `t` in lane 0."""
+    with commitlog.Store.open(tmp_path / "store", QUICK) as opened:
+        with opened.producer() as producer:
+            producer.send("t", b"x").wait("flushed", 60)
+        expect_good(opened.path)
+        yield opened
+
+
+def made_snapshot(store: commitlog.Store, **fields: Any) -> StoreSnapshot:
+    """A snapshot of a good store in which these fields are others."""
+    with StoreWatch(store.path, only_health=True) as watch:
+        return replace(watch.snapshot(), **{"space": ROOM, **fields})
+
+
+# ---- the store and its processes ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_that_stands_still(store: commitlog.Store, stage: str) -> None:
+    with halted(pid_of(store.path, stage)):
+        reason = expect(store.path, "stage-silent", stage=stage)
+        assert reason.text.startswith(f"the {stage} has given no heartbeat for ")
+    expect_good(store.path)
+
+
+def test_a_supervisor_that_stands_still(store: commitlog.Store) -> None:
+    """The store is down, because nobody would start a dead stage again."""
+    with halted(pid_of(store.path, "")):
+        expect(store.path, "supervisor-silent")
+        assert look(store.path).status == "down"
+    expect_good(store.path)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_that_is_killed(store: commitlog.Store, stage: str) -> None:
+    """It is gone while the supervisor stands still, and back when that goes on."""
+    with halted(pid_of(store.path, "")):
+        kill(pid_of(store.path, stage))
+        expect(store.path, "stage-gone", stage=stage)
+    expect_good(store.path)
+
+
+def test_restarts_that_pile_up(store: commitlog.Store) -> None:
+    """A few restarts are a reason for ten minutes."""
+    for _ in range(3):
+        pid = pid_of(store.path, "committer")
+        kill(pid)
+        wait_until(lambda pid=pid: pid_of(store.path, "committer") not in (0, pid), "the next committer")  # type: ignore[misc]
+    reason = expect(store.path, "stage-restarts", stage="committer")
+    assert "was restarted 3 times, the last time " in reason.text
+    found = made_snapshot(store)
+    assert "stage-restarts" in [one.code for one in health(found).reasons]
+    assert health(replace(found, time_ms=found.time_ms + 601_000)) == Health("good")
+    assert health(found, HealthLimits(restarts=4)) == Health("good")
+
+
+def test_a_killed_store(tmp_path: Path) -> None:
+    store = commitlog.Store.open(tmp_path / "store", QUICK)
+    kill_store(store)
+    found = look(store.path)
+    assert (found.status, [reason.code for reason in found.reasons]) == ("down", ["killed"])
+    assert found.reasons[0].way_out == f"`commitlog run {store.path}` continues it"
+    commitlog.Store.open(store.path).close()
+    assert codes(store.path) == {"stopped"}
+    assert look(store.path).status == "down"
+
+
+def test_a_store_that_stops(store: commitlog.Store) -> None:
+    """It is down while it drains: nothing can be sent."""
+    with halted(pid_of(store.path, "flusher")):
+        closing = threading.Thread(target=store.close)
+        closing.start()
+        expect(store.path, "closing")
+    closing.join()
+    assert codes(store.path) == {"stopped"}
+
+
+def test_a_store_that_is_opened(tmp_path: Path) -> None:
+    """A start waits for a stage of an earlier run: nothing can be sent yet."""
+    path = tmp_path / "store"
+    commitlog.Store.open(path, QUICK).close()
+    orphan = try_file(StoreDirectory(path).stage_lock_file("flusher"), DISK)
+    assert orphan is not None
+    opened: list[commitlog.Store] = []
+    settings = {**QUICK, "supervisor": {"start_wait_ms": 100_000}}
+    opening = threading.Thread(target=lambda: opened.append(commitlog.Store.open(path, settings)))
+    opening.start()
+    try:
+        expect(path, "starting")
+    finally:
+        DISK.close(orphan)
+        opening.join()
+    expect_good(path)
+    opened[0].close()
+
+
+def test_no_store(tmp_path: Path) -> None:
+    """The error's text is the reason."""
+    with pytest.raises(StoreNotFound) as caught:
+        StoreWatch(tmp_path / "none")
+    found = unreadable(caught.value)
+    assert (found.status, found.reasons[0].code) == ("down", "unreadable")
+    assert found.reasons[0].text == f"{caught.value} [StoreNotFound]"
+
+
+# ---- lanes -------------------------------------------------------------------------------------
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    """The stage that the disk refuses, its lane and the errno."""
+    path = tmp_path / "store"
+    with patched_stages(), commitlog.Store.open(path, QUICK) as store, store.producer() as producer:
+        producer.send("t", b"x").wait("flushed", 60)
+        faults = FaultsDirectory(path)
+        faults.set(Rule("pwrite", error=errno.ENOSPC, stage="committer"))
+        producer.send("t", b"y")
+        reason = expect(path, "stage-fault", stage="committer", lanes=(0,))
+        assert reason.text == "lane 0: the committer can't go on: ENOSPC, No space left on device"
+        assert "as soon as there is space" in reason.way_out
+        faults.clear()
+        expect_good(path)
+
+
+def test_the_same_fault_in_many_lanes_is_one_reason(store: commitlog.Store) -> None:
+    found = made_snapshot(store)
+    (lane,) = found.statistics.lanes
+    lanes = tuple(replace(lane, lane=number, faults={"flusher": errno.EIO}) for number in (0, 3))
+    (reason,) = health(replace(found, statistics=replace(found.statistics, lanes=lanes))).reasons
+    assert reason.text == "lanes 0, 3: the flusher can't go on: EIO, Input/output error"
+
+
+def test_a_blocked_producer(store: commitlog.Store) -> None:
+    """All write buffers of a lane are full, because the committer stands still."""
+    with store.producer() as producer:
+        filling = threading.Thread(target=lambda: [producer.send("t", bytes(30_000)) for _ in range(10)])
+        with halted(pid_of(store.path, "committer")):
+            filling.start()
+            reason = expect(store.path, "producer-blocked", HealthLimits(blocked_ms=50), lanes=(0,))
+            assert reason.text.startswith("lane 0: producers wait for a write buffer, for ")
+        filling.join()
+
+
+def test_messages_that_are_not_flushed(store: commitlog.Store) -> None:
+    with store.producer() as producer:
+        with halted(pid_of(store.path, "flusher")):
+            producer.send("t", b"late")
+            expect(store.path, "unflushed", HealthLimits(unflushed_ms=300), lanes=(0,))
+        producer.flush(60)
+    assert "unflushed" not in codes(store.path, HealthLimits(unflushed_ms=1))
+
+
+def test_an_idle_lane_is_not_late_when_a_message_comes(store: commitlog.Store) -> None:
+    """Its last flush was long ago, and the message has waited for a moment only."""
+    clock = SetClock()
+    with store.producer() as producer, halted(pid_of(store.path, "flusher")):
+        clock.pass_seconds(0)
+        producer.send("t", b"new")
+        with StoreWatch(store.path, clock) as watch:
+            wait_until(lambda: store.statistics().lanes[0].committed > store.statistics().lanes[0].flushed)
+            before = watch.snapshot().unflushed_ms[0]
+            clock.boot += 3_600_000_000_000  # the monotonic clock alone: the lane was flushed an hour ago
+            after = watch.snapshot()
+    assert (after.statistics.lanes[0].flushed_ms_ago or 0) > 3_600_000
+    assert after.unflushed_ms[0] < 3_600_000
+    assert before <= 3_600_000
+
+
+def test_messages_that_are_not_dispatched(store: commitlog.Store) -> None:
+    with store.producer() as producer:
+        with halted(pid_of(store.path, "dispatcher")):
+            producer.send("t", b"late").wait("flushed", 60)
+            expect(store.path, "undispatched", HealthLimits(undispatched_ms=300), lanes=(0,))
+        expect_good(store.path)
+
+
+def test_noted_damage(store: commitlog.Store) -> None:
+    """It counts as long as the log has it."""
+    quarantine = Quarantine(StoreDirectory(store.path).lane_directory(0), store.segment_bytes, DISK)
+    quarantine.note_corruption("a segment", 100, 200, "a test")
+    reason = expect(store.path, "damage-noted", lanes=(0,))
+    assert reason.way_out.startswith(f"`commitlog verify {store.path}` ")
+    assert look(store.path, replace(LIMITS, ignored=frozenset({"damage-noted"}))) == Health("good")
+    found = made_snapshot(store)
+    assert found.damaged_ranges == {0: 1}
+
+
+# ---- readers -----------------------------------------------------------------------------------
+
+
+def test_a_slow_reader(store: commitlog.Store) -> None:
+    """One that has more to read than it may, and one that does not move."""
+    with commitlog.Reader(store.path, topic="t", start="earliest", name="billing") as reader:
+        reader.commit(next(iter(reader)))
+        with store.producer() as producer:
+            producer.send_batch("t", [b"x"] * 10)
+            producer.flush(60)
+        reason = expect(store.path, "reader-behind", replace(LIMITS, reader_behind=9), reader="billing")
+        assert reason.text == "reader billing is 10 messages behind"
+        assert look(store.path, replace(LIMITS, reader_behind=10)) == Health("good")
+        found = made_snapshot(store)
+        (state,) = found.readers
+        (still,) = health(replace(found, readers=(replace(state, still_ms=86_400_000),))).reasons
+        assert (still.code, still.reader) == ("reader-still", "billing")
+        assert still.text == "reader billing has not moved for 24 hours, and is 10 messages behind"
+        assert health(replace(found, readers=(replace(state, still_ms=86_399_999),))) == Health("good")
+
+
+def test_a_reader_whose_position_is_nonsense(store: commitlog.Store) -> None:
+    readers = StoreDirectory(store.path).readers_directory
+    readers.mkdir()
+    (readers / "billing.json").write_text("{}")
+    reason = expect(store.path, "reader-unreadable", reader="billing")
+    assert "until then everything is kept for it" in reason.text
+
+
+# ---- room --------------------------------------------------------------------------------------
+
+
+def test_a_disk_that_is_too_full_for_retention(tmp_path: Path) -> None:
+    """The allocator says so, and health passes it on."""
+    with (
+        patched_stages("tests.faults.stage:on_a_full_disk"),
+        commitlog.Store.open(tmp_path / "store", {**QUICK, "retention": {"disk_enough_bytes": 0}}) as store,
+    ):
+        for code in ("disk-high", "disk-forces"):
+            expect(store.path, code)
+
+
+@pytest.mark.parametrize(
+    ("flag", "code"),
+    [
+        (RetentionFlag.CLOCK_JUMPED, "clock-jumped"),
+        (RetentionFlag.DISK_HIGH, "disk-high"),
+        (RetentionFlag.DISK_FORCES, "disk-forces"),
+        (RetentionFlag.DISK_REFUSES, "disk-refuses"),
+        (RetentionFlag.HELD_BY_READER, None),
+    ],
+)
+def test_each_warning_of_retention(store: commitlog.Store, flag: RetentionFlag, code: str | None) -> None:
+    """That a reader keeps segments is what readers are for."""
+    found = made_snapshot(store)
+    warned = RetentionStatistics(0, 0, 0, 50.0, (RETENTION_WORDS[flag],))
+    reasons = health(replace(found, statistics=replace(found.statistics, retention=warned))).reasons
+    assert [reason.code for reason in reasons] == ([code] if code else [])
+
+
+def test_a_disk_and_a_shared_memory_that_are_nearly_full(store: commitlog.Store) -> None:
+    """Where 4 GiB are free, nothing is."""
+    gib = 1 << 30
+    for room, found in (
+        (replace(ROOM, disk_used=96 * gib, disk_free=4 * gib - 1), ["disk-nearly-full"]),
+        (replace(ROOM, disk_used=95 * gib, disk_free=5 * gib), []),
+        (replace(ROOM, disk_used=990 * gib, disk_free=4 * gib), []),
+        (replace(ROOM, shared_memory_used=97, shared_memory_free=3), ["shared-memory-nearly-full"]),
+        (replace(ROOM, shared_memory_used=95, shared_memory_free=5), []),
+    ):
+        assert [reason.code for reason in health(made_snapshot(store, space=room)).reasons] == found
+
+
+# ---- the whole ---------------------------------------------------------------------------------
+
+
+def test_the_worst_reason_comes_first(store: commitlog.Store) -> None:
+    space = replace(ROOM, disk_used=99, disk_free=1)
+    found = made_snapshot(store, space=space)
+    killed = replace(found, statistics=replace(found.statistics, running=False, killed=True))
+    assert [reason.code for reason in health(killed).reasons] == ["killed", "disk-nearly-full"]
+    assert health(killed).status == "down"
+
+
+def test_every_code_has_its_test() -> None:
+    text = Path(__file__).read_text()
+    assert [code for code in CODES if f'"{code}"' not in text] == []
