@@ -39,6 +39,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "allocator": {"interval_ms": 20},
     "dispatcher": {"interval_ms": 20, "linger_ms": 0},
     "retention": {"interval_ms": 20},
+    "producer": {"buffer_wait_ms": 100_000},
 }
 LIMITS = HealthLimits(silent_ms=500, full_percent=100)
 """Stages that beat every 20 ms are silent after half a second. The disk here may be full."""
@@ -92,21 +93,31 @@ def store(tmp_path: Path) -> Iterator[commitlog.Store]:
         yield opened
 
 
-def made_snapshot(store: commitlog.Store, **fields: Any) -> StoreSnapshot:
-    """A snapshot of a good store in which these fields are others."""
+def snapshot_of(store: commitlog.Store) -> StoreSnapshot:
+    """A snapshot with room enough."""
     with StoreWatch(store.path, only_health=True) as watch:
-        return replace(watch.snapshot(), **{"space": ROOM, **fields})
+        return replace(watch.snapshot(), space=ROOM)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> StoreSnapshot:
+    """The snapshot of a good store, for tests that put other values into it."""
+    with commitlog.Store.open(tmp_path_factory.mktemp("good") / "store", QUICK) as store:
+        with store.producer() as producer:
+            producer.send("t", b"x").wait("flushed", 60)
+        expect_good(store.path)
+        return snapshot_of(store)
 
 
 # ---- the store and its processes ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_stage_that_stands_still(store: commitlog.Store, stage: str) -> None:
-    with halted(pid_of(store.path, stage)):
-        reason = expect(store.path, "stage-silent", stage=stage)
-        assert reason.text.startswith(f"the {stage} has given no heartbeat for ")
-    expect_good(store.path)
+def test_a_stage_that_stands_still(store: commitlog.Store) -> None:
+    for stage in STAGES:
+        with halted(pid_of(store.path, stage)):
+            reason = expect(store.path, "stage-silent", stage=stage)
+            assert reason.text.startswith(f"the {stage} has given no heartbeat for ")
+        expect_good(store.path)
 
 
 def test_a_supervisor_that_stands_still(store: commitlog.Store) -> None:
@@ -117,13 +128,13 @@ def test_a_supervisor_that_stands_still(store: commitlog.Store) -> None:
     expect_good(store.path)
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_stage_that_is_killed(store: commitlog.Store, stage: str) -> None:
+def test_a_stage_that_is_killed(store: commitlog.Store) -> None:
     """It is gone while the supervisor stands still, and back when that goes on."""
-    with halted(pid_of(store.path, "")):
-        kill(pid_of(store.path, stage))
-        expect(store.path, "stage-gone", stage=stage)
-    expect_good(store.path)
+    for stage in STAGES:
+        with halted(pid_of(store.path, "")):
+            kill(pid_of(store.path, stage))
+            expect(store.path, "stage-gone", stage=stage)
+        expect_good(store.path)
 
 
 def test_restarts_that_pile_up(store: commitlog.Store) -> None:
@@ -134,7 +145,7 @@ def test_restarts_that_pile_up(store: commitlog.Store) -> None:
         wait_until(lambda pid=pid: pid_of(store.path, "committer") not in (0, pid), "the next committer")  # type: ignore[misc]
     reason = expect(store.path, "stage-restarts", stage="committer")
     assert "was restarted 3 times, the last time " in reason.text
-    found = made_snapshot(store)
+    found = snapshot_of(store)
     assert "stage-restarts" in [one.code for one in health(found).reasons]
     assert health(replace(found, time_ms=found.time_ms + 601_000)) == Health("good")
     assert health(found, HealthLimits(restarts=4)) == Health("good")
@@ -207,18 +218,17 @@ def test_a_full_disk(tmp_path: Path) -> None:
         expect_good(path)
 
 
-def test_the_same_fault_in_many_lanes_is_one_reason(store: commitlog.Store) -> None:
-    found = made_snapshot(store)
-    (lane,) = found.statistics.lanes
+def test_the_same_fault_in_many_lanes_is_one_reason(good: StoreSnapshot) -> None:
+    (lane,) = good.statistics.lanes
     lanes = tuple(replace(lane, lane=number, faults={"flusher": errno.EIO}) for number in (0, 3))
-    (reason,) = health(replace(found, statistics=replace(found.statistics, lanes=lanes))).reasons
+    (reason,) = health(replace(good, statistics=replace(good.statistics, lanes=lanes))).reasons
     assert reason.text == "lanes 0, 3: the flusher can't go on: EIO, Input/output error"
 
 
 def test_a_blocked_producer(store: commitlog.Store) -> None:
     """All write buffers of a lane are full, because the committer stands still."""
     with store.producer() as producer:
-        filling = threading.Thread(target=lambda: [producer.send("t", bytes(30_000)) for _ in range(10)])
+        filling = threading.Thread(target=lambda: [producer.send("t", bytes(10_000)) for _ in range(30)])
         with halted(pid_of(store.path, "committer")):
             filling.start()
             reason = expect(store.path, "producer-blocked", HealthLimits(blocked_ms=50), lanes=(0,))
@@ -266,7 +276,7 @@ def test_noted_damage(store: commitlog.Store) -> None:
     reason = expect(store.path, "damage-noted", lanes=(0,))
     assert reason.way_out.startswith(f"`commitlog verify {store.path}` ")
     assert look(store.path, replace(LIMITS, ignored=frozenset({"damage-noted"}))) == Health("good")
-    found = made_snapshot(store)
+    found = snapshot_of(store)
     assert found.damaged_ranges == {0: 1}
 
 
@@ -283,7 +293,7 @@ def test_a_slow_reader(store: commitlog.Store) -> None:
         reason = expect(store.path, "reader-behind", replace(LIMITS, reader_behind=9), reader="billing")
         assert reason.text == "reader billing is 10 messages behind"
         assert look(store.path, replace(LIMITS, reader_behind=10)) == Health("good")
-        found = made_snapshot(store)
+        found = snapshot_of(store)
         (state,) = found.readers
         (still,) = health(replace(found, readers=(replace(state, still_ms=86_400_000),))).reasons
         assert (still.code, still.reader) == ("reader-still", "billing")
@@ -322,15 +332,14 @@ def test_a_disk_that_is_too_full_for_retention(tmp_path: Path) -> None:
         (RetentionFlag.HELD_BY_READER, None),
     ],
 )
-def test_each_warning_of_retention(store: commitlog.Store, flag: RetentionFlag, code: str | None) -> None:
+def test_each_warning_of_retention(good: StoreSnapshot, flag: RetentionFlag, code: str | None) -> None:
     """That a reader keeps segments is what readers are for."""
-    found = made_snapshot(store)
     warned = RetentionStatistics(0, 0, 0, 50.0, (RETENTION_WORDS[flag],))
-    reasons = health(replace(found, statistics=replace(found.statistics, retention=warned))).reasons
+    reasons = health(replace(good, statistics=replace(good.statistics, retention=warned))).reasons
     assert [reason.code for reason in reasons] == ([code] if code else [])
 
 
-def test_a_disk_and_a_shared_memory_that_are_nearly_full(store: commitlog.Store) -> None:
+def test_a_disk_and_a_shared_memory_that_are_nearly_full(good: StoreSnapshot) -> None:
     """Where 4 GiB are free, nothing is."""
     gib = 1 << 30
     for room, found in (
@@ -340,15 +349,15 @@ def test_a_disk_and_a_shared_memory_that_are_nearly_full(store: commitlog.Store)
         (replace(ROOM, shared_memory_used=97, shared_memory_free=3), ["shared-memory-nearly-full"]),
         (replace(ROOM, shared_memory_used=95, shared_memory_free=5), []),
     ):
-        assert [reason.code for reason in health(made_snapshot(store, space=room)).reasons] == found
+        assert [reason.code for reason in health(replace(good, space=room)).reasons] == found
 
 
 # ---- the whole ---------------------------------------------------------------------------------
 
 
-def test_the_worst_reason_comes_first(store: commitlog.Store) -> None:
+def test_the_worst_reason_comes_first(good: StoreSnapshot) -> None:
     space = replace(ROOM, disk_used=99, disk_free=1)
-    found = made_snapshot(store, space=space)
+    found = replace(good, space=space)
     killed = replace(found, statistics=replace(found.statistics, running=False, killed=True))
     assert [reason.code for reason in health(killed).reasons] == ["killed", "disk-nearly-full"]
     assert health(killed).status == "down"
