@@ -10,6 +10,7 @@ import typer
 
 from commitlog.cli.arguments import JsonOption, StoreArgument, print_json
 from commitlog.errors import CommitLogError, IllegalArgument
+from commitlog.lines import printable
 
 if TYPE_CHECKING:
     from commitlog.watching.health import Health, HealthLimits
@@ -67,9 +68,10 @@ def health(
         print_json(as_json(store, found))
     else:
         if found.status == "good":
-            typer.echo(f"good: {store}")
+            typer.echo(printable(f"good: {store}"))
         for reason in found.reasons:
-            typer.echo(f"{reason.severity} {reason.code}: {'; '.join(filter(None, (reason.text, reason.way_out)))}")
+            said = "; ".join(filter(None, (reason.text, reason.way_out)))
+            typer.echo(printable(f"{reason.severity} {reason.code}: {said}"))
     raise typer.Exit(EXIT_CODES[found.status])
 
 

@@ -27,12 +27,13 @@ def run(
 
     SIGHUP reads the configuration's file again.
     """
+    from commitlog.cli.service_manager import ServiceManager
     from commitlog.lines import log_to
     from commitlog.opening.stray_pools import stray_pools
     from commitlog.store import Store
 
     log_to(sys.stderr, logging.WARNING, "commitlog: %(message)s")
-    stop = threading.Event()
+    stop, manager = threading.Event(), ServiceManager()
     opened: Store | None = None
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
@@ -49,7 +50,9 @@ def run(
     reload = threading.Event()
     if config is not None:  # otherwise SIGHUP ends the command, as it does when its terminal is closed
         signal.signal(signal.SIGHUP, lambda *_: reload.set())
-    opened = Store.open(store, config)
+    with manager.starting():
+        opened = Store.open(store, config)
+    manager.ready(opened.path)
     typer.echo(f"running {opened.path}, segments of {opened.segment_bytes:,} bytes; Ctrl-C drains and stops")
     for pool in stray_pools():
         typer.echo(f"commitlog: {pool}", err=True)
@@ -57,6 +60,8 @@ def run(
         if reload.is_set():
             reload.clear()
             _reload(opened, config)
+        manager.watch()
+    manager.stopping()
     if not stop.is_set():
         opened.close()
         raise StageFailed(f"{opened.path}: the stages ended by themselves; see {opened.path}/logs")

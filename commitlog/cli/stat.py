@@ -21,6 +21,9 @@ from commitlog.native import description
 from commitlog.reading.named_readers import ReaderState
 from commitlog.statistics import LaneStatistics, StoreStatistics, store_statistics
 
+EXIT_KILLED = 3
+"""Neither success nor an error, which is 1: everything was shown."""
+
 Topics = dict[int, dict[str, tuple[int, int]]]
 
 
@@ -28,7 +31,10 @@ def stat(
     store: StoreArgument,
     json: JsonOption = False,
 ) -> None:
-    """Show topics and their counts in each lane, positions, stages, and how far readers are."""
+    """Show topics and their counts in each lane, positions, stages, and how far readers are.
+
+    Exit code 3: the store was killed and does not run.
+    """
     from commitlog.disk.store_directory import checked_path
     from commitlog.opening.stray_pools import stray_pools
 
@@ -41,11 +47,13 @@ def stat(
         raise
     if json:
         print_json(as_json(facts, topics, readers))
-        return
-    for line in lines(facts, topics, readers):
-        typer.echo(line)
-    for pool in stray_pools():
-        typer.echo(f"WARNING: {pool}")
+    else:
+        for line in lines(facts, topics, readers):
+            typer.echo(line)
+        for pool in stray_pools():
+            typer.echo(f"WARNING: {pool}")
+    if facts.killed:
+        raise typer.Exit(EXIT_KILLED)
 
 
 def collect(store: Path) -> tuple[StoreStatistics, Topics, list[ReaderState]]:

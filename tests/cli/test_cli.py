@@ -20,6 +20,7 @@ import commitlog
 from commitlog import native
 from commitlog.cli.app import COMMANDS, app, run_command
 from commitlog.config_file import load_config
+from tests.builders.killed import kill_store
 from tests.crash.scene import is_running, pid_of
 from tests.waiting import wait_until
 
@@ -112,6 +113,18 @@ def test_commands_work_beside_each_other_on_a_live_store(tmp_path: Path, config:
     assert store.exists()
     assert run("destroy", store, "--yes").returncode == 0
     assert not store.exists()
+
+
+def test_stat_of_a_killed_store_has_an_exit_code_of_its_own(tmp_path: Path) -> None:
+    """It shows everything all the same. After the next start it is 0 again."""
+    store = commitlog.Store.open(tmp_path / "store", {"store": {"segment_bytes": 1 << 16}})
+    kill_store(store)
+    for words in ((), ("--json",)):
+        done = CliRunner().invoke(app, ["stat", str(store.path), *words])
+        assert done.exit_code == 3
+        assert "killed" in done.output
+    commitlog.Store.open(store.path).close()
+    assert CliRunner().invoke(app, ["stat", str(store.path)]).exit_code == 0
 
 
 def test_a_signal_during_the_start_drains_too(tmp_path: Path, config: Path) -> None:

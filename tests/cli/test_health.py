@@ -1,0 +1,125 @@
+"""`commitlog health`: its lines, its JSON and its exit codes, and what docs/operate.md says of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import orjson
+import pytest
+from typer.testing import CliRunner, Result
+
+import commitlog
+from commitlog.cli.app import app
+from commitlog.cli.health import as_json
+from commitlog.watching.health import CODES, Health, HealthLimits, Reason
+from tests.builders.killed import kill_store
+
+SMALL = {"store": {"segment_bytes": 1 << 16}}
+ROOM = "--full-percent=100"
+"""The disk of a machine that runs tests may be full."""
+PAGE = (Path(__file__).parents[2] / "docs" / "operate.md").read_text()
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["health", ROOM, *map(str, arguments)])
+
+
+def test_good_and_down(tmp_path: Path) -> None:
+    """As a probe calls it: one line and an exit code, of a store that runs, stops and is killed."""
+    store = commitlog.Store.open(tmp_path / "store", SMALL)
+    command = [sys.executable, "-m", "commitlog.cli", "health", ROOM, str(store.path)]
+    done = subprocess.run(command, capture_output=True, timeout=60, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"good: {store.path}\n", "")
+    store.close()
+    done = subprocess.run(command, capture_output=True, timeout=60, text=True)
+    assert (done.returncode, done.stderr) == (2, "")
+    assert done.stdout == f"down stopped: the store does not run; `commitlog run {store.path}` starts it\n"
+    kill_store(commitlog.Store.open(store.path))
+    killed = call(store.path)
+    assert killed.exit_code == 2
+    assert killed.output.startswith("down killed: ")
+    commitlog.Store.open(store.path).close()
+
+
+def test_degraded(tmp_path: Path) -> None:
+    """The reader has not moved for the shortest time that can be asked for."""
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
+        producer.send_batch("t", [b"x"] * 3)
+        producer.flush(60)
+        with commitlog.Reader(store.path, topic="t", start="earliest", name="billing") as reader:
+            reader.commit(next(iter(reader)))
+        behind = call(store.path, "--reader-behind", 1)
+        assert behind.exit_code == 1
+        assert (
+            behind.output
+            == "degraded reader-behind: reader billing is 2 messages behind; more readers, or quicker ones\n"
+        )
+        still = orjson.loads(call(store.path, "--json", "--reader-still-hours", 0).output)
+        assert still["status"] == "degraded"
+        (reason,) = still["reasons"]
+        assert {name: reason[name] for name in ("code", "severity", "reader")} == {
+            "code": "reader-still",
+            "severity": "degraded",
+            "reader": "billing",
+        }
+        assert call(store.path, "--reader-still-hours", 0, "--ignore", "reader-still").exit_code == 0
+        assert call(store.path).exit_code == 0
+
+
+@pytest.mark.parametrize("place", ["absent", "file", "damaged"])
+def test_what_can_not_be_looked_at_is_down(tmp_path: Path, place: str) -> None:
+    """The error is the reason, in JSON too, and nothing is made."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "store.json").write_text("{")
+    error = {"absent": "StoreNotFound", "file": "StoreRefused", "damaged": "StoreDamaged"}[place]
+    done = call(tmp_path / place)
+    assert done.exit_code == 2
+    assert done.output.startswith("down unreadable: ")
+    assert done.output.endswith(f" [{error}]\n")
+    assert done.output.count("\n") == 1
+    found = orjson.loads(call(tmp_path / place, "--json").output)
+    assert (found["status"], found["reasons"][0]["code"]) == ("down", "unreadable")
+    assert not (tmp_path / "absent").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a store away")
+def test_another_users_store(tmp_path: Path) -> None:
+    """Root may read the files and not the pool, so it would take a running store for a starting one."""
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store:
+        os.chown(store.path, 12345, -1)
+        done = call(store.path)
+        os.chown(store.path, 0, -1)
+    assert done.exit_code == 2
+    assert "run as its owner" in done.output
+
+
+def test_an_unknown_reason_can_not_be_ignored(tmp_path: Path) -> None:
+    done = call(tmp_path, "--ignore", "nonsense")
+    assert done.exit_code == 2
+    assert "'nonsense' is no reason" in done.output
+    assert "reader-behind" in done.output
+
+
+def test_the_defaults_are_those_of_the_limits() -> None:
+    """The command has them written out, because it is quick without an import of the limits."""
+    text = " ".join(call("--help").output.split())
+    limits = HealthLimits()
+    for name in ("silent_ms", "blocked_ms", "unflushed_ms", "undispatched_ms", "reader_behind", "full_percent"):
+        option = name.replace("_", "-")
+        assert re.search(rf"--{option} .*?\[default: {getattr(limits, name)}[;\]]", text), option
+    assert limits.reader_still_ms == 24 * 3_600_000
+
+
+def test_the_page_has_every_code_and_every_field() -> None:
+    rows = dict(re.findall(r"^\| `([a-z-]+)` \| (degraded|down) \|", PAGE, re.MULTILINE))
+    assert rows == CODES
+    reason = Reason("unflushed", "degraded", "text", "way out")
+    found = as_json(Path("/store"), Health("degraded", (reason,)))
+    named = set(re.findall(r"`(\w+)`", PAGE[PAGE.index("`--json` prints") :].partition("\n\n")[0]))
+    assert {*found, *(field.name for field in fields(reason))} <= named
