@@ -1,4 +1,4 @@
-"""`commitlog health`: its lines, its JSON and its exit codes, and what docs/operate.md says of them."""
+"""`commitlog health`: its lines, its JSON, its exit codes, and what docs/operate.md says of them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_what_can_not_be_looked_at_is_down(tmp_path: Path, place: str) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a store away")
 def test_another_users_store(tmp_path: Path) -> None:
-    """Root may read the files and not the pool, so it would take a running store for a starting one."""
+    """Root may read the files, but not the pool: the store would seem to start for ever."""
     with commitlog.Store.open(tmp_path / "store", SMALL) as store:
         os.chown(store.path, 12345, -1)
         done = call(store.path)
