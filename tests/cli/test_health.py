@@ -1,4 +1,4 @@
-"""`commitlog health`: its lines, its JSON, its exit codes, and what docs/operate.md says of them."""
+"""`commitlog health`: its lines, JSON and exit codes, and what docs/operate.md says of them."""
 
 from __future__ import annotations
 
