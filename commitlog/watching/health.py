@@ -161,7 +161,7 @@ def _store(facts: StoreStatistics, limits: HealthLimits) -> Iterator[Reason]:
         yield _reason("closing", "the store drains and stops", f"{run} starts it again")
     elif silent_ms > limits.silent_ms:
         text = f"the supervisor has given no heartbeat for {_time(silent_ms)}, and starts no stage again that dies"
-        yield _reason("supervisor-silent", text, f"stop it, by kill -9 if need be; then {run}")
+        yield _reason("supervisor-silent", text, f"kill it (its pid is in {facts.path}/lock); then {run}")
 
 
 def _stages(facts: StoreStatistics, now_ms: int, limits: HealthLimits) -> Iterator[Reason]:
