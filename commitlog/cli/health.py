@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 EXIT_CODES = {"good": 0, "degraded": 1, "down": 2}
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads are never used, and take long to start
-
 
 def health(
     store: StoreArgument,
@@ -51,6 +49,7 @@ def health(
 
     Exit code 0: good. 1: degraded, it works and something needs your eyes. 2: down, or no store.
     """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads are never used, and take long to start
     from commitlog.watching.health import HealthLimits
 
     limits = HealthLimits(
