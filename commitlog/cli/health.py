@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commitlog.cli.arguments import JsonOption, StoreArgument, print_json
-from commitlog.errors import CommitLogError, IllegalArgument
+from commitlog.errors import CommitLogError
 from commitlog.lines import printable
 
 if TYPE_CHECKING:
@@ -50,8 +50,11 @@ def health(
     Exit code 0: good. 1: degraded, it works and something needs your eyes. 2: down, or no store.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads are never used, and take long to start
-    from commitlog.watching.health import HealthLimits
-
+    try:
+        from commitlog.watching.health import HealthLimits
+    except CommitLogError as error:  # COMMITLOG_NATIVE asks for a core that is not there
+        typer.echo(printable(f"down unreadable: {error} [{type(error).__name__}]"))
+        raise typer.Exit(EXIT_CODES["down"]) from error
     limits = HealthLimits(
         silent_ms=silent_ms,
         blocked_ms=blocked_ms,
@@ -91,8 +94,6 @@ def _look(store: Path, limits: HealthLimits) -> Health:
         with StoreWatch(store, only_health=True) as watch:
             watch.view.directory.check_owner()  # another user, root too, sees no pool: the store would seem to start
             return health(watch.snapshot(), limits)
-    except IllegalArgument:
-        raise
     except (CommitLogError, OSError) as error:
         return unreadable(error)
 

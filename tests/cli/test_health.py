@@ -18,6 +18,7 @@ from commitlog.cli.app import app
 from commitlog.cli.health import as_json
 from commitlog.watching.health import CODES, Health, HealthLimits, Reason
 from tests.builders.killed import kill_store
+from tests.builders.package_tree import package_tree
 
 SMALL = {"store": {"segment_bytes": 1 << 16}}
 ROOM = "--full-percent=100"
@@ -97,6 +98,16 @@ def test_another_users_store(tmp_path: Path) -> None:
         os.chown(store.path, 0, -1)
     assert done.exit_code == 2
     assert "run as its owner" in done.output
+
+
+def test_a_core_that_is_missing_is_down_too(tmp_path: Path) -> None:
+    """The error comes while the rest of the command is imported."""
+    environment = package_tree(tmp_path, None) | {"COMMITLOG_NATIVE": "on"}
+    command = [sys.executable, "-P", "-m", "commitlog.cli", "health", "store"]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (2, "")
+    assert done.stdout.startswith("down unreadable: COMMITLOG_NATIVE=on")
+    assert done.stdout.endswith(" [NativeCoreMissing]\n")
 
 
 def test_an_unknown_reason_can_not_be_ignored(tmp_path: Path) -> None:
