@@ -48,9 +48,10 @@ class StoreLocks:
                 f"that can be written to"
             ) from error
         began = self._clock.monotonic_ns()
-        for name in (_SUPERVISOR, *STAGES):
+        self._files[_SUPERVISOR] = self._take(_SUPERVISOR, self._file(_SUPERVISOR), None, began)
+        write_holder(self._files[_SUPERVISOR], self._channel)  # at once: others see who it is that waits for the stages
+        for name in STAGES:
             self._files[name] = self._take(name, self._file(name), None, began)
-        write_holder(self._files[_SUPERVISOR], self._channel)
 
     def take_in(self, pool: Path) -> None:
         """Takes the locks in a pool of this store too.

@@ -7,7 +7,7 @@ import errno
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -172,11 +172,12 @@ def test_a_store_that_stops(store: commitlog.Store) -> None:
     assert codes(store.path) == {"stopped"}
 
 
-def test_a_store_that_is_opened(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [commitlog.Store.close, kill_store])
+def test_a_store_that_is_opened(tmp_path: Path, end: Callable[[commitlog.Store], object]) -> None:
     """A start waits for a stage of an earlier run: nothing can be sent yet."""
     path = tmp_path / "store"
-    commitlog.Store.open(path, QUICK).close()
-    orphan = try_file(StoreDirectory(path).stage_lock_file("flusher"), DISK)
+    end(commitlog.Store.open(path, QUICK))
+    orphan = wait_until(lambda: try_file(StoreDirectory(path).stage_lock_file("flusher"), DISK), "the flusher's end")
     assert orphan is not None
     opened: list[commitlog.Store] = []
     settings = {**QUICK, "supervisor": {"start_wait_ms": 100_000}}
