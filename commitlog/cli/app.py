@@ -31,6 +31,7 @@ COMMANDS: dict[str, str] = {
     "trim": "trim",
     "top": "top",
     "ui": "ui",
+    "metrics": "metrics",
     "dump": "inspect",
     "verify": "inspect",
     "backup": "backup",

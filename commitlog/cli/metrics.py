@@ -1,0 +1,116 @@
+"""`commitlog metrics STORE…`: what Prometheus scrapes, printed, written to a file, or served."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from commitlog.cli.arguments import STORE_VARIABLE
+from commitlog.errors import IllegalArgument
+from commitlog.lines import printable
+
+if TYPE_CHECKING:
+    from commitlog.watching.exposition import StoreCollector
+
+LOOPBACK = "127.0.0.1"
+
+
+def metrics(
+    store: Annotated[list[Path], typer.Argument(help="Directories of stores.", envvar=STORE_VARIABLE)],
+    textfile: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.prom", help="Write them to a file, for node_exporter's textfile collector."),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Serve them at http://HOST:PORT/metrics until Ctrl-C or SIGTERM; HOST is 127.0.0.1 if there is none.",
+        ),
+    ] = None,
+) -> None:
+    """Print the metrics of stores as OpenMetrics text, which Prometheus reads.
+
+    It works while the stages hang, and when the store is stopped or was killed.
+    """
+    if textfile and listen:
+        raise IllegalArgument("--textfile writes once and --listen goes on: give one of them")
+    from commitlog.watching.exposition import StoreCollector
+
+    if listen:
+        _serve(StoreCollector(store, _show), listen)
+        return
+    errors: list[Exception] = []
+    collector = StoreCollector(store, errors.append)
+    try:
+        if textfile:
+            _write(collector, textfile)
+        else:
+            _print(collector)
+    finally:
+        collector.close()
+    if errors:  # the others are written
+        raise errors[0]
+
+
+def _print(collector: StoreCollector) -> None:
+    from prometheus_client.exposition import choose_encoder
+
+    encode, _ = choose_encoder("application/openmetrics-text")
+    typer.echo(encode(collector.registry), nl=False)
+
+
+def _write(collector: StoreCollector, file: Path) -> None:
+    """Writes Prometheus' older text format: node_exporter reads no other."""
+    from prometheus_client import write_to_textfile
+
+    if file.suffix != ".prom":
+        raise IllegalArgument(f"--textfile {file}: node_exporter reads only files whose names end in .prom")
+    try:
+        write_to_textfile(str(file), collector.registry)
+    except OSError as error:
+        raise IllegalArgument(f"--textfile {file}: {error.strerror}; give a file in a directory to write to") from error
+
+
+def _serve(collector: StoreCollector, listen: str) -> None:
+    from prometheus_client import start_http_server
+
+    stop = threading.Event()
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    host, port = _address(listen)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    try:
+        server, thread = start_http_server(port, host, collector.registry)
+    except OSError as error:
+        raise IllegalArgument(
+            f"--listen {listen}: {error.strerror}; give an address of this machine and a free port"
+        ) from error
+    list(collector.collect())  # says which stores can't be read
+    name = f"[{host}]" if ":" in host else host
+    typer.echo(f"serving http://{name}:{server.server_port}/metrics; Ctrl-C ends it")
+    stop.wait()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+    collector.close()
+
+
+def _address(listen: str) -> tuple[str, int]:
+    host, _, port = listen.rpartition(":")
+    if not (port.isascii() and port.isdecimal() and int(port) <= 65535):
+        raise IllegalArgument(f"--listen {listen}: it is HOST:PORT or PORT, such as {LOOPBACK}:9877")
+    return host.removeprefix("[").removesuffix("]") or LOOPBACK, int(port)
+
+
+def _show(error: Exception) -> None:
+    sys.stderr.write(f"commitlog: {printable(' '.join(str(error).split()))} [{type(error).__name__}]\n")
