@@ -1,0 +1,96 @@
+"""The dashboard for Grafana and the alerts for Prometheus: what they ask for is there."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+
+from commitlog.cli.app import COMMANDS
+from commitlog.config import Config
+from tests.builders.scrape import full_scrape
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+RULES: list[dict[str, Any]] = [
+    rule
+    for group in yaml.safe_load((CONFIGS / "prometheus-rules.yml").read_text())["groups"]
+    for rule in group["rules"]
+]
+DASHBOARD: dict[str, Any] = json.loads((CONFIGS / "grafana-dashboard.json").read_text())
+TARGETS = [(panel["title"], target) for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
+EXPRESSIONS = [
+    *((rule["alert"], rule["expr"]) for rule in RULES),
+    *((title, target["expr"].replace("$__rate_interval", "1m")) for title, target in TARGETS),
+]
+_USED = re.compile(r"\{\{ ?(?:\$labels\.)?(\w+) ?\}\}")
+
+
+def selectors(expression: str) -> Iterator[promql_parser.VectorSelector]:
+    """What an expression asks for. Raises ValueError for what is no PromQL."""
+    found: list[promql_parser.VectorSelector] = []
+
+    def visit(part: promql_parser.Expr) -> None:
+        if isinstance(part, promql_parser.VectorSelector):
+            found.append(part)
+
+    promql_parser.walk(promql_parser.parse(expression), visit)
+    return iter(found)
+
+
+def test_each_expression_asks_for_what_is_there(tmp_path: Path) -> None:
+    """Names, labels, and the values that labels have, in a scrape of a store that has it all."""
+    scrape = full_scrape(tmp_path)
+    labels = scrape.labels()
+    for title, expression in EXPRESSIONS:
+        for selector in selectors(expression):
+            assert selector.name in labels, f"{title}: there is no {selector.name}"
+            for matcher in selector.matchers.matchers:
+                assert matcher.name in labels[selector.name], f"{title}: {selector.name} has no {matcher.name}"
+                values = {one.labels[matcher.name] for one in scrape.samples if one.name == selector.name}
+                if not matcher.value.startswith("$"):
+                    assert set(matcher.value.split("|")) <= values, f"{title}: {matcher.name} is {values}"
+        known = set().union(*(labels[str(selector.name)] for selector in selectors(expression)))
+        grouped = re.findall(r"(?:by|on) \(([^)]*)\)", expression)
+        assert {name.strip() for names in grouped for name in names.split(",")} <= known, title
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
+def test_an_alert_names_the_way_out(rule: dict[str, Any]) -> None:
+    """It waits, or looks back over a range; its text uses labels that its expression has."""
+    assert "for" in rule or "[15m]" in rule["expr"]
+    assert rule["labels"]["severity"] in ("warning", "critical")
+    texts = " ".join(rule["annotations"].values())
+    assert set(rule["annotations"]) == {"summary", "description"}
+    assert set(_USED.findall(texts)) <= {"store", "lane", "stage", "error", "reader"}
+    assert {command.split()[1] for command in re.findall(r"`(commitlog [^`]*)`", texts)} <= set(COMMANDS)
+    for section, knob in re.findall(r"\b(store|retention)\.([a-z_]+)", texts):
+        assert hasattr(getattr(Config(), section), knob)
+
+
+def test_the_dashboard_is_whole() -> None:
+    """Each panel has a place of its own, says what it shows, and asks the chosen data source."""
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
+    assert len(places) == len(panels)
+    for panel in panels:
+        assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
+        if panel["type"] != "row":
+            assert panel["description"]
+            assert panel["datasource"]["uid"] == "${datasource}"
+    assert [variable["name"] for variable in DASHBOARD["templating"]["list"]] == ["datasource", "store"]
+    for title, target in TARGETS:
+        assert 'store=~"$store"' in target["expr"], title
+
+
+def test_the_files_are_in_the_package() -> None:
+    """`commitlog/configs` is what an installed package has."""
+    installed = Path(__file__).parents[2] / "commitlog/configs"
+    for name in ("grafana-dashboard.json", "prometheus-rules.yml"):
+        assert (installed / name).read_bytes() == (CONFIGS / name).read_bytes()
