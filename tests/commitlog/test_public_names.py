@@ -16,7 +16,7 @@ import pytest
 import commitlog
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("config", "errors", "logging", "spark")
+MODULES = ("config", "errors", "logging", "spark", "tracing")
 DOORS = (commitlog.Store, commitlog.Producer, commitlog.Reader, commitlog.Receipt, commitlog.BatchReceipt)
 
 GOOD = """
