@@ -44,11 +44,8 @@ FLOORS = (
     {"stages.allocating", "stages.supervising"},
     {"stages"},
 )
-MODULE_OF = {
-    "opentelemetry-api": "opentelemetry",
-    "pyzmq": "zmq",
-    "zlib-ng": "zlib_ng",
-}  # where a distribution's module has another name
+# Where a distribution's module has another name.
+MODULE_OF = {"opentelemetry-api": "opentelemetry", "pyzmq": "zmq", "zlib-ng": "zlib_ng"}
 HEAVY = (
     "pyspark",
     "pyarrow",
@@ -237,8 +234,7 @@ def test_shared_memory_needs_numpy_only() -> None:
 def test_what_is_imported_is_declared() -> None:
     """The core needs its own dependencies only; an extra serves the folder of its name.
 
-    `arrow` serves columns/, schemas/ and ARROW_MODULES, `tools` serves watching/ and cli/, `tracing`
-    the door of its name.
+    `arrow` serves columns/, schemas/ and ARROW_MODULES, `tools` serves watching/ and cli/.
     """
     wrong = []
     for module in EVERY_MODULE:
