@@ -133,14 +133,16 @@ def live_lanes(snapshot: StoreSnapshot) -> Iterator[LaneStatistics]:
     return (lane for lane in snapshot.statistics.lanes if lane.put_times is not None)
 
 
-def of_stage(name: str, kind: Kind, meaning: str, value: Callable[[StageStatistics], float]) -> Metric:
-    return Metric(
-        name,
-        kind,
-        ("stage",),
-        meaning,
-        lambda snapshot: (((stage.stage,), value(stage)) for stage in snapshot.statistics.stages),
-    )
+def of_stage(name: str, kind: Kind, meaning: str, value: Callable[[StageStatistics], float | None]) -> Metric:
+    """A metric of each stage. Without a value there is no sample."""
+
+    def samples(snapshot: StoreSnapshot) -> Iterator[Sample]:
+        for stage in snapshot.statistics.stages:
+            found = value(stage)
+            if found is not None:
+                yield (stage.stage,), found
+
+    return Metric(name, kind, ("stage",), meaning, samples)
 
 
 def of_process(name: str, kind: Kind, meaning: str, value: Callable[[ProcessUsage], float]) -> Metric:

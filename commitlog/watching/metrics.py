@@ -79,9 +79,16 @@ def _faults(snapshot: StoreSnapshot) -> Iterator[Sample]:
             yield (str(lane.lane), stage, errno.errorcode.get(code, str(code))), 1
 
 
-def _blocked(snapshot: StoreSnapshot) -> Iterator[Sample]:
-    for lane in live_lanes(snapshot):
-        yield (str(lane.lane),), snapshot.blocked_ms.get(lane.lane, 0) / 1000
+def _waits(ms_of: Callable[[StoreSnapshot], Mapping[int, float]]) -> Callable[[StoreSnapshot], Iterator[Sample]]:
+    """Seconds for each lane; 0 for a lane where nothing waits."""
+    return lambda snapshot: (
+        ((str(lane.lane),), ms_of(snapshot).get(lane.lane, 0) / 1000) for lane in live_lanes(snapshot)
+    )
+
+
+def _damaged_ranges(snapshot: StoreSnapshot) -> Iterator[Sample]:
+    for lane in snapshot.statistics.lanes:
+        yield (str(lane.lane),), snapshot.damaged_ranges.get(lane.lane, 0)
 
 
 def _put_durations(snapshot: StoreSnapshot) -> Iterator[Sample]:
@@ -136,6 +143,18 @@ STORE_METRICS = (
         ("state",),
         "1 for the store's state: running, closing, killed or stopped",
         _states,
+    ),
+    of_store(
+        "commitlog_store_starting",
+        "gauge",
+        "1 while the store is being opened; the recovery of a large one takes a while",
+        lambda snapshot: snapshot.statistics.starting,
+    ),
+    of_store(
+        "commitlog_supervisor_heartbeat_age_seconds",
+        "gauge",
+        "Since the supervisor's last heartbeat",
+        lambda snapshot: _ms(snapshot.statistics.supervisor_silent_ms),
     ),
     Metric(
         "commitlog_health_status", "gauge", ("status",), "1 for the store's health: good, degraded or down", _statuses
@@ -226,7 +245,28 @@ LANE_METRICS = (
         "gauge",
         ("lane",),
         "For how long its producer has been waiting for a write buffer now; 0: it does not wait",
-        _blocked,
+        _waits(lambda snapshot: snapshot.blocked_ms),
+    ),
+    Metric(
+        "commitlog_lane_unflushed_seconds",
+        "gauge",
+        ("lane",),
+        "For how long its oldest committed message has been waiting to be flushed; 0: none waits",
+        _waits(lambda snapshot: snapshot.unflushed_ms),
+    ),
+    Metric(
+        "commitlog_lane_undispatched_seconds",
+        "gauge",
+        ("lane",),
+        "For how long its oldest flushed message has been waiting to be indexed; 0: none waits",
+        _waits(lambda snapshot: snapshot.undispatched_ms),
+    ),
+    Metric(
+        "commitlog_lane_damaged_ranges",
+        "gauge",
+        ("lane",),
+        "Damaged ranges of its log that were noted; `commitlog verify` names them",
+        _damaged_ranges,
     ),
     Metric(
         "commitlog_lane_fault",
@@ -299,6 +339,12 @@ STAGE_METRICS = (
         "gauge",
         "Since its last heartbeat",
         lambda stage: stage.silent_ms / 1000,
+    ),
+    of_stage(
+        "commitlog_stage_start_time_seconds",
+        "gauge",
+        "When it began to work, in seconds since 1970",
+        lambda stage: stage.started_ms / 1000 if stage.started_ms else None,
     ),
     of_stage(
         "commitlog_stage_restarts_total", "counter", "How often it was started again", lambda stage: stage.restarts

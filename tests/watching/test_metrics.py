@@ -50,9 +50,11 @@ def example() -> StoreSnapshot:
     """A snapshot of a store with a pool, in which nothing is empty."""
     put_times = {str(number): number for number in range(13)}
     lane = LaneStatistics(0, 1, 9, 8, 7, 6, 4711, faults={"flusher": 28}, put_times=put_times, flushed_ms_ago=5.0)
-    stage = StageStatistics("flusher", 4712, 1, 1, 1, 1, 1, 1, 5.0, 1.0, 2.0)
+    stage = StageStatistics("flusher", 4712, 1, 1, 1, 1, 1, 1, 5.0, 1.0, 2.0, started_ms=1)
     retention = RetentionStatistics(1, 1, 1, 50.0, (next(iter(RETENTION_WORDS.values())),))
-    facts = StoreStatistics("/s", "id", True, False, 1, 1 << 16, (lane,), (stage,), (), retention)
+    facts = StoreStatistics(
+        "/s", "id", True, False, 1, 1 << 16, (lane,), (stage,), (), retention, supervisor_silent_ms=5.0
+    )
     reader = ReaderState("billing", True, "python", 5, {"t": {0: 1}}, {"t": {0: 1}})
     return StoreSnapshot(
         taken_ns=1,
@@ -63,6 +65,9 @@ def example() -> StoreSnapshot:
         space=Space(1, 1, 1, 1, 1),
         durations={"flusher": Histogram((1,) * HISTOGRAM_BUCKETS)},
         blocked_ms={0: 1.0},
+        unflushed_ms={0: 1.0},
+        undispatched_ms={0: 1.0},
+        damaged_ranges={0: 1},
         usage={"flusher": ProcessUsage(1.0, 1)},
     )
 
@@ -211,6 +216,7 @@ def test_a_killed_stage_and_then_a_killed_store(tmp_path: Path) -> None:
         producer.send("t", b"x").wait("flushed", 60)
         assert scrape(collector).value("commitlog_lane_messages_total") == 2
         kill_store(store)
+        wait_until(lambda: not any(scrape(collector).values("commitlog_stage_running")), "the last stage to be gone")
         killed = scrape(collector)
         producer.close()
     assert killed.value("commitlog_up") == killed.value("commitlog_store_state", state="killed") == 1
