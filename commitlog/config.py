@@ -140,6 +140,14 @@ class SupervisorConfig(_Checked):
 
 
 @dataclass(frozen=True)
+class LogsConfig(_Checked):
+    """`[logs]`: what the stages and the supervisor write to `STORE/logs`."""
+
+    format: Literal["text", "json"] = "text"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+@dataclass(frozen=True)
 class Config(_Checked):
     """All sections. `Config()` has the values of `configs/default.toml`."""
 
@@ -151,6 +159,7 @@ class Config(_Checked):
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     dispatcher: DispatcherConfig = field(default_factory=DispatcherConfig)
     supervisor: SupervisorConfig = field(default_factory=SupervisorConfig)
+    logs: LogsConfig = field(default_factory=LogsConfig)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, as they stand in `store.json`."""

@@ -9,6 +9,7 @@ import dataclasses
 import re
 import tomllib
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -17,7 +18,10 @@ import orjson
 from commitlog.config import Config, Interval, RetentionConfig
 from commitlog.errors import ConfigError
 from commitlog.lines import printable
+from commitlog.quantities import bytes_of, nanoseconds_of
 
+_UNITS = {"_bytes": 1, "_ms": 1_000_000, "_hours": 3_600_000_000_000}
+"""How the names of knobs with a unit end → the unit: one byte, or its nanoseconds."""
 _HOUR = r"([01]?\d|2[0-3])"
 
 
@@ -48,7 +52,35 @@ def load_config(source: str | Path | Mapping[str, Any] | Config | None) -> Confi
     return _validated(values, str(source))
 
 
+def _with_units(values: dict[str, Any], where: str) -> dict[str, Any]:
+    """The values, with sizes and times that are texts with a unit as the numbers that they mean.
+
+    Raises ConfigError.
+    """
+    return {
+        section: {name: _number(f"{section}.{name}", value, where) for name, value in knobs.items()}
+        if isinstance(knobs, Mapping)
+        else knobs
+        for section, knobs in values.items()
+    }
+
+
+def _number(key: str, value: Any, where: str) -> Any:
+    """The number that a text with a unit stands for, in the unit that ends the knob's name."""
+    unit = next((unit for ending, unit in _UNITS.items() if key.endswith(ending)), None)
+    if unit is None or not isinstance(value, str):
+        return value
+    try:
+        number = Fraction(bytes_of(value) if unit == 1 else nanoseconds_of(value)) / unit
+    except ValueError as error:
+        raise ConfigError(f"{where}: {key} = {error}") from None
+    if number.denominator != 1:
+        raise ConfigError(f"{where}: {key} = {value!r}: that is {float(number):g}, and allowed are whole numbers")
+    return int(number)
+
+
 def _validated(values: dict[str, Any], where: str) -> Config:
+    values = _with_units(values, where)
     try:
         text = orjson.dumps(values)
     except TypeError as error:

@@ -12,6 +12,8 @@ import os
 import re
 import stat
 import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from commitlog.errors import MessageTooLarge
@@ -41,6 +43,57 @@ class LineFormatter(logging.Formatter):
         return printable(super().formatMessage(record))
 
 
+class JsonFormatter(logging.Formatter):
+    """Writes a record as one JSON object on a line, with its traceback in the message.
+
+    `stage` is the name of the process. The time is UTC, to the millisecond.
+    """
+
+    def __init__(self, stage: str) -> None:
+        super().__init__()
+        self._stage = stage
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        values = {
+            "time": time.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "stage": self._stage,
+            "message": super().format(record),
+        }
+        return to_json(values).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line of a log, read again. `time_ms` is in ms since 1970."""
+
+    time_ms: int
+    level: str
+    message: str
+
+
+_TEXT_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3}) ([A-Z]+) (.*)", re.DOTALL)
+
+
+def parse_log_line(line: str) -> LogLine | None:
+    """What one of our formatters has written, or None: a traceback's line, or somebody's print.
+
+    The time of a text line is that of this machine's time zone.
+    """
+    try:
+        if line.startswith("{"):
+            values = json.loads(line)
+            time, level, message = (str(values[name]) for name in ("time", "level", "message"))
+            return LogLine(round(datetime.fromisoformat(time).timestamp() * 1000), level, message)
+        if found := _TEXT_LINE.fullmatch(line):
+            second = int(datetime.fromisoformat(found[1]).timestamp())
+            return LogLine(second * 1000 + int(found[2]), found[3], found[4])
+    except (ValueError, KeyError):  # it only looks like one
+        pass
+    return None
+
+
 class LineHandler(logging.StreamHandler[TextIO]):
     """Drops a line that the system refuses to write, without a traceback on the user's terminal.
 
@@ -53,11 +106,13 @@ class LineHandler(logging.StreamHandler[TextIO]):
 
 
 def log_to(
-    target: TextIO | LineHandler, level: int = logging.INFO, line: str = "%(asctime)s %(levelname)s %(message)s"
+    target: TextIO | LineHandler,
+    level: int | str = logging.INFO,
+    line: str | logging.Formatter = "%(asctime)s %(levelname)s %(message)s",
 ) -> None:
-    """Sends this process's log to `target`, and nowhere else."""
+    """Sends this process's log to `target`, and nowhere else. `line` is a line's form."""
     handler = target if isinstance(target, LineHandler) else LineHandler(target)
-    handler.setFormatter(LineFormatter(line))
+    handler.setFormatter(LineFormatter(line) if isinstance(line, str) else line)
     logging.basicConfig(handlers=[handler], level=level, force=True)
 
 

@@ -31,7 +31,7 @@ import zmq
 
 from commitlog.appending.wakeups import WakeupReceiver, WakeupSender
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.config import Config
+from commitlog.config import Config, LogsConfig
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import holder_of, is_running, poll, stage_at, try_file, write_holder
 from commitlog.disk.store_directory import StoreDirectory
@@ -446,9 +446,11 @@ def main(kind: type[BaseStage]) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     assert kind.name in STAGES
-    log_to_own_output(StoreDirectory(sys.argv[1]).logs_directory / f"{kind.name}.log")
+    log_file = StoreDirectory(sys.argv[1]).logs_directory / f"{kind.name}.log"
+    log_to_own_output(log_file, LogsConfig())
     try:
         stage = kind(Path(sys.argv[1]))
+        log_to_own_output(log_file, stage.config.logs)  # the stage knows it from the store's configuration
         signal.signal(signal.SIGTERM, stage.request_stop)
         stage.run()
     except CommitLogError as error:

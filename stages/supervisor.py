@@ -46,7 +46,7 @@ class Supervisor:
     def __init__(
         self, path: Path, config: Config, channel: FileChannel = DISK, module_of: Callable[[str], str] = stage_module
     ) -> None:
-        self.request = StopRequest()
+        self.request, self._config = StopRequest(), config
         self.opening = StoreOpening(path, config, channel, module_of=module_of, request=self.request)
 
     def run(self) -> int:
@@ -71,7 +71,7 @@ class Supervisor:
 
     def _start(self) -> RunningStore:
         log_file = self.opening.directory.logs_directory / "supervisor.log"
-        store = self.opening.run(on_locked=lambda: log_to_file(log_file))
+        store = self.opening.run(on_locked=lambda: log_to_file(log_file, self._config.logs))
         store.start_stages()
         return store
 

@@ -27,6 +27,7 @@ from commitlog.config import WHEN_CHANGED, Config
 from commitlog.config_file import load_config
 from commitlog.spark.columns import ALL_COLUMNS
 from commitlog.spark.options import SINK_SPELLING, SPELLING
+from commitlog.statistics import RetentionStatistics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -123,11 +124,12 @@ def test_commands_in_prose_are_there() -> None:
 
 @pytest.mark.parametrize("page", named(PAGES))
 def test_knobs_are_there(page: Path) -> None:
-    """A name like `section.knob` is a knob, or a method of Store or Producer.
+    """A name like `section.knob` is a knob, a method of Store or Producer, or a statistic.
 
     A TOML block loads.
     """
     others = {"store.json", *(f"producer.{name}" for name in dir(Producer)), *(f"store.{name}" for name in dir(Store))}
+    others |= {f"retention.{field.name}" for field in dataclasses.fields(RetentionStatistics)}
     for code in inline(page):
         for section, name in _KNOB.findall(code):
             is_knob = hasattr(getattr(Config(), section), name)

@@ -1,68 +1,44 @@
 """What `commitlog` can do: one table of commands, each imported only when it is asked for.
 
 A command is a plain function of the same name in `commitlog/cli/<module>.py`, with typer's
-annotations. To add one, write the function and a line in `COMMANDS`. Modules import what is heavy
-(pyspark, rich, matplotlib) inside their functions, so that `commitlog --help` answers at once.
+annotations. To add one, write the function and a line in its group in `GROUPS`. Modules import what
+is heavy (pyspark, rich, matplotlib) inside their functions, so that `commitlog --help` answers at
+once.
 """
 
 from __future__ import annotations
 
-import importlib
 import sys
 import warnings
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 import commitlog
+from commitlog.cli.commands import LazyCommands
 from commitlog.errors import CommitLogError
 from commitlog.lines import printable
 
-COMMANDS: dict[str, str] = {
-    "ingest": "ingest",
-    "run": "run",
-    "produce": "produce",
-    "cat": "cat",
-    "stat": "stat",
-    "health": "health",
-    "topics": "topics",
-    "readers": "readers",
-    "trim": "trim",
-    "top": "top",
-    "ui": "ui",
-    "metrics": "metrics",
-    "dump": "inspect",
-    "verify": "inspect",
-    "backup": "backup",
-    "profile": "profile",
-    "config": "config",
-    "destroy": "destroy",
+GROUPS: dict[str, dict[str, str]] = {
+    "Run": {"run": "run", "config": "config", "destroy": "destroy", "ingest": "ingest"},
+    "Write and read": {"produce": "produce", "cat": "cat"},
+    "Look": {
+        "health": "health",
+        "stat": "stat",
+        "top": "top",
+        "ui": "ui",
+        "metrics": "metrics",
+        "topics": "topics",
+        "readers": "readers",
+        "logs": "logs",
+        "version": "version",
+    },
+    "Keep and repair": {"backup": "backup", "trim": "trim", "verify": "inspect", "dump": "inspect"},
+    "Measure": {"bench": "bench", "profile": "profile"},
 }
-"""Name of a command → its module in this package, in the order that `--help` lists them."""
-
-
-class LazyCommands(TyperGroup):
-    """Finds a command in `COMMANDS` and imports its module only then."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS:
-            return None
-        module = importlib.import_module(f"{__package__}.{COMMANDS[cmd_name]}")
-        single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        single.command(cmd_name)(getattr(module, cmd_name))
-        return typer.main.get_command(single)
-
-    def invoke(self, ctx: Any) -> Any:
-        """Runs the command. An error about a value begins without pydantic's first words."""
-        try:
-            return super().invoke(ctx)
-        except typer.BadParameter as error:
-            error.message = error.message.removeprefix("Value error, ")
-            raise
+"""Heading of `--help` → name of a command → its module in this package."""
+COMMANDS: dict[str, str] = {name: module for group in GROUPS.values() for name, module in group.items()}
+LazyCommands.groups = GROUPS
 
 
 def _print_version(wanted: bool) -> None:
@@ -75,7 +51,6 @@ def _print_version(wanted: bool) -> None:
 
 app = typer.Typer(
     cls=LazyCommands,
-    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,  # plain help: quick, and the same with and without rich
     pretty_exceptions_enable=False,
@@ -92,7 +67,11 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """A commit log fed through shared memory: local processes append, Spark reads."""
+    """A commit log fed through shared memory: local processes append, Spark reads.
+
+    Where a command takes a STORE, COMMITLOG_STORE may name it. `commitlog COMMAND --help` has
+    examples.
+    """
 
 
 def _line(message: Exception | str) -> str:

@@ -9,31 +9,38 @@ from typing import Annotated
 
 import typer
 
+from commitlog.cli.arguments import JsonOption, StoreArgument, print_json
 from commitlog.clock import SYSTEM_CLOCK
 
 _PROGRESS_NS = 200_000_000
 
 
 def backup(
-    store: Annotated[Path, typer.Argument(help="Directory of the store, which may run.")],
-    dest: Annotated[Path, typer.Argument(help="Directory of the backup: a new one, or an earlier backup of STORE.")],
+    store: StoreArgument,
+    dest: Annotated[
+        Path,
+        typer.Argument(metavar="DEST", help="Directory of the backup: a new one, or an earlier backup of STORE."),
+    ],
     verify_all: Annotated[
         bool, typer.Option("--verify-all", help="Check all of the backup at the end, not only what is new.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: JsonOption = False,
 ) -> None:
-    """Copy what is new in STORE to DEST. DEST can be read, and opened as a store.
+    """Copy what is new in STORE to DEST, also while it runs.
 
+        commitlog backup data/events /mnt/backup/events
+
+    DEST can be read, and opened as a store.
     Exit code 1 if anything is damaged.
     """
     from dataclasses import asdict
 
     from commitlog.backups.store_backup import backup as make_backup
-    from commitlog.lines import printable, to_json
+    from commitlog.lines import printable
 
     report = make_backup(store, dest, verify_all=verify_all, progress=_progress())
     if json:
-        typer.echo(to_json({"good": report.good, **asdict(report)}, indent=2))
+        print_json({"good": report.good, **asdict(report)})
     else:
         for finding in report.findings:
             typer.echo(printable(finding))

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import base64
+import itertools
 import os
 import sys
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
 
 import typer
 
+from commitlog.cli.arguments import AnyStoreArgument
+from commitlog.cli.completion import topics_of
+from commitlog.cli.message_formats import Write, as_value, condition, format_of
+
 if TYPE_CHECKING:
-    from commitlog.message import Message
-
-
-class Format(StrEnum):
-    value = "value"
-    json = "json"
+    from commitlog.reader import Reader
 
 
 class Isolation(StrEnum):
@@ -25,64 +25,135 @@ class Isolation(StrEnum):
     committed = "committed"
 
 
+TopicOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Only this topic; may be given again.", autocompletion=topics_of),
+]
+StartOption = Annotated[
+    str,
+    typer.Option(
+        "--from", metavar="WHERE", help="earliest, latest, 'last 100', '10 minutes ago', an ISO time, or an offset."
+    ),
+]
+CountOption = Annotated[
+    int | None,
+    typer.Option("--count", "-n", metavar="N", min=0, help="Stop after N messages. The last: --from 'last N'."),
+]
+WhereOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE", help="Only messages with this header; or key=…, tags=…. All of several must hold."
+    ),
+]
+FormatOption = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help="value: a line each; json: an object each; or a text with %t topic, %p partition, %o offset, %k key, "
+        "%s value, %h headers, %g tags, %T time in ms, %K and %S sizes in bytes.",
+    ),
+]
+
+
 def cat(
-    store: Annotated[Path, typer.Argument(help="Directory of the store, or a RocketMQ store root.")],
-    topic: Annotated[list[str] | None, typer.Option(help="Only this topic; may be given again.")] = None,
-    start: Annotated[
-        str,
-        typer.Option("--from", help="earliest, latest, 'last 100', '10 minutes ago', an ISO time, or an offset."),
-    ] = "earliest",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more at the end.")] = False,
-    form: Annotated[
-        Format, typer.Option("--format", help="Values a line each, or one JSON object a message.")
-    ] = Format.value,
-    isolation: Annotated[Isolation, typer.Option(help="How far to read.")] = Isolation.flushed,
+    store: AnyStoreArgument,
+    topic: TopicOption = None,
+    start: StartOption = "earliest",
+    count: CountOption = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more at the end, until Ctrl-C.")] = False,
+    key: Annotated[str | None, typer.Option(metavar="KEY", help="Only messages with this key.")] = None,
+    where: WhereOption = None,
+    form: FormatOption = "value",
+    rows: Annotated[bool, typer.Option("--rows", help="The rows of a typed topic, one JSON object each.")] = False,
+    isolation: Annotated[
+        Isolation, typer.Option(metavar="LEVEL", help="How far to read: flushed or committed.")
+    ] = Isolation.flushed,
     skip_corrupt: Annotated[
         bool, typer.Option("--skip-corrupt", help="Go on behind damaged records, and count them at the end.")
     ] = False,
 ) -> None:
-    """Print the messages of STORE."""
+    r"""Print messages, also those of a RocketMQ store root.
+
+        commitlog cat data/events --topic orders --from "10 minutes ago"
+        commitlog cat data/events -f --format '%t %p %o %k %s\n'
+
+    Lanes are merged by time. All that is there is printed, from --from on; -n takes the first of
+    it, as `head -n` and `kcat -c` do.
+    """
     from commitlog.errors import CommitLogError
     from commitlog.reader import Reader
 
-    out = sys.stdout.buffer
+    write = format_of(form)
+    wanted = [condition(text) for text in (*(where or []), *([] if key is None else [f"key={key}"]))]
+    out = cast(BinaryIO, sys.stdout.buffer)
     try:
-        with Reader(
-            store,
-            topic or None,
-            start=start,
-            follow=follow,
-            isolation=isolation.value,
-            ignore_corrupt=skip_corrupt,
-        ) as reader:
-            for message in reader:
-                out.write(_as_json(message) if form is Format.json else message.value + b"\n")
-                if follow:
-                    out.flush()
+        if rows:
+            if follow or wanted or form != "value" or len(topic or []) != 1:
+                raise typer.BadParameter("--rows needs one --topic, and goes without -f, --key, --where and --format")
+            _print_rows(out, _rows(store, (topic or [""])[0], start, isolation, skip_corrupt), count)
+        else:
+            with Reader(
+                store, topic or None, start=start, follow=follow, isolation=isolation.value, ignore_corrupt=skip_corrupt
+            ) as reader:
+                if write is as_value and not wanted and not follow and not skip_corrupt and not reader.one_log:
+                    _print_values(out, reader, count)
+                else:
+                    messages = (message for message in reader if all(holds(message) for holds in wanted))
+                    _print(out, messages, write, count, at_once=follow)
         out.flush()
     except (KeyboardInterrupt, CommitLogError) as error:  # first print the good messages before it
         out.flush()
         if isinstance(error, CommitLogError):
             raise
+        if not follow:
+            raise typer.Exit(130) from None
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _as_json(message: Message) -> bytes:
+def _print(out: BinaryIO, messages: Iterator[Any], write: Write, count: int | None, *, at_once: bool) -> None:
+    if count == 0:
+        return
+    for number, message in enumerate(messages, start=1):
+        out.write(write(message))
+        if at_once:
+            out.flush()
+        if number == count:  # without a look for one more, which may never come
+            return
+
+
+def _print_values(out: BinaryIO, reader: Reader, count: int | None) -> None:
+    left = sys.maxsize if count is None else count
+    for values in reader.value_lists():
+        part = values[:left]
+        if part:
+            out.write(b"\n".join(part))
+            out.write(b"\n")
+        left -= len(part)
+        if not left:
+            return
+
+
+def _rows(store: Path, topic: str, start: str, isolation: str, skip_corrupt: bool) -> Iterator[dict[str, Any]]:
+    from commitlog.arrow import read_arrow
+
+    batches = read_arrow(
+        store, topic, start=start, values="columns", isolation=Isolation(isolation).value, ignore_corrupt=skip_corrupt
+    )
+    for batch in batches:
+        yield from batch.to_pylist()
+
+
+def _print_rows(out: BinaryIO, rows: Iterator[dict[str, Any]], count: int | None) -> None:
     import orjson
 
-    fields: dict[str, Any] = {
-        "topic": message.topic,
-        "partition": message.partition,
-        "offset": message.offset,
-        "timestamp": message.timestamp,
-        "key": message.key,
-        "tags": message.tags,
-        "headers": message.headers,
-        "message_id": message.message_id,
-    }
-    try:
-        fields["value"] = message.value.decode("utf-8")
-    except UnicodeDecodeError:
-        fields["value_base64"] = base64.b64encode(message.value).decode()
-    return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
+    for row in itertools.islice(rows, count):
+        out.write(orjson.dumps(row, _plain, orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS))
+
+
+def _plain(value: object) -> str:
+    """What JSON has no type for: bytes become base64, a decimal number its digits."""
+    import base64
+
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from commitlog.cli.arguments import StoreArgument
 from commitlog.errors import StoreRefused, StoreRunning
 from commitlog.shm.layout import STAGES
 
@@ -21,12 +22,15 @@ if TYPE_CHECKING:
 
 
 def destroy(
-    store: Annotated[Path, typer.Argument(help="Directory of the store.")],
+    store: StoreArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Remove STORE with all its messages and its shared memory.
+    """Remove STORE: its messages and its shared memory.
 
-    Where STORE is gone already, its shared memory is removed.
+        commitlog destroy data/events
+
+    It asks first, and refuses a store that is in use. Where STORE is gone already, its shared
+    memory is removed.
     """
     from commitlog.disk.file_channel import DISK
     from commitlog.disk.store_directory import StoreDirectory

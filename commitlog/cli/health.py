@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commitlog.cli.arguments import JsonOption, StoreArgument, print_json
+from commitlog.cli.arguments import JsonOption, StoreArgument, duration, print_json
 from commitlog.errors import CommitLogError
 from commitlog.lines import printable
 
@@ -21,23 +21,36 @@ EXIT_CODES = {"good": 0, "degraded": 1, "down": 2}
 def health(
     store: StoreArgument,
     json: JsonOption = False,
-    silent_ms: Annotated[
-        int, typer.Option(min=1, help="Longest time without a heartbeat of a stage or the supervisor.")
-    ] = 5_000,
-    blocked_ms: Annotated[int, typer.Option(min=1, help="Longest wait of a producer for a write buffer.")] = 1_000,
-    unflushed_ms: Annotated[
-        int,
-        typer.Option(min=1, help="Longest time from committed to flushed; larger than flusher.thorough_interval_ms."),
-    ] = 30_000,
-    undispatched_ms: Annotated[
-        int, typer.Option(min=1, help="Greatest age of a message that is not in the consume queues.")
-    ] = 60_000,
+    silent: Annotated[
+        float,
+        typer.Option(parser=duration, metavar="TIME", help="Longest silence of a stage or of the supervisor."),
+    ] = 5.0,
+    blocked: Annotated[
+        float, typer.Option(parser=duration, metavar="TIME", help="Longest wait of a producer for a write buffer.")
+    ] = 1.0,
+    unflushed: Annotated[
+        float,
+        typer.Option(
+            parser=duration,
+            metavar="TIME",
+            help="Longest time from committed to flushed; larger than flusher.thorough_interval_ms.",
+        ),
+    ] = 30.0,
+    undispatched: Annotated[
+        float,
+        typer.Option(
+            parser=duration, metavar="TIME", help="Greatest age of a message that is not in the consume queues."
+        ),
+    ] = 60.0,
     reader_behind: Annotated[
         int, typer.Option(min=0, help="Most messages that a named reader has not read; 0: no limit.")
     ] = 0,
-    reader_still_hours: Annotated[
-        float, typer.Option(min=0, help="Longest time that a named reader which is behind does not move.")
-    ] = 24,
+    reader_still: Annotated[
+        float,
+        typer.Option(
+            parser=duration, metavar="TIME", help="Longest time that a named reader which is behind does not move."
+        ),
+    ] = 86_400.0,
     full_percent: Annotated[
         int, typer.Option(min=1, max=100, help="Fullest disk or shared memory, where less than 4 GiB are free.")
     ] = 95,
@@ -45,7 +58,10 @@ def health(
         list[str] | None, typer.Option(metavar="CODE", help="A reason that does not count; may be given again.")
     ] = None,
 ) -> None:
-    """Say whether STORE does its work, and if not, why and what to do.
+    """Say whether STORE does its work, and if not, what to do.
+
+        commitlog health data/events
+        commitlog health data/events --reader-still 2h --ignore damage-noted
 
     Exit code 0: good. 1: degraded, it works and something needs your eyes. 2: down, or no store.
     """
@@ -56,12 +72,12 @@ def health(
         typer.echo(printable(f"down unreadable: {error} [{type(error).__name__}]"))
         raise typer.Exit(EXIT_CODES["down"]) from error
     limits = HealthLimits(
-        silent_ms=silent_ms,
-        blocked_ms=blocked_ms,
-        unflushed_ms=unflushed_ms,
-        undispatched_ms=undispatched_ms,
+        silent_ms=int(silent * 1000),
+        blocked_ms=int(blocked * 1000),
+        unflushed_ms=int(unflushed * 1000),
+        undispatched_ms=int(undispatched * 1000),
         reader_behind=reader_behind,
-        reader_still_ms=int(reader_still_hours * 3_600_000),
+        reader_still_ms=int(reader_still * 1000),
         full_percent=full_percent,
         ignored=_codes(ignore or []),
     )
@@ -99,7 +115,7 @@ def _look(store: Path, limits: HealthLimits) -> Health:
 
 
 def as_json(store: Path, found: Health) -> dict[str, Any]:
-    """What `--json` prints. docs/operate.md has the fields."""
+    """What `--json` prints. docs/command-line.md has the fields."""
     from dataclasses import asdict
 
     return {"path": str(store.absolute()), **asdict(found)}

@@ -7,7 +7,26 @@ from typing import Annotated
 
 import typer
 
+from commitlog.cli.arguments import duration
 from commitlog.errors import IngestError
+
+SecondsOption = Annotated[
+    float | None,
+    typer.Option(
+        parser=duration,
+        metavar="TIME",
+        help="How long, as in 90 or 10m.  [default: 60; with --input until it is read, with --follow until Ctrl-C]",
+        show_default=False,
+    ),
+]
+RateOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="N",
+        help="Messages/s of each producer; 0 is as fast as it goes.  [default: 2000; with --input 0]",
+        show_default=False,
+    ),
+]
 
 
 def ingest(
@@ -21,31 +40,28 @@ def ingest(
     follow: Annotated[
         bool, typer.Option("--follow", help="Keep tailing the files, through rotation and truncation.")
     ] = False,
-    seconds: Annotated[
-        float | None,
-        typer.Option(
-            help="How long to send.  [default: 60; with --input until the input is read, with --follow until Ctrl-C]",
-            show_default=False,
-        ),
+    seconds: SecondsOption = None,
+    producers: Annotated[
+        int, typer.Option(metavar="N", help="Producer processes; with --input at most one a file.")
+    ] = 2,
+    rate: RateOption = None,
+    store: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The store.  [default: commitlog-runs/<date-time>/store]")
     ] = None,
-    producers: Annotated[int, typer.Option(help="Producer processes; with --input at most one a file.")] = 2,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            help="Messages/s of each producer; 0 is as fast as it goes.  [default: 2000; with --input 0]",
-            show_default=False,
-        ),
-    ] = None,
-    store: Annotated[Path | None, typer.Option(help="The store.  [default: commitlog-runs/<date-time>/store]")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Parquet, spark.log, report.  [default: commitlog-runs/<date-time>/out]")
+        Path | None,
+        typer.Option(metavar="DIR", help="Parquet, spark.log, report.  [default: commitlog-runs/<date-time>/out]"),
     ] = None,
     report: Annotated[
-        Path | None, typer.Option(help="The report as JSON, its picture beside it.  [default: OUT/report.json]")
+        Path | None,
+        typer.Option(metavar="FILE", help="The report as JSON, its picture beside it.  [default: OUT/report.json]"),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="The store's configuration, a TOML file.")] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="The store's configuration, a TOML file.")] = None,
 ) -> None:
-    """The main job: processes send, Spark makes a live table and Parquet, a verdict counts all.
+    """The main job: send, stream into Spark and Parquet, count all.
+
+        commitlog ingest --seconds 10m
+        commitlog ingest --input app.log --follow --out tables/app
 
     Without --input the machine itself is the input: CPU, memory, disks, networks and all processes.
     --seconds count from the moment Spark is ready. Ctrl-C drains and stops; a second one stops

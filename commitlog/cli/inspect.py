@@ -12,9 +12,13 @@ from typing import Annotated
 
 import typer
 
+from commitlog.cli.arguments import STORE_VARIABLE, JsonOption
 from commitlog.clock import SYSTEM_CLOCK
 
-Directory = Annotated[Path, typer.Argument(help="A store, one of its lanes, or a RocketMQ store root.")]
+Directory = Annotated[
+    Path,
+    typer.Argument(metavar="DIR", help="A store, one of its lanes, or a RocketMQ store root.", envvar=STORE_VARIABLE),
+]
 _PROGRESS_NS = 1_000_000_000
 
 
@@ -22,7 +26,13 @@ def dump(
     directory: Directory,
     json: Annotated[bool, typer.Option("--json", help="One JSON object a record, with RocketMQ's names.")] = False,
 ) -> None:
-    """Print every good record in log order; damaged ranges are passed over (see verify)."""
+    """Print every good record, in the order of the log.
+
+        commitlog dump data/events
+        commitlog dump data/events/lanes/0 --json
+
+    Damaged ranges are passed over; `commitlog verify` names them.
+    """
     import orjson
 
     from commitlog.inspecting.dump import dump_records
@@ -53,9 +63,15 @@ def _progress() -> Callable[[int], None]:
 
 def verify(
     directory: Directory,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: JsonOption = False,
 ) -> None:
-    """Check every record and every consume queue entry. Exit code 1 if anything is wrong."""
+    """Check every record and every index entry; repair nothing.
+
+        commitlog verify data/events
+        commitlog verify data/events --json
+
+    The exit code is 1 if anything is wrong.
+    """
     from dataclasses import asdict
 
     from commitlog.inspecting.verify import verify_store

@@ -1,15 +1,21 @@
-"""`commitlog produce STORE TOPIC [FILE…]`: one message a line."""
+"""`commitlog produce STORE TOPIC [FILE…]`: one message a line, or the rows of a typed topic."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from commitlog.cli.arguments import STORE_VARIABLE, NewStoreArgument
+from commitlog.cli.completion import topics_of
+from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import CommitLogError, StoreNotFound, StoreNotRunning
 from commitlog.lines import LineSplitter, why_unreadable
 
@@ -17,6 +23,8 @@ if TYPE_CHECKING:
     from commitlog.producer import Producer
 
 _READ_BYTES = 1 << 18
+_PACE_SECONDS = 0.05
+"""About the time that one batch stands for where `--rate` is given."""
 
 
 class InputError(CommitLogError):
@@ -24,57 +32,187 @@ class InputError(CommitLogError):
 
 
 def produce(
-    store: Annotated[Path, typer.Argument(help="Directory of the store; made if it is missing.")],
-    topic: Annotated[str, typer.Argument(help="Topic to send to.")],
+    store: NewStoreArgument,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to send to.", autocompletion=topics_of)],
     files: Annotated[
-        list[str] | None, typer.Argument(help="Files to send line by line; - or none: standard input.")
+        list[str] | None,
+        typer.Argument(metavar="FILE", help="Files to send line by line; - or none: standard input."),
     ] = None,
-    key: Annotated[str | None, typer.Option(help="Key of every message.")] = None,
-    tags: Annotated[str | None, typer.Option(help="Tags of every message.")] = None,
+    key: Annotated[str | None, typer.Option(metavar="KEY", help="Key of every message.")] = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option(
+            "--key-separator", "-K", metavar="TEXT", help="What is before it in a line is the key, as kcat's -K."
+        ),
+    ] = None,
+    tags: Annotated[str | None, typer.Option(metavar="TAGS", help="Tags of every message.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header of every message; may be given again.")
+    ] = None,
+    rate: Annotated[float | None, typer.Option(metavar="N", min=0.001, help="At most N messages a second.")] = None,
+    count: Annotated[int | None, typer.Option(metavar="N", min=0, help="Stop after N lines.")] = None,
+    rows: Annotated[bool, typer.Option("--rows", help="A line is a row of a typed topic, as a JSON object.")] = False,
 ) -> None:
-    """Send each line of the FILEs as a message, and return when all of them are on disk.
+    """Send each line as a message; all are on disk at the end.
 
-    Where the stages of STORE are not running, they run for as long as this command does.
+        tail -n 0 -F app.log | commitlog produce data/events logs --key web-1
+        commitlog produce data/events orders orders.tsv -K : --header source=shop
+
+    Where the stages of STORE do not run, they run for as long as this command does. Ctrl-C flushes
+    what was sent, says how much that is, and ends with exit code 130. Where COMMITLOG_STORE is set,
+    STORE is left out: `commitlog produce TOPIC [FILE]...`.
     """
-    from commitlog.producer import Producer
-    from commitlog.record.properties import check_topic, encode_properties
-    from commitlog.store import Store
-
+    _check_place(topic)
+    if key_separator and (key or rows):
+        raise typer.BadParameter("--key-separator goes without --key and --rows")
     names = files or ["-"]
     for name in names:
         reason = None if name == "-" else why_unreadable(name)
         if reason:
             raise InputError(f"{name}: {reason}; nothing was sent")
-    # Raises for a bad topic, key or tags before anything is made.
-    overhead = len(check_topic(topic)) + len(encode_properties(key, tags, None)) + 128
-    with contextlib.ExitStack() as stack:
-        try:
-            producer = stack.enter_context(Producer(store))
-        except (StoreNotFound, StoreNotRunning):
-            stack.enter_context(Store.open(store))
-            producer = stack.enter_context(Producer(store))
-        sent = 0
-        try:
-            for lines in _batches(names, producer, overhead):
-                producer.send_batch(topic, lines, key=key, tags=tags)
-                sent += len(lines)
-        except (CommitLogError, OSError) as error:
+    how = _Sending(topic, key, key_separator, tags, dict(map(_pair, header or [])), rows=rows)
+    how.send_all(store, names, count, rate)
+
+
+def _check_place(topic: str) -> None:
+    """Raises typer.BadParameter where a store stands in the topic's place."""
+    named = os.environ.get(STORE_VARIABLE)
+    if named and ("/" in topic or (Path(topic) / "store.json").exists()):
+        raise typer.BadParameter(
+            f"{topic!r} is no topic. {STORE_VARIABLE} is set ({named}), so STORE is left out: "
+            f"commitlog produce TOPIC [FILE]...; or unset it"
+        )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise typer.BadParameter(f"--header {text!r}: write NAME=VALUE")
+    return name, value
+
+
+@dataclass
+class _Sending:
+    """Sends lines in the way that the options ask for, and counts them."""
+
+    topic: str
+    key: str | None
+    key_separator: str | None
+    tags: str | None
+    headers: dict[str, str]
+    rows: bool = field(kw_only=True)
+    sent: int = 0
+    _interrupted: bool = False
+
+    def send_all(self, store: Path, names: list[str], count: int | None, rate: float | None) -> None:
+        """Sends the first `count` lines of the files, and says how many are on disk."""
+        from commitlog.producer import Producer
+        from commitlog.record.properties import check_topic, encode_properties
+        from commitlog.store import Store
+
+        # Raises for a bad topic, key, tags or header before anything is made.
+        overhead = len(check_topic(self.topic)) + len(encode_properties(self.key, self.tags, self.headers)) + 128
+        with contextlib.ExitStack() as stack:
+            try:
+                producer = stack.enter_context(Producer(store))
+            except (StoreNotFound, StoreNotRunning):
+                stack.enter_context(Store.open(store))
+                producer = stack.enter_context(Producer(store))
+            try:
+                batches = _batches(names, producer, overhead, count)
+                for lines in batches if rate is None else _paced(batches, rate):
+                    self._send_whole(producer, lines)
+            except KeyboardInterrupt:
+                producer.flush()
+                typer.echo(f"stopped: {self._result()}", err=True)
+                raise
+            except (CommitLogError, OSError) as error:
+                producer.flush()
+                what = "rows" if self.rows else "lines"
+                raise InputError(f"stopped after {self.sent:,} {what}, all of which are on disk: {error}") from error
             producer.flush()
-            raise InputError(f"stopped after {sent:,} lines, all of which are on disk: {error}") from error
-        producer.flush()
-    typer.echo(f"{sent:,} messages sent to {topic}, all on disk", err=True)
+        typer.echo(self._result(), err=True)
+
+    def _result(self) -> str:
+        return f"{self.sent:,} {'rows' if self.rows else 'messages'} sent to {self.topic}, all on disk"
+
+    def _send_whole(self, producer: Producer, lines: list[bytes]) -> None:
+        """Sends some lines and counts them; a Ctrl-C meanwhile raises KeyboardInterrupt then."""
+        earlier = signal.signal(signal.SIGINT, self._note_interrupt)
+        try:
+            self._send(producer, lines)
+        except CommitLogError as error:
+            self.sent += error.rows_sent
+            raise
+        finally:
+            signal.signal(signal.SIGINT, earlier)
+        if self._interrupted:
+            raise KeyboardInterrupt
+
+    def _note_interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        self._interrupted = True
+
+    def _send(self, producer: Producer, lines: list[bytes]) -> None:
+        topic, tags, headers = self.topic, self.tags, self.headers
+        if self.rows:
+            rows = [self._row(line) for line in lines if line.strip()]
+            producer.send_rows(topic, rows, key=self.key, tags=tags, headers=headers)
+            self.sent += len(rows)
+            return
+        if self.key_separator:
+            keys, lines = self._split(lines, self.key_separator.encode())
+            producer.send_batch(topic, lines, keys=keys, tags=tags, headers=headers)
+        else:
+            producer.send_batch(topic, lines, key=self.key, tags=tags, headers=headers)
+        self.sent += len(lines)
+
+    def _split(self, lines: list[bytes], separator: bytes) -> tuple[list[str | None], list[bytes]]:
+        """A line without the separator, or with nothing before it, has no key."""
+        keys: list[str | None] = []
+        values = []
+        for number, line in enumerate(lines):
+            before, found, behind = line.partition(separator)
+            try:
+                keys.append(before.decode() or None if found else None)
+            except UnicodeDecodeError:
+                raise InputError(f"line {self.sent + number + 1}: its key is not UTF-8") from None
+            values.append(behind if found else line)
+        return keys, values
+
+    def _row(self, line: bytes) -> object:
+        import orjson
+
+        try:
+            return orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise InputError(f"a line is not JSON: {error}: {line[:80].decode(errors='replace')!r}") from None
 
 
-def _batches(names: list[str], producer: Producer, overhead: int) -> Iterator[list[bytes]]:
-    """The lines as they arrive, in batches that fit into a segment.
+def _paced(batches: Iterator[list[bytes]], rate: float) -> Iterator[list[bytes]]:
+    """The lines in smaller batches, each at its time: no more than `rate` lines in a second."""
+    step = max(int(rate * _PACE_SECONDS), 1)
+    due = SYSTEM_CLOCK.monotonic_ns() / 1e9
+    for lines in batches:
+        for at in range(0, len(lines), step):
+            now = SYSTEM_CLOCK.monotonic_ns() / 1e9
+            if due > now:
+                SYSTEM_CLOCK.sleep(due - now)
+            part = lines[at : at + step]
+            due = max(due, now) + len(part) / rate
+            yield part
+
+
+def _batches(names: list[str], producer: Producer, overhead: int, count: int | None) -> Iterator[list[bytes]]:
+    """The first `count` lines as they arrive, in batches that fit into a segment.
 
     A line that is too large for a batch is alone in its batch.
     """
+    left = count
     for name in names:
         batch: list[bytes] = []
         size = 0
         for chunk in _lines_as_they_come(name, producer.message_bytes_max):
-            for line in chunk:
+            for line in chunk if left is None else chunk[:left]:
                 if batch and size + len(line) + overhead > producer.message_bytes_max:
                     yield batch
                     batch, size = [], 0
@@ -83,6 +221,10 @@ def _batches(names: list[str], producer: Producer, overhead: int) -> Iterator[li
             if batch:
                 yield batch
                 batch, size = [], 0
+            if left is not None:
+                left -= min(len(chunk), left)
+                if not left:
+                    return
 
 
 def _lines_as_they_come(name: str, longest: int) -> Iterator[list[bytes]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from commitlog.cli.arguments import duration, size
 from commitlog.shm.layout import STAGES
 
 if TYPE_CHECKING:
@@ -14,16 +15,27 @@ if TYPE_CHECKING:
 
 
 def profile(
-    stage: Annotated[str, typer.Argument(help=f"{', '.join(STAGES)}.")],
-    store: Annotated[Path | None, typer.Option(help="A running store; without it the stage is run alone.")] = None,
-    seconds: Annotated[float, typer.Option(help="How long to look, whole seconds.", min=1, max=86_400)] = 10.0,
+    stage: Annotated[str, typer.Argument(metavar="STAGE", help=f"{', '.join(STAGES)}.")],
+    store: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A running store; without it the stage is run alone.")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(parser=duration, metavar="TIME", help="How long to look, from 1s to 1d.")
+    ] = 10.0,
     out: Annotated[
-        Path, typer.Option(help="Directory for profile-STAGE.svg.", file_okay=False, writable=True)
+        Path, typer.Option(metavar="DIR", help="Directory for profile-STAGE.svg.", file_okay=False, writable=True)
     ] = Path(),
-    segment_bytes: Annotated[int, typer.Option(help="Segment size of a stage run alone.")] = 1 << 26,
-    body_bytes: Annotated[int, typer.Option(help="Body size of a stage run alone.", min=0)] = 100,
+    segment_bytes: Annotated[
+        int, typer.Option(parser=size, metavar="SIZE", help="Segment size of a stage run alone, as in 64MiB.")
+    ] = 1 << 26,
+    body_bytes: Annotated[
+        int, typer.Option(parser=size, metavar="SIZE", help="Body size of a stage run alone, as in 1KiB.")
+    ] = 100,
 ) -> None:
-    """Show where the time of STAGE goes: flame graph (py-spy), system calls, Python, counters.
+    """Show where the time of a stage goes: a flame graph and a table.
+
+        commitlog profile committer
+        commitlog profile flusher --store data/events --seconds 30s
 
     With --store it attaches to the stage of a running store, which slows that down a little.
     Without it, the stage works on prepared input with no other process beside it.
@@ -32,6 +44,8 @@ def profile(
     from commitlog.inspecting.flame_graph import flame_graph
     from commitlog.inspecting.profiling import profile_alone, profile_running
 
+    if not 1 <= seconds <= 86_400:
+        raise typer.BadParameter(f"--seconds {seconds:g}: allowed are times from 1s to 1d")
     if stage not in STAGES:
         raise typer.BadParameter(f"no stage {stage}; there are {', '.join(STAGES)}")
     try:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from commitlog.cli.arguments import JsonOption, StoreArgument, print_json
+from commitlog.cli.completion import readers_of
 from commitlog.reading.named_readers import ReaderState
 
 _STEPS = ((172_800_000, 86_400_000, "days"), (7_200_000, 3_600_000, "hours"), (120_000, 60_000, "minutes"))
@@ -19,7 +20,13 @@ def readers(
     store: StoreArgument,
     json: JsonOption = False,
     remove: Annotated[
-        str | None, typer.Option("--remove", metavar="NAME", help="Drop this reader: nothing is kept for it.")
+        str | None,
+        typer.Option(
+            "--remove",
+            metavar="NAME",
+            help="Drop this reader: nothing is kept for it.",
+            autocompletion=readers_of,
+        ),
     ] = None,
     seek: Annotated[
         tuple[str, str] | None,
@@ -31,7 +38,10 @@ def readers(
         ),
     ] = None,
 ) -> None:
-    """List the named readers of STORE, or move or drop one.
+    """List the named readers of STORE; move or drop one.
+
+        commitlog readers data/events
+        commitlog readers data/events --seek billing "10 minutes ago"
 
     These are `Reader(name=…)` of Python, and Spark's streams with option readerName.
     """

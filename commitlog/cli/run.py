@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from commitlog.cli.arguments import NewStoreArgument
 from commitlog.errors import CommitLogError, StageFailed
 from commitlog.lines import printable
 
@@ -20,11 +21,17 @@ if TYPE_CHECKING:
 
 
 def run(
-    store: Annotated[Path, typer.Argument(help="Directory of the store; made if it is missing.")],
-    config: Annotated[Path | None, typer.Option(help="TOML file; `commitlog config` prints one.")] = None,
+    store: NewStoreArgument,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="TOML file; `commitlog config` prints one.")
+    ] = None,
 ) -> None:
-    """Run the stages of STORE until Ctrl-C or SIGTERM, which drain it; a second one hurries.
+    """Run the stages of STORE in the foreground, until Ctrl-C.
 
+        commitlog run data/events
+        commitlog run data/events --config my.toml
+
+    Ctrl-C or SIGTERM drains and stops; a second one hurries, and the next start goes on from there.
     SIGHUP reads the configuration's file again.
     """
     from commitlog.cli.service_manager import ServiceManager

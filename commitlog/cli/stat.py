@@ -31,7 +31,10 @@ def stat(
     store: StoreArgument,
     json: JsonOption = False,
 ) -> None:
-    """Show topics and their counts in each lane, positions, stages, and how far readers are.
+    """Show topics, positions, stages, readers; also of a stopped store.
+
+        commitlog stat data/events
+        commitlog stat data/events --json
 
     Exit code 3: the store was killed and does not run.
     """

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from commitlog.cli.arguments import StoreArgument
+from commitlog.cli.arguments import StoreArgument, duration
 from commitlog.errors import MissingPackage
 from commitlog.shm.statistics import WINDOWS_SECONDS
 from commitlog.statistics import StoreStatistics
@@ -23,6 +23,7 @@ from commitlog.watching.health import health
 from commitlog.watching.rates import Rates, rates
 from commitlog.watching.snapshot import StoreSnapshot, StoreWatch
 
+_INTERVAL_SECONDS_MIN = 0.01
 HISTORY = 60
 """How many looks the line of the throughput has at most."""
 _FIRST_SECONDS = 0.25
@@ -44,14 +45,23 @@ _STAGE_HEADS = ("stage", "pid", "heartbeat", "rounds/s", "actions/s", "p50 µs",
 
 def top(
     store: StoreArgument,
-    interval: Annotated[float, typer.Option(min=0.01, help="Seconds between two looks.")] = 1.0,
-    count: Annotated[int, typer.Option(min=0, help="How many looks; 0: until q, or one without a terminal.")] = 0,
+    interval: Annotated[
+        float, typer.Option(parser=duration, metavar="TIME", help="Time between two looks, as in 2 or 500ms.")
+    ] = 1.0,
+    count: Annotated[
+        int, typer.Option(metavar="N", min=0, help="How many looks; 0: until q, or one without a terminal.")
+    ] = 0,
     plain: Annotated[bool, typer.Option("--plain", help="Print lines, on a terminal too.")] = False,
 ) -> None:
-    """Watch lanes, stages, topics and readers; works while they hang.
+    """Watch lanes, stages, topics and readers, also while they hang.
+
+        commitlog top data/events
+        commitlog top data/events --plain --interval 500ms --count 10
 
     On a terminal: q quits, s sorts, / filters.
     """
+    if interval < _INTERVAL_SECONDS_MIN:
+        raise typer.BadParameter(f"--interval {interval:g}: allowed are times from 10ms on")
     on_terminal = sys.stdout.isatty() and not plain
     with StoreWatch(store) as watch:
         try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commitlog.cli.arguments import JsonOption, StoreArgument, print_json
+from commitlog.cli.arguments import AnyStoreArgument, JsonOption, print_json
 
 if TYPE_CHECKING:
     from commitlog.reading.topic_index import TopicIndex
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def topics(
-    store: StoreArgument,
+    store: AnyStoreArgument,
     schema: Annotated[bool, typer.Option("--schema", help="Show the columns of typed topics.")] = False,
     json: JsonOption = False,
     delete: Annotated[
@@ -43,6 +43,10 @@ def topics(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """List the topics of STORE, or trim or delete one.
+
+        commitlog topics data/events --schema
+        commitlog topics data/events --trim orders --before "3 days ago"
+        commitlog topics data/events --delete orders
 
     What is trimmed or deleted can't be read any more. It frees no disk at once: the log holds all
     topics, and its bytes leave with their segments.

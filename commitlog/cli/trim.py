@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -11,30 +10,38 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from commitlog.cli.arguments import StoreArgument, size
+
 if TYPE_CHECKING:
     from commitlog.disk.store_directory import StoreDirectory
     from commitlog.disk.trim_request import TrimRequest
     from commitlog.reading.view import StoreView
 
-_SIZE = re.compile(r"(\d{1,18})\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _PATIENCE_NS = 60_000_000_000
 _LOOK_SECONDS = 0.05
 
 
 def trim(
-    store: Annotated[Path, typer.Argument(help="Directory of the store.")],
+    store: StoreArgument,
     before: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Delete segments that are older: '3 days ago', or an ISO time."),
     ] = None,
     keep_bytes: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Delete the oldest segments until all have no more bytes: 10GB, 512MiB."),
+        int | None,
+        typer.Option(
+            parser=size,
+            metavar="SIZE",
+            help="Delete the oldest segments until all have no more bytes, as in 10GB or 512MiB.",
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Also what a named reader has not read.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Delete the oldest segments of STORE, of all topics, and give their disk space back.
+    """Delete the oldest segments now, and give their disk space back.
+
+        commitlog trim data/events --before "3 days ago"
+        commitlog trim data/events --keep-bytes 10GB
 
     The last segment of each lane stays. Where the stages of STORE are not running, they run for as
     long as this command does.
@@ -47,17 +54,16 @@ def trim(
     if (before is None) == (keep_bytes is None):
         raise typer.BadParameter("give --before TIME or --keep-bytes SIZE")
     before_ms = None if before is None else _time(before)
-    most = None if keep_bytes is None else _size(keep_bytes)
     directory = StoreDirectory(store)
     facts = directory.load()
     directory.check_owner()
     if not yes:
-        what = f"that are beyond {most:,} bytes" if before_ms is None else f"older than {_shown(before_ms)}"
+        what = f"that are beyond {keep_bytes:,} bytes" if before_ms is None else f"older than {_shown(before_ms)}"
         typer.confirm(f"Delete segments of {directory.path} {what}?", abort=True)
     with _running(directory), file_locked(directory.trim_lock_file, directory, directory.channel):
         view = StoreView(store)
         try:
-            segments, held = _carry_out(view, TrimRequest(facts.id, before_ms, most, force))
+            segments, held = _carry_out(view, TrimRequest(facts.id, before_ms, keep_bytes, force))
         finally:
             view.close()
     typer.echo(f"deleted {segments:,} segments, {segments * facts.segment_bytes:,} bytes")
@@ -78,16 +84,6 @@ def _time(text: str) -> int:
     if start.kind not in ("ago", "time"):
         raise BadStart(f"{text!r} is not a time; give '3 days ago' or an ISO time such as 2026-03-01T12:00:00")
     return in_the_past(start, text).value
-
-
-def _size(text: str) -> int:
-    """The bytes that a user means: 10GB is 10¹⁰, 10GiB is 10 × 2³⁰."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None or (found[3] and not found[2]):
-        raise typer.BadParameter(f"--keep-bytes {text!r} is not a size; give bytes, or such as 512MiB or 10GB")
-    base = 1024 if found[3] else 1000
-    power: int = base ** " kmgt".index(found[2].lower() or " ")
-    return min(int(found[1]) * power, 1 << 60)
 
 
 def _shown(ms: int) -> str:

@@ -24,10 +24,12 @@ def ui(
     ] = "127.0.0.1:0",
     open_browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
-    """Serve a page that shows what `top` shows, with plots, and the messages of a topic.
+    """Serve a page for the browser: plots, and messages of a topic.
 
-    It only reads, and only this machine reaches it. The address that it prints has a token: who has
-    it sees the messages. Ctrl-C ends it.
+        commitlog ui data/events --open
+
+    It shows what `top` shows. It only reads, and only this machine reaches it. The address that it
+    prints has a token: who has it sees the messages. Ctrl-C ends it.
     """
     from commitlog.ui.looks import Looks
     from commitlog.ui.server import PageServer

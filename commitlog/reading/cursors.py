@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,12 +17,17 @@ from commitlog.reading.queue_bounds import record_of_entry
 from commitlog.reading.skipped_damage import LogError, SkippedDamage
 from commitlog.reading.starting_point import QueueStarts, resolve
 from commitlog.reading.topic_index import LaneIndex
-from commitlog.record.layout import Buffer
+from commitlog.record.byte_ranges import Ints
+from commitlog.record.layout import Buffer, SysFlag
 from commitlog.record.record import decode
+from commitlog.record.table import RecordGatherer, RecordTable
 
 _ENTRIES_AT_ONCE = 1_000
 NOTHING_YET = Message("", -1, -1, None, b"", {}, None, -1, -1, -1, "", {})
 """Means "no message at the moment" among messages. It sorts before every message."""
+
+Values = tuple[Ints, Sequence[bytes | memoryview]]
+"""Timestamps of some messages of a lane (ms), and their values, maybe as views of a segment."""
 
 
 class LaneCursor:
@@ -114,9 +119,44 @@ class LaneCursor:
             self._begin_counting()
             self._skipped.tell(self._missing())
 
-    def _messages(self, step: Step) -> Generator[Message, None, bool]:
-        """The wanted messages of a step. Returns False if it stopped at damage."""
-        table = step.table
+    def read_values(self) -> Iterator[Values]:
+        """The values of what `read` gives, many at a time: for those who need nothing else.
+
+        It does not pass damage, so the cursor was not made with `ignore_corrupt`.
+        """
+        self.damage = None
+        for piece in self._index.walk(self._open, self.where, self._index.limit):
+            if not isinstance(piece, Step):
+                self.where, self.damage = piece.start, piece.error
+                return
+            rows = self._wanted(piece.table)
+            values = self._good_values(piece.table, rows) if len(rows) else []
+            if values is not None:
+                yield piece.table.store_timestamps[rows], values
+            else:
+                # one by one, up to the damage; or all of them, because some are compressed
+                for message in self._messages(piece):
+                    yield np.array([message.timestamp]), [message.value]
+                if self._has_damage():
+                    return
+            self.where = piece.next_where
+
+    def _has_damage(self) -> bool:
+        return self.damage is not None
+
+    def _good_values(self, table: RecordTable, rows: Ints) -> list[memoryview] | None:
+        """The values of these records, or None if one of them is damaged or compressed."""
+        buffer = self._open(table.buffer_start)
+        records = RecordGatherer(buffer, table.buffer_start, queue_id=None, check_crc=True, require_crc=False)
+        checked = records.tabulate(table.positions[rows], table.sizes[rows])
+        if len(checked) < len(rows) or (checked.sys_flags & SysFlag.COMPRESSED).any():
+            return None
+        view, starts = memoryview(buffer), checked.body_positions
+        ends = starts + checked.body_sizes
+        return [view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+    def _wanted(self, table: RecordTable) -> Ints:
+        """The rows of a table that are given out."""
         wanted = table.in_queue.copy()
         for number, topic in enumerate(table.topics):
             if self._topics is not None and topic not in self._topics:
@@ -126,7 +166,12 @@ class LaneCursor:
                 wanted &= (table.topic_index != number) | (table.queue_offsets >= first)
             if topic in self._index.trims:
                 self._check_trimmed(topic, table.queue_offsets[wanted & (table.topic_index == number)])
-        rows = np.flatnonzero(wanted)
+        return np.flatnonzero(wanted)
+
+    def _messages(self, step: Step) -> Generator[Message, None, bool]:
+        """The wanted messages of a step. Returns False if it stopped at damage."""
+        table = step.table
+        rows = self._wanted(table)
         if not len(rows):
             yield NOTHING_YET
             return True

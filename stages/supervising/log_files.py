@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+from commitlog.config import LogsConfig
 from commitlog.disk.file_channel import DISK, FileChannel
-from commitlog.lines import LineHandler, log_to
+from commitlog.lines import JsonFormatter, LineHandler, log_to
 
 LOG_BYTES = 16 << 20
 """A file of this size is full."""
@@ -29,13 +30,13 @@ def open_log(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
-def log_to_file(path: Path) -> None:
+def log_to_file(path: Path, config: LogsConfig) -> None:
     """Sends this process's log to a file of its own."""
     stream = os.fdopen(open_log(path), "a", encoding="utf-8")
-    log_to(RotatingHandler(stream, path, [stream.fileno()]))
+    _log_to(RotatingHandler(stream, path, [stream.fileno()]), path, config)
 
 
-def log_to_own_output(path: Path) -> None:
+def log_to_own_output(path: Path, config: LogsConfig) -> None:
     """Sends this process's log to its standard error.
 
     Where that is the file at `path`, it is rotated. Anything else, for example a terminal, is left
@@ -43,9 +44,18 @@ def log_to_own_output(path: Path) -> None:
     """
     with contextlib.suppress(OSError):
         if os.path.samestat(os.fstat(sys.stderr.fileno()), os.stat(path)):
-            log_to(RotatingHandler(sys.stderr, path, [sys.stdout.fileno(), sys.stderr.fileno()]))
+            own = RotatingHandler(sys.stderr, path, [sys.stdout.fileno(), sys.stderr.fileno()])
+            _log_to(own, path, config)
             return
-    log_to(sys.stderr)
+    _log_to(LineHandler(sys.stderr), path, config)
+
+
+def _log_to(handler: LineHandler, path: Path, config: LogsConfig) -> None:
+    level = config.level.upper()
+    if config.format == "json":
+        log_to(handler, level, JsonFormatter(path.stem))
+    else:
+        log_to(handler, level)
 
 
 def last_lines(path: Path, most: int = 4096, channel: FileChannel = DISK) -> list[str]:

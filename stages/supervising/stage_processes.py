@@ -15,6 +15,7 @@ from commitlog.config import SupervisorConfig
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import StageFailed
+from commitlog.lines import parse_log_line
 from commitlog.shm.layout import STAGES, Stage
 from commitlog.shm.positions import ControlRegion
 from commitlog.stages.supervising.forked_stage import ForkedStage
@@ -116,7 +117,9 @@ class StageProcesses:
             lines = last_lines(path, channel=self._channel)
         except OSError as error:
             return f"its log can't be read: {error}"
-        return f"{lines[-1] if lines else 'it said nothing'} (see {path})"
+        last = lines[-1] if lines else "it said nothing"
+        said = parse_log_line(last) if last.startswith("{") else None
+        return f"{said.message if said else last} (see {path})"
 
     def reload(self, config: SupervisorConfig) -> None:
         """Takes new knobs, and tells the stages to read theirs from `store.json` again.

@@ -86,8 +86,8 @@ def test_a_store_that_does_not_run(tmp_path: Path, config: Path, is_killed: bool
         (("--before", "1 day ago", "--keep-bytes", "1"), b"give --before TIME or --keep-bytes SIZE"),
         (("--before", "latest"), b"'latest' is not a time; give '3 days ago'"),
         (("--before", "9999-01-01"), b"'9999-01-01' is in the future"),
-        (("--keep-bytes", "10 apples"), b"--keep-bytes '10 apples' is not a size"),
-        (("--keep-bytes", "10i"), b"--keep-bytes '10i' is not a size"),
+        (("--keep-bytes", "10 apples"), b"'--keep-bytes': '10 apples' is no size"),
+        (("--keep-bytes", "10i"), b"'--keep-bytes': '10i' is no size"),
     ],
     ids=str,
 )

@@ -107,3 +107,34 @@ def test_a_file_overrides_only_what_it_names(tmp_path: Path) -> None:
     assert config.store.flush_disk_type == "SYNC_FLUSH"
     assert config.flusher == Config().flusher
     assert Config.from_json(config.to_json()) == config
+
+
+def test_sizes_and_times_may_have_a_unit() -> None:
+    config = load_config(
+        {
+            "store": {"segment_bytes": "64MiB"},
+            "committer": {"linger_ms": "12ms"},
+            "supervisor": {"stop_timeout_ms": "1.5m"},
+            "retention": {"reserved_hours": "3d", "max_bytes": "1TB"},
+        }
+    )
+    assert (config.store.segment_bytes, config.committer.linger_ms) == (1 << 26, 12)
+    assert config.supervisor.stop_timeout_ms == 90_000
+    assert (config.retention.reserved_hours, config.retention.max_bytes) == (72, 10**12)
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "says"),
+    [
+        ("committer", {"linger_ms": "12"}, "committer.linger_ms = '12' is no duration"),
+        ("committer", {"linger_ms": "1.5us"}, "committer.linger_ms = '1.5us': that is 0.0015"),
+        ("committer", {"linger_ms": "2d"}, "committer.linger_ms = 172800000: allowed are whole numbers from 0"),
+        ("store", {"segment_bytes": "64 apples"}, "store.segment_bytes = '64 apples' is no size"),
+        ("store", {"segment_bytes": "60MiB"}, "powers of two"),
+        ("store", {"max_lanes": "4"}, "store.max_lanes = '4': allowed are whole numbers"),
+        ("retention", {"reserved_hours": "90m"}, "that is 1.5, and allowed are whole numbers"),
+    ],
+)
+def test_a_unit_that_does_not_fit_is_named(section: str, values: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        load_config({section: values})

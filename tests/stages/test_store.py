@@ -215,7 +215,7 @@ def test_the_owner_hears_why_a_start_failed_whatever_comes_after(
 
     monkeypatch.setattr(StoreLocks, "let_stages_go", refuse)
     monkeypatch.setattr("commitlog.stages.supervising.running_store.give_up_pool", give_up_with_an_error)
-    monkeypatch.setattr("commitlog.stages.supervisor.log_to_file", lambda _: None)
+    monkeypatch.setattr("commitlog.stages.supervisor.log_to_file", lambda *_: None)
     supervisor = Supervisor(tmp_path / "store", Config())
     assert supervisor.run() == 1
     supervisor.opening.locks.close()

@@ -1,0 +1,104 @@
+"""`commitlog logs STORE`: what the stages and the supervisor have logged, in one order of time."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from commitlog.cli.arguments import StoreArgument
+from commitlog.clock import SYSTEM_CLOCK
+
+if TYPE_CHECKING:
+    from commitlog.inspecting.store_logs import LogEntry
+
+_POLL_SECONDS = 0.1
+
+
+class LoggerName(StrEnum):
+    supervisor = "supervisor"
+    committer = "committer"
+    flusher = "flusher"
+    allocator = "allocator"
+    dispatcher = "dispatcher"
+
+
+class Level(StrEnum):
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+
+_RANKS = {"DEBUG": 0, "INFO": 1, "WARNING": 2, "ERROR": 3, "CRITICAL": 4}
+
+
+def logs(
+    store: StoreArgument,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C.")] = False,
+    stage: Annotated[
+        list[LoggerName] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Only this one: supervisor, committer, flusher, allocator, dispatcher; may be given again.",
+        ),
+    ] = None,
+    level: Annotated[
+        Level, typer.Option(metavar="LEVEL", help="Nothing below debug, info, warning or error.")
+    ] = Level.debug,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object an entry.")] = False,
+) -> None:
+    """Show the logs of all stages in one order of time.
+
+        commitlog logs data/events --level warning
+        commitlog logs data/events -f --stage flusher
+
+    It reads both formats of `logs.format`, also while the files are rotated. A traceback counts as
+    an error.
+    """
+    from commitlog.inspecting.store_logs import StoreLogs
+
+    found = StoreLogs(store, [name.value for name in stage or ()])
+    least = _RANKS[level.value.upper()]
+    try:
+        _print(found.read(), least, json=json)
+        while follow:
+            SYSTEM_CLOCK.sleep(_POLL_SECONDS)
+            _print(found.read(), least, json=json)
+    except KeyboardInterrupt:  # the way to end `-f`
+        if not follow:
+            raise
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _print(entries: Iterable[LogEntry], least: int, *, json: bool) -> None:
+    for entry in entries:
+        if _RANKS.get(entry.level, least) >= least:
+            sys.stdout.write(_as_json(entry) if json else _as_text(entry))
+    sys.stdout.flush()
+
+
+def _as_text(entry: LogEntry) -> str:
+    from commitlog.lines import printable
+
+    time = datetime.fromtimestamp(entry.time_ms / 1000).isoformat(" ", timespec="milliseconds")  # local, as people read
+    first, *more = entry.message.split("\n")
+    lines = [
+        f"{time} {entry.level:<7} {entry.stage:<10} {printable(first)}",
+        *(f"    {printable(line)}" for line in more),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _as_json(entry: LogEntry) -> str:
+    from commitlog.lines import to_json
+
+    time = datetime.fromtimestamp(entry.time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    values = {"time": time.replace("+00:00", "Z"), "level": entry.level, "stage": entry.stage, "message": entry.message}
+    return to_json(values).decode() + "\n"

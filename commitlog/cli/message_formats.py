@@ -1,0 +1,95 @@
+"""How `commitlog cat` writes a message: its value, a JSON object, or a line of your own."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from commitlog.message import Message
+
+Write = Callable[["Message"], bytes]
+
+_PIECE = re.compile(r"%(.)|\\x([0-9A-Fa-f]{2})|\\(.)|([^%\\]+)|.", re.DOTALL)
+_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\", "0": b"\0"}
+_FIELDS: dict[str, Write] = {
+    "t": lambda message: message.topic.encode(),
+    "p": lambda message: b"%d" % message.partition,
+    "o": lambda message: b"%d" % message.offset,
+    "k": lambda message: (message.key or "").encode(),
+    "K": lambda message: b"%d" % (-1 if message.key is None else len(message.key.encode())),
+    "s": lambda message: message.value,
+    "S": lambda message: b"%d" % len(message.value),
+    "T": lambda message: b"%d" % message.timestamp,
+    "h": lambda message: ",".join(f"{name}={value}" for name, value in message.headers.items()).encode(),
+    "g": lambda message: (message.tags or "").encode(),
+    "%": lambda message: b"%",
+}
+"""kcat's letters, and `g` for tags. A key that is not there is empty, and its size −1."""
+
+
+def as_value(message: Message) -> bytes:
+    """The value and a line end."""
+    return message.value + b"\n"
+
+
+def as_json(message: Message) -> bytes:
+    """One JSON object on a line. A value that is not UTF-8 is in `value_base64`."""
+    import orjson
+
+    fields: dict[str, Any] = {
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        "timestamp": message.timestamp,
+        "key": message.key,
+        "tags": message.tags,
+        "headers": message.headers,
+        "message_id": message.message_id,
+    }
+    try:
+        fields["value"] = message.value.decode("utf-8")
+    except UnicodeDecodeError:
+        fields["value_base64"] = base64.b64encode(message.value).decode()
+    return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def format_of(text: str) -> Write:
+    """What `--format` asks for. Raises typer.BadParameter."""
+    if text in ("value", "json"):
+        return as_value if text == "value" else as_json
+    if "%" not in text:
+        raise typer.BadParameter(f"--format {text!r}: allowed are value, json, or a text with % as in '%t %k %s\\n'")
+    pieces = [_piece(found) for found in _PIECE.finditer(text)]
+    return lambda message: b"".join(piece if isinstance(piece, bytes) else piece(message) for piece in pieces)
+
+
+def _piece(found: re.Match[str]) -> bytes | Write:
+    field, code, escape, plain = found.groups()
+    if plain is not None:
+        return plain.encode(errors="surrogateescape")
+    if code is not None:
+        return bytes.fromhex(code)
+    if field in _FIELDS:
+        return _FIELDS[field]
+    if escape in _ESCAPES:
+        return _ESCAPES[escape]
+    raise typer.BadParameter(
+        f"--format: {found[0]!r} is not known; there are %{' %'.join(_FIELDS)} and \\n \\r \\t \\0 \\\\ \\x41"
+    )
+
+
+def condition(text: str) -> Callable[[Message], bool]:
+    """What `--where KEY=VALUE` asks for: `key`, `tags`, or a header. Raises typer.BadParameter."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise typer.BadParameter(f"--where {text!r}: write key=VALUE, tags=VALUE or HEADER=VALUE")
+    if name == "key":
+        return lambda message: message.key == value
+    if name == "tags":
+        return lambda message: message.tags == value
+    return lambda message: message.headers.get(name) == value

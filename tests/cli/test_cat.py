@@ -1,0 +1,96 @@
+"""`commitlog cat`: formats, filters, how many, rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from commitlog.cli.app import app
+from tests.builders.hand_made import HandMadeStore
+from tests.builders.typed_topic import append_rows, declare
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> HandMadeStore:
+    made = HandMadeStore(tmp_path / "store")
+    lane = made.lane(0)
+    lane.append("orders", b"apple", key="1", tags="red", properties={"trace": "x", "a": "b"})
+    lane.append("orders", b"p\xffar", key="2", properties={"trace": "x"})
+    lane.append("orders", b"")
+    made.publish()
+    return made
+
+
+def cat(store: HandMadeStore, *words: str) -> bytes:
+    done = CliRunner().invoke(app, ["cat", str(store.path), *words])
+    assert done.exit_code == 0, done.output
+    return done.stdout_bytes
+
+
+def test_a_format_of_ones_own(store: HandMadeStore) -> None:
+    """kcat's letters and escapes; what is not there is empty."""
+    lines = cat(store, "--format", r"%t %p %o [%k] %K %S [%g] [%h]\x21\t%s%%\n").split(b"\n")
+    assert lines == [
+        b"orders 0 0 [1] 1 5 [red] [trace=x,a=b]!\tapple%",
+        b"orders 0 1 [2] 1 4 [] [trace=x]!\tp\xffar%",
+        b"orders 0 2 [] -1 0 [] []!\t%",
+        b"",
+    ]
+
+
+def test_json_has_bytes_as_base64(store: HandMadeStore) -> None:
+    first, second, _ = map(orjson.loads, cat(store, "--format", "json").splitlines())
+    assert (first["value"], first["headers"]) == ("apple", {"trace": "x", "a": "b"})
+    assert second["value_base64"] == "cP9hcg=="
+    assert "value" not in second
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        (("-n", "2"), [b"apple", b"p\xffar"]),
+        (("-n", "0"), []),
+        (("--from", "last 1"), [b""]),
+        (("--key", "2"), [b"p\xffar"]),
+        (("--where", "trace=x"), [b"apple", b"p\xffar"]),
+        (("--where", "trace=x", "-n", "1"), [b"apple"]),
+        (("--where", "trace=x", "--where", "tags=red"), [b"apple"]),
+        (("--where", "key=1", "--key", "2"), []),
+        (("-f", "-n", "3"), [b"apple", b"p\xffar", b""]),
+    ],
+)
+def test_which_messages(store: HandMadeStore, words: tuple[str, ...], values: list[bytes]) -> None:
+    assert cat(store, *words) == b"".join(value + b"\n" for value in values)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--format", "xml"), "allowed are value, json, or a text with %"),
+        (("--format", "%q"), "'%q' is not known"),
+        (("--format", r"%s\q"), "is not known"),
+        (("--where", "trace"), "write key=VALUE"),
+        (("--rows",), "--rows needs one --topic"),
+        (("--rows", "--topic", "t", "-f"), "--rows needs one --topic"),
+    ],
+)
+def test_wrong_words_are_a_usage_error(store: HandMadeStore, words: tuple[str, ...], says: str) -> None:
+    done = CliRunner().invoke(app, ["cat", str(store.path), *words])
+    assert done.exit_code == 2
+    assert says in " ".join(done.output.split())
+
+
+def test_rows_of_a_typed_topic(tmp_path: Path) -> None:
+    store = HandMadeStore(tmp_path / "store")
+    schema = declare(store, "sales", "id BIGINT NOT NULL, name STRING, raw BINARY, xs ARRAY<INT>")
+    append_rows(store.lane(0), schema, [{"id": 1, "name": "apple", "raw": b"\xff", "xs": [1, 2]}, {"id": 2}])
+    append_rows(store.lane(0), schema, [{"id": 3}])
+    store.publish()
+    rows = [orjson.loads(line) for line in cat(store, "--rows", "--topic", "sales", "-n", "2").splitlines()]
+    assert rows == [
+        {"id": 1, "name": "apple", "raw": "/w==", "xs": [1, 2]},
+        {"id": 2, "name": None, "raw": None, "xs": None},
+    ]

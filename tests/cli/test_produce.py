@@ -1,0 +1,107 @@
+"""`commitlog produce`: keys, headers, rows, how many, how fast, and what a Ctrl-C leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import commitlog
+from commitlog.cli.app import app
+from tests.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[commitlog.Store]:
+    """A running store for all tests here; each has a topic of its own."""
+    path = tmp_path_factory.mktemp("produce") / "store"
+    with commitlog.Store.open(path, {"store": {"segment_bytes": 1 << 16}}) as opened:
+        yield opened
+
+
+def produce(store: commitlog.Store, topic: str, lines: str, *words: str) -> Result:
+    file = store.path.parent / f"{topic}.txt"
+    file.write_text(lines)
+    return CliRunner().invoke(app, ["produce", str(store.path), topic, str(file), *words])
+
+
+def messages(store: commitlog.Store, topic: str) -> list[commitlog.Message]:
+    with commitlog.Reader(store.path, topic) as reader:
+        return list(reader)
+
+
+def test_keys_come_from_the_lines(store: commitlog.Store) -> None:
+    """Only the first separator counts; a line without one has no key."""
+    done = produce(store, "keys", "1: one:two\nnone\n: empty\n", "-K", ": ", "--tags", "t", "--header", "a=b=c")
+    assert done.exit_code == 0, done.output
+    found = messages(store, "keys")
+    assert [(message.key, message.value) for message in found] == [("1", b"one:two"), (None, b"none"), (None, b"empty")]
+    assert {(message.tags, message.headers["a"]) for message in found} == {("t", "b=c")}
+
+
+def test_count_and_rate(store: commitlog.Store) -> None:
+    """The lines behind the count are not sent; a rate changes nothing but the time."""
+    done = produce(store, "count", "".join(f"{n}\n" for n in range(100)), "--count", "30", "--rate", "1000")
+    assert "30 messages sent to count, all on disk" in done.output
+    assert [message.value for message in messages(store, "count")] == [b"%d" % n for n in range(30)]
+
+
+def test_rows_of_a_typed_topic(store: commitlog.Store) -> None:
+    store.create_topic("sales", schema="id BIGINT NOT NULL, fruit STRING, price DOUBLE")
+    done = produce(store, "sales", '{"id": 1, "fruit": "apple", "price": 0.5}\n\n{"id": 2}\n', "--rows")
+    assert "2 rows sent to sales, all on disk" in done.output
+    printed = CliRunner().invoke(app, ["cat", str(store.path), "--topic", "sales", "--rows"]).output
+    assert printed == '{"id":1,"fruit":"apple","price":0.5}\n{"id":2,"fruit":null,"price":null}\n'
+    wrong = produce(store, "sales", '{"id": 3}\nnot json\n', "--rows")
+    assert wrong.exit_code == 1
+    assert "stopped after 0 rows, all of which are on disk: a line is not JSON" in str(wrong.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--header", "a"), "write NAME=VALUE"),
+        (("-K", ":", "--key", "k"), "--key-separator goes without --key"),
+        (("--rate", "0"), "Invalid value"),
+        (("--count", "-1"), "Invalid value"),
+    ],
+)
+def test_wrong_words_are_a_usage_error(store: commitlog.Store, words: tuple[str, ...], says: str) -> None:
+    done = produce(store, "never", "x\n", *words)
+    assert done.exit_code == 2
+    assert says in " ".join(done.output.split())
+
+
+def test_with_the_variable_the_store_is_left_out(store: commitlog.Store) -> None:
+    """A store in the topic's place is an error that says so."""
+    file = store.path.parent / "variable.txt"
+    file.write_text("x\n")
+    environment = {"COMMITLOG_STORE": str(store.path)}
+    done = CliRunner().invoke(app, ["produce", "variable", str(file)], env=environment)
+    assert done.exit_code == 0, done.output
+    assert [message.value for message in messages(store, "variable")] == [b"x"]
+    wrong = CliRunner().invoke(app, ["produce", str(store.path), "variable", str(file)], env=environment)
+    assert wrong.exit_code == 2
+    assert "COMMITLOG_STORE is set" in " ".join(wrong.output.split())
+
+
+def test_a_ctrl_c_counts_what_is_on_disk(store: commitlog.Store) -> None:
+    command = [sys.executable, "-m", "commitlog", "produce", str(store.path), "interrupted"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin
+        process.stdin.write(b"one\ntwo\nthr")
+        process.stdin.flush()
+        wait_until(lambda: "interrupted" in topics(store) and len(messages(store, "interrupted")) == 2, "two lines")
+        os.kill(process.pid, signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert said == b"stopped: 2 messages sent to interrupted, all on disk\n"
+
+
+def topics(store: commitlog.Store) -> list[str]:
+    return CliRunner().invoke(app, ["cat", str(store.path), "--format", "%t "]).output.split()
