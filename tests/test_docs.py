@@ -28,31 +28,26 @@ from commitlog.config_file import load_config
 from commitlog.spark.columns import ALL_COLUMNS
 from commitlog.spark.options import SINK_SPELLING, SPELLING
 from commitlog.statistics import RetentionStatistics
+from tests.programs import BLOCK, DOCS, blocks, examples, outputs, write_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parent.parent
-DOCS = sorted((ROOT / "docs").glob("*.md"))
-PAGES = [*sorted(ROOT.glob("*.md")), *DOCS]
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+HOW_TOS = sorted(DOCS.glob("*.md"))
+PAGES = [*sorted(ROOT.glob("*.md")), *HOW_TOS]
 _CODE = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _KNOB = re.compile(rf"(?<![\w./])({'|'.join(field.name for field in dataclasses.fields(Config))})\.([a-z_]+)\b")
 
 
-def blocks(page: Path, language: str) -> list[str]:
-    """The fenced blocks of one language, in their order."""
-    return [text for found, text in _BLOCK.findall(page.read_text()) if found == language]
-
-
 def inline(page: Path) -> Iterator[str]:
     """What stands in backticks in the prose and in tables."""
-    yield from _CODE.findall(_BLOCK.sub("", page.read_text()))
+    yield from _CODE.findall(BLOCK.sub("", page.read_text()))
 
 
 def uses_spark(page: Path) -> bool:
-    return "commitlog.spark" in "".join(blocks(page, "python"))
+    return "commitlog.spark" in examples(page)[0]
 
 
 def named(pages: list[Path]) -> list[object]:
@@ -60,36 +55,46 @@ def named(pages: list[Path]) -> list[object]:
 
 
 def run_examples(page: Path, directory: Path) -> None:
-    """Runs all of a page's Python as one program, in an empty directory.
+    """Runs all of a page's Python that has no file's name as one program, in an empty directory.
 
     It prints what the page's blocks of `text` show.
     """
     program = directory / "examples.py"
-    program.write_text("\n".join(blocks(page, "python")))
-    done = subprocess.run([sys.executable, program], cwd=directory, capture_output=True, text=True, timeout=200)
+    text, printed = examples(page)
+    program.write_text(text)
+    run_program(program, printed)
+
+
+def run_program(program: Path, printed: str) -> None:
+    done = subprocess.run([sys.executable, program], cwd=program.parent, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
-    assert done.stdout == "".join(blocks(page, "text")), done.stderr[-4000:]
+    assert done.stdout == printed, done.stderr[-4000:]
 
 
-@pytest.mark.parametrize("page", named([page for page in DOCS if blocks(page, "python") and not uses_spark(page)]))
+@pytest.mark.parametrize("page", named([page for page in HOW_TOS if examples(page)[0] and not uses_spark(page)]))
 def test_examples(page: Path, tmp_path: Path) -> None:
     run_examples(page, tmp_path)
 
 
-@pytest.mark.parametrize("page", named([page for page in DOCS if uses_spark(page)]))
+@pytest.mark.parametrize(("page", "name"), [(page, name) for page in HOW_TOS for name in outputs(page)])
+def test_programs(page: Path, name: str, tmp_path: Path) -> None:
+    """A program that has a name and shows what it prints."""
+    write_files(page, tmp_path)
+    run_program(tmp_path / name, outputs(page)[name])
+
+
+@pytest.mark.parametrize("page", named([page for page in HOW_TOS if uses_spark(page)]))
 def test_examples_with_spark(page: Path, spark: SparkSession, tmp_path: Path) -> None:
     """The examples run in the session of the tests, which `commitlog.spark.session` returns.
 
     Spark's JVM is in another directory, so paths are absolute here.
     """
-    program, said = "\n".join(blocks(page, "python")), io.StringIO()
-    for name in ("data/events", "checkpoint"):
-        for quote in "\"'":  # Python's and SQL's
-            program = program.replace(f"{quote}{name}{quote}", f"{quote}{tmp_path / name}{quote}")
+    (program, printed), said = examples(page), io.StringIO()
+    program = re.sub(r"""(["'])(data/|checkpoint\b)""", rf"\1{tmp_path}/\2", program)  # Python's quotes and SQL's
     with contextlib.redirect_stdout(said), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that session lacks what a user's has
         exec(compile(program, str(page), "exec"), {})
-    assert said.getvalue() == "".join(blocks(page, "text"))
+    assert said.getvalue() == printed
 
 
 def command_lines() -> Iterator[tuple[str, str]]:
@@ -152,7 +157,7 @@ def slug(heading: str) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    return {slug(heading) for heading in re.findall(r"^#+ (.*)$", _BLOCK.sub("", page.read_text()), re.MULTILINE)}
+    return {slug(heading) for heading in re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text()), re.MULTILINE)}
 
 
 @pytest.mark.parametrize("page", named(PAGES))
@@ -161,7 +166,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
     This includes `docs/x.md` and `configs/x` in backticks.
     """
-    for link in _LINK.findall(_BLOCK.sub("", page.read_text())):
+    for link in _LINK.findall(BLOCK.sub("", page.read_text())):
         if link.startswith(("http://", "https://")):
             continue
         path, _, anchor = link.partition("#")
@@ -175,7 +180,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_every_page_is_in_the_index() -> None:
     linked = set(_LINK.findall((ROOT / "docs/README.md").read_text()))
-    assert {page.name for page in DOCS} - {"README.md"} <= linked
+    assert {page.name for page in HOW_TOS} - {"README.md"} <= linked
 
 
 def test_every_option_and_column_of_spark_is_documented() -> None:
