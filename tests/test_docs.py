@@ -93,7 +93,9 @@ def test_examples_with_spark(page: Path, spark: SparkSession, tmp_path: Path) ->
     program = re.sub(r"""(["'])(data/|checkpoint\b)""", rf"\1{tmp_path}/\2", program)  # Python's quotes and SQL's
     with contextlib.redirect_stdout(said), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that session lacks what a user's has
-        exec(compile(program, str(page), "exec"), {})
+        names: dict[str, object] = {}
+        exec(compile(program, str(page), "exec"), names)
+        names.clear()  # Spark keeps functions of foreachBatch, and they keep the names
     assert said.getvalue() == printed
 
 

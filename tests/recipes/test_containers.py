@@ -1,0 +1,137 @@
+"""configs/Containerfile and configs/kubernetes.yaml, as far as this goes without an engine.
+
+The command of the image runs as the first process of namespaces of its own, with the /dev/shm of a
+container.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import typer.main
+import yaml
+
+from commitlog import Reader
+from commitlog.cli.app import COMMANDS, app
+from commitlog.config import Config
+
+ROOT = Path(__file__).parents[2]
+IMAGE = (ROOT / "configs/Containerfile").read_text()
+MANIFEST = list(yaml.safe_load_all((ROOT / "configs/kubernetes.yaml").read_text()))
+STAGES_STOP_SECONDS = 4 * Config().supervisor.stop_timeout_ms / 1000
+COMMITLOG = str(Path(sys.executable).with_name("commitlog"))
+UNITS = {"Mi": 1 << 20, "Gi": 1 << 30}
+
+
+def pod() -> Any:
+    (found,) = (part["spec"]["template"]["spec"] for part in MANIFEST if part["kind"] == "StatefulSet")
+    return found
+
+
+def size(text: str) -> int:
+    return int(text[:-2]) * UNITS[text[-2:]]
+
+
+def image_user() -> int:
+    return int(re.search(r"useradd --uid (\d+)", IMAGE)[1])  # type: ignore[index]
+
+
+def commands() -> list[list[str]]:
+    """All commands of ours in the manifest, also those inside a shell's text."""
+    (stages,) = pod()["initContainers"]
+    found = [stages["command"]]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        words = stages[probe]["exec"]["command"]
+        found.append(words[2].partition(";")[0].split() if words[:2] == ["sh", "-c"] else words)
+    return found
+
+
+def test_the_manifest_has_what_a_store_needs() -> None:
+    """Memory for /dev/shm, time to drain, one owner, one user, and the same mounts for all."""
+    (stateful,) = (part["spec"] for part in MANIFEST if part["kind"] == "StatefulSet")
+    spec = pod()
+    assert stateful["replicas"] == 1
+    assert spec["terminationGracePeriodSeconds"] > STAGES_STOP_SECONDS
+    assert spec["securityContext"]["runAsUser"] == image_user()
+    containers = spec["initContainers"] + spec["containers"]
+    mounts = [{mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]} for container in containers]
+    assert all(mount == {"data": "/data", "shm": "/dev/shm"} for mount in mounts)
+    (shm,) = spec["volumes"]
+    assert shm["emptyDir"]["medium"] == "Memory"
+    for container in containers:
+        assert size(container["resources"]["limits"]["memory"]) >= size(shm["emptyDir"]["sizeLimit"]) + (512 << 20)
+    assert {claim["metadata"]["name"] for claim in stateful["volumeClaimTemplates"]} == {"data"}
+
+
+@pytest.mark.parametrize("words", commands(), ids=lambda words: words[1])
+def test_the_manifest_names_commands_that_there_are(words: list[str]) -> None:
+    """On the store of the image, with the image's configuration."""
+    if words[1] == "health" and "health" not in COMMANDS:
+        pytest.skip("there is no command health yet")
+    assert words[0] == "commitlog"
+    assert words[-1] == "/data/store"
+    assert "--config" not in words or f" {words[words.index('--config') + 1]}\n" in IMAGE
+    group = typer.main.get_command(app)
+    context = group.make_context("commitlog", words[1:], resilient_parsing=True)
+    command = group.get_command(context, words[1])  # type: ignore[attr-defined]
+    assert command is not None
+    assert str(command.make_context(words[1], words[2:], parent=context).params["store"]) == "/data/store"
+
+
+def namespaces() -> list[str]:
+    """Words in front of a command that runs as a container's first process, with 64 MiB of shm."""
+    words = ["unshare", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child"]
+    return [*words, "sh", "-c", 'mount -t tmpfs -o size=64m,mode=0777 shm /dev/shm; exec "$@"', "sh"]
+
+
+def image_command(store: Path) -> list[str]:
+    """ENTRYPOINT and CMD, with the paths of this machine."""
+    entry, arguments = (
+        orjson.loads(found[1])
+        for word in ("ENTRYPOINT", "CMD")
+        if (found := re.search(rf"^{word} (\[.*\])$", IMAGE, re.M))
+    )
+    here = {
+        "commitlog": COMMITLOG,
+        "/etc/commitlog.toml": str(ROOT / "configs/default.toml"),
+        "/data/store": str(store),
+    }
+    return [here.get(word, word) for word in entry + arguments]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make all of these namespaces")
+def test_the_image_s_command_as_a_container_s_first_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM drains it, and what another process of the container sent is on the disk.
+
+    Its /dev/shm is gone then.
+    """
+    monkeypatch.delenv("COMMITLOG_SHM_DIR")
+    tried = subprocess.run([*namespaces(), "true"], capture_output=True, text=True)
+    if tried.returncode:
+        pytest.skip(f"no namespaces here: {tried.stderr.strip()}")
+    store = tmp_path / "store"
+    words = [*namespaces(), *image_command(store)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as container:
+        try:
+            assert container.stdout is not None
+            assert container.stdout.readline().startswith(f"running {store}")
+            first = Path(f"/proc/{container.pid}/task/{container.pid}/children").read_text().strip()
+            inside = ["nsenter", "--target", first, "--mount", "--pid", "--ipc"]
+            produce = [*inside, COMMITLOG, "produce", str(store), "orders"]
+            sent = subprocess.run(produce, input="apple\npear\n", capture_output=True, text=True)
+            assert sent.stderr == "2 messages sent to orders, all on disk\n"
+            os.kill(int(first), signal.SIGTERM)
+            assert container.stdout.read().endswith("stopped, all is on disk\n")
+            assert container.wait() == 0
+        finally:
+            container.kill()
+    with Reader(store, topic="orders") as reader:
+        assert [message.value for message in reader] == [b"apple", b"pear"]
