@@ -20,7 +20,7 @@ import typer.main
 import yaml
 
 from commitlog import Reader
-from commitlog.cli.app import COMMANDS, app
+from commitlog.cli.app import app
 from commitlog.config import Config
 
 ROOT = Path(__file__).parents[2]
