@@ -26,7 +26,7 @@ _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 class StepLine:
     """One stage: its messages so far, its speed, and how far it is behind the stage before it.
 
-    The speed is that of the last second or two.
+    The speed is that of the last second or two. Spark's is that of its last batches.
     """
 
     name: str

@@ -39,7 +39,8 @@ class History:
         self.grids: tuple[Grid, ...] = ()
         self.cores: dict[str, float] = {}
         self.memory: dict[str, int] = {}
-        self._window: deque[tuple[Reading, int]] = deque()
+        self._window: deque[Reading] = deque()
+        self._batch_ends: deque[tuple[float, int]] = deque([(0.0, 0)])  # when each batch ended, rows until then
         self._cpu_seconds: dict[str, float] = {}
         self._looked_at = 0.0
 
@@ -51,6 +52,7 @@ class History:
         self.batches = Series(("rows", "seconds", "p50_ms", "p99_ms"), interval=0)
         self.batch_count = 0
         self.last_batch = None
+        self._batch_ends = deque([(0.0, 0)])
 
     @property
     def elapsed(self) -> float:
@@ -65,8 +67,8 @@ class History:
         previous = self.reading
         self.reading = reading
         self.steps.add(reading.at, *(reading.messages[step] for step in STEPS))
-        self._window.append((reading, self.spark_rows))
-        while len(self._window) > 2 and reading.at - self._window[0][0].at > WINDOW_SECONDS:
+        self._window.append(reading)
+        while len(self._window) > 2 and reading.at - self._window[0].at > WINDOW_SECONDS:
             self._window.popleft()
         if previous is None:
             return
@@ -84,6 +86,9 @@ class History:
             self.spark.add(now - message["seconds"], self.spark_rows)  # Spark stood still until this batch began
         self.spark_rows = message["total"]
         self.spark.add(now, self.spark_rows)
+        self._batch_ends.append((now, self.spark_rows))
+        while len(self._batch_ends) > 2 and now - self._batch_ends[1][0] >= WINDOW_SECONDS:
+            self._batch_ends.popleft()
         self.batch_count += 1
         self.last_batch = BatchLine(
             message["id"], message["rows"], message["seconds"], message["p50_ms"], message["p99_ms"]
@@ -111,7 +116,7 @@ class History:
         """The stages as the dashboard shows them, Spark last."""
         if not self._window:
             return ()
-        (first, first_rows), (last, rows) = self._window[0], self._window[-1]
+        first, last, rows = self._window[0], self._window[-1], self.spark_rows
         passed = max(last.at - first.at, 1e-9) if last is not first else 0.0
         lines: list[StepLine] = []
         before: str | None = None
@@ -128,12 +133,22 @@ class History:
             )
             before = step
         per_message = last.bytes["sent"] / last.messages["sent"] if last.messages["sent"] else 0.0
-        speed = (rows - first_rows) / passed if passed else 0.0
+        speed = self.spark_rate()
         behind = max(round(last.messages["flushed"] - rows), 0)  # Spark also reads what is flushed and not dispatched
         lines.append(
             StepLine("read by Spark", rows, speed, speed * per_message / 1e6, behind, round(behind * per_message))
         )
         return tuple(lines)
+
+    def spark_rate(self) -> float:
+        """Rows a second over Spark's last batches.
+
+        Rows come at the end of a batch, so the time goes from one end to another. Between two
+        batches the rate stays as it is; it falls only when Spark pauses for longer than that time.
+        """
+        (first_at, first_rows), (last_at, rows) = self._batch_ends[0], self._batch_ends[-1]
+        passed = max(last_at - first_at, self.elapsed - last_at)
+        return (rows - first_rows) / passed if passed > 0 else 0.0
 
     def sync_facts(self) -> tuple[float, float | None, float | None]:
         """fsyncs a second in the last seconds, and p50 and p99 of their durations.
@@ -142,7 +157,7 @@ class History:
         """
         if not self._window:
             return 0.0, None, None
-        first, last = self._window[0][0], self._window[-1][0]
+        first, last = self._window[0], self._window[-1]
         recent = last.syncs - first.syncs
         chosen = recent if recent.total >= 20 else last.syncs
         p50, p99 = chosen.percentile(0.5), chosen.percentile(0.99)

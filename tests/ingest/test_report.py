@@ -15,6 +15,7 @@ import pytest
 
 from commitlog.ingest import picture, report
 from commitlog.ingest.dashboard import PlainLines
+from commitlog.ingest.history import History
 from commitlog.ingest.job import Job
 from commitlog.ingest.meter import STEPS, Reading
 from commitlog.ingest.settings import choose
@@ -59,6 +60,20 @@ def reading(at: float, messages: float, restarts: int = 0) -> Reading:
     )
 
 
+def batch(number: int, total: int) -> dict[str, Any]:
+    """What the query reports after a batch."""
+    return {
+        "id": number,
+        "rows": 2000,
+        "total": total,
+        "seconds": 1.0,
+        "p50_ms": 10.0,
+        "p99_ms": 20.0,
+        "latencies": {"buckets": [], "counts": [], "highest_ms": 0.0},
+        "grids": [],
+    }
+
+
 def fill(job: Job) -> None:
     """A run of some seconds: a thousand messages a second, Spark a batch every two, one restart."""
     now = time.monotonic()
@@ -70,19 +85,8 @@ def fill(job: Job) -> None:
             now = history.began + step / 5
             history.add_reading(reading(step / 5, step * 200.0, restarts=int(step > 50)))
             if step % 10 == 9:
-                other = history.spark_latencies.to_json() | {"buckets": [500], "counts": [2000], "highest_ms": 20.0}
-                history.add_batch(
-                    {
-                        "id": step,
-                        "rows": 2000,
-                        "total": (step + 1) * 200,
-                        "seconds": 1.0,
-                        "p50_ms": 10.0,
-                        "p99_ms": 20.0,
-                        "latencies": other,
-                        "grids": [],
-                    }
-                )
+                latencies = {"buckets": [500], "counts": [2000], "highest_ms": 20.0}
+                history.add_batch(batch(step, (step + 1) * 200) | {"latencies": latencies})
     history.flushed_latencies.add([1.0, 2.0, 50.0])
     job.sending_seconds = float(SECONDS)
 
@@ -137,3 +141,24 @@ def test_the_dashboards_numbers(job: Job) -> None:
     assert snapshot.steps[-1].behind == 0
     assert snapshot.sync_p50_ms is not None
     assert snapshot.events[0].endswith("the committer had died and was started again")
+
+
+def test_sparks_rate_between_two_batches() -> None:
+    """It does not fall to 0 while batches come, and it falls when Spark stands still."""
+    now = 0.0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("commitlog.ingest.history.time", SimpleNamespace(monotonic=lambda: now))
+        history = History()
+        history.start_clock()
+        assert history.spark_rate() == 0
+        rates = []
+        for tenth in range(1, 201):
+            now = tenth / 10
+            if tenth % 40 == 0:  # a batch every 4 s
+                history.add_batch(batch(tenth, tenth * 50))
+            rates.append(history.spark_rate())
+        assert rates[38:] == [0.0] + [pytest.approx(500)] * 161
+        now += 40
+        assert history.spark_rate() == pytest.approx(50)
+        history.start_clock()
+        assert history.spark_rate() == 0
