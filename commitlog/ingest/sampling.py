@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -20,6 +21,10 @@ from commitlog.ingest.sending import Item, Sender, run_producer
 ROUND_SECONDS = 0.1
 """All things are sampled at most this often: the kernel counts CPU time in ticks of 10 ms."""
 _SHARE_OF_TIME = 0.15
+NAME_MAX = 100
+_OPTIONS_WITH_VALUE = ("W", "X")
+_SPARK_CLASSES = "org.apache.spark."
+_WORKER_MODULES = ("pyspark.", "commitlog.spark.launching.")
 
 
 class MachineSource:
@@ -94,7 +99,7 @@ class MachineSource:
                 with process.oneshot():
                     sample = {
                         "kind": "process",
-                        "name": process.name(),
+                        "name": _name(process),
                         "pid": pid,
                         "cpu_percent": process.cpu_percent(None),
                         "memory_bytes": process.memory_info().rss,
@@ -102,6 +107,36 @@ class MachineSource:
             except psutil.Error:
                 continue  # it has ended, or belongs to another user
             yield _message(sample)
+
+
+def _name(process: psutil.Process) -> str:
+    """What to call a process: the kernel's name for it, or what it runs if it is Python or Java."""
+    name = process.name()
+    if name.startswith("python") or name == "java":
+        name = program_name(name, process.cmdline())
+    return name.encode(errors="replace").decode()[:NAME_MAX]  # Linux takes any byte in a name, JSON does not
+
+
+def program_name(interpreter: str, command: list[str]) -> str:
+    """The script or module that a command line runs.
+
+    Spark's processes are named by what they do. Where nothing is found, it is the interpreter.
+    """
+    if interpreter == "java":
+        return "Spark (java)" if any(word.startswith(_SPARK_CLASSES) for word in command) else interpreter
+    words = iter(command[1:])
+    for word in words:
+        if word[:1] != "-":
+            return Path(word).name or interpreter
+        if word[1:2] in _OPTIONS_WITH_VALUE:
+            if len(word) == 2:
+                next(words, None)
+        elif word[1:2] != "-" and word[-1] == "m":
+            module = next(words, interpreter)
+            return "pyspark worker" if module.startswith(_WORKER_MODULES) else module
+        elif word[1:2] != "-" and word[-1] == "c":
+            return f"{interpreter} -c"
+    return interpreter
 
 
 def _cores() -> Iterator[dict[str, Any]]:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import orjson
 import psutil
+import pytest
 
-from commitlog.ingest.sampling import MachineSource
+from commitlog.ingest.sampling import MachineSource, program_name
 
 
 def kinds(source: MachineSource) -> dict[str, list[dict[str, object]]]:
@@ -41,3 +46,39 @@ def test_there_is_always_a_next_message() -> None:
         source.tick()
         items = source.take(limit)
         assert 0 < len(items) <= limit
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("python -P -m commitlog.ingest.sampling 9", "commitlog.ingest.sampling"),
+        ("python3.11 -um http.server", "http.server"),
+        ("python -W ignore -Xdev /opt/tools/clean.py --now", "clean.py"),
+        ("python -m pyspark.daemon pyspark.worker", "pyspark worker"),
+        ("python -m commitlog.spark.launching.daemon pyspark.worker", "pyspark worker"),
+        ("python -c pass", "python -c"),
+        ("python --check-hash-based-pycs=never /usr/bin/borg", "borg"),
+        ("python", "python"),
+        ("python -m", "python"),
+        ("", "python"),
+        ("java -cp a.jar org.apache.spark.deploy.SparkSubmit pyspark-shell", "Spark (java)"),
+        ("java -jar broker.jar", "java"),
+    ],
+)
+def test_interpreters_are_called_by_what_they_run(command: str, name: str) -> None:
+    """Python by its script or module, Spark's processes by what they do."""
+    words = command.split()
+    assert program_name("java" if command.startswith("java") else "python", words) == name
+
+
+def test_any_name_can_be_sampled(tmp_path: Path) -> None:
+    """The kernel takes any byte in a name. The sample is JSON all the same."""
+    program = tmp_path / os.fsdecode(b'od\xff"d')
+    shutil.copy(shutil.which("cat") or "", program)
+    with (
+        subprocess.Popen([program], stdin=subprocess.PIPE) as odd,
+        subprocess.Popen([sys.executable, "-m", "code", "-q"], stdin=subprocess.PIPE) as module,
+    ):
+        names = {sample["pid"]: sample["name"] for sample in kinds(MachineSource())["process"]}
+    assert names[odd.pid] == 'od?"d'
+    assert names[module.pid] == "code"
