@@ -15,10 +15,17 @@ from commitlog.ingest.grid import Grid
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
-PLAIN_SECONDS = 2.0
+PLAIN_SECONDS = 5.0
+QUIET_SECONDS = 30.0
+"""How often a plain line says that a phase without numbers goes on."""
 _EVENTS_SHOWN = 4
-_WIDE, _NARROW = 110, 80
+_WIDE, _NARROW = 120, 80
+_STEPS_LINES = 4
+"""Lines of the table of stages beside its rows: two empty ones, the titles, and a rule."""
+_GRID_LINES = 4
+"""Lines of a live table beside its rows: an empty one, its name, the titles, and a rule."""
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
@@ -90,9 +97,9 @@ def make_display(stream: TextIO | None = None) -> Display:
 
 
 class PlainLines:
-    """A line every two seconds, and one at each change of phase; no control codes.
+    """A line at each change of phase, and one of numbers every five seconds; no control codes.
 
-    While there are no numbers yet, the line says how long the phase has taken.
+    While there are no numbers yet, a line says every half minute how long the phase has taken.
     """
 
     def __init__(self, stream: TextIO, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -110,7 +117,7 @@ class PlainLines:
             self.say(plain_line(snapshot) if snapshot.steps else f"{snapshot.phase}: {now - self._since:.0f} s")
         else:
             return
-        self._next = now + PLAIN_SECONDS
+        self._next = now + (PLAIN_SECONDS if snapshot.steps else QUIET_SECONDS)
 
     def say(self, text: str) -> None:
         self.stream.write(printable(text) + "\n")
@@ -140,7 +147,7 @@ class Dashboard:
         if now < self._next and snapshot.phase == self._phase:
             return
         self._next, self._phase = now + self.INTERVAL, snapshot.phase
-        self._live.update(render(snapshot, self.console.width, now), refresh=True)
+        self._live.update(render(snapshot, *self.console.size, now), refresh=True)
 
     def say(self, text: str) -> None:
         self.console.print(printable(text), markup=False, soft_wrap=True)
@@ -167,37 +174,42 @@ def megabytes(value: float) -> str:
     return f"{value / 1e6:,.1f} MB"
 
 
+def short(count: float) -> str:
+    """A count in at most seven characters up to ten thousand million."""
+    return f"{count:,.0f}" if count < 999_999.5 else f"{count / 1e6:,.1f} M"
+
+
 def plain_line(snapshot: Snapshot) -> str:
-    """The pipeline in one line."""
-    parts = [f"{snapshot.elapsed:6.1f} s"]
-    parts += [f"{step.name} {step.messages:,} ({step.per_second:,.0f}/s)" for step in snapshot.steps]
-    behind = snapshot.steps[-1].behind
-    if behind is not None:
-        parts.append(f"Spark is {behind:,} behind")
-    parts.append(f"buffers free {snapshot.buffers_free} of {snapshot.buffers}")
-    parts.append(f"{snapshot.syncs_per_second:,.0f} fsyncs/s, p99 {milliseconds(snapshot.sync_p99_ms)}")
+    """The pipeline in one line of at most 120 columns."""
+    first, last = snapshot.steps[0], snapshot.steps[-1]
+    spark = f"Spark {short(last.messages)} ({short(last.per_second)}/s), {short(last.behind or 0)} behind"
     if snapshot.batch:
-        parts.append(f"last batch {snapshot.batch.rows:,} rows in {snapshot.batch.seconds:.2f} s")
-    if snapshot.grids and snapshot.grids[0].rows:
-        top = snapshot.grids[0]
-        named = ", ".join(f"{row[0]} {row[2 if top.columns[1] == 'pid' else 1]}" for row in top.rows[:3])
-        parts.append(f"{top.title.lower()}: {named}")
-    return " | ".join(parts)
+        spark += f", p99 {milliseconds(snapshot.batch.p99_ms)}"
+    parts = [
+        f"{snapshot.elapsed:6,.0f} s",
+        f"{first.name} {short(first.messages)} ({short(first.per_second)}/s)",
+        f"flushed p99 {milliseconds(snapshot.flushed_p99_ms)}",
+        spark,
+    ]
+    return "  ".join(parts)
 
 
 # ---- the dashboard -----------------------------------------------------------------------------
 
 
-def render(snapshot: Snapshot, width: int, now: float) -> RenderableType:
-    """The whole dashboard."""
+def render(snapshot: Snapshot, width: int, height: int, now: float) -> RenderableType:
+    """The whole dashboard. The live tables get the lines that the rest leaves."""
     from rich.console import Group
 
     parts: list[Any] = [_head(snapshot, now)]
+    events = snapshot.events[-_EVENTS_SHOWN:]
+    room = height - 2 - len(events)  # the head, and the line of the cursor
     if snapshot.steps:
-        parts += [_steps(snapshot, width), _facts(snapshot)]
-    if snapshot.grids:
-        parts.append(_grids(snapshot, width))
-    parts += [_event(event) for event in snapshot.events[-_EVENTS_SHOWN:]]
+        facts = _facts(snapshot)
+        parts += [_steps(snapshot, width), facts]
+        room -= len(snapshot.steps) + _STEPS_LINES + facts.row_count
+    parts += _grids(snapshot.grids, width, room)
+    parts += [_event(event) for event in events]
     return Group(*parts)
 
 
@@ -216,8 +228,8 @@ def _head(snapshot: Snapshot, now: float) -> RenderableType:
     head = Text(no_wrap=True, overflow="ellipsis")
     head.append(f"{_SPINNER[int(now * 8) % len(_SPINNER)]} ", style="cyan")
     head.append("commitlog ingest", style="bold")
-    head.append(f"   {snapshot.phase}", style="cyan")
-    head.append(f"   {clock}   run {snapshot.run}   Ctrl-C drains and stops", style="dim")
+    head.append(f"  {snapshot.phase}", style="cyan")
+    head.append(f"  {clock}  Ctrl-C drains and stops  run {snapshot.run}", style="dim")
     return head
 
 
@@ -240,48 +252,68 @@ def _steps(snapshot: Snapshot, width: int) -> RenderableType:
     return table
 
 
-def _facts(snapshot: Snapshot) -> RenderableType:
+def _facts(snapshot: Snapshot) -> Table:
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
-    table.add_column()
-    style = "red" if snapshot.buffers and not snapshot.buffers_free else ""
-    table.add_row("pool", f"{snapshot.buffers_free} of {snapshot.buffers} write buffers free", style=style)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(no_wrap=True, overflow="ellipsis")
     table.add_row(
-        "disk",
-        f"{snapshot.syncs_per_second:,.0f} fsyncs/s, "
-        f"p50 {milliseconds(snapshot.sync_p50_ms)}, p99 {milliseconds(snapshot.sync_p99_ms)}; "
-        f"send → flushed p50 {milliseconds(snapshot.flushed_p50_ms)}, p99 {milliseconds(snapshot.flushed_p99_ms)}",
+        "pool",
+        f"{snapshot.buffers_free} of {snapshot.buffers} write buffers free; {snapshot.syncs_per_second:,.0f} fsyncs/s, "
+        f"p50 {milliseconds(snapshot.sync_p50_ms)}, p99 {milliseconds(snapshot.sync_p99_ms)}",
+        style="red" if snapshot.buffers and not snapshot.buffers_free else "",
     )
+    latency = f"flushed p50 {milliseconds(snapshot.flushed_p50_ms)}, p99 {milliseconds(snapshot.flushed_p99_ms)}"
     batch = snapshot.batch
     if batch:
+        latency += f"; Spark p50 {milliseconds(batch.p50_ms)}, p99 {milliseconds(batch.p99_ms)}"
+    table.add_row("send →", latency)
+    if batch:
         speed = batch.rows / batch.seconds if batch.seconds else 0.0
-        table.add_row(
-            "Spark",
-            f"batch {batch.id}: {batch.rows:,} rows in {batch.seconds:.2f} s, {speed:,.0f} rows/s; "
-            f"send → Spark p50 {milliseconds(batch.p50_ms)}, p99 {milliseconds(batch.p99_ms)}",
-        )
+        table.add_row("Spark", f"batch {batch.id}: {batch.rows:,} rows in {batch.seconds:.2f} s, {speed:,.0f} rows/s")
     if snapshot.memory_bytes:
-        cpu = ", ".join(f"{name} {cores:.2f}" for name, cores in snapshot.cpu_cores.items())
-        total = sum(snapshot.memory_bytes.values())
-        table.add_row("uses", f"cores: {cpu}; memory {megabytes(total)}")
+        cores = ", ".join(f"{name} {used:.2f}" for name, used in snapshot.cpu_cores.items())
+        table.add_row("cores", f"{cores}; memory {sum(snapshot.memory_bytes.values()) / 1e6:,.0f} MB")
     return table
 
 
-def _grids(snapshot: Snapshot, width: int) -> RenderableType:
+def _grids(grids: tuple[Grid, ...], width: int, room: int) -> list[Any]:
+    """The live tables with as many rows as `room` lines have.
+
+    They stand side by side on a wide terminal, one below the other on another.
+    """
+    from rich.table import Table
+
+    if width >= _WIDE and room > _GRID_LINES:
+        side_by_side = Table.grid(padding=(0, 4))
+        side_by_side.add_row(*(_grid(grid, room - _GRID_LINES) for grid in grids))
+        return ["", side_by_side] if grids else []
+    shown: list[Any] = []
+    for grid in grids:
+        rows = min(len(grid.rows), room - _GRID_LINES)
+        if rows > 0:
+            shown += ["", _grid(grid, rows)]
+            room -= rows + _GRID_LINES
+    return shown
+
+
+def _grid(grid: Grid, rows: int) -> Table:
     from rich import box
-    from rich.columns import Columns
-    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    tables: list[Any] = []
-    for grid in snapshot.grids:
-        table = Table(title=grid.title, box=box.ROUNDED, title_justify="left", title_style="bold", padding=(0, 1))
-        for index, column in enumerate(grid.columns):
-            table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True, max_width=32)
-        for row in grid.rows:
-            table.add_row(*(Text(printable(cell)) for cell in row))  # Text: a name may look like rich's markup
-        tables.append(table)
-    return Columns(tables, padding=(0, 2)) if width >= _WIDE else Group(*tables)
+    table = Table(
+        title=grid.title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for index, column in enumerate(grid.columns):
+        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True, max_width=27)
+    for row in grid.rows[:rows]:
+        table.add_row(*(Text(printable(cell)) for cell in row))  # Text: a name may look like rich's markup
+    return table

@@ -42,6 +42,7 @@ FLUSH_LIMIT_SECONDS = 90.0
 STALL_LIMIT_SECONDS = 120.0
 """Draining is given up when Spark has read nothing for this long."""
 _HURRY_SECONDS = 5.0
+_STOPPING = "stopping Spark and the store"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -153,11 +154,11 @@ class Job:
             self._end_children()
             self._meter = None
             view.close()
-            self._show("stopping the store")
+            self._show(_STOPPING)
             report = store.close()
             for kept in report.kept:
                 self.history.event(f"the store kept {kept}")
-            self._show("stopped")
+            self._show("counting the rows in Parquet" if self._running else "stopped")
 
     def _pipeline(self) -> None:
         self._start_producers()
@@ -186,7 +187,7 @@ class Job:
         limit = self.settings.seconds
         self._wait_for(lambda: self._stopped_early() or all(producer.gone for producer in self.producers), limit)
         self._sending = False
-        self.phase = "stopping the producers"
+        self.phase = "draining: Spark reads what is left"
         for producer in self.producers:
             producer.child.link.send({"do": "stop"})
         limit = FLUSH_LIMIT_SECONDS
@@ -200,7 +201,6 @@ class Job:
         query = self._query
         assert query is not None
         if self._running and not query.link.closed:
-            self.phase = "draining: Spark reads what is left"
             query.link.send(
                 {
                     "do": "drain",
@@ -221,7 +221,7 @@ class Job:
                 self.errors.append("draining was given up at the second Ctrl-C")
         self._read_meters(force=True)
         self.drain_seconds = time.monotonic() - began
-        self.phase = "stopping Spark"
+        self.phase = _STOPPING
         query.link.send({"do": "stop"})
         if self._running:  # otherwise it has nothing to finish, and its start may take long
             self._wait_for(lambda: self._or_given_up(query.link.closed), 60.0)
@@ -342,7 +342,7 @@ class Job:
         child.wait(1.0)
         code = child.process.returncode
         if child is self._query:
-            if code and not self.errors and self.phase != "stopping Spark":
+            if code and not self.errors and self.phase != _STOPPING:
                 self._failed.add(child.name)
                 self.errors.append(f"the Spark process died (exit code {code}); see {self.settings.spark_log}")
             return

@@ -26,7 +26,6 @@ def run(settings: Settings) -> int:
         job.run()
     finally:
         display.close()
-    display.say("counting the rows in Parquet")
     verdict = judge(
         settings.out,
         settings.run,

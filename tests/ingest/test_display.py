@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -15,6 +16,7 @@ from commitlog.ingest.dashboard import (
     StepLine,
     make_display,
     milliseconds,
+    plain_line,
     render,
 )
 from commitlog.ingest.grid import Grid
@@ -51,13 +53,13 @@ FULL = Snapshot(
 )
 
 
-def drawn(snapshot: Snapshot, width: int) -> str:
+def drawn(snapshot: Snapshot, width: int, height: int = 24) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    console.print(render(snapshot, width, 1.0))
+    console.print(render(snapshot, width, height, 1.0))
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
-@pytest.mark.parametrize("width", [60, 80, 140])
+@pytest.mark.parametrize("width", [60, 80, 120, 140])
 def test_the_dashboard_shows_every_stage(width: int) -> None:
     """Each with its messages, and the live table; no line is wider than the terminal."""
     text = drawn(FULL, width)
@@ -66,6 +68,30 @@ def test_the_dashboard_shows_every_stage(width: int) -> None:
     assert "4 of 6 write buffers free" in text
     assert "the committer had died" in text
     assert max(map(len, text.splitlines())) <= width
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (80, 50), (120, 24), (200, 60), (80, 10), (80, 3)])
+def test_the_dashboard_fits_into_its_terminal(width: int, height: int) -> None:
+    """The tables have the rows that there is room for, and what has happened stays in sight."""
+    process = ("commitlog.stages.supervisor", "1234567", "100", "12,345")
+    second = ("12:00:00", "123,456", "100", "123,456", "1,234.5", "1,234.5")
+    grids = (
+        Grid("Busiest processes", ("process", "pid", "CPU %", "memory MB"), (process,) * 8),
+        Grid("Seconds", ("time", "messages", "CPU %", "memory MB", "disk MB/s", "network MB/s"), (second,) * 8),
+    )
+    cores = dict.fromkeys(("stages", "producers", "spark", "job"), 12.34)
+    slow = BatchLine(1_000, 200_000, 9.0, 9_999.0, 9_999.0)
+    snapshot = replace(
+        FULL, grids=grids, cpu_cores=cores, batch=slow, sync_p99_ms=9_999, flushed_p50_ms=9_999, flushed_p99_ms=9_999
+    )
+    lines = drawn(snapshot, width, height).splitlines()
+    assert max(map(len, lines)) <= width
+    assert "…" not in "".join(lines)
+    assert "the committer had died" in lines[-1]
+    if height >= 24:
+        assert len(lines) < height
+        assert sum("supervisor" in line for line in lines) == min(height - 20, 8)
+    assert ("Seconds" in "".join(lines)) == (width >= 120 or height >= 50)
 
 
 def test_names_from_outside_can_not_draw() -> None:
@@ -99,9 +125,20 @@ def test_plain_lines_without_a_terminal() -> None:
     lines = stream.getvalue().splitlines()
     assert lines[:2] == ["starting Spark", "running"]
     assert len(lines) == 4
-    assert "wrote 1,234,567" in lines[2]
-    assert "Spark is 4,400 behind" in lines[2]
+    assert (
+        lines[2]
+        == "    12 s  wrote 1.2 M (4,000/s)  flushed p99 17 ms  Spark 1.2 M (4,100/s), 4,400 behind, p99 900 ms"
+    )
     assert all(character.isprintable() for line in lines for character in line)
+
+
+def test_a_plain_line_is_narrow() -> None:
+    """Whatever the numbers are, it fits into 120 columns."""
+    wrote = StepLine("wrote", 12_345_678_901, 999_999.0, 99.9)
+    spark = StepLine("read by Spark", 12_345_678_901, 999_999.0, 99.9, 999_999)
+    slow = BatchLine(7, 1200, 0.25, 300, 9_999.0)
+    snapshot = replace(FULL, elapsed=99_999, steps=(wrote, spark), batch=slow, flushed_p99_ms=9_999.0)
+    assert len(plain_line(snapshot)) <= 120
 
 
 def test_plain_lines_while_spark_starts() -> None:
@@ -109,10 +146,10 @@ def test_plain_lines_while_spark_starts() -> None:
     stream = io.StringIO()
     clock = SetClock()
     display = PlainLines(stream, clock)
-    for _ in range(3):
+    for _ in range(15):
         display.show(Snapshot("cafe", "starting Java and Spark", 0.1))
-        clock.sleep(3)
-    assert stream.getvalue().splitlines() == [f"starting Java and Spark{tail}" for tail in ("", ": 3 s", ": 6 s")]
+        clock.sleep(5)
+    assert stream.getvalue().splitlines() == [f"starting Java and Spark{tail}" for tail in ("", ": 30 s", ": 60 s")]
 
 
 def test_durations_in_words() -> None:
