@@ -70,6 +70,10 @@ class Page:
         wait_until(lambda: text in self.text(selector), f"{text!r} in {selector}")
         return self.text(selector)
 
+    def resize(self, width: int, height: int) -> None:
+        """Lets the page believe that its window has this size."""
+        self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
     def draw(self, path: Path) -> None:
         """Writes a picture of the page, for people."""
         path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot")["data"]))

@@ -80,6 +80,7 @@ EXCEPTIONS = {
     "commitlog/disk/descriptors.py": ({"os.open"}, "/dev/null in the place of a closed standard stream"),
     "commitlog/ingest/feeding.py": ({"os.open"}, "the user's input files"),
     "commitlog/ingest/job.py": ({"open", "unlink"}, "logs of a run"),
+    "commitlog/ingest/page.py": ({"read_text", "write_text"}, "the page of a run, and its template"),
     "commitlog/ingest/query.py": ({"shutil.rmtree"}, "the files of a run's warm-up"),
     "commitlog/ingest/report.py": ({"write_bytes"}, "the report of a run"),
     "commitlog/ingest/resources.py": ({"open"}, "memory of a process, which the kernel gives as a file"),

@@ -54,7 +54,9 @@ def ingest(
     ] = None,
     report: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The report as JSON, its picture beside it.  [default: OUT/report.json]"),
+        typer.Option(
+            metavar="FILE", help="The report as JSON, picture and page beside it.  [default: OUT/report.json]"
+        ),
     ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="The store's configuration, a TOML file.")] = None,
 ) -> None:

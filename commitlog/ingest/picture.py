@@ -1,15 +1,20 @@
-"""The report's picture: four panels under a line that says how the run ended."""
+"""The report's picture: four panels under a line that says how the run ended.
+
+The page has the same panels.
+"""
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from commitlog.ingest.dashboard import milliseconds
 from commitlog.ingest.latency import Latencies
+from commitlog.ingest.report import mean, source_line, verdict_line
 from commitlog.ingest.verdict import EXACTLY_ONCE
 
-_INK, _FAINT, _GOOD, _BAD = "#1f2933", "#7b8794", "#1b7f4b", "#b3261e"
+_INK, _FAINT, _LINE, _GOOD, _BAD = "#1f2933", "#7b8794", "#e4e7eb", "#1b7f4b", "#b3261e"
 _COLOURS = {
     "sent": "#f0a202",
     "committed": "#5aa9e6",
@@ -21,56 +26,76 @@ _GROUPS = {"stages": "#1d4e89", "producers": "#f0a202", "spark": "#d1495b", "job
 _MONOSPACE_WRAP = 110
 
 
+_STYLE: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9.5,
+    "axes.edgecolor": _FAINT,
+    "axes.labelcolor": _INK,
+    "axes.titlesize": 11.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "text.color": _INK,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": _LINE,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+}
+_VARIABLES = {_INK: "ink", _FAINT: "faint", _LINE: "line", _BAD: "bad", _COLOURS["flushed"]: "flushed"}
+"""The colours that are hard to see on a dark page, as the page's variables."""
+
+
 def draw(report: dict[str, Any], flushed: Latencies, spark: Latencies, path: Path) -> None:
     """Writes the PNG."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    style: Any = {
-        "font.family": "DejaVu Sans",
-        "font.size": 9.5,
-        "axes.edgecolor": _FAINT,
-        "axes.labelcolor": _INK,
-        "axes.titlesize": 11.5,
-        "axes.titleweight": "bold",
-        "axes.titlelocation": "left",
-        "text.color": _INK,
-        "xtick.color": _INK,
-        "ytick.color": _INK,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.color": "#e4e7eb",
-        "axes.axisbelow": True,
-        "legend.frameon": False,
-    }
-    with rc_context(style):
+    with rc_context(_STYLE):
         figure = Figure(figsize=(13, 9), dpi=120, facecolor="white")
-        panels = figure.subplots(2, 2)
         figure.subplots_adjust(left=0.07, right=0.97, top=0.775, bottom=0.06, hspace=0.46, wspace=0.2)
         _head(figure, report)
-        _rates(panels[0][0], report)
-        _lag(panels[0][1], report)
-        _latencies(panels[1][0], flushed, spark)
-        _memory(panels[1][1], report)
+        _panels(figure, report, flushed, spark)
         figure.savefig(path, metadata={"Software": "commitlog ingest"})
+
+
+def svg(report: dict[str, Any], flushed: Latencies, spark: Latencies) -> str:
+    """The four panels without the head as an SVG element, to stand in a page."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    drawn = StringIO()
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(13, 7.4))
+        figure.subplots_adjust(left=0.07, right=0.97, top=0.92, bottom=0.07, hspace=0.46, wspace=0.2)
+        _panels(figure, report, flushed, spark)
+        figure.savefig(
+            drawn, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        )
+    text = drawn.getvalue()
+    for colour, name in _VARIABLES.items():
+        text = text.replace(colour, f"var(--{name})")
+    return text[text.index("<svg") :]
+
+
+def _panels(figure: Any, report: dict[str, Any], flushed: Latencies, spark: Latencies) -> None:
+    panels = figure.subplots(2, 2)
+    _rates(panels[0][0], report)
+    _lag(panels[0][1], report)
+    _latencies(panels[1][0], flushed, spark)
+    _memory(panels[1][1], report)
 
 
 def _head(figure: Any, report: dict[str, Any]) -> None:
     good = report["verdict"] == EXACTLY_ONCE
     settings = report["settings"]
     figure.text(0.07, 0.955, "commitlog ingest", fontsize=19, weight="bold")
-    source = f"{settings['producers']} producer process{'es' if settings['producers'] > 1 else ''}"
-    if settings["input"]:
-        source += f", lines of {len(settings['input'])} input{'s' if len(settings['input']) > 1 else ''}"
-    else:
-        source += " sampling this machine"
-    rate = f"{settings['rate']:,.0f} messages/s each" if settings["rate"] else "as fast as it goes"
-    figure.text(0.97, 0.962, f"{source}, {rate}", ha="right", color=_FAINT)
+    figure.text(0.97, 0.962, source_line(settings), ha="right", color=_FAINT)
     figure.text(0.97, 0.938, f"run {settings['run']}, {report['finished']}", ha="right", color=_FAINT)
-    verdict = report["verdict"] if good else f"NOT exactly once: {report['verdict']}"
-    if good:
-        verdict = f"✓ exactly once: all {report['sent']:,} messages sent are in the Parquet files, each one time"
+    verdict = verdict_line(report)
     if len(verdict) > _MONOSPACE_WRAP:
         verdict = verdict[: _MONOSPACE_WRAP - 1] + "…"
     figure.text(0.07, 0.908, verdict, fontsize=13, weight="bold", color=_GOOD if good else _BAD)
@@ -232,15 +257,10 @@ def _memory(axes: Any, report: dict[str, Any]) -> None:
         return
     stacks = [[value / 1e6 for value in resources["memory_bytes"][name]] for name in groups]
     cores = {name: resources["cores"][name] for name in groups if name in resources["cores"]}
-    labels = [f"{name}: {_mean(cores[name]):.2f} cores" if name in cores else name for name in groups]
+    labels = [f"{name}: {mean(cores[name]):.2f} cores" if name in cores else name for name in groups]
     axes.stackplot(seconds, stacks, labels=labels, colors=[_GROUPS[name] for name in groups], alpha=0.8, linewidth=0)
     axes.set_xlim(left=0)
     axes.set_ylim(0, max(map(sum, zip(*stacks, strict=True))) * 1.3)
     _thousands(axes.yaxis)
     handles, names = axes.get_legend_handles_labels()
     axes.legend(handles[::-1], names[::-1], loc="upper left", ncols=3, fontsize=8.5)
-
-
-def _mean(values: list[float]) -> float:
-    busy = values[1:] or values  # the first look has nothing to compare with
-    return sum(busy) / len(busy)

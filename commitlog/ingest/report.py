@@ -16,7 +16,7 @@ from commitlog.ingest.history import History
 from commitlog.ingest.job import Job
 from commitlog.ingest.meter import STEPS
 from commitlog.ingest.resources import GROUPS
-from commitlog.ingest.verdict import Verdict
+from commitlog.ingest.verdict import EXACTLY_ONCE, Verdict
 from commitlog.native import description
 
 _BINS_MAX = 600
@@ -80,6 +80,7 @@ def build(job: Job, verdict: Verdict) -> dict[str, Any]:
         "versions": _versions(),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "picture": str(settings.picture),
+        "page": str(settings.page),
     }
 
 
@@ -158,6 +159,30 @@ def _versions() -> dict[str, str]:
     return found
 
 
+def verdict_line(report: dict[str, Any]) -> str:
+    """The verdict as the headline of picture and page."""
+    if report["verdict"] == EXACTLY_ONCE:
+        return f"✓ exactly once: all {report['sent']:,} messages sent are in the Parquet files, each one time"
+    return f"✗ NOT exactly once: {report['verdict']}"
+
+
+def source_line(settings: dict[str, Any]) -> str:
+    """Who sent what, and how fast it was meant to be."""
+    source = f"{settings['producers']} producer process{'es' if settings['producers'] > 1 else ''}"
+    if settings["input"]:
+        source += f", lines of {len(settings['input'])} input{'s' if len(settings['input']) > 1 else ''}"
+    else:
+        source += " sampling this machine"
+    rate = f"{settings['rate']:,.0f} messages/s each" if settings["rate"] else "as fast as it goes"
+    return f"{source}, {rate}"
+
+
+def mean(values: list[float]) -> float:
+    """The mean of a group's cores over a run."""
+    busy = values[1:] or values  # the first look has nothing to compare with
+    return sum(busy) / len(busy)
+
+
 def lines(report: dict[str, Any]) -> list[str]:
     """The report in words."""
     seconds, latency, sync = report["seconds"], report["latency_ms"], report["fsync"]
@@ -192,5 +217,9 @@ def lines(report: dict[str, Any]) -> list[str]:
     said.append(f"core         {report['versions']['core']}")
     said += [f"note         {event}" for event in report["events"]]
     said += [f"error        {error}" for error in report["errors"]]
-    said += [f"table        {out}/batch=*/*.parquet", f"picture      {report['picture']}"]
+    said += [
+        f"table        {out}/batch=*/*.parquet",
+        f"picture      {report['picture']}",
+        f"page         {report['page']}",
+    ]
     return said

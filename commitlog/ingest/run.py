@@ -1,4 +1,4 @@
-"""From settings to an exit code: the job, the verdict, the report, the picture."""
+"""From settings to an exit code: the job, the verdict, the report with picture and page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def run(settings: Settings) -> int:
     """
     check_packages()
     from commitlog.config_file import load_config
-    from commitlog.ingest import picture, report
+    from commitlog.ingest import page, picture, report
     from commitlog.ingest.job import Job
     from commitlog.ingest.verdict import judge
     from commitlog.spark.launching.java import find_java
@@ -33,7 +33,9 @@ def run(settings: Settings) -> int:
         {producer.number: producer.done for producer in job.producers},
     )
     facts = report.build(job, verdict)
-    picture.draw(facts, job.history.flushed_latencies, job.history.spark_latencies, settings.picture)
+    latencies = job.history.flushed_latencies, job.history.spark_latencies
+    picture.draw(facts, *latencies, settings.picture)
+    page.write(facts, picture.svg(facts, *latencies), settings.page)
     report.write(facts, settings.report)
     for line in report.lines(facts):
         display.say(line)

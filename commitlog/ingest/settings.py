@@ -60,6 +60,10 @@ class Settings:
         return self.report.with_suffix(".png")
 
     @property
+    def page(self) -> Path:
+        return self.report.with_suffix(".html")
+
+    @property
     def spark_log(self) -> Path:
         return self.out / SPARK_LOG
 
@@ -100,8 +104,8 @@ def choose(
     report = report.absolute() if report else out / "report.json"
     if report.is_dir():
         raise IngestError(f"--report {report}: that is a directory; name a .json file in it")
-    if report.suffix == ".png":
-        raise IngestError(f"--report {report}: the picture is written beside it; name a .json file")
+    if report.suffix in (".png", ".html"):
+        raise IngestError(f"--report {report}: picture and page are written beside it; name a .json file")
     return Settings(
         run=secrets.token_hex(4),
         topic="lines" if inputs else "machine",

@@ -1,4 +1,4 @@
-"""The report says what happened, as JSON, in words and as a picture.
+"""The report says what happened, as JSON, in words, as a picture and as a page.
 
 This includes runs that went wrong or never began.
 """
@@ -6,14 +6,16 @@ This includes runs that went wrong or never began.
 from __future__ import annotations
 
 import io
+import re
 import time
+from html import escape
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from commitlog.ingest import picture, report
+from commitlog.ingest import page, picture, report
 from commitlog.ingest.dashboard import PlainLines
 from commitlog.ingest.history import History
 from commitlog.ingest.job import Job
@@ -22,6 +24,7 @@ from commitlog.ingest.settings import choose
 from commitlog.ingest.verdict import EXACTLY_ONCE, Verdict
 from commitlog.native import description
 from commitlog.shm.statistics import Histogram
+from tests.browser import BROWSER, browse
 
 SECONDS = 20
 
@@ -129,6 +132,52 @@ def test_a_run_that_never_began(job: Job, tmp_path: Path, verdict: str) -> None:
     picture.draw(facts, job.history.flushed_latencies, job.history.spark_latencies, tmp_path / "r.png")
     assert report.lines(facts)
     assert (tmp_path / "r.png").exists()
+
+
+def plots(job: Job, facts: dict[str, Any]) -> str:
+    return picture.svg(facts, job.history.flushed_latencies, job.history.spark_latencies)
+
+
+def test_a_run_as_a_page(job: Job, tmp_path: Path) -> None:
+    """The verdict, tables with the numbers of each stage, and the panels; nothing from outside."""
+    fill(job)
+    facts = report.build(job, Verdict(EXACTLY_ONCE, 20_000, ()))
+    page.write(facts, plots(job, facts), tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert '<p class="verdict good">✓ exactly once' in text
+    assert '<th scope="row">read by Spark</th><td>20,000</td><td>1,600</td><td>600</td><td>0</td>' in text
+    assert "the committer had died" in text
+    assert "Rate of each stage" in text
+    assert str(job.settings.store) in text
+    assert not re.search(r"""(src|href)=["'](?!#)|@import|url\((?!#)|<script""", text)
+
+
+@pytest.mark.parametrize("verdict", [EXACTLY_ONCE, "producer 0: <7> of 9 messages missing"])
+def test_a_page_of_a_run_that_went_wrong(job: Job, verdict: str) -> None:
+    """What is wrong is red and stands first. Whatever is in it, it is text, not HTML."""
+    job.errors.append("</p><script>alert($run)</script>")
+    job.history.event("a $title & <b>")
+    facts = report.build(job, Verdict(verdict, 0, ()))
+    text = page.page(facts, plots(job, facts))
+    assert '<p class="verdict bad">' in text
+    assert escape(verdict) in text
+    assert '<p class="bad">&lt;/p&gt;&lt;script&gt;alert($run)&lt;/script&gt;</p>' in text
+    assert "a $title &amp; &lt;b&gt;" in text
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no browser here")
+def test_a_page_in_a_browser(job: Job, tmp_path: Path) -> None:
+    """It can be read in a narrow window too: what is wide scrolls in itself."""
+    fill(job)
+    facts = report.build(job, Verdict(EXACTLY_ONCE, 20_000, ()))
+    page.write(facts, plots(job, facts), tmp_path / "r.html")
+    with browse((tmp_path / "r.html").as_uri(), tmp_path / "profile") as shown:
+        shown.see(".verdict", "exactly once")
+        shown.see("figure", "Latency of a message")
+        shown.resize(400, 800)
+        assert shown.ask("innerWidth") == 400
+        assert shown.ask("document.documentElement.scrollWidth <= innerWidth")
+        assert not shown.complaints
 
 
 def test_the_dashboards_numbers(job: Job) -> None:

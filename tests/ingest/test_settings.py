@@ -27,6 +27,7 @@ def test_defaults(here: Path) -> None:
     assert settings.out.parent.parent == here / "commitlog-runs"
     assert settings.report == settings.out / "report.json"
     assert settings.picture == settings.out / "report.png"
+    assert settings.page == settings.out / "report.html"
     assert os.listdir(here) == []
 
 
@@ -57,6 +58,7 @@ def test_two_runs_in_one_second_get_two_directories() -> None:
         ({"inputs": ["."]}, "is a directory"),
         ({"inputs": ["-", "-"]}, "only|once"),
         ({"report": Path("r.png")}, r"name a \.json file"),
+        ({"report": Path("r.html")}, r"name a \.json file"),
     ],
 )
 def test_refused_options(here: Path, options: dict[str, Any], named: str) -> None:
