@@ -72,6 +72,7 @@ def check_report(report: dict[str, Any]) -> None:
     for name in ("flushed", "spark"):
         assert 0 < report["latency_ms"][name]["p50"] <= report["latency_ms"][name]["p99"]
     assert Path(report["picture"]).read_bytes().startswith(PNG)
+    assert "exactly once" in Path(report["page"]).read_text(encoding="utf-8")
 
 
 def test_a_short_run_through_the_death_of_the_committer(tmp_path: Path) -> None:
