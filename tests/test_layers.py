@@ -40,6 +40,7 @@ FLOORS = (
     {"spark", "ui"},
     {"ingest"},
     {"__init__"},
+    {"doctor"},
     {"cli"},
     {"__main__", "stages.allocating", "stages.supervising"},
     {"stages"},

