@@ -23,6 +23,7 @@ from commitlog.doctor.checks import examine
 from commitlog.doctor.finding import Code, Finding, Surroundings
 from commitlog.doctor.machine import limits
 from commitlog.doctor.packages import is_in_range
+from commitlog.opening.stray_pools import stray_pools
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.killed import kill_store
 from tests.builders.package_tree import ROOT, package_tree
@@ -243,10 +244,8 @@ def test_stray_pools(tmp_path: Path) -> None:
     assert severities(findings(store.path), Code.STORE_HEALTH) == {"note"}
     store.path.rename(tmp_path / "away")
 
-    def strays() -> list[dict[str, str]]:  # they are believed to live for five seconds
-        return findings().get(Code.STRAY_POOL, [])
-
-    (stray,) = wait_until(strays, "a stray pool")
+    wait_until(stray_pools, "its processes are believed to be gone")
+    (stray,) = findings()[Code.STRAY_POOL]
     assert stray["severity"] == "note"
     assert f"commitlog destroy {store.path}" in stray["remedy"]
 
@@ -320,7 +319,8 @@ def test_a_store_with_a_stage_that_hangs(tmp_path: Path) -> None:
         flusher = pid_of(store.path, "flusher")
         os.kill(flusher, signal.SIGSTOP)
         try:
-            wait_until(lambda: "problem" in severities(findings(store.path), Code.STORE_HEALTH), "the silence is said")
+            wait_until(lambda: max(stage.silent_ms for stage in store.statistics().stages) > 6_000, "it is silent")
+            assert severities(findings(store.path), Code.STORE_HEALTH) == {"problem"}
         finally:
             os.kill(flusher, signal.SIGCONT)
 
