@@ -86,11 +86,13 @@ def bundle(
     now = datetime.fromtimestamp(SYSTEM_CLOCK.wall_ms() / 1000, UTC)
     name = f"commitlog-bundle-{now:%Y%m%dT%H%M%SZ}"
     target = Path(f"{name}.tar.gz") if file is None else file / f"{name}.tar.gz" if file.is_dir() else file
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise typer.BadParameter(f"{target.parent} is no directory that you may write to; give another FILE")
     data = _packed(name, directory, now)
     try:
         DISK.replace_file(target, data)  # a new file of mode 0600, there as a whole or not at all
     except OSError as error:
-        raise typer.BadParameter(f"{target}: {error.strerror}; give a file in a directory that is yours") from error
+        raise typer.BadParameter(f"{target}: {error.strerror}; give another FILE") from error
     typer.echo(f"{target.absolute()}: {len(data):,} bytes, readable by you alone")
     typer.echo("no values, keys, tags or headers are in it; names of topics, columns and readers, and paths are")
     typer.echo(f"before you send it: `tar tzf {target}`, and read README.txt, files.txt and logs/ in it")

@@ -9,12 +9,12 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from commitlog.config import AUTO_SEGMENT_BYTES_MAX, MIN_SEGMENT_BYTES, Config
+from commitlog.config import AUTO_SEGMENT_BYTES_MAX, MIN_SEGMENT_BYTES
 from commitlog.disk.descriptors import are_free
-from commitlog.disk.store_directory import StoreDirectory
 from commitlog.doctor.finding import Code, Finding, Surroundings, good, note, problem
 from commitlog.doctor.mounts import mount_of
-from commitlog.errors import CommitLogError, NotEnoughSharedMemory
+from commitlog.doctor.settings import facts_of, settings_of
+from commitlog.errors import NotEnoughSharedMemory
 from commitlog.opening.pool_sizing import choose_segment_bytes
 from commitlog.opening.stray_pools import stray_pools
 from commitlog.shm.memory_lock import lock_limit
@@ -72,11 +72,11 @@ def shared_memory(here: Surroundings) -> Iterator[Finding]:
 
 
 def _lanes(here: Surroundings, base: Path, free: int) -> Iterator[Finding]:
-    settings = Config().store
-    largest, buffers = AUTO_SEGMENT_BYTES_MAX, settings.buffers_per_lane
-    segment_bytes = _segment_bytes(here)
-    what = "of this store" if segment_bytes else "of a new store"
-    if not segment_bytes:
+    largest, buffers, facts = AUTO_SEGMENT_BYTES_MAX, settings_of(here).store.buffers_per_lane, facts_of(here)
+    what = "of this store" if facts else "of a new store"
+    if facts:
+        segment_bytes = facts.segment_bytes
+    else:
         try:
             segment_bytes = choose_segment_bytes(buffers, largest, MIN_SEGMENT_BYTES)
         except NotEnoughSharedMemory as error:
@@ -93,14 +93,6 @@ def _lanes(here: Surroundings, base: Path, free: int) -> Iterator[Finding]:
         yield note(Code.LANES, text, f"a producer takes a lane; for more of them {_ENLARGE}")
     else:
         yield good(Code.LANES, text)
-
-
-def _segment_bytes(here: Surroundings) -> int:
-    """Those of the store; 0 where there is no store that can be read, which another check says."""
-    try:
-        return StoreDirectory(here.store).load().segment_bytes if here.store else 0
-    except CommitLogError:
-        return 0
 
 
 def strays(here: Surroundings) -> Iterator[Finding]:
@@ -128,8 +120,11 @@ def limits(here: Surroundings) -> Iterator[Finding]:
 
 def _locked_memory(here: Surroundings) -> Iterator[Finding]:
     limit = lock_limit()
-    lane = (_segment_bytes(here) or AUTO_SEGMENT_BYTES_MAX) * Config().store.buffers_per_lane
-    if limit == resource.RLIM_INFINITY or _may(here, _MAY_LOCK):
+    facts, settings = facts_of(here), settings_of(here).store
+    lane = (facts.segment_bytes if facts else AUTO_SEGMENT_BYTES_MAX) * settings.buffers_per_lane
+    if not settings.lock_memory:
+        yield good(Code.LOCKED_MEMORY, "the store does not lock its memory (store.lock_memory)")
+    elif limit == resource.RLIM_INFINITY or _may(here, _MAY_LOCK):
         yield good(Code.LOCKED_MEMORY, "write buffers may be locked into memory")
     elif limit < lane:
         yield note(

@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from commitlog.config import Config
 from commitlog.disk.store_directory import STORE_FILE, StoreDirectory, StoreFacts, boot_id
 from commitlog.doctor.finding import Code, Finding, Surroundings, good, note, problem
 from commitlog.doctor.mounts import existing, mount_of
+from commitlog.doctor.settings import settings_of
 from commitlog.errors import CommitLogError, StoreNotFound, StoreRefused, StoreTooNew
 from commitlog.shm.region import RegionError, private_directory
 
@@ -47,7 +47,7 @@ def file_system(here: Surroundings) -> Iterator[Finding]:
 
 
 def _room(here: Surroundings, place: Path) -> Iterator[Finding]:
-    facts, limits = os.statvfs(place), Config().retention
+    facts, limits = os.statvfs(place), settings_of(here).retention
     used, free = here.channel.space(place)
     percent = 100 * used / max(used + free, 1)
     text = f"the disk is {percent:.0f} % full, {free:,} bytes are free"
@@ -59,7 +59,7 @@ def _room(here: Surroundings, place: Path) -> Iterator[Finding]:
     elif percent <= limits.disk_refuse_percent:
         yield note(Code.DISK_SPACE, f"{text}: the oldest segments are deleted before their time", "free some space")
     else:
-        text += ": with the default limits no segment is made, and producers get DiskFull"
+        text += ": no segment is made (retention.disk_refuse_percent), and producers get DiskFull"
         yield problem(Code.DISK_SPACE, text, "free some space; `commitlog trim` deletes the oldest segments")
 
 
@@ -116,7 +116,7 @@ def store(here: Surroundings) -> Iterator[Finding]:
         yield problem(Code.STORE, said, remedy)
         return
     lanes = len(directory.lane_numbers())
-    yield good(Code.STORE, f"{directory.path}: {lanes} lanes, segments of {facts.segment_bytes >> 10:,} KiB")
+    yield good(Code.STORE, f"{directory.path}: segments of {facts.segment_bytes >> 10:,} KiB, lanes: {lanes}")
     yield from _owner(directory)
     yield from _pool(facts)
     yield from _times(here, directory)
@@ -141,7 +141,7 @@ def _pool(facts: StoreFacts) -> Iterator[Finding]:
     try:
         private_directory(pool, create=False)
     except FileNotFoundError:
-        text = f"the store's shared memory {pool} is gone, with what was accepted and not written to disk"
+        text = f"the store's shared memory {pool} is gone, with what was not on the disk yet"
         yield problem(Code.STORE_POOL, text, "`commitlog run` goes on from the files; what removed it (a cleaner)?")
     except (OSError, RegionError) as error:
         yield problem(Code.STORE_POOL, str(error), f"`chmod 700 {pool}` as its owner")

@@ -169,4 +169,4 @@ def test_what_can_not_be(store: HandMadeStore) -> None:
     _, said = bundle(store.path.parent / "none", store.path.parent / "x", exit_code=1)
     assert "StoreNotFound" in said
     _, said = bundle(store.path, store.path.parent / "none" / "x", exit_code=2)
-    assert "No such file or directory" in said
+    assert "no directory that you may write to" in said
