@@ -24,12 +24,12 @@ import typer
 from commitlog.cli.arguments import StoreArgument
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import CommitLogError, StoreNotFound
-from commitlog.lines import printable, to_json
+from commitlog.lines import printable
 
 if TYPE_CHECKING:
     from commitlog.disk.store_directory import StoreDirectory
 
-_COMMANDS = ("stat", "topics", "readers", "doctor")
+_COMMANDS = ("stat", "topics", "readers", "health", "doctor")
 _PATIENCE_SECONDS = 120
 _FILE_BYTES_MAX = 64 << 20
 _LOG = re.compile(r"[a-z]+\.log(\.\d+)?")
@@ -43,8 +43,8 @@ What `commitlog bundle` has packed of a store, for somebody who helps.
     {store}
     {time}
 
-stat.json, topics.json, readers.json, doctor.json    what these commands print with --json
-health.json          the health of the store
+stat.json, topics.json, readers.json, health.json, doctor.json
+                     what these commands print with --json
 *.stderr             what such a command said besides, or why it failed
 store.json           with the configuration of the last start
 readers/, lanes/     positions of readers and lanes, notes of damaged places, what was trimmed
@@ -75,6 +75,9 @@ def bundle(
     ] = None,
 ) -> None:
     """Pack logs, positions and facts of STORE into one file, for somebody who helps.
+
+        commitlog bundle data/events
+        commitlog bundle data/events help.tar.gz
 
     No value, key, tag or header is in it. STORE may run, hang, be killed or damaged.
     """
@@ -130,7 +133,6 @@ def _parts(directory: StoreDirectory, now: datetime) -> Iterator[Part]:
     yield "README.txt", lambda: _readme(directory, now)
     for command in _COMMANDS:
         yield from _said(command, directory.path)
-    yield "health.json", lambda: _health(directory.path)
     yield "files.txt", lambda: _listing(directory)
     for path in _files(directory):
         yield str(path.relative_to(directory.path)), partial(directory.channel.read_file, path, _FILE_BYTES_MAX)
@@ -164,16 +166,6 @@ def _said(command: str, store: Path) -> Iterator[Part]:
     yield f"{command}.json", output
     if done and done[0].stderr:
         yield f"{command}.stderr", lambda: done[0].stderr
-
-
-def _health(store: Path) -> bytes:
-    from dataclasses import asdict
-
-    from commitlog.watching.health import health
-    from commitlog.watching.snapshot import StoreWatch
-
-    with StoreWatch(store) as watch:
-        return to_json(asdict(health(watch.snapshot())), indent=2)
 
 
 def _files(directory: StoreDirectory) -> Iterator[Path]:

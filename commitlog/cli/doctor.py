@@ -25,11 +25,15 @@ _SIGNS = {"good": "✓", "note": "!", "problem": "✗"}
 
 def doctor(
     store: Annotated[
-        Path | None, typer.Argument(help="Directory of a store, there already or not.", envvar=STORE_VARIABLE)
+        Path | None,
+        typer.Argument(metavar="STORE", help="Directory of a store, there already or not.", envvar=STORE_VARIABLE),
     ] = None,
     json: JsonOption = False,
 ) -> None:
     """Check what a store and Spark need here, and STORE itself; repairs nothing.
+
+        commitlog doctor
+        commitlog doctor data/events
 
     Exit code 1 if there is a problem.
     """

@@ -174,7 +174,7 @@ def _health(directory: StoreDirectory) -> Iterator[Finding]:
     from commitlog.watching.health import health
     from commitlog.watching.snapshot import StoreWatch
 
-    with StoreWatch(directory.path) as watch:
+    with StoreWatch(directory.path, only_health=True) as watch:
         snapshot = watch.snapshot()
     state = snapshot.statistics.state
     if state == "killed":
@@ -185,6 +185,7 @@ def _health(directory: StoreDirectory) -> Iterator[Finding]:
     else:
         found = health(snapshot)
         for reason in found.reasons:
-            yield problem(Code.STORE_HEALTH, reason.text, reason.way_out)
+            how_bad = note if reason.code in ("starting", "closing") else problem
+            yield how_bad(Code.STORE_HEALTH, f"{reason.code}: {reason.text}", reason.way_out or "as it says")
         if not found.reasons:
             yield good(Code.STORE_HEALTH, f"the store is {state}, and in good health")

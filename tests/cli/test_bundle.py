@@ -142,9 +142,10 @@ def test_a_part_that_fails(store: HandMadeStore) -> None:
     """Its error is in its place, and standard error names it; the other parts are there."""
     store.directory.file.write_bytes(b"{}")
     files, said = bundle(store.path, store.path.parent / "help.tar.gz")
-    for name in ("stat", "topics", "readers", "health"):
+    for name in ("stat", "topics", "readers"):
         assert f"{name}.json has only an error" in said
         assert b"StoreDamaged" in files[f"{name}.json"]
+    assert orjson.loads(files["health.json"])["status"] == "down"
     assert orjson.loads(files["doctor.json"])["problems"] > 0
     assert files["store.json"] == b"{}"
     assert "lanes/1/positions" in files
