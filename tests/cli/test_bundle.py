@@ -139,9 +139,21 @@ def test_a_store_that_hangs(tmp_path: Path) -> None:
 
 
 def test_a_part_that_fails(store: HandMadeStore) -> None:
-    """Its error is in its place, and standard error names it; the other parts are there."""
+    """Its error is in its place, and standard error names it; the other parts are there.
+
+    The file is its owner's alone, also where there is one with another mode already.
+    """
     store.directory.file.write_bytes(b"{}")
-    files, said = bundle(store.path, store.path.parent / "help.tar.gz")
+    file = store.path.parent / "help.tar.gz"
+    file.write_bytes(b"an older one")
+    file.chmod(0o644)
+    before = os.umask(0)
+    try:
+        files, said = bundle(store.path, file)
+    finally:
+        os.umask(before)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert sorted(os.listdir(file.parent)) == ["help.tar.gz", "store"]
     for name in ("stat", "topics", "readers"):
         assert f"{name}.json has only an error" in said
         assert b"StoreDamaged" in files[f"{name}.json"]
@@ -149,20 +161,6 @@ def test_a_part_that_fails(store: HandMadeStore) -> None:
     assert orjson.loads(files["doctor.json"])["problems"] > 0
     assert files["store.json"] == b"{}"
     assert "lanes/1/positions" in files
-
-
-def test_the_file_is_its_owners_and_there_as_a_whole(store: HandMadeStore) -> None:
-    """Also where there is one with another mode already."""
-    file = store.path.parent / "help.tar.gz"
-    file.write_bytes(b"an older one")
-    file.chmod(0o644)
-    before = os.umask(0)
-    try:
-        bundle(store.path, file)
-    finally:
-        os.umask(before)
-    assert file.stat().st_mode & 0o777 == 0o600
-    assert sorted(os.listdir(file.parent)) == ["help.tar.gz", "store"]
 
 
 def test_what_can_not_be(store: HandMadeStore) -> None:

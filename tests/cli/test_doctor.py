@@ -81,7 +81,7 @@ def test_a_store_that_runs(tmp_path: Path) -> None:
 
 
 def test_lines_have_80_columns_and_no_signs_in_a_pipe(store: HandMadeStore) -> None:
-    done = run(store.path, PYTHONDONTWRITEBYTECODE="1", PYTHONPYCACHEPREFIX=str(store.path / "none"))
+    done = run(store.path, PYTHONDONTWRITEBYTECODE="1")
     lines = done.stdout.decode().splitlines()
     assert not [line for line in lines if len(line) > 80 and max(map(len, line.split())) < 70]  # but for a long path
     assert not set("✓✗→") & set("".join(lines))
@@ -128,8 +128,6 @@ def test_modules_of_somebody_else(tmp_path: Path) -> None:
     for name in ("stages", "shm"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise SystemExit('a foreign module was imported')")
-    harmless = findings(PYTHONPATH=str(tmp_path))
-    assert severities(harmless, Code.FOREIGN_MODULE) == {"good"}
     (tmp_path / "commitlog").mkdir()  # without __init__.py it hides nothing
     assert severities(findings(PYTHONPATH=str(tmp_path)), Code.FOREIGN_MODULE) == {"good"}
     (tmp_path / "commitlog" / "__init__.py").touch()
