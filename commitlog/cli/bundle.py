@@ -74,7 +74,7 @@ def bundle(
         typer.Argument(help="Where to write it; by default a file in this directory.", metavar="FILE.tar.gz"),
     ] = None,
 ) -> None:
-    """Pack logs, positions and facts of STORE into one file, for somebody who helps.
+    """Pack logs and facts of STORE into one file, to ask for help.
 
         commitlog bundle data/events
         commitlog bundle data/events help.tar.gz

@@ -30,7 +30,7 @@ def doctor(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Check what a store and Spark need here, and STORE itself; repairs nothing.
+    """Check what a store and Spark need here; repair nothing.
 
         commitlog doctor
         commitlog doctor data/events
