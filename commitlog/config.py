@@ -211,5 +211,7 @@ WHEN_CHANGED = {
     "dispatcher": AT_ONCE,
     "dispatcher.queue_file_entries": RESTART,
     "supervisor": AT_ONCE,
+    "logs": RESTART,
 }
 """When a changed knob takes effect in a running store: by section, or by knob."""
+assert SECTIONS.keys() <= WHEN_CHANGED.keys()

@@ -40,6 +40,8 @@ from commitlog.status import StopReport
 if TYPE_CHECKING:
     from commitlog.schemas.topic_schemas import TopicSchema
 
+ANSWER_SECONDS = 10.0
+"""How long `reconfigure` waits for the supervisor."""
 _CLOSE_SLACK_SECONDS = 180.0
 """The time that a close gives the supervisor, in addition to the time for draining the stages."""
 
@@ -73,6 +75,7 @@ class Store:
         self._error: dict[str, Any] = {}
         self._forked = False
         self._reloading = threading.Lock()
+        self._reloads = 0
         self._reloaded: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._listener = threading.Thread(target=self._listen, name="commitlog-supervisor", daemon=True)
         self._listener.start()
@@ -202,18 +205,20 @@ class Store:
         - ConfigError: nothing has changed
         - DiskError, StoreRefused: `store.json` can't be written, and nothing has changed
         - StoreStopped: the store is closed, or its supervisor has ended
+        - StageFailed: the supervisor does not answer
         """
         settings = load_config(config)
         if self._forked:
             raise StoreStopped(f"{self.path} is the parent's: a forked child does not configure it")
-        line = orjson.dumps(settings.to_json()) + b"\n"
         pipe = self._process.stdin
         assert pipe is not None
         with self._reloading:
+            self._reloads += 1
+            order = {"reload": self._reloads, "config": settings.to_json()}
             try:
-                pipe.write(line)
+                pipe.write(orjson.dumps(order) + b"\n")
                 pipe.flush()
-                answer = self._reloaded.get()
+                answer = self._answer_to(self._reloads)
             except (BrokenPipeError, ValueError):  # ValueError: this process has closed it
                 answer = None
             if answer is None:
@@ -226,6 +231,22 @@ class Store:
             self._config, self._drain_seconds = settings, _drain_seconds(settings)
         changed: dict[str, str] = answer["reloaded"]
         return changed
+
+    def _answer_to(self, number: int) -> dict[str, Any] | None:
+        """The supervisor's answer to the reload of this number; None if it has ended.
+
+        Answers to earlier ones, whose wait was interrupted, are passed over. Raises StageFailed.
+        """
+        while True:
+            try:
+                answer = self._reloaded.get(timeout=ANSWER_SECONDS)
+            except queue.Empty:
+                raise StageFailed(
+                    f"{self.path}: the supervisor does not answer: `commitlog health` says more; the configuration may still "
+                    f"be taken"
+                ) from None
+            if answer is None or answer["reload"] == number:
+                return answer
 
     def statistics(self) -> StoreStatistics:
         """Positions, counters and times of all lanes and stages, also while the stages hang."""

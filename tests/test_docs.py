@@ -151,6 +151,7 @@ def test_what_a_reload_does_is_documented() -> None:
     rows = re.findall(r"^\| (.+?) \| (holds .+|needs .+) \|$", text, re.MULTILINE)
     documented = {name: when for names, when in rows for name in re.findall(r"`\[?([\w.]+)\]?`", names)}
     assert documented == WHEN_CHANGED
+    assert {name for name in documented if "." not in name} == {field.name for field in dataclasses.fields(Config)}
 
 
 def slug(heading: str) -> str:

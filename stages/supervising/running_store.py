@@ -8,6 +8,7 @@ import select
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import FrameType
+from typing import Any
 
 import orjson
 
@@ -134,18 +135,19 @@ class RunningStore:
     def _is_told_to_stop(self) -> bool:
         """Does what the owner says. True when that is "stop", or when the owner is gone.
 
-        Each line is an order: "stop", or a configuration as JSON. Raises StoreMoved.
+        Each line is an order: "stop", or a numbered configuration as JSON. Raises StoreMoved.
         """
         said = os.read(_STDIN, _STDIN_BYTES)
         *lines, self._heard = (self._heard + said).split(b"\n")
         for line in lines:
             if line == b"stop":
                 return True
-            self._reload(Config.from_json(orjson.loads(line)))
+            order = orjson.loads(line)
+            tell({"reload": order["reload"], **self._reload(Config.from_json(order["config"]))})
         return not said
 
-    def _reload(self, wanted: Config) -> None:
-        """Takes a new configuration, and tells the owner when each changed knob takes effect.
+    def _reload(self, wanted: Config) -> dict[str, Any]:
+        """Takes a new configuration. Returns when each changed knob takes effect, for the owner.
 
         It is in `store.json` before a stage hears of it: a stage that is started again later reads
         it there, and so does a new producer. Raises StoreMoved.
@@ -158,12 +160,11 @@ class RunningStore:
         except OSError as error:
             log.warning("the configuration is not reloaded: %s", error)
             named = refusal(error, self.directory.path)
-            tell({"reloaded": None, "error": type(named).__name__, "message": str(named)})
-            return
+            return {"reloaded": None, "error": type(named).__name__, "message": str(named)}
         self.config, self.facts = config, facts
         self.stages.reload(config.supervisor)
         log.info("reloaded: %s", "; ".join(f"{key} {when}" for key, when in changed.items()) or "nothing has changed")
-        tell({"reloaded": changed})
+        return {"reloaded": changed}
 
     def _watch_stage(self, stage: StageProcess, events: set[int], poller: select.poll) -> None:
         if stage.pidfd in events:

@@ -18,7 +18,8 @@ from tests.builders.hand_made import small_store
 from tests.builders.killed import kill_store
 
 PAGE = (Path(__file__).parents[2] / "docs/backup.md").read_text()
-SMALL = {"store": {"segment_bytes": 1 << 16, "max_lanes": 2}}
+SMALL = {"store": {"segment_bytes": 1 << 16, "max_lanes": 2}, "retention": {"reserved_hours": 0}}
+"""Nothing is deleted for its age: the hand-made messages are old."""
 
 
 def run(*words: object, directory: Path) -> subprocess.CompletedProcess[str]:

@@ -161,3 +161,26 @@ def test_a_disk_that_refuses(tmp_path: Path) -> None:
         faults.clear()
         assert configuration(store) == before
         assert store.reconfigure(LITTLE) == AT_ONCE
+
+
+def test_a_supervisor_that_hangs(store: commitlog.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call ends with an error, and its late answer is not taken for the next one's."""
+    monkeypatch.setattr("commitlog.store.ANSWER_SECONDS", 0.2)
+    supervisor = int((store.path / "lock").read_text())
+    os.kill(supervisor, signal.SIGSTOP)
+    try:
+        with pytest.raises(errors.StageFailed, match="does not answer"):
+            store.reconfigure({**SMALL, "flusher": {"linger_ms": 3}})
+    finally:
+        os.kill(supervisor, signal.SIGCONT)
+    monkeypatch.undo()
+    assert store.reconfigure({**SMALL, "committer": {"linger_ms": 5}}) == {
+        "committer.linger_ms": "holds at once",
+        "flusher.linger_ms": "holds at once",  # back to its default: the first call was carried out, later
+    }
+
+
+def test_a_level_of_the_logs_needs_a_restart(store: commitlog.Store) -> None:
+    assert store.reconfigure({**SMALL, "logs": {"level": "debug"}}) == {"logs.level": "needs a restart"}
+    assert store.running
+    assert configuration(store)["logs"]["level"] == "info"
