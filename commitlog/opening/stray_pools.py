@@ -46,8 +46,9 @@ class StrayPool:
         lost = f", {self.unflushed:,} bytes in it were accepted and never written to disk" if self.unflushed else ""
         if self.is_replaced:
             return (
-                f"{self.directory} takes {self.size:,} bytes of shared memory and belongs to no store, the one at "
-                f"{self.store} has another{lost}: `rm -r {self.directory}` removes it"
+                f"{self.directory} takes {self.size:,} bytes of shared memory, and its store at {self.store} was "
+                f"replaced by another one{lost}: if it was moved, start it at its new place; else "
+                f"`rm -r {self.directory}` removes the memory"
             )
         return (
             f"{self.directory} takes {self.size:,} bytes of shared memory, and its store {self.store} is gone{lost}: if it "
