@@ -36,7 +36,10 @@ def bench(
         Path, typer.Argument(metavar="STORE", help="A store, or the place for one.", envvar=STORE_VARIABLE)
     ],
     seconds: Annotated[
-        float, typer.Option(parser=duration, metavar="TIME", help="How long in all, as in 8 or 30s.")
+        float,
+        typer.Option(
+            parser=duration, metavar="TIME", show_default=False, help="How long in all, as in 8 or 30s.  [default: 8s]"
+        ),
     ] = 8.0,
     value_size: Annotated[
         int, typer.Option("--size", parser=size, metavar="SIZE", help="Bytes of a message's value, as in 100 or 1KiB.")

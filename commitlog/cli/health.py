@@ -23,36 +23,57 @@ def health(
     json: JsonOption = False,
     silent: Annotated[
         float,
-        typer.Option(parser=duration, metavar="TIME", help="Longest silence of a stage or of the supervisor."),
+        typer.Option(
+            parser=duration,
+            metavar="TIME",
+            show_default=False,
+            help="Longest silence of a stage or of the supervisor.  [default: 5s]",
+        ),
     ] = 5.0,
     blocked: Annotated[
-        float, typer.Option(parser=duration, metavar="TIME", help="Longest wait of a producer for a write buffer.")
+        float,
+        typer.Option(
+            parser=duration,
+            metavar="TIME",
+            show_default=False,
+            help="Longest wait of a producer for a write buffer.  [default: 1s]",
+        ),
     ] = 1.0,
     unflushed: Annotated[
         float,
         typer.Option(
             parser=duration,
             metavar="TIME",
-            help="Longest time from committed to flushed; larger than flusher.thorough_interval_ms.",
+            show_default=False,
+            help="Longest time from committed to flushed; larger than flusher.thorough_interval_ms.  [default: 30s]",
         ),
     ] = 30.0,
     undispatched: Annotated[
         float,
         typer.Option(
-            parser=duration, metavar="TIME", help="Greatest age of a message that is not in the consume queues."
+            parser=duration,
+            metavar="TIME",
+            show_default=False,
+            help="Greatest age of a message that is not in the consume queues.  [default: 1m]",
         ),
     ] = 60.0,
     reader_behind: Annotated[
-        int, typer.Option(min=0, help="Most messages that a named reader has not read; 0: no limit.")
+        int, typer.Option(metavar="N", min=0, help="Most messages that a named reader has not read; 0: no limit.")
     ] = 0,
     reader_still: Annotated[
         float,
         typer.Option(
-            parser=duration, metavar="TIME", help="Longest time that a named reader which is behind does not move."
+            parser=duration,
+            metavar="TIME",
+            show_default=False,
+            help="Longest time that a named reader which is behind does not move.  [default: 1d]",
         ),
     ] = 86_400.0,
     full_percent: Annotated[
-        int, typer.Option(min=1, max=100, help="Fullest disk or shared memory, where less than 4 GiB are free.")
+        int,
+        typer.Option(
+            metavar="PERCENT", min=1, max=100, help="Fullest disk or shared memory, where less than 4 GiB are free."
+        ),
     ] = 95,
     ignore: Annotated[
         list[str] | None, typer.Option(metavar="CODE", help="A reason that does not count; may be given again.")

@@ -22,9 +22,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def metrics(
-    store: Annotated[
-        list[Path], typer.Argument(metavar="STORE...", help="Directories of stores.", envvar=STORE_VARIABLE)
-    ],
+    store: Annotated[list[Path], typer.Argument(metavar="STORE", help="Directories of stores.", envvar=STORE_VARIABLE)],
     textfile: Annotated[
         Path | None,
         typer.Option(metavar="FILE.prom", help="Write them to a file, for node_exporter's textfile collector."),
@@ -40,7 +38,7 @@ def metrics(
     """Print the metrics of stores for Prometheus, or serve them.
 
         commitlog metrics data/events
-        commitlog metrics data/events data/logs --listen 9100
+        commitlog metrics data/events data/logs --listen 9877
 
     It works while the stages hang, and when the store is stopped or was killed.
     """

@@ -20,13 +20,22 @@ def profile(
         Path | None, typer.Option(metavar="DIR", help="A running store; without it the stage is run alone.")
     ] = None,
     seconds: Annotated[
-        float, typer.Option(parser=duration, metavar="TIME", help="How long to look, from 1s to 1d.")
+        float,
+        typer.Option(
+            parser=duration, metavar="TIME", show_default=False, help="How long to look, from 1s to 1d.  [default: 10s]"
+        ),
     ] = 10.0,
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Directory for profile-STAGE.svg.", file_okay=False, writable=True)
     ] = Path(),
     segment_bytes: Annotated[
-        int, typer.Option(parser=size, metavar="SIZE", help="Segment size of a stage run alone, as in 64MiB.")
+        int,
+        typer.Option(
+            parser=size,
+            metavar="SIZE",
+            show_default=False,
+            help="Segment size of a stage run alone, as in 64MiB.  [default: 64MiB]",
+        ),
     ] = 1 << 26,
     body_bytes: Annotated[
         int, typer.Option(parser=size, metavar="SIZE", help="Body size of a stage run alone, as in 1KiB.")

@@ -78,7 +78,7 @@ def _seek(store: Path, name: str, to: str) -> None:
         behind = sum(sum(lanes.values()) for lanes in reader.lag(index).values())
     finally:
         view.close()
-    typer.echo(f"moved reader {name}: {behind:,} messages are before it now")
+    typer.echo(f"moved reader {name}: it is {behind:,} messages behind now")
 
 
 def _states(store: Path) -> list[ReaderState]:

@@ -46,7 +46,13 @@ _STAGE_HEADS = ("stage", "pid", "heartbeat", "rounds/s", "actions/s", "p50 µs",
 def top(
     store: StoreArgument,
     interval: Annotated[
-        float, typer.Option(parser=duration, metavar="TIME", help="Time between two looks, as in 2 or 500ms.")
+        float,
+        typer.Option(
+            parser=duration,
+            metavar="TIME",
+            show_default=False,
+            help="Time between two looks, as in 2 or 500ms.  [default: 1s]",
+        ),
     ] = 1.0,
     count: Annotated[
         int, typer.Option(metavar="N", min=0, help="How many looks; 0: until q, or one without a terminal.")

@@ -266,7 +266,7 @@ def test_readers_of_python_are_shown(named: HandMadeStore) -> None:
 def test_seek_moves_a_reader(named: HandMadeStore, to: str, offsets: dict[int, int]) -> None:
     """To a time, an end, offsets: forward and back. The next reader of the name begins there."""
     said = call("readers", named.path, "--seek", "billing", to)
-    assert said.output == f"moved reader billing: {200 - sum(offsets.values())} messages are before it now\n"
+    assert said.output == f"moved reader billing: it is {200 - sum(offsets.values())} messages behind now\n"
     moved = NamedReaders(named.directory).load("billing")
     assert (moved.offsets, moved.kind) == ({"orders": offsets}, PYTHON)
     with Reader(named.path, topic="orders", name="billing") as reader:
