@@ -172,7 +172,9 @@ def _stages(facts: StoreStatistics, now_ms: int, limits: HealthLimits) -> Iterat
             yield _reason("stage-gone", text, f"the supervisor starts it again; if it stays so, see {log}", stage=name)
         elif stage.silent_ms > limits.silent_ms:
             text = f"the {name} has given no heartbeat for {_time(stage.silent_ms)}"
-            yield _reason("stage-silent", text, "the supervisor kills it after supervisor.hung_after_ms", stage=name)
+            yield _reason(
+                "stage-silent", text, "wait, the supervisor restarts it after supervisor.hung_after_ms", stage=name
+            )
         ago_ms = now_ms - stage.started_ms
         if stage.restarts >= limits.restarts and ago_ms < _RESTARTS_MS:
             text = f"the {name} was restarted {stage.restarts:,} times, the last time {_time(ago_ms)} ago"
