@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -14,6 +15,8 @@ from typer.testing import CliRunner, Result
 
 import commitlog
 from commitlog.cli.app import app
+from commitlog.cli.health import health
+from commitlog.quantities import seconds_of
 from commitlog.watching.health import CODES, HealthLimits
 from tests.builders.killed import kill_store
 from tests.builders.package_tree import package_tree
@@ -116,12 +119,14 @@ def test_an_unknown_reason_can_not_be_ignored(tmp_path: Path) -> None:
 
 
 def test_the_defaults_are_those_of_the_limits() -> None:
-    """The command has them written out, because it is quick without an import of the limits."""
+    """Command and help spell them out, because it is quick without an import of the limits."""
     text = " ".join(call("--help").output.split())
-    limits = HealthLimits()
+    limits, options = HealthLimits(), inspect.signature(health).parameters
     for name in ("silent", "blocked", "unflushed", "undispatched", "reader_still"):
         option, seconds = name.replace("_", "-"), getattr(limits, f"{name}_ms") / 1000
-        assert re.search(rf"--{option} TIME .*?\[default: {seconds}\]", text), option
+        shown = re.search(rf"--{option} TIME .*?\[default: (\w+)\]", text)
+        assert shown, option
+        assert (options[name].default, seconds_of(shown[1])) == (seconds, seconds), option
     for name in ("reader_behind", "full_percent"):
         assert re.search(rf"--{name.replace('_', '-')} .*?\[default: {getattr(limits, name)};", text), name
 
