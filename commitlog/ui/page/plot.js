@@ -13,10 +13,14 @@ export function plot(canvas, times, series, show) {
   paper.scale(scale, scale);
   paper.font = "11px system-ui, sans-serif";
   paper.lineWidth = 1.5;
-  if (!series.length) return;
   const style = getComputedStyle(canvas);
+  if (!series.length) {
+    paper.fillStyle = style.getPropertyValue("--faint");
+    paper.fillText("none", LEFT, height / 2);
+    return;
+  }
   const first = times[0], last = times[times.length - 1];
-  const highest = Math.max(...series.flatMap((line) => line.values.filter((value) => value !== null)), 0) || 1;
+  const highest = Math.max(...series.flatMap((line) => line.values.filter((value) => value !== null)), 0) || 2;
   const x = (time) => LEFT + ((width - LEFT - 4) * (time - first)) / Math.max(last - first, 1);
   const y = (value) => height - BOTTOM - ((height - BOTTOM - TOP) * value) / highest;
 
