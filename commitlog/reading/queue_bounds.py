@@ -85,25 +85,8 @@ def check_entry(queue: ConsumeQueue, named: NamedQueue, offset: int, segments: R
     try:
         record_of_entry(segments, named, offset, where, size)
     except (CorruptRecord, DamagedFile):
-        if not is_noted(segments.lane_directory, where) and not is_stray_record(segments, where, size):
+        if not is_noted(segments.lane_directory, where):
             raise
-
-
-def is_stray_record(segments: RecentSegments, where: int, size: int) -> bool:
-    """Whether the record at a log offset has this size, but no consume queue has its own entry.
-
-    Then an entry that leads here is right, and what the record says of its topic and queue offset
-    is damaged.
-    """
-    start = segment_start(where, segments.segment_bytes)
-    at = where - start
-    try:
-        found = decode(segments.open(start), at, limit=at + size, physical_offset=where, check_crc=False)
-        with ConsumeQueue(segments.lane_directory.queue_path(found.topic), channel=segments.channel) as queue:
-            entries: list[tuple[int, int, int]] = queue.entries(found.queue_offset, 1).tolist()
-    except (CorruptRecord, DamagedFile, OSError, OverflowError, ValueError):
-        return False
-    return found.total_size == size and [entry[:2] for entry in entries] != [(where, size)]
 
 
 class QueueBounds:

@@ -256,7 +256,7 @@ def test_lost_positions_are_not_an_empty_store(lane: HandMadeLane, command: str)
     done = subprocess.run(
         [sys.executable, "-m", "commitlog.cli", command, str(lane.store.path)], capture_output=True, timeout=60
     )
-    assert done.returncode == 0
+    assert done.returncode == (3 if command == "stat" else 0)  # stat says that it was killed
     assert done.stderr.count(b"\n") == 1
     assert b"commitlog run" in done.stderr
 
