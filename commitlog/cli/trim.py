@@ -60,7 +60,7 @@ def trim(
     if not yes:
         what = f"that are beyond {keep_bytes:,} bytes" if before_ms is None else f"older than {_shown(before_ms)}"
         typer.confirm(f"Delete segments of {directory.path} {what}?", abort=True)
-    with _running(directory), file_locked(directory.trim_lock_file, directory, directory.channel):
+    with file_locked(directory.trim_lock_file, directory, directory.channel), _running(directory):
         view = StoreView(store)
         try:
             segments, held = _carry_out(view, TrimRequest(facts.id, before_ms, keep_bytes, force))
@@ -113,7 +113,8 @@ def _carry_out(view: StoreView, request: TrimRequest) -> tuple[int, bool]:
     """
     from commitlog.clock import SYSTEM_CLOCK
     from commitlog.errors import StoreNotRunning
-    from commitlog.statistics import store_statistics
+    from commitlog.shm.statistics import RetentionFlag
+    from commitlog.statistics import RETENTION_WORDS, store_statistics
 
     directory = view.directory
     begin = firsts = _firsts(view)
@@ -132,7 +133,7 @@ def _carry_out(view: StoreView, request: TrimRequest) -> tuple[int, bool]:
     finally:
         request.remove(directory)  # nobody waits for it any more
     facts = store_statistics(view)
-    held = bool(facts.retention and any("named reader" in warning for warning in facts.retention.warnings))
+    held = bool(facts.retention and RETENTION_WORDS[RetentionFlag.HELD_BY_READER] in facts.retention.warnings)
     deleted = sum(first - begin.get(lane, first) for lane, first in _firsts(view).items())
     return deleted // view.segment_bytes, held
 

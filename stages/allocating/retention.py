@@ -244,14 +244,19 @@ class Retention:
         return self.directory.trim_file.exists()
 
     def _read_request(self) -> None:
-        """Reads what `commitlog trim` asks for. A file that is no request is removed."""
+        """Reads what `commitlog trim` asks for. A file that is no request is removed.
+
+        So is one whose command does not wait any more: it was killed, maybe long ago.
+        """
+        self._request_is_done = False
         try:
             self._request = TrimRequest.load(self.directory, self._store_id)
+            if self._request and not self.directory.channel.is_locked(self.directory.trim_lock_file):
+                raise DamagedFile(f"{self.directory.trim_file}: the command that asked for it has ended")
         except DamagedFile as error:
             log.warning("%s: it is removed", error)
             TrimRequest.remove(self.directory)
             self._request = None
-        self._request_is_done = False
 
     def _newest(self, segment: OldSegment) -> int:
         return self._ages.newest(segment.lane, segment.start, segment.end)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 import commitlog
 from commitlog import errors
 from commitlog.disk.file_channel import DISK
+from commitlog.disk.locks import file_locked
 from commitlog.disk.trim_marks import TrimMark, TrimMarks
 from commitlog.disk.trim_request import TrimRequest
 from commitlog.reading.named_readers import NamedReader, NamedReaders
@@ -285,6 +287,14 @@ def ask(case: RetentionCase, **what: int) -> None:
     TrimRequest(case.store.facts.id, **what).save(case.store.directory)  # type: ignore[arg-type]
 
 
+@pytest.fixture
+def waiting(case: RetentionCase) -> Iterator[None]:
+    """The command waits while it holds this lock."""
+    with file_locked(case.store.directory.trim_lock_file, case.store.directory, DISK):
+        yield
+
+
+@pytest.mark.usefixtures("waiting")
 def test_what_commitlog_trim_asks_for(case: RetentionCase) -> None:
     """By time, then by size; the request is gone when the files are, and not before."""
     ask(case, before_ms=case.newest(0, 2) + 1)
@@ -304,6 +314,7 @@ def test_what_commitlog_trim_asks_for(case: RetentionCase) -> None:
     assert (case.kept(0), case.kept(3)) == ([case.last(0)], [case.last(3)])
 
 
+@pytest.mark.usefixtures("waiting")
 def test_a_trim_leaves_what_readers_need(case: RetentionCase) -> None:
     """And takes it with `--force`. What was trimmed of a topic holds no segment."""
     register(case, {"old": {0: 50, 3: 130}, "new": {0: 110, 3: 110}})
@@ -324,6 +335,16 @@ def test_a_trim_leaves_what_readers_need(case: RetentionCase) -> None:
     assert case.kept(0) == [case.last(0)]
 
 
+def test_a_request_of_a_command_that_was_killed(case: RetentionCase) -> None:
+    """A later start does not carry it out: nobody asks for it any more."""
+    retention = case.retention(reserved_hours=0)
+    ask(case, keep_bytes=0)
+    case.turn(retention)
+    assert not retention.is_asked()
+    assert case.kept(0)[0] == 0
+
+
+@pytest.mark.usefixtures("waiting")
 def test_a_request_that_is_none(case: RetentionCase) -> None:
     """It is removed with a warning, and takes nothing."""
     retention = case.retention(reserved_hours=0)
