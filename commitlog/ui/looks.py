@@ -37,7 +37,11 @@ class Looks:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._watch = StoreWatch(path)
-        self._first = self._watch.snapshot()
+        try:
+            self._first = self._watch.snapshot()
+        except BaseException:
+            self._watch.close()
+            raise
         self._looks: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self._taken = 0
         self._changed, self._ends = threading.Condition(), threading.Event()

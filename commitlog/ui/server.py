@@ -14,8 +14,8 @@ import secrets
 import socket
 import sys
 import threading
+from collections.abc import Iterator
 from http import HTTPStatus
-from http.cookies import SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
@@ -74,9 +74,13 @@ class PageServer(ThreadingHTTPServer):
         return f"commitlog-{self.port}"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._places.acquire(blocking=False):
+        if not self._places.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
             super().process_request(request, client_address)
-        else:
+        except RuntimeError:  # no thread can be started now
+            self._places.release()
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -134,13 +138,15 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         if self.headers.get("Host") not in self.server.hosts:
             raise _Refused(HTTPStatus.FORBIDDEN, "this page is for this machine only")
-        where = urlsplit(self.path)
+        try:
+            where = urlsplit(self.path)
+        except ValueError as error:
+            raise _Refused(HTTPStatus.BAD_REQUEST, f"this is no address: {error}") from error
         query = {name: values[-1] for name, values in parse_qs(where.query).items()}
         if where.path == "/" and self._is_token(query.get("token", "")):
             self._send(HTTPStatus.SEE_OTHER, b"", "text/plain", **self._welcome())
             return
-        cookie = SimpleCookie(self.headers.get("Cookie", "")).get(self.server.cookie)
-        if cookie is None or not self._is_token(cookie.value):
+        if not any(map(self._is_token, self._cookies())):
             raise _Refused(
                 HTTPStatus.UNAUTHORIZED, "open the address that `commitlog ui` has printed: it has the token"
             )
@@ -154,6 +160,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_json({"messages": self._messages(query)})
         else:
             raise _Refused(HTTPStatus.NOT_FOUND, "there is no such page")
+
+    def _cookies(self) -> Iterator[str]:
+        """The values of our cookie.
+
+        Other programs of this host have cookies here too, with any text, so nothing else is read.
+        """
+        for part in self.headers.get("Cookie", "").split(";"):
+            name, _, value = part.strip().partition("=")
+            if name == self.server.cookie:
+                yield value
 
     def _messages(self, query: dict[str, str]) -> list[dict[str, Any]]:
         partition = _number(query, "partition", -1)

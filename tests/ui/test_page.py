@@ -86,6 +86,9 @@ def test_only_who_has_the_address_gets_in(tmp_path: Path) -> None:
             assert answer(address, path, Cookie="commitlog-1=x; commitlog=y").status == 401
         ours = cookie(address)
         assert answer(address, "/", Cookie=ours).status == 200
+        for foreign in ('x={"a": 1}', "x=a b", "a@b=1", "commitlog-1=other", "=;="):
+            assert answer(address, "/", Cookie=f"{foreign}; {ours}; {foreign}").status == 200, foreign
+        assert answer(address, "//[", Cookie=ours).status == 400
         assert answer(address, "/", Cookie=ours, Host="evil.example").status == 403
         assert answer(address, "/../../etc/passwd", Cookie=ours).status == 404
         policy = answer(address, "/", Cookie=ours).getheader("Content-Security-Policy") or ""
