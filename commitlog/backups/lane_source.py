@@ -7,7 +7,8 @@ from functools import partial
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.locks import is_running, poll
 from commitlog.disk.mapped_file_queue import MappedFileQueue
-from commitlog.errors import BackupRefused
+from commitlog.disk.trim_marks import TrimMarks
+from commitlog.errors import BackupRefused, DamagedFile
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.view import LaneLimits, StoreView
 from commitlog.record.layout import RECOGNISABLE_BYTES
@@ -41,9 +42,10 @@ def is_unfinished(gap: Gap, end: int) -> bool:
 
 
 class LaneSource:
-    """What is copied of a lane: its log in [first, end).
+    """What is copied of a lane: its log in [first, end), and what was trimmed of it.
 
-    Retention may raise `first` meanwhile. Raises BackupRefused, StoreNotFound, OSError.
+    Retention may raise `first` meanwhile. The marks are read before the end: a trim takes only what
+    is flushed, so they are not above it. Raises BackupRefused, StoreNotFound, OSError.
     """
 
     def __init__(self, view: StoreView, number: int) -> None:
@@ -51,6 +53,13 @@ class LaneSource:
         self.directory = view.lane_directory(number)
         self.first = self.end = 0
         self._store_id = view.store_id
+        self.trims = TrimMarks(self.directory, view.channel)
+        self.damage = ""
+        """Why the marks can't be read; empty where they can."""
+        try:
+            self.trims.refresh(self._store_id)
+        except DamagedFile as error:
+            self.damage = str(error)
         self._look()
 
     def _look(self) -> None:

@@ -2,10 +2,12 @@
 
 What names something is read before what it names, and written after it:
 
-1. Named readers are read, then the positions of the lanes. So no reader is further than the logs.
+1. Named readers and deletions of schemas are read, then of each lane what was trimmed, and its
+   positions. So no reader and no mark is further than the logs.
 2. Logs are copied up to these positions. Lanes have nothing to do with each other.
 3. Schemas are copied when the log is there that needs them, and before it counts.
-4. Readers are written, then `store.json`.
+4. What was trimmed is written when the log counts, then deletions of schemas, readers, and
+   `store.json`.
 
 Until the first backup of a store is complete, its directory has `incomplete-backup.json` in place
 of `store.json`, so that nobody opens or reads it. `store.json` names no pool, so that the store's
@@ -18,13 +20,14 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from commitlog.backups.lane_backup import LaneBackup
 from commitlog.backups.lane_source import LaneSource
 from commitlog.backups.report import BackupReport
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.locks import holder_of, try_file, write_holder
-from commitlog.disk.store_directory import INCOMPLETE_BACKUP_FILE, StoreDirectory, StoreFacts
+from commitlog.disk.store_directory import DELETED_FILE, INCOMPLETE_BACKUP_FILE, StoreDirectory, StoreFacts
 from commitlog.errors import FAULT_BY_ERRNO, BackupRefused, DiskError, StoreRefused, StoreRunning
 from commitlog.inspecting.verify import verify_store
 from commitlog.reading.view import StoreView
@@ -191,7 +194,7 @@ class StoreBackup:
     # ---- copying --------------------------------------------------------------------------------
 
     def _copy(self, view: StoreView) -> tuple[list[LaneBackup], int]:
-        readers = self._read_readers()
+        readers, deletions = self._read_readers(), self._read_deletions()
         facts = view.facts
         lanes = [
             LaneBackup(LaneSource(view, number), self.target, facts, self._count_copied) for number in view.lanes()
@@ -203,6 +206,7 @@ class StoreBackup:
             lane.copy()
             self._copy_schemas()
             lane.publish()
+        self._write_deletions(deletions)
         self._write_readers(readers)
         self.target.save(self._facts_of_backup(facts))
         if self.target.incomplete_backup_file.exists():
@@ -226,14 +230,41 @@ class StoreBackup:
     def _copy_schemas(self) -> None:
         """Copies the versions of schemas that are new. A version never changes."""
         source, target = self.source.topics_directory, self.target.topics_directory
-        for topic in self.channel.list(source):
-            names = [name for name in self.channel.list(source / topic) if name.endswith(".json")]
+        for topic in self._names(source):
+            names = [name for name in self._names(source / topic) if name.endswith(".json")]
             new = [name for name in names if not name.startswith(".") and not (target / topic / name).exists()]
             for name in new:
                 self.channel.create_directory(target / topic, below=self.target.path)
                 self.channel.replace_file(
                     target / topic / name, self.channel.read_file(source / topic / name, _SCHEMA_BYTES_MAX)
                 )
+
+    def _names(self, directory: Path) -> list[str]:
+        """Names in a directory; a file that somebody has put in its place has none."""
+        try:
+            return self.channel.list(directory)
+        except NotADirectoryError:
+            return []
+
+    def _read_deletions(self) -> dict[str, bytes]:
+        """Topic → what says up to which version its schema was deleted."""
+        directory, found = self.source.topics_directory, {}
+        for topic in self._names(directory):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                found[topic] = self.channel.read_file(directory / topic / DELETED_FILE)
+        return found
+
+    def _write_deletions(self, deletions: dict[str, bytes]) -> None:
+        directory = self.target.topics_directory
+        for topic in {*self._names(directory), *deletions}:
+            file, data = directory / topic / DELETED_FILE, deletions.get(topic)
+            known = self.channel.read_file(file) if file.exists() else None
+            if data is None and known is not None:
+                self.channel.unlink(file)
+                self.channel.sync_directory(file.parent)
+            elif data is not None and data != known:
+                self.channel.create_directory(file.parent, below=self.target.path)
+                self.channel.replace_file(file, data)
 
     def _read_readers(self) -> dict[str, bytes]:
         directory, found = self.source.readers_directory, {}

@@ -36,6 +36,7 @@ from commitlog.shm.layout import LANE_ROWS
 FORMAT_VERSION = 1
 STORE_FILE = "store.json"
 INCOMPLETE_BACKUP_FILE = "incomplete-backup.json"
+DELETED_FILE = "deleted"
 
 
 @dataclass(frozen=True)

@@ -88,12 +88,27 @@ class TrimMarks:
         for topic, mark in wanted.items():
             known = marks.get(topic, TrimMark(0))
             marks[topic] = TrimMark(max(mark.before, known.before), mark.deleted)
+        self.replace(store_id, marks)
+
+    def replace(self, store_id: str, marks: Mapping[str, TrimMark]) -> None:
+        """Makes these the marks of the lane, durably. Raises OSError.
+
+        Writes nothing where the file says so already, or where there is none and there are no
+        marks.
+        """
+        path = self.lane_directory.trimmed_file
         topics = {
             topic: {"before": mark.before} | ({"deleted": True} if mark.deleted else {})
             for topic, mark in sorted(marks.items())
         }
         values = {"lane": self.lane_directory.number, "store": store_id, "topics": topics}
-        self.channel.replace_file(self.lane_directory.trimmed_file, orjson.dumps(values) + b"\n")
+        data = orjson.dumps(values) + b"\n"
+        try:
+            is_known = self.channel.read_file(path, len(data) + 1) == data
+        except FileNotFoundError:
+            is_known = not marks
+        if not is_known:
+            self.channel.replace_file(path, data)
 
 
 def _mark(values: dict[str, Any]) -> TrimMark:

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.locks import file_locked
-from commitlog.disk.store_directory import StoreDirectory
+from commitlog.disk.store_directory import DELETED_FILE, StoreDirectory
 from commitlog.errors import NoSchema, SchemaConflict, SchemaError, StoreDamaged, StoreRefused, StoreTooNew, disk_error
 from commitlog.record.properties import check_topic
 from commitlog.schemas.ddl import ddl, ddl_type
@@ -30,7 +30,6 @@ from commitlog.schemas.types import is_wider, stored_fields
 
 FORMAT_VERSION = 1
 _VERSION = re.compile(r"[1-9][0-9]{0,8}")
-_DELETED = "deleted"
 
 
 @dataclass(frozen=True)
@@ -94,12 +93,12 @@ class TopicSchemas:
     def _versions(self, topic: str, *, deleted: bool = False) -> list[int]:
         names = self._list(self._directory.topics_directory / topic)
         found = (name.removesuffix(".json") for name in names if name.endswith(".json"))
-        least = self._deleted(topic) if _DELETED in names and not deleted else 0
+        least = self._deleted(topic) if DELETED_FILE in names and not deleted else 0
         return sorted(version for name in found if _VERSION.fullmatch(name) and (version := int(name)) > least)
 
     def _deleted(self, topic: str) -> int:
         """The last version that was deleted."""
-        file = self._directory.topics_directory / topic / _DELETED
+        file = self._directory.topics_directory / topic / DELETED_FILE
         try:
             return int(self._channel.read_file(file))
         except OSError as error:
@@ -186,7 +185,7 @@ class TopicSchemas:
         with file_locked(self._directory.topics_lock_file, self._directory, self._channel):
             versions = self._versions(topic, deleted=True)
             if versions:
-                self._replace(self._directory.topics_directory / topic / _DELETED, b"%d\n" % versions[-1])
+                self._replace(self._directory.topics_directory / topic / DELETED_FILE, b"%d\n" % versions[-1])
 
     def _replace(self, file: Path, data: bytes) -> None:
         try:

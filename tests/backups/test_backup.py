@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +17,14 @@ from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import BackupRefused, ReadingWarning, StoreRefused, StoreRunning
 from commitlog.inspecting.verify import verify_store
+from commitlog.reading.topic_index import TopicIndex
+from commitlog.reading.trimming import carry_out, parse_before, plan_deletion, plan_trim
+from commitlog.reading.view import StoreView
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.builders.named_reader import billing
 
+KEEPS = {"retention": {"reserved_hours": 1_000_000}}
+"""The messages of stores made by hand are old."""
 Rows = list[tuple[int, int, bytes]]
 
 
@@ -32,6 +38,21 @@ def add(store: HandMadeStore, count: int = 50, topic: str = "orders") -> None:
         for number in range(count):
             lane.append(topic, b"more-%d" % number * 20)
     store.publish()
+
+
+def trim(path: Path, topic: str, before: str | None = None) -> None:
+    """Trims the topic; without `before`, deletes it."""
+    with closing(StoreView(path)) as view:
+        index = TopicIndex(view)
+        index.refresh()
+        carry_out(view, plan_trim(index, topic, parse_before(topic, before)) if before else plan_deletion(index, topic))
+
+
+def topics(path: Path) -> list[str]:
+    with closing(StoreView(path)) as view:
+        index = TopicIndex(view)
+        index.refresh()
+        return index.topics()
 
 
 @pytest.fixture
@@ -132,6 +153,87 @@ def test_readers_and_schemas_are_copied(store: HandMadeStore, dest: Path) -> Non
     assert DISK.list(there.readers_directory) == ["billing.json"]
     with commitlog.Reader(dest, topic="orders", name="billing") as reader:
         assert len(list(reader)) == 199
+
+
+def test_what_was_trimmed_or_deleted_stays_so(store: HandMadeStore, dest: Path) -> None:
+    """In the backup, in the store that is restored from it, and after the next backup."""
+    trim(store.path, "orders", '{"0": 40, "1": 70}')
+    trim(store.path, "other")
+    assert commitlog.backup(store.path, dest, verify_all=True).good
+    left = [row for row in store.rows("orders") if row[1] >= (40, 70)[row[0]]]
+    assert (rows(dest), topics(dest)) == (left, ["orders"])
+    restored = dest.with_name("restored")
+    commitlog.backup(dest, restored)
+    with commitlog.Store.open(restored, KEEPS) as opened, opened.producer() as producer:
+        assert (rows(restored), topics(restored)) == (left, ["orders"])
+        assert producer.send("other", b"new").offset == 100
+
+    trim(store.path, "orders", "latest")
+    assert commitlog.backup(store.path, dest).copied_bytes == 0
+    assert (rows(dest), topics(dest)) == ([], ["orders"])
+    add(store, 5)
+    trim(store.path, "orders", '{"0": 102}')
+    commitlog.backup(store.path, dest)
+    assert [row[:2] for row in rows(dest)] == [
+        *((0, offset) for offset in range(102, 105)),
+        *((1, n) for n in range(100, 105)),
+    ]
+    for lane in store.lanes:
+        store.directory.lane_directory(lane).trimmed_file.unlink()
+    commitlog.backup(store.path, dest)
+    assert topics(dest) == ["orders", "other"]
+
+
+def test_no_mark_is_above_what_was_copied(store: HandMadeStore, dest: Path) -> None:
+    """Else the restored store would hide new messages. Here the marks are of a later time."""
+    earlier = [store.directory.lane_directory(lane).positions_file.read_bytes() for lane in store.lanes]
+    add(store)
+    trim(store.path, "orders", "latest")
+    for lane, data in zip(store.lanes, earlier, strict=True):
+        store.directory.lane_directory(lane).positions_file.write_bytes(data)
+    commitlog.backup(store.path, dest)
+    with commitlog.Store.open(dest) as opened, opened.producer() as producer:
+        producer.send("orders", b"new").wait("flushed")
+    assert [row for row in rows(dest) if row[0] == 0] == [(0, 100, b"new")]
+
+
+def test_marks_that_are_damaged_are_named_and_the_backup_keeps_its_own(store: HandMadeStore, dest: Path) -> None:
+    trim(store.path, "orders", '{"0": 40}')
+    commitlog.backup(store.path, dest)
+    before = rows(dest)
+    file = store.directory.lane_directory(0).trimmed_file
+    file.write_text("{")
+    add(store)
+    report = commitlog.backup(store.path, dest)
+    assert (report.copied_messages, report.good) == (100, False)
+    assert str(file) in report.findings[0]
+    assert len(rows(dest)) == len(before) + 100
+    assert min(rows(dest)) == min(before)
+
+
+def test_a_deleted_schema_stays_deleted(store: HandMadeStore, dest: Path) -> None:
+    """And its number is not given out again."""
+    schemas, copies = (StoreDirectory(path).topics_directory / "orders" for path in (store.path, dest))
+    schemas.mkdir(parents=True)
+    (schemas / "1.json").write_text("{}")
+    commitlog.backup(store.path, dest)
+    (schemas / "deleted").write_text("1\n")
+    commitlog.backup(store.path, dest)
+    assert (DISK.list(copies), (copies / "deleted").read_text()) == (["1.json", "deleted"], "1\n")
+    (schemas / "deleted").unlink()
+    commitlog.backup(store.path, dest)
+    assert DISK.list(copies) == ["1.json"]
+
+
+def test_a_file_among_the_topics_is_passed_over(store: HandMadeStore, dest: Path) -> None:
+    topics = store.directory.topics_directory
+    topics.mkdir()
+    (topics / "notes.txt").write_text("somebody's")
+    assert commitlog.backup(store.path, dest).good
+    (topics / "notes.txt").unlink()
+    topics.rmdir()
+    topics.write_text("somebody's")
+    assert commitlog.backup(store.path, dest).good
 
 
 def test_damage_is_named_and_all_else_is_copied(store: HandMadeStore, dest: Path) -> None:
