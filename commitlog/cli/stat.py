@@ -96,6 +96,8 @@ def as_json(facts: StoreStatistics, topics: Topics, readers: list[ReaderState]) 
 
 def lines(facts: StoreStatistics, topics: Topics, readers: list[ReaderState]) -> Iterator[str]:
     """What `stat` prints."""
+    from commitlog.watching.health import DEFAULT_LIMITS
+
     yield f"{facts.path}  {facts.state}, segments of {facts.segment_bytes:,} bytes, generation {facts.generation}"
     yield f"core here: {description}"
     if facts.killed:
@@ -106,7 +108,8 @@ def lines(facts: StoreStatistics, topics: Topics, readers: list[ReaderState]) ->
             yield f"    {topic}: {end - first:,} messages, offsets {first:,} to {end:,}"
     for stage in facts.stages:
         took = f", p50 {stage.p50_us:,.0f} µs, p99 {stage.p99_us or 0:,.0f} µs" if stage.p50_us is not None else ""
-        silent = f", SILENT for {stage.silent_ms / 1000:,.1f} s" if facts.running and stage.silent_ms > 5_000 else ""
+        is_silent = facts.running and stage.silent_ms > DEFAULT_LIMITS.silent_ms
+        silent = f", SILENT for {stage.silent_ms / 1000:,.1f} s" if is_silent else ""
         yield f"{stage.stage}: pid {stage.pid or 'none'}, {stage.actions:,} actions{took}, {stage.restarts} restarts{silent}"
     for rate in facts.throughput:
         yield (

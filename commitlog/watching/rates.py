@@ -10,10 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from commitlog.watching.health import DEFAULT_LIMITS
 from commitlog.watching.snapshot import StoreSnapshot, TopicCount
-
-SILENT_MS = 5_000
-"""A stage that has been silent for longer is shown as such."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +50,8 @@ class StageRates:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it has not said for long that it lives."""
-        return self.silent_ms > SILENT_MS
+        """Whether it has not said for long that it lives, as `health` judges by default."""
+        return self.silent_ms > DEFAULT_LIMITS.silent_ms
 
 
 @dataclass(frozen=True)
