@@ -69,9 +69,9 @@ class TrimMarks:
         path = self.lane_directory.trimmed_file
         try:
             values = orjson.loads(self.channel.read_file(path, _FILE_BYTES_MAX))
-            if (values["store"], values["lane"]) != (store_id, self.lane_directory.number):
-                return {}
-            return {topic: _mark(mark) for topic, mark in values["topics"].items()}
+            is_ours = (values["store"], values["lane"]) == (store_id, self.lane_directory.number)
+            marks = {topic: _mark(mark) for topic, mark in values["topics"].items()}
+            return marks if is_ours else {}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedFile(
                 f"{path}: does not say what was trimmed ({error}); put it back, or remove it: then trimmed messages that "

@@ -18,7 +18,8 @@ from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.open_queues import OpenQueues
 from commitlog.disk.queue_entries import by_topic, entries_of, runs
-from commitlog.disk.store_directory import segment_name
+from commitlog.disk.store_directory import LaneDirectory, segment_name
+from commitlog.disk.trim_marks import TrimMarks
 from commitlog.errors import DamagedFile
 from commitlog.inspecting.log_root import LogRoot, find_roots
 from commitlog.reading.log_scan import Gap
@@ -141,6 +142,7 @@ class _Check:
                     end = self.root.limit
                     break
             self._check_ends(end)
+            self._check_marks()
         finally:
             self.queues.close()
         return LaneReport(
@@ -232,6 +234,16 @@ class _Check:
         That is no damage.
         """
         return not (self.root.path / "commitlog" / segment_name(table.buffer_start)).exists()
+
+    def _check_marks(self) -> None:
+        """Checks that what was trimmed of a lane of ours can be read."""
+        if self.root.lane is None:
+            return
+        marks = TrimMarks(LaneDirectory(self.root.path, self.root.lane), self.channel)
+        try:
+            marks.refresh("")
+        except (DamagedFile, OSError) as error:
+            self._add_finding(marks.lane_directory.trimmed_file, 0, f"unreadable: {error}")
 
     def _check_ends(self, end: int) -> None:
         """Reports queues that name a record past the log's end."""

@@ -47,6 +47,7 @@ CODES: dict[str, Severity] = {
     "disk-nearly-full": "degraded",
     "shared-memory-nearly-full": "degraded",
     "damage-noted": "degraded",
+    "index-damaged": "degraded",
 }
 """Every code, and how bad it is; in the order in which reasons are told."""
 
@@ -266,10 +267,13 @@ def _percent(used: int, free: int) -> float:
 
 def _damage(snapshot: StoreSnapshot) -> Iterator[Reason]:
     damaged: Mapping[int, int] = snapshot.damaged_ranges
+    path, lanes = snapshot.statistics.path, tuple(damaged)
     if damaged:
-        path, lanes = snapshot.statistics.path, tuple(damaged)
         text = f"{_name(lanes)}: {sum(damaged.values()):,} ranges of the log are damaged, as a start has found"
         yield _reason("damage-noted", text, f"`commitlog verify {path}` says more; it ends with retention", lanes=lanes)
+    if snapshot.index_damage:
+        text = f"topics and named readers can't be looked at: {' '.join(snapshot.index_damage.split())}"
+        yield _reason("index-damaged", text, f"`commitlog verify {path}` says more")
 
 
 def _name(lanes: tuple[int, ...]) -> str:

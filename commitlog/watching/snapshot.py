@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.quarantine import corruption_notes
+from commitlog.errors import CommitLogError
 from commitlog.reading.named_readers import NamedReaders, ReaderState, reader_states
 from commitlog.reading.view import StoreView
 from commitlog.record.layout import (
@@ -102,6 +103,8 @@ class StoreSnapshot:
     """Lane → how many damaged ranges of its log its quarantine has noted. Only lanes with any."""
     usage: Mapping[str, ProcessUsage]
     """Stage → its process. Only those that run, and only where psutil is installed."""
+    index_damage: str = ""
+    """Why there are no topics and readers here: what tells of them is damaged. Else empty."""
 
     def seconds_since(self, earlier: StoreSnapshot) -> float:
         """The time between two snapshots; never zero, so that one may divide by it."""
@@ -115,8 +118,9 @@ class StoreSnapshot:
 class StoreWatch:
     """Takes snapshots of a store, and follows it through stops and starts.
 
-    With `only_health` a snapshot has no topics and no usage, and costs half. Use it as a context
-    manager, or call `close`. Raises StoreNotFound, StoreDamaged, StoreTooNew, StoreRefused.
+    With `only_health` a snapshot has no topics and no usage. It costs half where the store has no
+    named readers. Use it as a context manager, or call `close`. Raises StoreNotFound, StoreDamaged,
+    StoreTooNew, StoreRefused.
     """
 
     def __init__(self, path: str | os.PathLike[str], clock: Clock = SYSTEM_CLOCK, *, only_health: bool = False) -> None:
@@ -124,17 +128,17 @@ class StoreWatch:
         self._index: TopicIndex | None = None
 
     def snapshot(self) -> StoreSnapshot:
-        """The store now. Raises the errors of the constructor, DamagedFile."""
+        """The store now. Raises the errors of the constructor."""
         self.view.refresh()
-        index = self._refreshed_index()
+        topics, readers, index_damage = self._look_at_index()
         control, now = self.view.control, self.clock.monotonic_ns()
         statistics = store_statistics(self.view, self.clock)
         return StoreSnapshot(
             taken_ns=now,
             time_ms=self.clock.wall_ms(),
             statistics=statistics,
-            topics=_topics(index) if index else (),
-            readers=tuple(reader_states(index, self.clock)) if index else (),
+            topics=topics,
+            readers=readers,
             space=self._space(),
             durations={name: Histogram.load(control.stage_row(name), Stage.HISTOGRAM) for name in STAGES}
             if control
@@ -144,7 +148,20 @@ class StoreWatch:
             undispatched_ms=self._undispatched(statistics),
             damaged_ranges=self._damaged(statistics),
             usage={} if self._only_health else _usage({one.stage: one.pid for one in statistics.stages if one.pid}),
+            index_damage=index_damage,
         )
+
+    def _look_at_index(self) -> tuple[tuple[TopicCount, ...], tuple[ReaderState, ...], str]:
+        """Topics, readers, and why neither can be told: stages and producers go on without them."""
+        try:
+            index = self._refreshed_index()
+            if index is None:
+                return (), (), ""
+            topics = () if self._only_health else _topics(index)
+            return topics, tuple(reader_states(index, self.clock)), ""
+        except (CommitLogError, OSError) as error:
+            self._index = None
+            return (), (), str(error)
 
     def _refreshed_index(self) -> TopicIndex | None:
         """What may be read; None where nobody asks, because it takes long to import and to make."""

@@ -20,6 +20,7 @@ from commitlog.disk.locks import try_file
 from commitlog.disk.quarantine import Quarantine
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import StoreNotFound
+from commitlog.inspecting.verify import verify_store
 from commitlog.shm.layout import STAGES
 from commitlog.shm.statistics import RetentionFlag
 from commitlog.statistics import RETENTION_WORDS, RetentionStatistics
@@ -304,6 +305,27 @@ def test_a_reader_whose_position_is_nonsense(store: commitlog.Store) -> None:
     (readers / "billing.json").write_text("{}")
     reason = expect(store.path, "reader-unreadable", reader="billing")
     assert "until then everything is kept for it" in reason.text
+
+
+def test_an_index_that_is_damaged(store: commitlog.Store) -> None:
+    """Stages and producers work, so a probe must not start the store again for it."""
+    with commitlog.Reader(store.path, topic="t", start="earliest", name="billing") as reader:
+        reader.commit()
+    trimmed = StoreDirectory(store.path).lane_directory(0).trimmed_file
+    trimmed.mkdir()
+    expect(store.path, "index-damaged")
+    trimmed.rmdir()
+    trimmed.write_text("{")
+    assert str(trimmed) in expect(store.path, "index-damaged").text
+    assert [finding.file for finding in verify_store(store.path).lanes[0].findings] == [str(trimmed)]
+    assert look(store.path).status == "degraded"
+    with StoreWatch(store.path) as watch:
+        found = watch.snapshot()
+        assert (found.topics, found.readers, found.statistics.running) == ((), (), True)
+        trimmed.unlink()
+        found = watch.snapshot()
+    assert ([one.topic for one in found.topics], [reader.name for reader in found.readers]) == (["t"], ["billing"])
+    expect_good(store.path)
 
 
 # ---- room --------------------------------------------------------------------------------------

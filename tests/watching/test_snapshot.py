@@ -66,5 +66,20 @@ def test_the_time_since_a_flush_is_that_of_the_clock(tmp_path: Path) -> None:
     assert ages == [ages[0], pytest.approx((ages[0] or 0) + 10_000)]
 
 
+def test_only_health_has_readers_and_no_topics(tmp_path: Path) -> None:
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
+        producer.send("t", b"x")
+        producer.flush(60)
+        with commitlog.Reader(store.path, topic="t", start="earliest", name="billing") as reader:
+            reader.commit()
+        with StoreWatch(store.path, only_health=True) as watch:
+            found = watch.snapshot()
+    assert ([(reader.name, reader.behind) for reader in found.readers], found.topics, found.usage) == (
+        [("billing", 1)],
+        (),
+        {},
+    )
+
+
 def test_a_directory_that_is_gone_takes_nothing(tmp_path: Path) -> None:
     assert bytes_in(tmp_path / "gone") == 0
