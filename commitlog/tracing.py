@@ -6,8 +6,9 @@
         ...                                                                  # a child of that span
 
 The context of a span travels as headers of the message, by default `traceparent` and `tracestate`
-of the W3C. `send` itself knows nothing of them, so whoever does not trace pays nothing. Which
-headers there are is what OpenTelemetry's global propagator says (OTEL_PROPAGATORS).
+of the W3C. Baggage travels as `baggage`, also without a span. `send` itself knows nothing of them,
+so whoever does not trace pays nothing. Which headers there are is what OpenTelemetry's global
+propagator says (OTEL_PROPAGATORS).
 
 It needs opentelemetry-api, of the extra `tracing`: the import raises MissingPackage without it.
 """
@@ -27,7 +28,7 @@ except ImportError:
 
 
 def headers() -> dict[str, str]:
-    """The context of the current span as headers for `send`; empty where no span is current."""
+    """The current span and baggage as headers for `send`; empty where there is neither."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
     return carrier
