@@ -22,11 +22,10 @@ def ui(
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Address of this machine; port 0 takes a free one.")
     ] = "127.0.0.1:0",
-    open_browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
     """Serve a page for the browser: plots, and messages of a topic.
 
-        commitlog ui data/events --open
+        commitlog ui data/events --listen 127.0.0.1:8080
 
     It shows what `top` shows. It only reads, and only this machine reaches it. The address that it
     prints has a token: who has it sees the messages. Ctrl-C ends it.
@@ -52,11 +51,7 @@ def ui(
         with server:
             serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="page")
             serving.start()
-            typer.echo(f"{server.url}\nCtrl-C ends it", err=False)
-            if open_browser:
-                import webbrowser
-
-                webbrowser.open(server.url)
+            typer.echo(f"{server.url}\nCtrl-C ends it")
             ends.wait()
             server.shutdown()
             serving.join()
