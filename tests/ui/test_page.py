@@ -54,6 +54,14 @@ def answer(address: str, path: str, **headers: str) -> HTTPResponse:
     return response
 
 
+def answers(address: str) -> bool:
+    """Whether there is a place for one more connection."""
+    try:
+        return answer(address, "/").status == 401
+    except ConnectionError:
+        return False
+
+
 def cookie(address: str) -> str:
     """What a browser keeps after it has opened the address."""
     welcome = answer(address, f"/?{urlsplit(address).query}")
@@ -156,7 +164,7 @@ def test_a_client_that_says_nothing_keeps_nobody_waiting(tmp_path: Path) -> None
     commitlog.Store.open(tmp_path / "store", SMALL).close()
     with serving(tmp_path / "store") as address:
         place = (urlsplit(address).hostname, urlsplit(address).port)
-        idle = [socket.create_connection(place) for _ in range(CONNECTIONS_MAX - 4)]
+        idle = [socket.create_connection(place) for _ in range(CONNECTIONS_MAX // 2)]
         with socket.create_connection(place) as odd:
             odd.sendall(b"\x16\x03\x01 not HTTP\r\n\r\n")
             assert odd.recv(1000)
@@ -164,7 +172,7 @@ def test_a_client_that_says_nothing_keeps_nobody_waiting(tmp_path: Path) -> None
         idle += [socket.create_connection(place) for _ in range(20)]
         for connection in idle:
             connection.close()
-        wait_until(lambda: answer(address, "/").status == 401, "places to be free again")
+        wait_until(lambda: answers(address), "places to be free again")
 
 
 def test_the_page_needs_nothing_from_elsewhere() -> None:
