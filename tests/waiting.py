@@ -8,7 +8,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 12.0
+PATIENCE_SECONDS = 60.0
 """Long enough for a machine that is busy with other things: nothing is slower for it, but a
 failure.
 """

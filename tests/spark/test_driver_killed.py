@@ -23,6 +23,8 @@ from commitlog.reading.named_readers import NamedReaders
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
+BATCH_SECONDS = 300.0
+"""A JVM starts first, beside other JVMs on few cores."""
 DRIVER = """
 import json, os, sys, time
 from pathlib import Path
@@ -79,7 +81,7 @@ def driver(
 def seen_file(process: subprocess.Popen[bytes], directory: Path, batch: int) -> Path:
     """Waits until the driver hangs in the batch. Returns the file of the rows that it has seen."""
     seen = directory / f"seen-{batch}.json"
-    wait_until(lambda: process.poll() is not None or seen.exists(), f"batch {batch}")
+    wait_until(lambda: process.poll() is not None or seen.exists(), f"batch {batch}", patience=BATCH_SECONDS)
     assert process.poll() is None, (directory / f"log-{batch}").read_text()
     return seen
 
