@@ -372,6 +372,35 @@ class DataLoss(ReaderError):
     """Messages that were asked for are gone (retention, another store at the same path)."""
 
 
+# ---- served stores ------------------------------------------------------------------------------
+
+
+class ServerError(CommitLogError):
+    """Base of what a client of a served store raises, and of answers that are none of ours."""
+
+    status = PutMessageStatus.SERVICE_NOT_AVAILABLE
+
+
+class ServerUnavailable(ServerError):
+    """No server answers at the address, or it went away in the middle of a stream."""
+
+
+class ServerBusy(ServerError):
+    """The server has as many streams or connections as it takes, of all clients or of this one."""
+
+
+class AccessDenied(ServerError):
+    """The server does not know the client's token, or the token is not for this."""
+
+
+class CertificateRefused(ServerError):
+    """Server and client can't agree on TLS: a certificate is foreign, expired, wrong or missing."""
+
+
+class ServingRefused(CommitLogError):
+    """A store can't be served as it was asked for: unsafe, or files that can't be used."""
+
+
 class JavaNotFound(CommitLogError):
     """PySpark needs Java 17 or newer and none was found."""
 

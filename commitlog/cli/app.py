@@ -35,6 +35,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "bundle": "bundle",
         "version": "version",
     },
+    "Serve other machines": {"serve": "serve", "token": "token"},
     "Keep and repair": {"backup": "backup", "trim": "trim", "verify": "inspect", "dump": "inspect"},
     "Measure": {"bench": "bench", "profile": "profile"},
 }

@@ -136,9 +136,12 @@ class ReadPlan:
         return StoreDirectory(self.path).lane_directory(number)
 
 
-def read_slices(plan: ReadPlan, schema: pa.Schema, segments: SegmentCache) -> Iterator[pa.RecordBatch]:
+def read_slices(
+    plan: ReadPlan, schema: pa.Schema, segments: SegmentCache, warn: Callable[[str], object] = log.warning
+) -> Iterator[pa.RecordBatch]:
     """All rows of the plan, as batches of the schema. `segments` keeps the files that it maps.
 
+    `warn` is told of rows that are left out, where the plan allows that.
     Raises what `SliceReader.batches` does, and for columns what TypedRows does.
     """
     build: Build = lambda decoder: (decoder.batch(schema),)  # noqa: E731
@@ -149,14 +152,16 @@ def read_slices(plan: ReadPlan, schema: pa.Schema, segments: SegmentCache) -> It
 
         build = JsonRows(schema, plan.json_options).batches
     for piece in plan.slices:
-        yield from SliceReader(plan, piece, segments).batches(build)
+        yield from SliceReader(plan, piece, segments, warn).batches(build)
 
 
 class SliceReader:
     """Reads one slice. `next` is the queue offset of the next row."""
 
-    def __init__(self, plan: ReadPlan, piece: Slice, segments: SegmentCache) -> None:
-        self.plan, self.slice, self._segments = plan, piece, segments
+    def __init__(
+        self, plan: ReadPlan, piece: Slice, segments: SegmentCache, warn: Callable[[str], object] = log.warning
+    ) -> None:
+        self.plan, self.slice, self._segments, self._warn = plan, piece, segments, warn
         self.segment_bytes = plan.segment_bytes
         self.lane_directory = plan.lane_directory(piece.lane)
         is_named = plan.one_log and is_light(piece.topic)
@@ -412,17 +417,17 @@ class SliceReader:
             )
 
     def _warn_of_missing_rows(self) -> None:
-        """Logs how many rows are missing, and why."""
+        """Says how many rows are missing, and why."""
+        of = f"{self.plan.path}: {self._name()}"
+        asked, wording = f"the offsets [{self.slice.start}, {self.slice.end})", self.plan.wording
         if self.lost:
-            log.warning(
-                "%s: %s: %d messages of the offsets [%d, %d) were deleted by retention before they were read; "
-                "%s, so reading goes on without them",
-                self.plan.path, self._name(), self.lost, self.slice.start, self.slice.end, self.plan.wording.accept_loss,
-            )  # fmt: skip
+            self._warn(
+                f"{of}: {self.lost} messages of {asked} were deleted by retention before they were read; "
+                f"{wording.accept_loss}, so reading goes on without them"
+            )
         if self.corrupt:
             offset, reason = self.corrupt[0]
-            log.warning(
-                "%s: %s: %d corrupt records of the offsets [%d, %d) were left out (%s), the first at offset %d: %s",
-                self.plan.path, self._name(), len(self.corrupt), self.slice.start, self.slice.end,
-                self.plan.wording.ignore_corrupt, offset, reason,
-            )  # fmt: skip
+            self._warn(
+                f"{of}: {len(self.corrupt)} corrupt records of {asked} were left out ({wording.ignore_corrupt}), the "
+                f"first at offset {offset}: {reason}"
+            )

@@ -140,11 +140,7 @@ class TopicSchemas:
         """The newest schema of a topic. Raises NoSchema, whose text says what to do `instead`."""
         found = self.latest(topic)
         if found is None:
-            typed = ", ".join(self.topics()) or "none"
-            raise NoSchema(
-                f"{self._directory.path}: topic {topic} has no schema, so it has values and no rows; {instead}, or give "
-                f"it a schema by store.create_topic. Topics that have one: {typed}"
-            )
+            raise no_schema(self._directory.path, topic, instead, self.topics())
         return found
 
     def _file(self, topic: str, version: int) -> Path:
@@ -192,6 +188,14 @@ class TopicSchemas:
             self._channel.replace_file(file, data)
         except OSError as error:
             raise disk_error(error.errno or errno.EIO, f"writing {file}") from error
+
+
+def no_schema(store: Path | str, topic: str, instead: str, typed: list[str]) -> NoSchema:
+    """The error for a topic of a store that is none of its `typed` ones, and what to do instead."""
+    return NoSchema(
+        f"{store}: topic {topic} has no schema, so it has values and no rows; {instead}, or give it a schema by "
+        f"store.create_topic. Topics that have one: {', '.join(typed) or 'none'}"
+    )
 
 
 def _refused(path: Path, error: OSError) -> StoreRefused:

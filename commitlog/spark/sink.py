@@ -39,19 +39,20 @@ from commitlog.errors import (
     StoreNotFound,
     StoreNotRunning,
 )
+from commitlog.planning.address import Address
+from commitlog.planning.options import (
+    QUERY_OPTIONS,
+    SINK_SPELLING,
+    boolean,
+    check_names,
+    duration_ms,
+    store_of,
+    topic_name,
+)
 from commitlog.record.byte_ranges import Ints
 from commitlog.record.properties import BytesKey, check_topic, encode_properties
 from commitlog.spark.columns import HEADERS_TYPE
 from commitlog.spark.launching.daemon import improve_this_worker
-from commitlog.spark.options import (
-    QUERY_OPTIONS,
-    SINK_SPELLING,
-    absolute_path,
-    boolean,
-    check_names,
-    duration_ms,
-    topic_name,
-)
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -79,6 +80,7 @@ class SinkOptions:
     """The options of a write. If `topic` is None, the column names the topic."""
 
     path: str
+    address: Address | None
     topic: str | None
     headers: bool
     ignore_partition: bool
@@ -89,8 +91,10 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Reads the options. Raises OptionError for a bad value or a name that a sink does not have."""
     check_names(options, SINK_SPELLING | QUERY_OPTIONS)
     values = {SINK_SPELLING[name.lower()]: value for name, value in options.items() if name.lower() in SINK_SPELLING}
+    path, address = store_of(values)
     return SinkOptions(
-        path=absolute_path(values),
+        path=path,
+        address=address,
         topic=topic_name("topic", values["topic"]) if "topic" in values else None,
         headers=boolean(values, "includeHeaders", True),
         ignore_partition=boolean(values, "ignorePartition", False),

@@ -1,6 +1,6 @@
 """The format `commitlog`, which Spark reads as a batch or as a stream.
 
-Both share one planning core (resolving.py, planning.py) and one reader of rows (task_reading.py).
+Both share one planning core (commitlog/planning) and one reader of rows (task_reading.py).
 
 Where things run: Options are checked when the DataFrame is made, in a Python process beside Spark's
 driver. A stream's reader lives in one process as long as its query. A batch's reader lives for one
@@ -10,6 +10,7 @@ planning. `read` runs in pooled workers. None of these processes has a SparkCont
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
+from itertools import cycle
 from typing import Any
 
 import pyarrow as pa
@@ -24,15 +25,9 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from commitlog.clock import SYSTEM_CLOCK
+from commitlog.columns.slice_reader import ReadPlan
 from commitlog.errors import CommitLogError, OffsetOutOfRange, OptionError
-from commitlog.reading.queue_range import QueueRange
-from commitlog.reading.starting_point import EARLIEST, LATEST, Offsets
-from commitlog.reading.topic_index import TopicIndex
-from commitlog.reading.view import StoreView, is_rocketmq_root, open_view
-from commitlog.spark.columns import check_schema, schema_of
-from commitlog.spark.launching.daemon import improve_this_worker
-from commitlog.spark.offsets import StreamOffset
-from commitlog.spark.options import (
+from commitlog.planning.options import (
     QUERY_OPTIONS,
     SINK_SPELLING,
     SPELLING,
@@ -47,12 +42,20 @@ from commitlog.spark.options import (
     check_table,
     parse_options,
 )
-from commitlog.spark.planning import share_out
-from commitlog.spark.reader_name import HeldReaderName
-from commitlog.spark.resolving import QueueKey, Resolver, beyond_end, data_loss, gone
-from commitlog.spark.row_limit import RowLimit
+from commitlog.planning.reader_name import position_of
+from commitlog.planning.resolving import Resolver, beyond_end, data_loss, gone
+from commitlog.planning.row_limit import QueueKey, next_first
+from commitlog.planning.store_index import HeldName, LocalIndex, StoreIndex
+from commitlog.planning.task_sizes import share_out
+from commitlog.reading.queue_range import QueueRange
+from commitlog.reading.starting_point import EARLIEST, LATEST, Offsets
+from commitlog.reading.view import is_rocketmq_root
+from commitlog.remote.store_index import RemoteIndex
+from commitlog.spark.columns import check_schema, schema_of
+from commitlog.spark.launching.daemon import improve_this_worker
+from commitlog.spark.offsets import StreamOffset
 from commitlog.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
-from commitlog.spark.task_reading import Task, read_task
+from commitlog.spark.task_reading import RemoteTask, Task, read_task, with_files_found
 from commitlog.spark.typed_topics import check_json_schema, check_typed_schema, typed_schema
 
 improve_this_worker()
@@ -88,10 +91,8 @@ class CommitLogDataSource(DataSource):
     def streamReader(self, schema: StructType) -> StreamReader:
         self._check(schema)
         check_stream(self.parsed)
-        if is_rocketmq_root(self.parsed.path):
-            raise OptionError(
-                f"option path: {self.parsed.path} is a RocketMQ store root, which is read as a batch only (spark.read)"
-            )
+        if self.parsed.address is None and is_rocketmq_root(self.parsed.path):
+            raise no_stream(self.parsed.path)
         return StreamReader(self.parsed, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
@@ -114,9 +115,33 @@ class CommitLogDataSource(DataSource):
                 check_json_schema(schema, self.parsed)
 
 
+def open_index(options: SourceOptions) -> StoreIndex:
+    """The index of the store that the options name. Raises what LocalIndex does."""
+    if options.address is None:
+        return LocalIndex(options.path, options.isolation)
+    chosen = options.subscription
+    topics = None if chosen.pattern is not None else tuple(chosen.chosen([]))
+    return RemoteIndex(with_files_found(options.address), options.isolation, topics)
+
+
+def tasks(plans: list[ReadPlan], index: StoreIndex, options: SourceOptions) -> list[InputPartition]:
+    """The plans as Spark's tasks. Those of a served store are shared out among its processes."""
+    if options.address is None or not isinstance(index, RemoteIndex):
+        return [Task(plan) for plan in plans]
+    return [
+        RemoteTask(plan, options.address, options.isolation, port)
+        for plan, port in zip(plans, cycle(index.ports), strict=False)
+    ]
+
+
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The Arrow schema that Spark compares batches with."""
     return to_arrow_schema(schema, timezone="UTC")
+
+
+def no_stream(path: str) -> OptionError:
+    """The error of a stream over a RocketMQ store root."""
+    return OptionError(f"option path: {path} is a RocketMQ store root, which is read as a batch only (spark.read)")
 
 
 class BatchReader(DataSourceReader):
@@ -133,19 +158,18 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Plans the tasks.
 
-        Raises UnknownTopic, OffsetOutOfRange, DataLoss, and what StoreView raises.
+        Raises UnknownTopic, OffsetOutOfRange, DataLoss, and what opening the store raises.
         """
-        view = open_view(self.options.path)
-        if view.one_log:
-            check_rocketmq(self.options)
+        index = open_index(self.options)
         try:
-            index = TopicIndex(view, self.options.isolation)
             index.refresh()
-            return list(self._plan(Resolver(index, self.options)))
+            if index.one_log:
+                check_rocketmq(self.options)
+            return tasks(self._plan(Resolver(index, self.options)), index, self.options)
         finally:
-            view.close()
+            index.close()
 
-    def _plan(self, resolver: Resolver) -> list[Task]:
+    def _plan(self, resolver: Resolver) -> list[ReadPlan]:
         resolver.check_topics()
         queues = resolver.queues()
         starting = self.options.starting or Bound("startingOffsets", EARLIEST)
@@ -162,7 +186,7 @@ class BatchReader(DataSourceReader):
                     f"topic {key[0]}, lane {key[1]}: {starting.option} begins at {begin} and {ending.option} ends at {end}"
                 )
             ranges[key] = (begin, max(begin, end))
-        return resolver.tasks(ranges)
+        return resolver.plans(ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_task(partition, arrow_schema(self.schema))
@@ -176,9 +200,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.options, self.schema = options, schema
-        self._index: TopicIndex | None = None
-        self._held_name: HeldReaderName | None = None
-        self._row_limit = None if options.max_rows is None else RowLimit(options.max_rows)
+        self._index: StoreIndex | None = None
+        self._held_name: HeldName | None = None
+        self._first_queue: QueueKey = ("", -1)
         self._target: dict[QueueKey, int] | None = None
         self._last_batch_ns: int | None = None
         self._idle_at: Mapping[str, Any] | None = None
@@ -190,17 +214,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         The first call takes the reader's name, and the reader holds it from then on.
         """
         if self._index is None:
-            view = StoreView(self.options.path)
-            name = self.options.reader_name
-            if name is not None and self._held_name is None:
-                try:
-                    self._held_name = HeldReaderName(self.options.path, name, self.options.subscription)
-                except CommitLogError:
-                    view.close()
-                    raise
-            self._index = TopicIndex(view)
+            self._index = self._open()
         moved = self._index.refresh()
         return Resolver(self._index, self.options), moved
+
+    def _open(self) -> StoreIndex:
+        index, name = open_index(self.options), self.options.reader_name
+        if self.options.address is not None and index.one_log:
+            raise no_stream(self.options.path)
+        if name is not None and self._held_name is None:
+            try:
+                self._held_name = index.hold_name(name)
+            except CommitLogError:
+                index.close()
+                raise
+        return index
 
     # ---- offsets --------------------------------------------------------------------------------
 
@@ -216,7 +244,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begins: Offsets = {topic: {} for topic in self.options.subscription.chosen([])}
         for (topic, lane), begin in resolver.offsets(starting, queues).items():
             begins.setdefault(topic, {})[lane] = begin
-        return StreamOffset(resolver.index.view.store_id, begins, begins).to_json()
+        return StreamOffset(resolver.index.store_id, begins, begins).to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next batch ends: `start` itself if there is nothing, or not enough, to read."""
@@ -225,9 +253,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._write_position()
             return start
         offset = StreamOffset.from_json(start)
-        offset.check_store(resolver.index.view.store_id, self.options.path)
+        offset.check_store(resolver.index.store_id, self.options.path)
         if self._held_name is not None:
-            self._held_name.move(offset.store, offset.ends, resolver.index.topics())
+            name, chosen = self.options.reader_name or "", self.options.subscription
+            self._held_name.move(position_of(name, chosen, offset.store, offset.ends, resolver.index.topics()))
         queues = resolver.queues()
         ends = self._reachable(offset, queues)
         backlog = {key: max(end - self._begin(offset, key, queues[key]), 0) for key, end in ends.items()}
@@ -242,9 +271,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxRows):
             shares = share_out(backlog, limit.max_rows)
             ends = {key: self._begin(offset, key, queues[key]) + shares.get(key, 0) for key in ends}
-        if self._row_limit is not None:
+        if self.options.max_rows is not None:
             ranges = {key: (self._begin(offset, key, queues[key]), end) for key, end in ends.items()}
-            ends = self._row_limit.ends(resolver, ranges)
+            self._first_queue = next_first(ranges, self._first_queue)
+            ends = resolver.limit_rows(ranges, self.options.max_rows, self._first_queue)
         self._last_batch_ns = SYSTEM_CLOCK.monotonic_ns()
         new: Offsets = {topic: dict(lanes) for topic, lanes in offset.ends.items()}
         earliest: Offsets = {}
@@ -289,7 +319,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for key, queue in queues.items():
             known = offset.ends.get(key[0], {}).get(key[1])
             if known is not None and known > queue.end:
-                live = self._index is not None and self._index.view.live
+                live = self._index is not None and self._index.live
                 raise OffsetOutOfRange(beyond_end(*key, known, queue.end, live=live))
             end = queue.end
             if self._target is not None:
@@ -335,7 +365,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends: Offsets = {}
         for (topic, lane), queue in Resolver(self._index, self.options).queues().items():
             ends.setdefault(topic, {})[lane] = queue.end
-        return StreamOffset(self._index.view.store_id, ends).to_json()
+        return StreamOffset(self._index.store_id, ends).to_json()
 
     # ---- a batch --------------------------------------------------------------------------------
 
@@ -345,9 +375,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises DataLoss, OffsetOutOfRange, OptionError (the offsets are not of this source).
         """
         resolver, _ = self._resolver()
-        view = resolver.index.view
         first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
-        last.check_store(view.store_id, self.options.path)
+        last.check_store(resolver.index.store_id, self.options.path)
         ranges: dict[QueueKey, tuple[int, int]] = {}
         for topic, lanes in last.ends.items():
             for lane, stop in lanes.items():
@@ -358,7 +387,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         "a new checkpoint"
                     )
                 ranges[topic, lane] = (begin, stop)
-        return list(resolver.tasks(ranges))
+        return tasks(resolver.plans(ranges), resolver.index, self.options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_task(partition, arrow_schema(self.schema))
@@ -375,5 +404,5 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._held_name.close()
             self._held_name = None
         if self._index is not None:
-            self._index.view.close()
+            self._index.close()
             self._index = None

@@ -6,18 +6,25 @@ later. So it opens the store itself, and checks that it is the store that was pl
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
+from pyspark import SparkFiles
 from pyspark.sql.datasource import InputPartition
 
 from commitlog.columns.segments import SEGMENTS
 from commitlog.columns.slice_reader import ReadPlan, read_slices
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DataLoss, StoreNotFound
+from commitlog.planning.address import Address
 from commitlog.reading.view import is_rocketmq_root
+from commitlog.remote.reading import read_remote
+from commitlog.remote.requests import Isolation
 
 _settled = False
 
@@ -34,17 +41,49 @@ class Task(InputPartition):
         self.plan = plan
 
 
+class RemoteTask(InputPartition):
+    """What one Spark task reads of a served store, and which port it asks first."""
+
+    def __init__(self, plan: ReadPlan, address: Address, isolation: Isolation, port: int) -> None:
+        super().__init__(None)
+        self.plan, self.address, self.isolation, self.port = plan, address, isolation, port
+
+
 def read_task(task: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Reads the task's rows.
 
-    Raises StoreNotFound, DataLoss, CorruptRecord, DamagedFile, MissingCodec.
+    Raises StoreNotFound, DataLoss, CorruptRecord, DamagedFile, MissingCodec, and ServerError for a
+    served store.
     """
+    if isinstance(task, RemoteTask):
+        _prepare_process()
+        yield from read_remote(task.plan, schema, with_files_found(task.address), task.isolation, task.port)
+        return
     if not isinstance(task, Task):
         return  # nothing was planned: Spark makes one partition even then
     _prepare_process()
     SEGMENTS.forget_gone()
     _check_path(task.plan)
     yield from read_slices(task.plan, schema, SEGMENTS)
+
+
+def with_files_found(address: Address) -> Address:
+    """The address with the files of its credentials as this process finds them.
+
+    A file that is not at its place may be one that was given to Spark (`spark-submit --files`).
+    """
+    known = address.credentials
+    names = ("token_file", "ca_file", "cert_file", "key_file")
+    return address.with_credentials(replace(known, **{name: _found(getattr(known, name)) for name in names}))
+
+
+def _found(file: str | None) -> str | None:
+    if file is None or Path(file).exists():
+        return file
+    with contextlib.suppress(AssertionError):  # without Spark there are no files of it
+        sent = SparkFiles.get(Path(file).name)
+        return sent if Path(sent).exists() else file
+    return file
 
 
 def _prepare_process() -> None:

@@ -9,21 +9,28 @@ from pyspark.sql.types import StructType
 
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import NoSchema, OptionError, SchemaError
-from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
+from commitlog.planning.options import SourceOptions
+from commitlog.remote.store_index import typed_topics
+from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas, no_schema
 from commitlog.schemas.types import METADATA_COLUMNS, is_wider, stored_type
 from commitlog.spark.columns import check_names_once, spark_type
-from commitlog.spark.options import SourceOptions
 
 
 def topic_schema(options: SourceOptions) -> TopicSchema:
     """The newest schema of the topics, which all have the same. Raises NoSchema, OptionError."""
-    schemas = TopicSchemas(StoreDirectory(options.path))
-    typed = schemas.topics()
-    chosen = options.subscription.chosen(typed)
+    if options.address is not None:
+        known = typed_topics(options.address)
+    else:
+        schemas = TopicSchemas(StoreDirectory(options.path))
+        known = {topic: latest for topic in schemas.topics() if (latest := schemas.latest(topic))}
+    chosen = options.subscription.chosen(list(known))
     if not chosen:
-        listed = ", ".join(typed) or "none"
+        listed = ", ".join(known) or "none"
         raise NoSchema(f"{options.path}: no topic that has a schema matches; those that have one: {listed}")
-    found = [schemas.required(topic, "leave the option values out") for topic in chosen]
+    for topic in chosen:
+        if topic not in known:
+            raise no_schema(options.path, topic, "leave the option values out", list(known))
+    found = [known[topic] for topic in chosen]
     for other in found[1:]:
         if not other.columns.equals(found[0].columns):
             raise OptionError(

@@ -154,7 +154,7 @@ def test_a_path_that_is_no_text_on_the_command_line(command: str, tmp_path: Path
 
 def test_a_path_that_is_none_in_spark() -> None:
     """The options are taken as text; the door behind them refuses."""
-    from commitlog.spark.options import parse_options
+    from commitlog.planning.options import parse_options
 
     with pytest.raises(errors.StoreRefused):
         commitlog.Reader(parse_options({"path": "/tmp/a\0b", "subscribe": "t"}).path)

@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql.types import StructType
 
 from commitlog.errors import OptionError
+from commitlog.planning import session_zone
+from commitlog.planning.options import Subscription, parse_options
 from commitlog.reading.starting_point import Start
-from commitlog.spark.launching import session_zone
-from commitlog.spark.options import Subscription, parse_options
 from commitlog.spark.source import CommitLogDataSource
 
 JSON = '{"orders": {"0": 3}}'

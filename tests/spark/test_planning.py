@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commitlog.columns.slice_reader import Slice
-from commitlog.spark.planning import BYTES_PER_TASK, ROWS_PER_TASK, SLACK, SLACK_OF_WAVES, Work, plan, share_out
+from commitlog.planning.task_sizes import BYTES_PER_TASK, ROWS_PER_TASK, SLACK, SLACK_OF_WAVES, Work, plan, share_out
 
 
 def work(rows: int, record_bytes: float = 100, lane: int = 0, start: int = 5) -> Work:

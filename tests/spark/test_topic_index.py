@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from commitlog.errors import OffsetOutOfRange
+from commitlog.planning.options import parse_options
+from commitlog.planning.resolving import Resolver
+from commitlog.planning.store_index import LocalIndex
 from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.topic_index import LaneIndex, TopicIndex
 from commitlog.reading.view import StoreView
-from commitlog.spark.options import parse_options
-from commitlog.spark.resolving import Resolver
 from tests.builders.hand_made import BEGIN_MS, HandMadeLane, HandMadeStore
 from tests.fake_clock import SetClock
 
@@ -131,8 +132,7 @@ def test_ago_counts_from_one_moment_for_all_queues(tmp_path: Path) -> None:
     options = parse_options({"path": str(store.path), "subscribe": "t", **starting})
     assert options.starting is not None
     assert options.ending is not None
-    with closing(StoreView(store.path)) as view:
-        index = TopicIndex(view)
+    with closing(LocalIndex(store.path)) as index:
         index.refresh()
         resolver = Resolver(index, options, Hurrying())
         begins, ends = (resolver.offsets(bound, resolver.queues()) for bound in (options.starting, options.ending))
@@ -168,8 +168,7 @@ def test_an_idle_lane_is_no_reason_for_an_error(tmp_path: Path) -> None:
 def _begins(store: HandMadeStore, given: dict[str, str]) -> dict[tuple[str, int], int]:
     options = parse_options({"path": str(store.path), "subscribe": "t", **given})
     assert options.starting is not None
-    with closing(StoreView(store.path)) as view:
-        index = TopicIndex(view)
+    with closing(LocalIndex(store.path)) as index:
         index.refresh()
         resolver = Resolver(index, options)
         return resolver.offsets(options.starting, resolver.queues())

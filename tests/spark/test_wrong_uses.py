@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType
 
 from commitlog.errors import CommitLogError
+from commitlog.planning.options import SINK_SPELLING, SPELLING
 from commitlog.spark.columns import ALL_COLUMNS, allowed_columns
-from commitlog.spark.options import SINK_SPELLING, SPELLING
 from commitlog.spark.source import CommitLogDataSource
 from tests.builders.hand_made import HandMadeStore, small_store
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commitlog.spark.launching import session_zone
+from commitlog.planning import session_zone
 from commitlog.spark.launching.class_data import sharing_options
 from commitlog.spark.launching.java import cache_directory, find_java
 from commitlog.spark.launching.memory import driver_memory, memory_limit

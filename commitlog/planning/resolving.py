@@ -5,27 +5,19 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping
-
-import numpy as np
+from dataclasses import replace
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.columns.slice_reader import ReadPlan, Slice, slices_of
+from commitlog.columns.slice_reader import ReadPlan, Slice
 from commitlog.errors import DataLoss, OffsetOutOfRange, OptionError, UnknownTopic
+from commitlog.planning.options import Bound, SourceOptions
+from commitlog.planning.row_limit import QueueKey
+from commitlog.planning.store_index import StoreIndex
+from commitlog.planning.task_sizes import plan
 from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.starting_point import EARLIEST_OFFSET, LATEST_OFFSET, Start, resolve
-from commitlog.reading.topic_index import TopicIndex
-from commitlog.spark.options import Bound, SourceOptions
-from commitlog.spark.planning import Work, plan
-from commitlog.spark.task_reading import Task
 
 log = logging.getLogger(__name__)
-
-SAMPLES = 16
-"""How many consume queue entries are read to find the mean size of a range's records."""
-UNKNOWN_RECORD_BYTES = 512.0
-
-QueueKey = tuple[str, int]
-"""Topic and lane."""
 
 
 class Resolver:
@@ -34,7 +26,7 @@ class Resolver:
     `ago` counts from the moment at which the resolver is made, for all queues.
     """
 
-    def __init__(self, index: TopicIndex, options: SourceOptions, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, index: StoreIndex, options: SourceOptions, clock: Clock = SYSTEM_CLOCK) -> None:
         self.index, self.options = index, options
         self._now_ms = clock.wall_ms()
 
@@ -69,8 +61,13 @@ class Resolver:
         Raises OffsetOutOfRange if a number is beyond a queue's end, or if the bound is strict and
         no queue has a message as late as its time.
         """
-        found = {key: self._offset(bound, key, queue) for key, queue in queues.items()}
-        times = {key: start.value for key in queues if (start := self._start(bound, key)).kind == "time"}
+        times = {
+            key: start.value
+            for key in queues
+            if self._number_of(bound, key) is None and (start := self._start(bound, key)).kind == "time"
+        }
+        by_time = self.index.find_by_times(times) if times else {}
+        found = {key: self._offset(bound, key, queue, by_time.get(key)) for key, queue in queues.items()}
         if bound.strict and times and all(found[key] == queues[key].end for key in times):
             raise OffsetOutOfRange(
                 f"option {bound.option}: no lane has a message at or after {min(times.values())}; set "
@@ -83,13 +80,15 @@ class Resolver:
         time = (bound.times or {}).get(topic, {}).get(lane)
         return bound.start.at(self._now_ms) if time is None else Start("time", time)
 
-    def _offset(self, bound: Bound, key: QueueKey, queue: QueueRange) -> int:
-        topic, lane = key
-        number = (bound.offsets or {}).get(topic, {}).get(lane)
+    @staticmethod
+    def _number_of(bound: Bound, key: QueueKey) -> int | None:
+        return (bound.offsets or {}).get(key[0], {}).get(key[1])
+
+    def _offset(self, bound: Bound, key: QueueKey, queue: QueueRange, by_time: int | None) -> int:
+        number = self._number_of(bound, key)
         if number is not None:
             return self._number(bound, key, queue, number)
-        start = self._start(bound, key)
-        return resolve(start, queue.first, queue.end, lambda ms: self.index.find_by_time(topic, lane, ms))
+        return resolve(self._start(bound, key), queue.first, queue.end, lambda _: by_time)
 
     @staticmethod
     def _number(bound: Bound, key: QueueKey, queue: QueueRange, number: int) -> int:
@@ -128,51 +127,45 @@ class Resolver:
 
     # ---- tasks ----------------------------------------------------------------------------------
 
-    def tasks(self, ranges: dict[QueueKey, tuple[int, int]]) -> list[Task]:
+    def plans(self, ranges: dict[QueueKey, tuple[int, int]]) -> list[ReadPlan]:
         """Plans the reading of queue offsets [begin, end). Raises DataLoss, OffsetOutOfRange."""
-        work: list[Work] = []
-        for (topic, lane), (begin, end) in ranges.items():
-            if begin < end:
-                work += self.work(topic, lane, begin, end)
+        present = {key: kept for key, (begin, end) in ranges.items() if (kept := self._kept(key, begin, end))}
+        work = self.index.work(present) if present else []
         cores = len(os.sched_getaffinity(0))  # right for a local session; the cores of a cluster are not known here
         planned = plan(work, self.options.min_partitions, self.options.max_records, cores)
-        return [Task(self.read_plan(slices)) for slices in planned]
+        return [self.read_plan(slices) for slices in planned]
 
     def read_plan(self, slices: tuple[Slice, ...]) -> ReadPlan:
-        view, options = self.index.view, self.options
-        return ReadPlan(
-            options.path,
-            view.store_id,
-            view.segment_bytes,
-            slices,
+        options = self.options
+        return replace(
+            self.index.plan(slices),
             fail_on_data_loss=options.fail_on_data_loss,
             ignore_corrupt=options.ignore_corrupt,
             values=options.values,
             json_options=options.json_options,
         )
 
-    def work(self, topic: str, lane: int, begin: int, end: int) -> list[Work]:
-        """The slices of the range [begin, end) of a queue. Raises DataLoss, OffsetOutOfRange."""
-        index = self.index.lanes.get(lane)
-        queue = index.queues.get(topic) if index is not None else None
-        if index is None or queue is None:
+    def limit_rows(self, ranges: dict[QueueKey, tuple[int, int]], most: int, first: QueueKey) -> dict[QueueKey, int]:
+        """How far to read the ranges for at most `most` rows. Raises DataLoss, OffsetOutOfRange."""
+        present = {key: kept for key, (begin, end) in ranges.items() if (kept := self._kept(key, begin, end))}
+        ends = self.index.limit_rows(present, most, first, self.read_plan(())) if present else {}
+        return {key: ends.get(key, end) for key, (_, end) in ranges.items()}
+
+    def _kept(self, key: QueueKey, begin: int, end: int) -> tuple[int, int] | None:
+        """The part of a range that the store still has. Raises DataLoss, OffsetOutOfRange."""
+        if begin >= end:
+            return None
+        topic, lane = key
+        queue = self.index.ranges(topic).get(lane)
+        if queue is None:
             data_loss(self.options, gone(topic, lane, f"the offsets [{begin}, {end}) were to be read"))
-            return []
+            return None
         if end > queue.end:
-            raise OffsetOutOfRange(beyond_end(topic, lane, end, queue.end, live=self.index.view.live))
+            raise OffsetOutOfRange(beyond_end(topic, lane, end, queue.end, live=self.index.live))
         if begin < queue.first:
             data_loss(self.options, lost(topic, lane, begin, min(queue.first, end), queue.first))
             begin = min(queue.first, end)
-        return [Work(piece, self._record_bytes(piece)) for piece in slices_of(index, topic, begin, end)]
-
-    def _record_bytes(self, piece: Slice) -> float:
-        if piece.walk_from >= 0:  # there are no entries
-            return min((piece.limit - piece.walk_from) / piece.rows, UNKNOWN_RECORD_BYTES)
-        begin, end = piece.start, piece.end
-        with self.index.lanes[piece.lane].queue(piece.topic) as queue:
-            picked = np.unique(np.linspace(begin, end - 1, min(SAMPLES, end - begin)).astype(np.int64))
-            sizes = [int(entry["size"][0]) for at in picked.tolist() if len(entry := queue.entries(at, 1))]
-        return sum(sizes) / len(sizes) if sizes else UNKNOWN_RECORD_BYTES
+        return (begin, end) if begin < end else None
 
 
 def beyond_end(topic: str, lane: int, wanted: int, end: int, *, live: bool) -> str:

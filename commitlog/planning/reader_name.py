@@ -21,13 +21,41 @@ from dataclasses import replace
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import ReaderError
+from commitlog.planning.options import Subscription
 from commitlog.reading.named_readers import SPARK, NamedReader, NamedReaders
 from commitlog.reading.starting_point import Offsets
-from commitlog.spark.options import Subscription
 
 WRITE_EVERY_NS = 1_000_000_000
 
 log = logging.getLogger(__name__)
+
+
+def position_of(name: str, subscription: Subscription, store_id: str, done: Offsets, present: list[str]) -> NamedReader:
+    """The position of a query that has read everything before the offsets `done`.
+
+    It is that of all subscribed topics and lanes, also of those without messages. `present` are the
+    topics that the store has.
+    """
+    passed_over: frozenset[str] = frozenset()
+    if subscription.pattern is not None:
+        passed_over = frozenset(present) - set(subscription.chosen(present))
+    if subscription.assigned is None:
+        chosen = subscription.chosen(sorted({*done, *present}))
+        needs = {topic: dict(done.get(topic, {})) for topic in chosen}
+    else:
+        needs = {
+            topic: {lane: done.get(topic, {}).get(lane, 0) for lane in lanes}
+            for topic, lanes in subscription.assigned.items()
+        }
+    return NamedReader(
+        name,
+        store_id,
+        needs,
+        moved_ms=0,
+        pattern=subscription.pattern,
+        all_lanes=subscription.assigned is None,
+        passed_over=passed_over,
+    )
 
 
 class HeldReaderName:
@@ -36,11 +64,9 @@ class HeldReaderName:
     Making one raises ReaderInUse, or ReaderError (this process may only read the store).
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], name: str, subscription: Subscription, clock: Clock = SYSTEM_CLOCK
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], name: str, clock: Clock = SYSTEM_CLOCK) -> None:
         self.readers = NamedReaders(StoreDirectory(path), clock)
-        self.name, self.subscription, self.clock = name, subscription, clock
+        self.name, self.clock = name, clock
         self._held = self.readers.hold(name)
         self._position: NamedReader | None = None
         self._written: NamedReader | None = None
@@ -67,23 +93,9 @@ class HeldReaderName:
                 f"another name, or drop that one with `commitlog readers {self.readers.directory.path} --remove {self.name}`"
             )
 
-    def move(self, store_id: str, done: Offsets, present: list[str]) -> None:
-        """Moves the position: everything before the offsets `done` has been read.
-
-        `present` are the topics that the store has. Raises ReaderError if the first position can't
-        be written.
-        """
-        chosen = self.subscription
-        passed_over = frozenset(present) - set(chosen.chosen(present)) if chosen.pattern is not None else frozenset()
-        self._position = NamedReader(
-            self.name,
-            store_id,
-            self._needs(done, present),
-            moved_ms=0,
-            pattern=chosen.pattern,
-            all_lanes=chosen.assigned is None,
-            passed_over=passed_over,
-        )
+    def move(self, position: NamedReader) -> None:
+        """Moves the position. Raises ReaderError if the first one can't be written."""
+        self._position = position
         self.write()
 
     def write(self, *, now: bool = False) -> None:
@@ -102,13 +114,6 @@ class HeldReaderName:
             self._complain(error)
             return
         self._written, self._complaint = self._position, ""
-
-    def _needs(self, done: Offsets, present: list[str]) -> Offsets:
-        """The position in all subscribed topics and lanes, also in those without messages."""
-        assigned = self.subscription.assigned
-        if assigned is not None:
-            return {topic: {n: done.get(topic, {}).get(n, 0) for n in lanes} for topic, lanes in assigned.items()}
-        return {topic: dict(done.get(topic, {})) for topic in self.subscription.chosen(sorted({*done, *present}))}
 
     def _complain(self, error: OSError) -> None:
         """Raises ReaderError for a first position that can't be written, else logs a warning.

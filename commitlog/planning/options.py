@@ -12,12 +12,14 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 from urllib.parse import unquote
 
-from commitlog.columns.arrow_columns import KAFKA_COLUMNS
+from commitlog.columns.arrow_columns import COLUMN_TYPES, KAFKA_COLUMNS
 from commitlog.columns.slice_reader import JsonMode, JsonOptions, Values
-from commitlog.errors import BadStart, IllegalTopic, OptionError, ReaderError
+from commitlog.errors import BadStart, IllegalArgument, IllegalTopic, OptionError, ReaderError
+from commitlog.planning.address import Address, Credentials, is_url, parse_address
+from commitlog.planning.session_zone import session_zone
 from commitlog.reading.named_readers import PATTERN_LENGTH_MAX, check_name
 from commitlog.reading.starting_point import (
     EARLIEST,
@@ -30,18 +32,19 @@ from commitlog.reading.starting_point import (
     parse_start,
 )
 from commitlog.record.properties import check_topic
-from commitlog.spark.columns import ALL_COLUMNS
-from commitlog.spark.launching.session_zone import session_zone
 
 _READ_OPTIONS = """
     path subscribe subscribePattern assign startingOffsets endingOffsets startingTimestamp endingTimestamp
     startingOffsetsByTimestamp endingOffsetsByTimestamp startingOffsetsByTimestampStrategy failOnDataLoss
     maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition
     includeHeaders columns isolation readerName ignoreCorruptRecords values metadata maxRowsPerTrigger
-    mode columnNameOfCorruptRecord
+    mode columnNameOfCorruptRecord token tokenFile caFile certFile keyFile
 """
 SPELLING = {name.lower(): name for name in _READ_OPTIONS.split()}
-SINK_SPELLING = {name.lower(): name for name in ("path", "topic", "includeHeaders", "ignorePartition", "maxLaneWait")}
+_WRITE_OPTIONS = """
+    path topic includeHeaders ignorePartition maxLaneWait token tokenFile caFile certFile keyFile
+"""
+SINK_SPELLING = {name.lower(): name for name in _WRITE_OPTIONS.split()}
 QUERY_OPTIONS = {"checkpointlocation": "checkpointLocation", "queryname": "queryName"}
 """A query's own options, which Spark also gives to the query's sink."""
 
@@ -110,6 +113,8 @@ class SourceOptions:
     """The options of a read. None means "not given", where that makes a difference."""
 
     path: str
+    """The directory, absolute, or the URL of a served store."""
+    address: Address | None
     given: frozenset[str]
     subscription: Subscription
     starting: Bound | None
@@ -121,7 +126,7 @@ class SourceOptions:
     min_partitions: int | None
     max_records: int | None
     columns: tuple[str, ...]
-    isolation: str
+    isolation: Literal["flushed", "committed"]
     reader_name: str | None
     ignore_corrupt: bool
     values: Values
@@ -198,8 +203,10 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     smallest, most = _number(values, "minOffsetsPerTrigger"), _number(values, "maxOffsetsPerTrigger")
     if smallest is not None and most is not None and smallest > most:
         raise bad("minOffsetsPerTrigger", smallest, f"it is at most maxOffsetsPerTrigger ({most})")
+    path, address = store_of(values)
     return SourceOptions(
-        path=absolute_path(values),
+        path=path,
+        address=address,
         given=frozenset(values),
         subscription=_subscription(values),
         starting=_starting(values),
@@ -211,7 +218,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         min_partitions=_number(values, "minPartitions"),
         max_records=_number(values, "maxRecordsPerPartition"),
         columns=_columns(values),
-        isolation=_choice(values, "isolation", ("flushed", "committed")),
+        isolation=cast(Literal["flushed", "committed"], _choice(values, "isolation", ("flushed", "committed"))),
         reader_name=_reader_name(values),
         ignore_corrupt=boolean(values, "ignoreCorruptRecords", False),
         values=_values(values),
@@ -221,15 +228,34 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     )
 
 
-def absolute_path(values: Mapping[str, str]) -> str:
-    """Option `path`, made absolute beside the driver. Raises OptionError if it is missing.
+_CREDENTIALS = ("token", "tokenFile", "caFile", "certFile", "keyFile")
 
-    Executors may have another working directory.
+
+def store_of(values: Mapping[str, str]) -> tuple[str, Address | None]:
+    """Option `path`: a directory, made absolute beside the driver, or the URL of a served store.
+
+    Executors may have another working directory. Raises OptionError if it is missing or wrong.
     """
     path = values.get("path", "")
     if not path:
         raise OptionError("option path is missing; give the store's directory: .option('path', 'data/events')")
-    return os.path.abspath(os.path.expanduser(_without_scheme(path)))
+    given = [option for option in _CREDENTIALS if option in values]
+    if not is_url(path):
+        if given:
+            raise OptionError(f"option {given[0]}: it is for a served store, commitlog+tls://…; path is a directory")
+        return os.path.abspath(os.path.expanduser(_without_scheme(path))), None
+    if "token" in values and "tokenFile" in values:
+        raise OptionError("options token and tokenFile: give only one of them")
+    if ("certFile" in values) != ("keyFile" in values):
+        raise OptionError("options certFile and keyFile: give both, or none")
+    try:
+        address = parse_address(path)
+    except IllegalArgument as error:
+        raise OptionError(f"option path: {error}") from None
+    if not address.tls and (files := [option for option in given if option in ("caFile", "certFile", "keyFile")]):
+        raise OptionError(f"option {files[0]}: it is for commitlog+tls://; commitlog:// has no certificates")
+    address = address.with_credentials(Credentials(*(values.get(option) for option in _CREDENTIALS)))
+    return str(address), address
 
 
 def _without_scheme(path: str) -> str:
@@ -324,8 +350,8 @@ def _columns(values: Mapping[str, str]) -> tuple[str, ...]:
     if text is None:
         return (*KAFKA_COLUMNS, "headers") if headers else tuple(KAFKA_COLUMNS)
     names = tuple(name.strip() for name in text.split(","))
-    if not set(names) <= set(ALL_COLUMNS) or len(set(names)) != len(names):
-        raise bad("columns", text, f"give some of {', '.join(ALL_COLUMNS)}, each once")
+    if not set(names) <= set(COLUMN_TYPES) or len(set(names)) != len(names):
+        raise bad("columns", text, f"give some of {', '.join(COLUMN_TYPES)}, each once")
     if headers and "headers" not in names:
         raise bad("includeHeaders", "true", "with option columns, name headers there")
     return names

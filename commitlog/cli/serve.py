@@ -1,0 +1,75 @@
+"""`commitlog serve STORE…`: stores over Arrow Flight, for Spark clusters and other machines."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from commitlog.cli.arguments import STORE_VARIABLE
+
+
+def serve(
+    store: Annotated[
+        list[str], typer.Argument(metavar="STORE", help="Stores: PATH, or NAME=PATH.", envvar=STORE_VARIABLE)
+    ],
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Address to listen on; port 0 takes a free one.")
+    ] = "127.0.0.1:4433",
+    certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE.pem", help="The server's certificate, with its chain: TLS.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(metavar="FILE.pem", help="The key of the certificate.")] = None,
+    client_authority: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.pem", help="Only clients with a certificate of this authority (mutual TLS)."),
+    ] = None,
+    tokens: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Only clients with a token of this file: `commitlog token`.")
+    ] = None,
+    writable: Annotated[bool, typer.Option("--writable", help="Let clients append, too.")] = False,
+    processes: Annotated[
+        int, typer.Option(min=1, max=64, metavar="N", help="Processes, each on a port of its own from HOST:PORT on.")
+    ] = 1,
+    advertise: Annotated[
+        str | None, typer.Option(metavar="HOST", help="The host by which clients reach this machine.")
+    ] = None,
+) -> None:
+    """Serve stores to Spark, pandas and others on other machines.
+
+        commitlog serve data/events
+        commitlog serve data/events --listen 0.0.0.0:4433 --certificate cert.pem \\
+            --key key.pem --tokens tokens.json
+
+    It runs beside the stages, also of a stopped store and of a RocketMQ store root. Clients give
+    the URL that it prints. Ctrl-C or SIGTERM ends it.
+    """
+    from commitlog.serving.server import Server
+    from commitlog.serving.settings import settings_of
+
+    settings = settings_of(
+        store,
+        listen,
+        certificate=certificate,
+        key=key,
+        client_authority=client_authority,
+        tokens=tokens,
+        writable=writable,
+        advertise=advertise,
+    )
+    ended = threading.Event()
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        ended.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    with Server(settings, processes) as server:
+        for name in settings.stores:
+            typer.echo(str(server.address(name)))
+        typer.echo("Ctrl-C ends it")
+        ended.wait()

@@ -1,0 +1,107 @@
+"""Where a served store is, and what proves to its server who asks.
+
+    commitlog+tls://host:4433/orders-store      commitlog+tls://first,second:4434/orders-store
+    commitlog://localhost:4433/orders-store
+
+Several hosts have copies of the same store, and are tried in turn.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from dataclasses import dataclass, field, replace
+from urllib.parse import quote, unquote
+
+from commitlog.errors import IllegalArgument
+
+PORT = 4433
+_SCHEMES = {"commitlog": False, "commitlog+tls": True}
+_URL = re.compile(r"(commitlog(?:\+tls)?)://([^/?#]*)(?:/([^?#]*))?", re.IGNORECASE)
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
+_SHAPE = "give commitlog+tls://HOST:PORT/STORE"
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """A client's token, and files in PEM format. Only the names of files leave this process.
+
+    `token` is the token itself, and `token_file` a file that holds nothing else. `ca_file` has the
+    authorities that servers' certificates are checked with; without it, those that gRPC brings
+    along count. `cert_file` and `key_file` are the client's own.
+    """
+
+    token: str | None = field(default=None, repr=False)
+    token_file: str | None = None
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+
+
+@dataclass(frozen=True)
+class Address:
+    """A store of one or more servers."""
+
+    hosts: tuple[tuple[str, int], ...]
+    store: str
+    tls: bool
+    credentials: Credentials = Credentials()
+
+    def __str__(self) -> str:
+        """The URL, which has no credentials."""
+        hosts = ",".join(f"{f'[{host}]' if ':' in host else host}:{port}" for host, port in self.hosts)
+        return f"{'commitlog+tls' if self.tls else 'commitlog'}://{hosts}/{quote(self.store)}"
+
+    def with_credentials(self, credentials: Credentials) -> Address:
+        """The same store, asked with these credentials."""
+        return replace(self, credentials=credentials)
+
+
+def is_url(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is the URL of a served store."""
+    return isinstance(path, str) and path.partition("://")[0].lower() in _SCHEMES and "://" in path
+
+
+def parse_address(url: str) -> Address:
+    """Reads the URL of a store. Raises IllegalArgument, which says what is wrong with it."""
+    found = _URL.fullmatch(url.strip())
+    if not found:
+        if "?" in url or "#" in url:
+            raise IllegalArgument(f"{_shown(url)}: a store's URL has no ? and no #; {_SHAPE}")
+        raise IllegalArgument(f"{_shown(url)}: not the URL of a store; {_SHAPE}")
+    scheme, hosts, store = found[1].lower(), found[2], unquote(found[3] or "").rstrip("/")
+    if "@" in hosts:
+        raise IllegalArgument("a store's URL has no user and no password: give a token, or a tokenFile")
+    if not store or "/" in store:
+        raise IllegalArgument(f"{_shown(url)}: it names no store, or more than one; {_SHAPE}")
+    parsed = tuple(_host(text, url) for text in hosts.split(","))
+    tls = _SCHEMES[scheme]
+    if not tls and (far := [host for host, _ in parsed if not is_loopback(host)]):
+        raise IllegalArgument(
+            f"{_shown(url)}: commitlog:// is not encrypted, so it is for this machine only; for {far[0]} give "
+            f"commitlog+tls://"
+        )
+    return Address(parsed, store, tls)
+
+
+def _host(text: str, url: str) -> tuple[str, int]:
+    found = _HOST.fullmatch(text.strip())
+    port = int(found[2] or PORT) if found else 0
+    if not found or not 0 < port < 1 << 16:
+        raise IllegalArgument(f"{_shown(url)}: {text!r} is not a host with a port; {_SHAPE}")
+    return found[1].strip("[]"), port
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine by its name or number."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _shown(url: str) -> str:
+    return re.sub(r"//[^/@]*@", "//…@", url)[:200]

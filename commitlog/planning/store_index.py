@@ -1,0 +1,173 @@
+"""What planning asks of a store, which is a directory here or is served by another machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from commitlog.columns import arrays
+from commitlog.columns.arrow_columns import Decoder
+from commitlog.columns.segments import SegmentCache
+from commitlog.columns.slice_reader import ReadPlan, Slice, SliceReader, slices_of
+from commitlog.columns.typed_rows import row_counts
+from commitlog.planning.reader_name import HeldReaderName
+from commitlog.planning.row_limit import Messages, QueueKey, limit_rows
+from commitlog.planning.task_sizes import Work
+from commitlog.reading.named_readers import NamedReader
+from commitlog.reading.queue_range import QueueRange
+from commitlog.reading.topic_index import TopicIndex
+from commitlog.reading.view import open_view
+
+SAMPLES = 16
+"""How many consume queue entries are read to find the mean size of a range's records."""
+UNKNOWN_RECORD_BYTES = 512.0
+
+Ranges = Mapping[QueueKey, tuple[int, int]]
+"""Queue offsets [begin, end) by topic and lane."""
+
+
+class HeldName(Protocol):
+    """The name of a reader, which nobody else has until `close`."""
+
+    def move(self, position: NamedReader) -> None:
+        """Moves the position: see `position_of`. Raises ReaderError."""
+
+    def write(self, *, now: bool = False) -> None:
+        """Writes the position if it has moved: once a second at most, or `now`."""
+
+    def close(self) -> None:
+        """Writes the position and gives the name back."""
+
+
+class StoreIndex(Protocol):
+    """Which topics and queues a store has. `refresh` brings it up to date, and all else stays."""
+
+    @property
+    def path(self) -> str:
+        """What errors and plans call the store."""
+
+    @property
+    def store_id(self) -> str:
+        """The id of the store, or "" for a RocketMQ store root, which has none."""
+
+    @property
+    def one_log(self) -> bool:
+        """Whether it is a RocketMQ store root."""
+
+    @property
+    def live(self) -> bool:
+        """Whether the store has a pool, so that more may come without a recovery."""
+
+    def refresh(self) -> bool:
+        """Looks at the store again. Returns whether anything has moved."""
+
+    def topics(self, *, deleted: bool = False) -> list[str]:
+        """The topics, sorted; `deleted` ones that had no message since are there if asked for."""
+
+    def ranges(self, topic: str) -> Mapping[int, QueueRange]:
+        """Lane → what may be read of the topic there."""
+
+    def find_by_times(self, times: Mapping[QueueKey, int]) -> Mapping[QueueKey, int | None]:
+        """The offset of each queue's first message stored at or after its time (ms), or None."""
+
+    def work(self, ranges: Ranges) -> list[Work]:
+        """The slices of these ranges, with the sizes of their records. The store has them all."""
+
+    def limit_rows(self, ranges: Ranges, most: int, first: QueueKey, plan: ReadPlan) -> dict[QueueKey, int]:
+        """How far to read each range, for `most` rows of a typed topic: see `row_limit`.
+
+        `plan` has no slices, and says what becomes of lost and corrupt records.
+        """
+
+    def plan(self, slices: tuple[Slice, ...]) -> ReadPlan:
+        """The plan that reads these slices of this store."""
+
+    def hold_name(self, name: str) -> HeldName:
+        """Takes a reader's name. Raises ReaderInUse, ReaderError."""
+
+    def close(self) -> None:
+        """Lets go of the store."""
+
+
+class LocalIndex:
+    """The index of a directory: a store of ours, or a RocketMQ store root.
+
+    Raises StoreNotFound, StoreDamaged, StoreTooNew, StoreRefused. It is not for several threads.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], isolation: str = "flushed") -> None:
+        self.path = os.fspath(path)
+        self._view = open_view(path)
+        self.index = TopicIndex(self._view, isolation)
+
+    @property
+    def store_id(self) -> str:
+        return self._view.store_id
+
+    @property
+    def one_log(self) -> bool:
+        return self._view.one_log
+
+    @property
+    def live(self) -> bool:
+        return self._view.live
+
+    def refresh(self) -> bool:
+        return self.index.refresh()
+
+    def topics(self, *, deleted: bool = False) -> list[str]:
+        return self.index.topics(deleted=deleted)
+
+    def ranges(self, topic: str) -> Mapping[int, QueueRange]:
+        return self.index.ranges(topic)
+
+    def find_by_times(self, times: Mapping[QueueKey, int]) -> dict[QueueKey, int | None]:
+        return {key: self.index.find_by_time(*key, ms) for key, ms in times.items()}
+
+    def work(self, ranges: Ranges) -> list[Work]:
+        found = []
+        for (topic, lane), (begin, end) in ranges.items():
+            for piece in slices_of(self.index.lanes[lane], topic, begin, end):
+                found.append(Work(piece, self._record_bytes(piece)))
+        return found
+
+    def limit_rows(self, ranges: Ranges, most: int, first: QueueKey, plan: ReadPlan) -> dict[QueueKey, int]:
+        return limit_rows(ranges, most, first, lambda key: self._messages(key, ranges[key], plan))
+
+    def plan(self, slices: tuple[Slice, ...]) -> ReadPlan:
+        return ReadPlan(self.path, self.store_id, self._view.segment_bytes, slices)
+
+    def hold_name(self, name: str) -> HeldReaderName:
+        return HeldReaderName(self.path, name)
+
+    def close(self) -> None:
+        self._view.close()
+
+    def _messages(self, key: QueueKey, bounds: tuple[int, int], plan: ReadPlan) -> Messages:
+        """Messages that retention has removed, or that are left out as corrupt, are passed over."""
+        own = self.plan(tuple(work.slice for work in self.work({key: bounds})))
+        own = replace(own, fail_on_data_loss=plan.fail_on_data_loss, ignore_corrupt=plan.ignore_corrupt)
+        segments = SegmentCache(limit=1)
+        for piece in own.slices:
+            for batch in SliceReader(own, piece, segments).batches(_count_rows):
+                yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+
+    def _record_bytes(self, piece: Slice) -> float:
+        if piece.walk_from >= 0:  # there are no entries
+            return min((piece.limit - piece.walk_from) / piece.rows, UNKNOWN_RECORD_BYTES)
+        begin, end = piece.start, piece.end
+        with self.index.lanes[piece.lane].queue(piece.topic) as queue:
+            picked = np.unique(np.linspace(begin, end - 1, min(SAMPLES, end - begin)).astype(np.int64))
+            sizes = [int(entry["size"][0]) for at in picked.tolist() if len(entry := queue.entries(at, 1))]
+        return sum(sizes) / len(sizes) if sizes else UNKNOWN_RECORD_BYTES
+
+
+def _count_rows(decoder: Decoder) -> list[pa.RecordBatch]:
+    counts = arrays.fixed(np.array(row_counts(decoder), np.int64), pa.int64())
+    behind = arrays.fixed(np.arange(decoder.count, dtype=np.int64) + decoder.places.offset + 1, pa.int64())
+    return [pa.RecordBatch.from_arrays([counts, behind], names=["rows", "behind"])]

@@ -1,0 +1,191 @@
+"""Calls to the servers of a store, over Arrow Flight. Threads may share a connection."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from itertools import chain, repeat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import orjson
+import pyarrow as pa
+
+from commitlog.clock import SYSTEM_CLOCK
+from commitlog.disk.file_channel import DISK
+from commitlog.errors import ServerError, ServerUnavailable
+from commitlog.planning.address import Address
+from commitlog.remote.server_errors import translated
+
+if TYPE_CHECKING:
+    from pyarrow import flight
+
+ANSWER_SECONDS = 60.0
+"""How long an answer may take, apart from streams of rows."""
+PATIENCE_SECONDS = 30.0
+"""How long a server that was there before may be away, for a restart."""
+_FILE_BYTES_MAX = 1 << 20
+_PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)
+_GRPC_OPTIONS = [("grpc.keepalive_time_ms", 330_000), ("grpc.keepalive_timeout_ms", 20_000)]
+"""A server that has vanished is noticed. gRPC's servers end connections that ask more often."""
+
+Host = tuple[str, int]
+T = TypeVar("T")
+
+_process = 0
+"""The process that has made connections: gRPC does not survive a fork."""
+
+
+class Connection:
+    """The connection to one server of a store at a time: to the first one that answers.
+
+    Raises ServerError where a file of the credentials can't be read.
+    """
+
+    def __init__(self, address: Address) -> None:
+        global _process
+        if _process not in (0, os.getpid()):
+            raise ServerError(
+                "this process was forked from one that had asked a server, which does not work: start it with "
+                "multiprocessing's method spawn or forkserver"
+            )
+        _process = os.getpid()
+        self.address = address
+        self._files = _Files(address)
+        self._clients: dict[Host, flight.FlightClient] = {}
+        self._lock = threading.Lock()
+        self._at = 0
+        self._was_there = False
+
+    def ask(self, kind: str, request: object, *, patient: bool = False) -> Any:
+        """The answer to an action, as Python reads its JSON. `kind` names the action.
+
+        Raises what the server raises, ServerUnavailable, AccessDenied, CertificateRefused.
+        """
+        from pyarrow import flight
+
+        action = flight.Action(kind, orjson.dumps(request, option=orjson.OPT_NON_STR_KEYS))
+
+        def call(host: Host) -> Any:
+            options = flight.FlightCallOptions(timeout=ANSWER_SECONDS, headers=self._files.headers)
+            answers = [result.body for result in self._client(*host).do_action(action, options)]
+            return orjson.loads(memoryview(answers[0])) if answers else None
+
+        return self._at_some_host(call, patient=patient or self._was_there)
+
+    def read(self, ticket: bytes, port: int | None = None) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+        """The batches of a ticket, each with its metadata, which is b"" if there is none.
+
+        `port` is that of one of the server's processes, and is tried first. Raises what the server
+        raises, and ServerUnavailable, also in the middle.
+        """
+        from pyarrow import flight
+
+        def open_stream(host: Host) -> tuple[flight.FlightStreamReader, flight.FlightStreamChunk | None]:
+            options = flight.FlightCallOptions(headers=self._files.headers)
+            stream = self._client(*host).do_get(flight.Ticket(ticket), options)
+            return stream, next(iter(stream), None)
+
+        stream, chunk = self._at_some_host(open_stream, patient=True, port=port)
+        try:
+            while chunk is not None:
+                metadata = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()
+                yield chunk.data, metadata
+                try:
+                    chunk = stream.read_chunk()
+                except StopIteration:
+                    return
+                except (pa.ArrowException, OSError) as error:
+                    raise translated(error, self.address) from None
+        finally:
+            stream.cancel()
+
+    def close(self) -> None:
+        """Closes what is open."""
+        with self._lock:
+            clients, self._clients = self._clients, {}
+        for client in clients.values():
+            client.close()
+
+    def _client(self, host: str, port: int) -> flight.FlightClient:
+        from pyarrow import flight
+
+        with self._lock:
+            client = self._clients.get((host, port))
+            if client is None:
+                make = flight.Location.for_grpc_tls if self.address.tls else flight.Location.for_grpc_tcp
+                client = flight.FlightClient(make(host, port), generic_options=_GRPC_OPTIONS, **self._files.tls)
+                self._clients[host, port] = client
+        return client
+
+    def _at_some_host(self, call: Callable[[Host], T], *, patient: bool, port: int | None = None) -> T:
+        """Calls the host that answered last, then the others in turn.
+
+        If none answers and it is to be `patient`, it tries again for a while.
+        """
+        hosts = self.address.hosts
+        preferred = [] if port is None else [(hosts[self._at][0], port)]
+        deadline = SYSTEM_CLOCK.monotonic_ns() + int(PATIENCE_SECONDS * 1e9)
+        pauses = chain(_PAUSES, repeat(_PAUSES[-1]))
+        while True:
+            turns = [(index, hosts[index]) for index in (*range(self._at, len(hosts)), *range(self._at))]
+            for index, host in (*((self._at, host) for host in preferred), *turns):
+                try:
+                    answer = call(host)
+                except (pa.ArrowException, OSError) as error:
+                    complaint = translated(error, self.address)
+                    if not isinstance(complaint, ServerUnavailable):
+                        raise complaint from None
+                    continue
+                self._at, self._was_there = index, True
+                return answer
+            if not patient or SYSTEM_CLOCK.monotonic_ns() >= deadline:
+                raise complaint
+            SYSTEM_CLOCK.sleep(next(pauses))
+
+
+class _Files:
+    """What a client says of itself in each call, and what it believes: read once."""
+
+    def __init__(self, address: Address) -> None:
+        known = address.credentials
+        token = known.token if known.token_file is None else _read(known.token_file, "tokenFile").decode().strip()
+        self.headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
+        self.tls: dict[str, Any] = {}
+        if address.tls:
+            if known.ca_file:
+                self.tls["tls_root_certs"] = _read(known.ca_file, "caFile")
+            if known.cert_file and known.key_file:
+                self.tls["cert_chain"] = _read(known.cert_file, "certFile")
+                self.tls["private_key"] = _read(known.key_file, "keyFile")
+
+
+def _read(file: str, option: str) -> bytes:
+    try:
+        return DISK.read_file(Path(file), _FILE_BYTES_MAX)
+    except OSError as error:
+        raise ServerError(
+            f"option {option}: {file}: {error.strerror}; give a file that this process can read"
+        ) from None
+
+
+_connections: dict[Address, Connection] = {}
+_connections_lock = threading.Lock()
+
+
+def connection_of(address: Address) -> Connection:
+    """The connection of this process to an address. It stays for later calls."""
+    with _connections_lock:
+        found = _connections.get(address)
+        if found is None:
+            found = _connections[address] = Connection(address)
+        return found
+
+
+def forget_connection(address: Address) -> None:
+    """Closes the process's connection, so that the next one reads the files of credentials anew."""
+    with _connections_lock:
+        found = _connections.pop(address, None)
+    if found is not None:
+        found.close()

@@ -1,0 +1,180 @@
+"""What a client asks of a server, and what it gets: the bodies of Flight's actions and tickets.
+
+Each is one JSON object. A server reads it strictly: a field that is missing, is not known here, or
+has another type is refused. Nothing here holds a credential or a path.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import Literal
+
+from commitlog.columns.slice_reader import JsonMode, Values
+
+Isolation = Literal["flushed", "committed"]
+QueueTime = tuple[str, int, int]
+"""Topic, lane, and a time in ms."""
+QueuePart = tuple[str, int, int, int]
+"""Topic, lane, and the queue offsets [begin, end)."""
+Offsets = dict[str, dict[int, int]]
+
+
+@dataclass(frozen=True)
+class Look:
+    """Action `look`: which topics and queues the store has.
+
+    The queues are those of `topics`, or all (None). `seen` is the version of the last answer; if
+    nothing has moved since, the answer is short.
+    """
+
+    store: str
+    isolation: Isolation = "flushed"
+    topics: tuple[str, ...] | None = None
+    seen: str = ""
+
+
+@dataclass(frozen=True)
+class Looked:
+    """The answer to `look`. `topics` and `queues` are None if nothing has moved since `seen`."""
+
+    version: str
+    store_id: str
+    one_log: bool
+    live: bool
+    ports: tuple[int, ...]
+    """The ports of all processes of this server, its own among them."""
+    topics: dict[str, bool] | None = None
+    """Topic → whether it was deleted, and has had no message since."""
+    queues: dict[str, dict[int, tuple[int, int, int]]] | None = None
+    """Topic → lane → first, end, and up to where there are consume queue entries."""
+
+
+@dataclass(frozen=True)
+class FindByTimes:
+    """Action `find_by_times`: the first message of each queue stored at or after a time.
+
+    The answer is a list of queue offsets in the same order, with null where there is none.
+    """
+
+    store: str
+    times: tuple[QueueTime, ...]
+    isolation: Isolation = "flushed"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Action `sizes`: the mean bytes of the records of each range, as a list in the same order."""
+
+    store: str
+    ranges: tuple[QueuePart, ...]
+    isolation: Isolation = "flushed"
+
+
+@dataclass(frozen=True)
+class LimitRows:
+    """Action `limit_rows`: how far to read each range, for at most `most` rows of a typed topic.
+
+    The answer is a list of queue offsets in the order of the ranges.
+    """
+
+    store: str
+    ranges: tuple[QueuePart, ...]
+    most: int
+    first: tuple[str, int]
+    fail_on_data_loss: bool = True
+    ignore_corrupt: bool = False
+
+
+@dataclass(frozen=True)
+class Schemas:
+    """Action `schemas`: the newest schema of each typed topic.
+
+    The answer is an object: topic → [version, Arrow's IPC message of the schema in base64].
+    """
+
+    store: str
+
+
+@dataclass(frozen=True)
+class HoldName:
+    """Action `hold_name`: takes a reader's name for LEASE_SECONDS, and answers with a lease.
+
+    Each `move` renews the lease.
+    """
+
+    store: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Position:
+    """A position of a named reader: see NamedReader."""
+
+    store_id: str
+    offsets: Offsets
+    pattern: str | None = None
+    all_lanes: bool = True
+    passed_over: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class MoveName:
+    """Action `move_name`: renews a lease, and moves the reader's position if one is given.
+
+    The position is written once a second at most, or `now`. With `release`, the name is given back.
+    The answer is false if the server does not know the lease.
+    """
+
+    store: str
+    lease: str
+    position: Position | None = None
+    now: bool = False
+    release: bool = False
+
+
+@dataclass(frozen=True)
+class Stores:
+    """Action `stores`: the names of the stores that the client may use, as a list."""
+
+
+@dataclass(frozen=True)
+class Stat:
+    """Action `stat`: what `commitlog stat --json` prints, without paths."""
+
+    store: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Action `topics`: what `commitlog topics --json` prints."""
+
+    store: str
+
+
+@dataclass(frozen=True)
+class RowsTicket:
+    """A ticket: rows of a store by their explicit offsets, and what becomes of their values.
+
+    It holds no credential, and the server checks it anew each time. Years later it gives the same
+    rows, or the same error.
+    """
+
+    store: str
+    store_id: str
+    schema: str
+    """The columns: Arrow's IPC message of a schema, in base64."""
+    slices: tuple[QueuePart, ...]
+    isolation: Isolation = "flushed"
+    values: Values = "bytes"
+    fail_on_data_loss: bool = True
+    ignore_corrupt: bool = False
+    mode: JsonMode = "PERMISSIVE"
+    corrupt_column: str = "_corrupt_record"
+    reader: Literal["spark", "read_arrow"] = "spark"
+    """Whose names of options an error gives."""
+
+
+def encode_bytes(data: bytes | memoryview) -> str:
+    """Bytes as text that JSON can hold."""
+    return base64.b64encode(data).decode()

@@ -1,0 +1,193 @@
+"""A served store, as planning sees it: one call for each look, and one for what a batch needs."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from commitlog.columns.slice_reader import ReadPlan, Slice
+from commitlog.errors import CommitLogError, ServerError
+from commitlog.planning.address import Address
+from commitlog.planning.row_limit import QueueKey
+from commitlog.planning.store_index import Ranges
+from commitlog.planning.task_sizes import Work
+from commitlog.reading.named_readers import NamedReader
+from commitlog.reading.queue_range import QueueRange
+from commitlog.remote import requests
+from commitlog.remote.connection import Connection, connection_of
+from commitlog.schemas.topic_schemas import TopicSchema
+
+RENEW_SECONDS = 10.0
+"""How often a lease of a reader's name is renewed. A server keeps one for three times as long."""
+
+
+class RemoteIndex:
+    """Which topics and queues a served store has, as of the last look.
+
+    `topics` are those whose queues are wanted, or None for all. It is not for several threads.
+    """
+
+    def __init__(
+        self, address: Address, isolation: requests.Isolation = "flushed", topics: tuple[str, ...] | None = None
+    ) -> None:
+        self.address, self.path = address, str(address)
+        self._connection = connection_of(address)
+        self._isolation, self._wanted = isolation, topics
+        self._known: requests.Looked | None = None
+        self._topics: dict[str, bool] = {}
+        self._ranges: dict[str, dict[int, QueueRange]] = {}
+
+    @property
+    def _looked(self) -> requests.Looked:
+        if self._known is None:
+            self.refresh()
+        assert self._known is not None
+        return self._known
+
+    @property
+    def store_id(self) -> str:
+        return self._looked.store_id
+
+    @property
+    def one_log(self) -> bool:
+        return self._looked.one_log
+
+    @property
+    def live(self) -> bool:
+        return self._looked.live
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The ports of the server's processes."""
+        return self._looked.ports
+
+    def refresh(self) -> bool:
+        seen = "" if self._known is None else self._known.version
+        look = requests.Look(self.address.store, self._isolation, self._wanted, seen)
+        answer = self._connection.ask("look", look)
+        try:
+            looked = requests.Looked(**answer)
+            if looked.topics is None or looked.queues is None:
+                if self._known is None:
+                    raise ValueError("nothing is said of topics")
+                self._known = looked
+                return False
+            self._ranges = {
+                topic: {int(lane): QueueRange(*queue) for lane, queue in lanes.items()}
+                for topic, lanes in looked.queues.items()
+            }
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ServerError(
+                f"{self.path}: its server's answer can't be read ({error}); is it of another version?"
+            ) from None
+        self._known, self._topics = looked, looked.topics
+        return True
+
+    def topics(self, *, deleted: bool = False) -> list[str]:
+        return sorted(topic for topic, is_deleted in self._topics.items() if deleted or not is_deleted)
+
+    def ranges(self, topic: str) -> Mapping[int, QueueRange]:
+        return self._ranges.get(topic, {})
+
+    def find_by_times(self, times: Mapping[QueueKey, int]) -> dict[QueueKey, int | None]:
+        wanted = tuple((topic, lane, ms) for (topic, lane), ms in times.items())
+        found = self._connection.ask("find_by_times", requests.FindByTimes(self.address.store, wanted, self._isolation))
+        return dict(zip(times, found, strict=True))
+
+    def work(self, ranges: Ranges) -> list[Work]:
+        """The server finds out, when a slice is read, which of its rows have no entry yet."""
+        parts = _parts(ranges)
+        sizes = self._connection.ask("sizes", requests.Sizes(self.address.store, parts, self._isolation))
+        return [Work(Slice(*part, -1, 0), size) for part, size in zip(parts, sizes, strict=True)]
+
+    def limit_rows(self, ranges: Ranges, most: int, first: QueueKey, plan: ReadPlan) -> dict[QueueKey, int]:
+        store, rules = self.address.store, (plan.fail_on_data_loss, plan.ignore_corrupt)
+        ends = self._connection.ask("limit_rows", requests.LimitRows(store, _parts(ranges), most, first, *rules))
+        return dict(zip(ranges, ends, strict=True))
+
+    def plan(self, slices: tuple[Slice, ...]) -> ReadPlan:
+        return ReadPlan(self.path, self.store_id, 0, slices)
+
+    def hold_name(self, name: str) -> LeasedName:
+        return LeasedName(self._connection, self.address.store, name)
+
+    def close(self) -> None:
+        """Does nothing: the connection stays for later reads of this process."""
+
+
+def _parts(ranges: Ranges) -> tuple[requests.QueuePart, ...]:
+    return tuple((topic, lane, begin, end) for (topic, lane), (begin, end) in ranges.items())
+
+
+class LeasedName:
+    """A reader's name, which a server holds for this process as long as it says so now and then.
+
+    Making one raises ReaderInUse, ReaderError.
+    """
+
+    def __init__(self, connection: Connection, store: str, name: str) -> None:
+        self._connection, self._store, self._name = connection, store, name
+        self._position: requests.Position | None = None
+        self._lease = self._take()
+        self._asking = threading.Lock()
+        self._ended = threading.Event()
+        threading.Thread(target=self._renew, name=f"renews {name}", daemon=True).start()
+
+    def _take(self) -> str:
+        return str(self._connection.ask("hold_name", requests.HoldName(self._store, self._name)))
+
+    def _renew(self) -> None:
+        while not self._ended.wait(RENEW_SECONDS):
+            try:
+                self.write()
+            except CommitLogError:
+                continue  # the query hears of it when it asks itself
+
+    def move(self, position: NamedReader) -> None:
+        self._position = requests.Position(
+            position.store_id,
+            {topic: dict(lanes) for topic, lanes in position.offsets.items()},
+            position.pattern,
+            position.all_lanes,
+            tuple(sorted(position.passed_over)),
+        )
+        self.write()
+
+    def write(self, *, now: bool = False) -> None:
+        """Tells the server the position, and so renews the lease.
+
+        A server that was started again knows of no lease, and is asked for the name anew.
+        """
+        with self._asking:
+            if self._ended.is_set():
+                return
+            if not self._tell(now):
+                self._lease = self._take()
+                self._tell(now)
+
+    def _tell(self, now: bool, release: bool = False) -> bool:
+        request = requests.MoveName(self._store, self._lease, self._position, now, release)
+        return bool(self._connection.ask("move_name", request))
+
+    def close(self) -> None:
+        with self._asking:
+            if not self._ended.is_set():
+                self._ended.set()
+                self._tell(now=True, release=True)
+
+
+def typed_topics(address: Address) -> dict[str, TopicSchema]:
+    """The newest schema of each typed topic of a served store."""
+    answer = connection_of(address).ask("schemas", requests.Schemas(address.store))
+    try:
+        return {
+            topic: TopicSchema(topic, int(version), pa.ipc.read_schema(pa.py_buffer(base64.b64decode(columns))))
+            for topic, (version, columns) in answer.items()
+        }
+    except (TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+        raise ServerError(
+            f"{address}: its server's schemas can't be read ({error}); is it of another version?"
+        ) from None

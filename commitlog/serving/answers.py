@@ -1,0 +1,124 @@
+"""The answers to the actions of remote/requests.py: a function each, for a store and a client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from commitlog.columns.slice_reader import ReadPlan, Slice
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import OffsetOutOfRange, UnknownTopic
+from commitlog.planning.row_limit import QueueKey
+from commitlog.planning.store_index import LocalIndex, Ranges
+from commitlog.remote import requests
+from commitlog.schemas.topic_schemas import TopicSchemas
+from commitlog.serving.access import Access
+from commitlog.serving.served_store import ServedStore
+
+
+def look(store: ServedStore, access: Access, request: requests.Look, ports: tuple[int, ...]) -> requests.Looked:
+    """The topics that the client may see, and their queues."""
+    with store.index(request.isolation) as (index, version):
+        facts = requests.Looked(version, index.store_id, index.one_log, index.live, ports)
+        if version == request.seen:
+            return facts
+        present = set(index.topics())
+        topics = {topic: topic not in present for topic in index.topics(deleted=True) if access.covers(topic)}
+        wanted = topics if request.topics is None else [topic for topic in request.topics if topic in topics]
+        queues = {
+            topic: {lane: (queue.first, queue.end, queue.indexed) for lane, queue in index.ranges(topic).items()}
+            for topic in wanted
+        }
+        return requests.Looked(version, index.store_id, index.one_log, index.live, ports, topics, queues)
+
+
+def find_by_times(store: ServedStore, access: Access, request: requests.FindByTimes) -> list[int | None]:
+    access.check_reads(topic for topic, _, _ in request.times)
+    times = {(topic, lane): ms for topic, lane, ms in request.times}
+    with store.index(request.isolation) as (index, _):
+        for key in times:
+            _check_queue(index, key)
+        found = index.find_by_times(times)
+    return [found[topic, lane] for topic, lane, _ in request.times]
+
+
+def sizes(store: ServedStore, access: Access, request: requests.Sizes) -> list[float]:
+    ranges = _ranges(access, request.ranges)
+    with store.index(request.isolation) as (index, _):
+        return [_mean(index, {key: bounds}) for key, bounds in _kept(index, ranges).items()]
+
+
+def _mean(index: LocalIndex, ranges: Ranges) -> float:
+    work = index.work(ranges)
+    rows = sum(item.slice.rows for item in work)
+    return sum(item.record_bytes * item.slice.rows for item in work) / max(rows, 1)
+
+
+def limit_rows(store: ServedStore, access: Access, request: requests.LimitRows) -> list[int]:
+    ranges = _ranges(access, request.ranges)
+    with store.index() as (index, _):
+        plan = ReadPlan(
+            index.path,
+            index.store_id,
+            0,
+            (),
+            fail_on_data_loss=request.fail_on_data_loss,
+            ignore_corrupt=request.ignore_corrupt,
+        )
+        ends = index.limit_rows(_kept(index, ranges), request.most, request.first, plan)
+    return [ends[key] for key in ranges]
+
+
+def schemas(store: ServedStore, access: Access, _request: requests.Schemas) -> dict[str, tuple[int, str]]:
+    known, found = TopicSchemas(StoreDirectory(store.path)), {}
+    for topic in known.topics():
+        latest = known.latest(topic) if access.covers(topic) else None
+        if latest is not None:
+            found[topic] = latest.version, requests.encode_bytes(latest.columns.serialize())
+    return found
+
+
+def slices_now(index: LocalIndex, parts: Iterable[requests.QueuePart]) -> tuple[Slice, ...]:
+    """The slices of a ticket's queue offsets.
+
+    Which of the rows have no consume queue entry yet is found out now. A client can't say it: it
+    might lead the reader into the middle of a record. Raises OffsetOutOfRange for offsets that the
+    store does not have yet. Those that it does not have any more are left to the reader.
+    """
+    found: list[Slice] = []
+    for topic, lane, begin, end in parts:
+        queue = index.ranges(topic).get(lane)
+        if queue is None:
+            found.append(Slice(topic, lane, begin, end, -1, 0))
+            continue
+        if end > queue.end:
+            raise OffsetOutOfRange(
+                f"topic {topic}, lane {lane}: offset {end} is beyond the store's end, {queue.end}; it belongs to another "
+                f"state of this store"
+            )
+        found += [work.slice for work in index.work({(topic, lane): (begin, end)})]
+    return tuple(found)
+
+
+def _ranges(access: Access, parts: tuple[requests.QueuePart, ...]) -> dict[QueueKey, tuple[int, int]]:
+    access.check_reads(topic for topic, _, _, _ in parts)
+    return {(topic, lane): (begin, end) for topic, lane, begin, end in parts}
+
+
+def _check_queue(index: LocalIndex, key: QueueKey) -> None:
+    if key[1] not in index.ranges(key[0]):
+        raise UnknownTopic(f"there is no topic {key[0]!r} in lane {key[1]}")
+
+
+def _kept(index: LocalIndex, ranges: Ranges) -> dict[QueueKey, tuple[int, int]]:
+    """The ranges without what retention has removed since the client has looked.
+
+    Raises UnknownTopic, OffsetOutOfRange for a range that the store does not have yet.
+    """
+    kept = {}
+    for key, (begin, end) in ranges.items():
+        _check_queue(index, key)
+        queue = index.ranges(key[0])[key[1]]
+        if not 0 <= begin <= end <= queue.end:
+            raise OffsetOutOfRange(f"topic {key[0]}, lane {key[1]}: [{begin}, {end}) is not within [0, {queue.end})")
+        kept[key] = max(begin, min(queue.first, end)), end
+    return kept

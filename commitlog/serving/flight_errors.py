@@ -1,0 +1,60 @@
+"""Errors as a client may see them: by class and text, without a path of this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from pyarrow import flight
+
+from commitlog.errors import AccessDenied, CommitLogError, CorruptRecord, ServerError, refusal
+from commitlog.remote.server_errors import to_bytes
+from commitlog.serving.served_store import ServedStore
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def told_to_client(stores: Iterable[ServedStore]) -> Iterator[None]:
+    """Turns any error into the one that Flight passes on.
+
+    An error that is none of ours is logged here with its traceback, and its client hears only that
+    there was one.
+    """
+    stores = list(stores)
+    try:
+        yield
+    except flight.FlightError:
+        raise
+    except CommitLogError as error:
+        raise as_flight_error(error, stores) from None
+    except OSError as error:
+        raise as_flight_error(refusal(error, stores[0].path), stores) from None
+    except Exception:
+        log.exception("a call has failed")
+        raise as_flight_error(ServerError("the server has failed; its log says how"), stores) from None
+
+
+def as_flight_error(error: CommitLogError, stores: Iterable[ServedStore] = ()) -> flight.FlightError:
+    """Flight's error for one of ours, with the stores' names in place of their paths."""
+    for store in stores:
+        error = _without_path(error, store)
+    kind = flight.FlightUnauthenticatedError if isinstance(error, AccessDenied) else flight.FlightServerError
+    return kind(str(error)[:1_000], extra_info=to_bytes(error))
+
+
+def without_paths(text: str, store: ServedStore) -> str:
+    """A text with the store's name in place of its path."""
+    for path in {str(store.path), os.path.realpath(store.path)}:
+        text = text.replace(path, store.name)
+    return text
+
+
+def _without_path(error: CommitLogError, store: ServedStore) -> CommitLogError:
+    if isinstance(error, CorruptRecord):
+        file = None if error.file is None else without_paths(error.file, store)
+        return CorruptRecord(without_paths(error.reason, store), error.offset, file)
+    kind = type(error)
+    return kind(without_paths(str(error), store))

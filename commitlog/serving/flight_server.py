@@ -1,0 +1,229 @@
+"""Stores over Arrow Flight: one process of a server.
+
+What can be asked, and the answers, is in remote/requests.py. Each call runs in a thread of gRPC's.
+So each stream has one batch in memory here, and waits as long as its client is slow.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any, TypeVar, cast
+
+import orjson
+import pyarrow as pa
+from pyarrow import flight
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from commitlog.columns.segments import SEGMENTS
+from commitlog.columns.slice_reader import OF_READ_ARROW, OF_SPARK, JsonOptions, ReadPlan, read_slices
+from commitlog.errors import AccessDenied, DataLoss, IllegalArgument, StoreNotFound
+from commitlog.remote import requests
+from commitlog.serving import answers
+from commitlog.serving.access import EVERYTHING, Access, Tokens
+from commitlog.serving.flight_errors import told_to_client, without_paths
+from commitlog.serving.served_store import ServedStore
+from commitlog.serving.traffic import Traffic
+
+_WHO = "who"
+_STRICT = ConfigDict(extra="forbid", strict=True)
+
+T = TypeVar("T")
+
+
+class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no types
+    """Answers the calls of clients. It runs as soon as it is made, until `shutdown`."""
+
+    def __init__(
+        self,
+        location: str,
+        stores: Mapping[str, ServedStore],
+        *,
+        tokens: Tokens | None = None,
+        certificate: tuple[bytes, bytes] | None = None,
+        client_authority: bytes | None = None,
+    ) -> None:
+        self._stores = stores
+        self.traffic = Traffic()
+        self.ports: tuple[int, ...] = ()
+        super().__init__(
+            location,
+            tls_certificates=[certificate] if certificate else None,
+            verify_client=client_authority is not None,
+            root_certificates=client_authority,
+            middleware={_WHO: _WhoAsks(tokens)},
+        )
+
+    # ---- actions --------------------------------------------------------------------------------
+
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
+        answer, access = _ACTIONS.get(action.type), _access(context)
+        with told_to_client(self._stores.values()):
+            if answer is None:
+                raise IllegalArgument(f"action {action.type[:80]!r}: there is none; those are {', '.join(_ACTIONS)}")
+            kind, function = answer
+            request: Any = _parsed(kind, action.body.to_pybytes() or b"{}")
+            with self._counted(getattr(request, "store", ""), access):
+                found = function(self, access, request)
+        return [flight.Result(orjson.dumps(found, option=orjson.OPT_NON_STR_KEYS))]
+
+    def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
+        return [flight.ActionType(name, (kind.__doc__ or "").splitlines()[0]) for name, (kind, _) in _ACTIONS.items()]
+
+    def store(self, name: str) -> ServedStore:
+        """The store of a name. Raises StoreNotFound."""
+        found = self._stores.get(name)
+        if found is None:
+            raise StoreNotFound(f"no store {name[:80]!r} is served here; those are {', '.join(self._stores)}")
+        return found
+
+    def names(self) -> list[str]:
+        """The stores that are served."""
+        return list(self._stores)
+
+    # ---- rows -----------------------------------------------------------------------------------
+
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        access = _access(context)
+        with told_to_client(self._stores.values()):
+            asked = _parsed(requests.RowsTicket, ticket.ticket)
+            store = self.store(asked.store)
+            with self._counted(store.name, access):
+                access.check_reads(topic for topic, _, _, _ in asked.slices)
+                schema = _schema(asked.schema)
+                plan = _plan(store, asked)
+        return flight.GeneratorStream(schema, self._batches(store, access, plan, schema))
+
+    def _batches(self, store: ServedStore, access: Access, plan: ReadPlan, schema: pa.Schema) -> Iterator[Any]:
+        warnings: list[str] = []
+        add = partial(self.traffic.add, store.name, access.name)
+        add(streams=1)
+        try:
+            with told_to_client([store]), self._counted(store.name, access, calls=0):
+                SEGMENTS.forget_gone()
+                for batch in read_slices(plan, schema, SEGMENTS, warnings.append):
+                    add(rows_read=batch.num_rows, bytes_read=batch.nbytes)
+                    yield batch
+            for text in warnings:
+                yield pa.RecordBatch.from_pylist([], schema), without_paths(text, store).encode()
+        finally:
+            add(streams=-1)
+
+    @contextmanager
+    def _counted(self, store: str, access: Access, calls: int = 1) -> Iterator[None]:
+        """Counts a call for a store that is served, and its error."""
+        known = store if store in self._stores else ""
+        try:
+            yield
+        except Exception:
+            self.traffic.add(known, access.name, calls=calls, errors=1)
+            raise
+        self.traffic.add(known, access.name, calls=calls)
+
+
+class _WhoAsks(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Finds out at the beginning of each call who asks. An unknown client gets no further."""
+
+    def __init__(self, tokens: Tokens | None) -> None:
+        super().__init__()
+        self._tokens = tokens
+
+    def start_call(self, info: flight.CallInfo, headers: Mapping[str, list[str]]) -> _Caller:
+        del info
+        with told_to_client(()):
+            return _Caller(self._access(headers))
+
+    def _access(self, headers: Mapping[str, list[str]]) -> Access:
+        if self._tokens is None:
+            return EVERYTHING
+        given = next((values[0] for name, values in headers.items() if name.lower() == "authorization" and values), "")
+        scheme, _, token = str(given).partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            raise AccessDenied("the server wants a token: give option token or tokenFile, or an authorization header")
+        access = self._tokens.find(token.strip())
+        if access is None:
+            raise AccessDenied("the server does not know this token; it may have been removed")
+        return access
+
+
+class _Caller(flight.ServerMiddleware):  # type: ignore[misc]
+    def __init__(self, access: Access) -> None:
+        super().__init__()
+        self.access = access
+
+
+def _access(context: flight.ServerCallContext) -> Access:
+    caller: _Caller = context.get_middleware(_WHO)
+    return caller.access
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    kind.__pydantic_config__ = _STRICT  # a dataclass takes none from outside
+    return TypeAdapter(kind)
+
+
+def _parsed(kind: type[T], data: bytes) -> T:
+    """The request that a client has sent. Raises IllegalArgument for anything else."""
+    try:
+        found: T = _adapter(cast(Hashable, kind)).validate_json(data)
+        return found
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise IllegalArgument(f"{kind.__name__}: {where}: {first['msg']}; is the client of another version?") from None
+
+
+def _schema(text: str) -> pa.Schema:
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+    except (ValueError, OSError, pa.ArrowException) as error:
+        raise IllegalArgument(f"the ticket's columns can't be read: {error}") from None
+
+
+def _plan(store: ServedStore, asked: requests.RowsTicket) -> ReadPlan:
+    """Raises DataLoss if another store is at the path than the one that was planned for."""
+    with store.index(asked.isolation) as (index, _):
+        if index.store_id != asked.store_id:
+            raise DataLoss(f"{store.name} was deleted and made again since this read was planned; load it anew")
+        plan = index.plan(answers.slices_now(index, asked.slices))
+    return replace(
+        plan,
+        fail_on_data_loss=asked.fail_on_data_loss,
+        ignore_corrupt=asked.ignore_corrupt,
+        values=asked.values,
+        json_options=JsonOptions(asked.mode, asked.corrupt_column),
+        wording=OF_READ_ARROW if asked.reader == "read_arrow" else OF_SPARK,
+    )
+
+
+def _reading(
+    function: Callable[[ServedStore, Access, Any], Any],
+) -> Callable[[FlightServer, Access, Any], Any]:
+    """An action on a store for those who may read."""
+
+    def answer(server: FlightServer, access: Access, request: Any) -> Any:
+        access.check_reads()
+        return function(server.store(request.store), access, request)
+
+    return answer
+
+
+def _look(server: FlightServer, access: Access, request: requests.Look) -> requests.Looked:
+    access.check_reads()
+    return answers.look(server.store(request.store), access, request, server.ports)
+
+
+_ACTIONS: dict[str, tuple[type, Callable[[FlightServer, Access, Any], Any]]] = {
+    "look": (requests.Look, _look),
+    "find_by_times": (requests.FindByTimes, _reading(answers.find_by_times)),
+    "sizes": (requests.Sizes, _reading(answers.sizes)),
+    "limit_rows": (requests.LimitRows, _reading(answers.limit_rows)),
+    "schemas": (requests.Schemas, _reading(answers.schemas)),
+    "hold_name": (requests.HoldName, _reading(lambda store, access, request: store.hold_name(request.name, access))),
+    "move_name": (requests.MoveName, _reading(lambda store, access, request: store.move_name(request, access))),
+    "stores": (requests.Stores, lambda server, _access, _request: server.names()),
+}

@@ -1,0 +1,144 @@
+"""One served store: its index, which all clients share, and the names that its readers hold."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.errors import AccessDenied, CommitLogError
+from commitlog.planning.reader_name import HeldReaderName
+from commitlog.planning.store_index import LocalIndex
+from commitlog.reading.named_readers import NamedReader
+from commitlog.remote import requests
+from commitlog.remote.store_index import RENEW_SECONDS
+from commitlog.serving.access import Access
+
+LEASE_NS = int(3 * RENEW_SECONDS * 1e9)
+"""How long a reader's name is held for a client that does not say that it still is there."""
+
+
+@dataclass
+class _Lease:
+    held: HeldReaderName
+    client: str
+    until_ns: int
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class ServedStore:
+    """A store that is read, and may be appended to. It may stop, start, and be made again."""
+
+    def __init__(self, name: str, path: Path, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.name, self.path, self.clock = name, path, clock
+        self._locks = {isolation: threading.Lock() for isolation in ("flushed", "committed")}
+        self._indexes: dict[str, tuple[LocalIndex, str]] = {}
+        self._run = secrets.token_hex(4)
+        self._looks = 0
+        self._leases: dict[str, _Lease] = {}
+        self._leases_lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def index(self, isolation: requests.Isolation = "flushed") -> Iterator[tuple[LocalIndex, str]]:
+        """The index, up to date, and its version; nobody else uses it meanwhile.
+
+        It is opened anew where another store is at the path now, and after any error. Raises what
+        LocalIndex does.
+        """
+        with self._locks[isolation]:
+            index, version = self._indexes.pop(isolation) if isolation in self._indexes else self._opened(isolation)
+            try:
+                before = index.store_id
+                moved = index.refresh() or not version
+                if index.store_id != before:
+                    index.close()
+                    index, moved = LocalIndex(self.path, isolation), True
+                    index.refresh()
+                if moved:
+                    self._looks += 1
+                    version = f"{self._run}.{self._looks}"
+                yield index, version
+            except BaseException:
+                index.close()
+                raise
+            self._indexes[isolation] = index, version
+
+    def _opened(self, isolation: requests.Isolation) -> tuple[LocalIndex, str]:
+        return LocalIndex(self.path, isolation), ""
+
+    # ---- names of readers -----------------------------------------------------------------------
+
+    def hold_name(self, name: str, access: Access) -> str:
+        """Takes a reader's name, and returns the lease. Raises ReaderInUse, ReaderError."""
+        self.end_old_leases()
+        held = HeldReaderName(self.path, name, self.clock)
+        lease = secrets.token_urlsafe(16)
+        with self._leases_lock:
+            self._leases[lease] = _Lease(held, access.name, self.clock.monotonic_ns() + LEASE_NS)
+        return lease
+
+    def move_name(self, request: requests.MoveName, access: Access) -> bool:
+        """Renews a lease, moves its reader, and ends it if asked to; False if there is none."""
+        with self._leases_lock:
+            lease = self._leases.get(request.lease)
+            if lease is None:
+                return False
+            if lease.client != access.name:
+                raise AccessDenied(f"the lease of reader {lease.held.name} is another client's")
+            lease.until_ns = self.clock.monotonic_ns() + LEASE_NS
+            if request.release:
+                del self._leases[request.lease]
+        with lease.lock:
+            try:
+                if request.position is not None:
+                    lease.held.move(self._position(lease.held.name, request.position, access))
+                lease.held.write(now=request.now)
+            finally:
+                if request.release:
+                    lease.held.close()
+        return True
+
+    def _position(self, name: str, position: requests.Position, access: Access) -> NamedReader:
+        """The position as it is written.
+
+        Topics that the client may not see count as passed over, or they would be kept for it.
+        """
+        access.check_reads(position.offsets)
+        passed_over = set(position.passed_over)
+        if position.pattern is not None:
+            with self.index() as (index, _):
+                passed_over |= {topic for topic in index.topics() if not access.covers(topic)}
+        return NamedReader(
+            name,
+            position.store_id,
+            position.offsets,
+            moved_ms=0,
+            pattern=position.pattern,
+            all_lanes=position.all_lanes,
+            passed_over=frozenset(passed_over),
+        )
+
+    def end_old_leases(self) -> None:
+        """Gives back the names of clients that have not been heard of for LEASE_NS."""
+        now = self.clock.monotonic_ns()
+        with self._leases_lock:
+            old = [lease for lease, facts in self._leases.items() if facts.until_ns < now]
+            ended = [self._leases.pop(lease) for lease in old]
+        for lease in ended:
+            with lease.lock, contextlib.suppress(CommitLogError):  # its client is told at its next call
+                lease.held.close()
+
+    def close(self) -> None:
+        """Gives all names back, with their positions written, and closes the indexes."""
+        with self._leases_lock:
+            ended, self._leases = list(self._leases.values()), {}
+        for lease in ended:
+            with lease.lock, contextlib.suppress(CommitLogError):
+                lease.held.close()
+        for index, _ in self._indexes.values():
+            index.close()
+        self._indexes.clear()
