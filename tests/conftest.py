@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import leaks
+from tests import leaks, served
 from tests.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
@@ -131,6 +131,27 @@ def shm_root(
     shutil.rmtree(root)
     if found:
         pytest.fail("left behind: " + "; ".join(found), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def served_base() -> Iterator[str]:
+    """The worker's server of any store, and this process's connection to it."""
+    from commitlog.planning.address import parse_address
+    from commitlog.remote import requests
+    from commitlog.remote.connection import connection_of, forget_connection
+
+    with served.any_store_server() as base:
+        address = parse_address(f"{base}/any")
+        connection_of(address).ask("stores", requests.Stores())
+        yield base
+        forget_connection(address)
+
+
+@pytest.fixture(params=["path", "url"])
+def both_ways(request: pytest.FixtureRequest, served_base: str) -> Iterator[None]:
+    """Runs a test twice: `tests.served.place_of` gives a store's path, then its URL."""
+    with served.by_url(served_base if request.param == "url" else None):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -456,8 +456,12 @@ class TopicIndex:
             if now - self._refreshed_ns < STOPPED_REREAD_NS:
                 return False
             self._refreshed_ns = now
-        moved = False
-        for lane in self.view.lanes():
+        present = self.view.lanes()
+        gone = self.lanes.keys() - set(present)  # somebody has removed their directories
+        for lane in gone:
+            del self.lanes[lane]
+        moved = bool(gone)
+        for lane in present:
             index = self.lanes.get(lane)
             if index is None:
                 index = self.lanes[lane] = LaneIndex(self.view, lane, self.isolation)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -175,17 +176,18 @@ _connections_lock = threading.Lock()
 
 
 def connection_of(address: Address) -> Connection:
-    """The connection of this process to an address. It stays for later calls."""
+    """The connection of this process to the servers of an address. It stays for later calls."""
+    server = replace(address, store="")
     with _connections_lock:
-        found = _connections.get(address)
+        found = _connections.get(server)
         if found is None:
-            found = _connections[address] = Connection(address)
+            found = _connections[server] = Connection(server)
         return found
 
 
 def forget_connection(address: Address) -> None:
     """Closes the process's connection, so that the next one reads the files of credentials anew."""
     with _connections_lock:
-        found = _connections.pop(address, None)
+        found = _connections.pop(replace(address, store=""), None)
     if found is not None:
         found.close()

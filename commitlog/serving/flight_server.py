@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, TypeVar, cast
 
@@ -24,6 +24,7 @@ from commitlog.errors import AccessDenied, DataLoss, IllegalArgument, StoreNotFo
 from commitlog.remote import requests
 from commitlog.serving import answers
 from commitlog.serving.access import EVERYTHING, Access, Tokens
+from commitlog.serving.connections import peer_of, peers
 from commitlog.serving.flight_errors import told_to_client, without_paths
 from commitlog.serving.served_store import ServedStore
 from commitlog.serving.traffic import Traffic
@@ -67,7 +68,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
             kind, function = answer
             request: Any = _parsed(kind, action.body.to_pybytes() or b"{}")
             with self._counted(getattr(request, "store", ""), access):
-                found = function(self, access, request)
+                found = function(self, Caller(access, peer_of(context.peer())), request)
         return [flight.Result(orjson.dumps(found, option=orjson.OPT_NON_STR_KEYS))]
 
     def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
@@ -131,10 +132,10 @@ class _WhoAsks(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         super().__init__()
         self._tokens = tokens
 
-    def start_call(self, info: flight.CallInfo, headers: Mapping[str, list[str]]) -> _Caller:
+    def start_call(self, info: flight.CallInfo, headers: Mapping[str, list[str]]) -> _KnownClient:
         del info
         with told_to_client(()):
-            return _Caller(self._access(headers))
+            return _KnownClient(self._access(headers))
 
     def _access(self, headers: Mapping[str, list[str]]) -> Access:
         if self._tokens is None:
@@ -149,15 +150,23 @@ class _WhoAsks(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         return access
 
 
-class _Caller(flight.ServerMiddleware):  # type: ignore[misc]
+class _KnownClient(flight.ServerMiddleware):  # type: ignore[misc]
     def __init__(self, access: Access) -> None:
         super().__init__()
         self.access = access
 
 
+@dataclass(frozen=True)
+class Caller:
+    """Who calls: what it may do, and the client's end of its connection."""
+
+    access: Access
+    peer: str
+
+
 def _access(context: flight.ServerCallContext) -> Access:
-    caller: _Caller = context.get_middleware(_WHO)
-    return caller.access
+    known: _KnownClient = context.get_middleware(_WHO)
+    return known.access
 
 
 @cache
@@ -200,30 +209,43 @@ def _plan(store: ServedStore, asked: requests.RowsTicket) -> ReadPlan:
     )
 
 
-def _reading(
-    function: Callable[[ServedStore, Access, Any], Any],
-) -> Callable[[FlightServer, Access, Any], Any]:
+Answer = Callable[[FlightServer, Caller, Any], Any]
+
+
+def _reading(function: Callable[[ServedStore, Access, Any], Any]) -> Answer:
     """An action on a store for those who may read."""
 
-    def answer(server: FlightServer, access: Access, request: Any) -> Any:
-        access.check_reads()
-        return function(server.store(request.store), access, request)
+    def answer(server: FlightServer, caller: Caller, request: Any) -> Any:
+        caller.access.check_reads()
+        return function(server.store(request.store), caller.access, request)
 
     return answer
 
 
-def _look(server: FlightServer, access: Access, request: requests.Look) -> requests.Looked:
-    access.check_reads()
-    return answers.look(server.store(request.store), access, request, server.ports)
+def _look(server: FlightServer, caller: Caller, request: requests.Look) -> requests.Looked:
+    caller.access.check_reads()
+    return answers.look(server.store(request.store), caller.access, request, server.ports)
 
 
-_ACTIONS: dict[str, tuple[type, Callable[[FlightServer, Access, Any], Any]]] = {
+def _hold_name(server: FlightServer, caller: Caller, request: requests.HoldName) -> str:
+    caller.access.check_reads()
+    store = server.store(request.store)
+    store.end_old_leases(peers())  # a client that is gone may be starting again
+    return store.hold_name(request.name, caller.access, caller.peer)
+
+
+def _move_name(server: FlightServer, caller: Caller, request: requests.MoveName) -> bool:
+    caller.access.check_reads()
+    return server.store(request.store).move_name(request, caller.access, caller.peer)
+
+
+_ACTIONS: dict[str, tuple[type, Answer]] = {
     "look": (requests.Look, _look),
     "find_by_times": (requests.FindByTimes, _reading(answers.find_by_times)),
     "sizes": (requests.Sizes, _reading(answers.sizes)),
     "limit_rows": (requests.LimitRows, _reading(answers.limit_rows)),
     "schemas": (requests.Schemas, _reading(answers.schemas)),
-    "hold_name": (requests.HoldName, _reading(lambda store, access, request: store.hold_name(request.name, access))),
-    "move_name": (requests.MoveName, _reading(lambda store, access, request: store.move_name(request, access))),
-    "stores": (requests.Stores, lambda server, _access, _request: server.names()),
+    "hold_name": (requests.HoldName, _hold_name),
+    "move_name": (requests.MoveName, _move_name),
+    "stores": (requests.Stores, lambda server, _caller, _request: server.names()),
 }

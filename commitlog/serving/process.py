@@ -21,6 +21,7 @@ import orjson
 
 from commitlog.errors import CommitLogError, ServingRefused
 from commitlog.serving.access import Tokens
+from commitlog.serving.connections import peers
 from commitlog.serving.served_store import ServedStore
 from commitlog.serving.settings import ServerSettings, read_pem
 
@@ -85,8 +86,9 @@ def _watch(server: Any, stores: dict[str, ServedStore], ended: threading.Event) 
     """Says what clients have used, and ends what they have left."""
     told = None
     while not ended.wait(LOOK_SECONDS):
+        connected = peers()
         for store in stores.values():
-            store.end_old_leases()
+            store.end_old_leases(connected)
         traffic = server.traffic.by_store()
         if traffic != told:
             told = traffic

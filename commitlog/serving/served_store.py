@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.errors import AccessDenied, CommitLogError
+from commitlog.errors import AccessDenied, CommitLogError, ReaderInUse
 from commitlog.planning.reader_name import HeldReaderName
 from commitlog.planning.store_index import LocalIndex
 from commitlog.reading.named_readers import NamedReader
@@ -26,6 +26,7 @@ LEASE_NS = int(3 * RENEW_SECONDS * 1e9)
 class _Lease:
     held: HeldReaderName
     client: str
+    peer: str
     until_ns: int
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -72,16 +73,25 @@ class ServedStore:
 
     # ---- names of readers -----------------------------------------------------------------------
 
-    def hold_name(self, name: str, access: Access) -> str:
-        """Takes a reader's name, and returns the lease. Raises ReaderInUse, ReaderError."""
-        self.end_old_leases()
+    def hold_name(self, name: str, access: Access, peer: str) -> str:
+        """Takes a reader's name, and returns the lease. Raises ReaderInUse, ReaderError.
+
+        `peer` is the client's end of its connection.
+        """
+        with self._leases_lock:
+            holder = next((lease for lease in self._leases.values() if lease.held.name == name), None)
+        if holder is not None:
+            raise ReaderInUse(
+                f"reader {name} is in use by client {holder.client} at {holder.peer}: stop that reader first, or give this "
+                "one a name of its own"
+            )
         held = HeldReaderName(self.path, name, self.clock)
         lease = secrets.token_urlsafe(16)
         with self._leases_lock:
-            self._leases[lease] = _Lease(held, access.name, self.clock.monotonic_ns() + LEASE_NS)
+            self._leases[lease] = _Lease(held, access.name, peer, self.clock.monotonic_ns() + LEASE_NS)
         return lease
 
-    def move_name(self, request: requests.MoveName, access: Access) -> bool:
+    def move_name(self, request: requests.MoveName, access: Access, peer: str) -> bool:
         """Renews a lease, moves its reader, and ends it if asked to; False if there is none."""
         with self._leases_lock:
             lease = self._leases.get(request.lease)
@@ -89,6 +99,7 @@ class ServedStore:
                 return False
             if lease.client != access.name:
                 raise AccessDenied(f"the lease of reader {lease.held.name} is another client's")
+            lease.peer = peer
             lease.until_ns = self.clock.monotonic_ns() + LEASE_NS
             if request.release:
                 del self._leases[request.lease]
@@ -122,11 +133,14 @@ class ServedStore:
             passed_over=frozenset(passed_over),
         )
 
-    def end_old_leases(self) -> None:
-        """Gives back the names of clients that have not been heard of for LEASE_NS."""
+    def end_old_leases(self, peers: set[str]) -> None:
+        """Gives back the names of clients that are gone.
+
+        They are not among the `peers` that are connected, or have not been heard of for LEASE_NS.
+        """
         now = self.clock.monotonic_ns()
         with self._leases_lock:
-            old = [lease for lease, facts in self._leases.items() if facts.until_ns < now]
+            old = [key for key, lease in self._leases.items() if lease.until_ns < now or lease.peer not in peers]
             ended = [self._leases.pop(lease) for lease in old]
         for lease in ended:
             with lease.lock, contextlib.suppress(CommitLogError):  # its client is told at its next call

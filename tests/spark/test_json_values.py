@@ -17,6 +17,7 @@ from commitlog.columns.slice_reader import JsonOptions, ReadPlan, Slice, SliceRe
 from commitlog.errors import MalformedValue, OptionError
 from commitlog.spark.source import CommitLogDataSource
 from tests.builders.hand_made import HandMadeStore
+from tests.served import place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,6 +42,8 @@ ALIKE = [
 STRICTER = {b'{"s":"\xff"}': "no UTF-8", b'{"s":"\\ud800"}': "half a surrogate pair", b"{'a':1}": "other quotes"}
 """Values that Spark repairs, and that are malformed here."""
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 
 def store_of(path: Path, values: list[bytes]) -> HandMadeStore:
     store = HandMadeStore(path)
@@ -55,9 +58,9 @@ def test_rows_are_those_of_from_json(tmp_path: Path, spark_session: SparkSession
 
     store = store_of(tmp_path / "store", [*ALIKE, *STRICTER])
     reader = spark_session.read.format("commitlog").option("subscribe", "orders")
-    ours = reader.option("values", "json").schema(f"{SCHEMA}, _offset BIGINT").load(str(store.path))
+    ours = reader.option("values", "json").schema(f"{SCHEMA}, _offset BIGINT").load(place_of(store.path))
     text = from_json(col("value").cast("string"), SCHEMA, {"columnNameOfCorruptRecord": "_corrupt_record"})
-    bare = spark_session.read.format("commitlog").option("subscribe", "orders").load(str(store.path))
+    bare = spark_session.read.format("commitlog").option("subscribe", "orders").load(place_of(store.path))
     theirs = bare.select(text.alias("j"), col("offset").alias("_offset")).select("j.*", "_offset")
     found, expected = ({row["_offset"]: repr(row.asDict(True)) for row in frame.collect()} for frame in (ours, theirs))
     different = {value for at, value in enumerate([*ALIKE, *STRICTER]) if found[at] != expected[at]}
@@ -65,8 +68,8 @@ def test_rows_are_those_of_from_json(tmp_path: Path, spark_session: SparkSession
     corrupt = {row["_offset"] for row in ours.where("_corrupt_record IS NOT NULL").collect()}
     assert {ALIKE.index(b'{"a":1'), ALIKE.index(b"[]"), len(ALIKE)} <= corrupt
     with pytest.raises(PySparkException, match="MalformedValue: topic orders, lane 0, offset 2: "):
-        reader.option("mode", "FAILFAST").schema("a INT").load(str(store.path)).collect()
-    kept = reader.option("mode", "DROPMALFORMED").schema("a INT, _offset BIGINT").load(str(store.path))
+        reader.option("mode", "FAILFAST").schema("a INT").load(place_of(store.path)).collect()
+    kept = reader.option("mode", "DROPMALFORMED").schema("a INT, _offset BIGINT").load(place_of(store.path))
     assert {row["_offset"] for row in kept.collect()}.isdisjoint({2, len(ALIKE)})
 
 
@@ -186,7 +189,7 @@ def test_wrong_options(
     store = store_of(tmp_path / "store", [b"{}"])
 
     def use() -> None:
-        source = CommitLogDataSource({"path": str(store.path), "subscribe": "orders", **options})
+        source = CommitLogDataSource({"path": place_of(store.path), "subscribe": "orders", **options})
         source.reader(source.schema() if schema is None else cast(StructType, StructType.fromDDL(schema)))
 
     with pytest.raises(OptionError) as error:

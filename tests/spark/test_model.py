@@ -24,8 +24,9 @@ from commitlog.columns.arrow_columns import KAFKA_COLUMNS
 from commitlog.errors import CommitLogError
 from commitlog.spark.columns import ALL_COLUMNS
 from commitlog.spark.source import CommitLogDataSource, StreamReader
-from commitlog.spark.task_reading import Task
+from commitlog.spark.task_reading import RemoteTask, Task
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore
+from tests.served import place_of
 from tests.spark.model import Model, expected_row, plain_row
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ FEW = settings(max_examples=100, deadline=None, suppress_health_check=list(Healt
 MANY = settings(FEW, max_examples=2_000)
 Json = dict[str, Any]
 
-pytestmark = pytest.mark.usefixtures("look_each_time")
+pytestmark = pytest.mark.usefixtures("look_each_time", "both_ways")
 
 
 @dataclass
@@ -154,7 +155,7 @@ def batch_options(draw: st.DrawFn) -> dict[str, str]:
 
 
 def source(path: Path, options: dict[str, str]) -> CommitLogDataSource:
-    return CommitLogDataSource({"path": str(path)} | {name.lower(): value for name, value in options.items()})
+    return CommitLogDataSource({"path": place_of(path)} | {name.lower(): value for name, value in options.items()})
 
 
 def check_batch(kind: str, options: dict[str, str]) -> None:
@@ -170,7 +171,11 @@ def check_batch(kind: str, options: dict[str, str]) -> None:
     found = []
     for task in tasks:
         rows = [row for batch in reader.read(task) for row in batch.to_pylist()]
-        assert len(rows) == sum(piece.rows for piece in task.plan.slices) if isinstance(task, Task) else not rows
+        assert (
+            len(rows) == sum(piece.rows for piece in task.plan.slices)
+            if isinstance(task, Task | RemoteTask)
+            else not rows
+        )
         assert len(rows) <= int(options.get("maxRecordsPerPartition", 1 << 30))
         found += rows
     assert len(tasks) >= min(int(options.get("minPartitions", 1)), len(wanted))
@@ -218,10 +223,10 @@ def test_batches_in_a_session(spark: SparkSession, count: int) -> None:
         frame = spark.read.format("commitlog").options(**options)
         if isinstance(wanted, type):
             with pytest.raises(Exception, match=wanted.__name__):
-                frame.load(str(made.store.path)).collect()
+                frame.load(place_of(made.store.path)).collect()
             continue
         names = [name for name in options.get("columns", "topic,partition,offset,value").split(",") if name in SIMPLE]
-        found = [row.asDict() for row in frame.load(str(made.store.path)).select(*names).collect()]
+        found = [row.asDict() for row in frame.load(place_of(made.store.path)).select(*names).collect()]
         expected = [{name: expected_row(record)[name] for name in names} for record in wanted]
         assert sorted(map(repr, map(_as_bytes, found))) == sorted(map(repr, expected)), options
 

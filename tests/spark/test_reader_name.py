@@ -22,6 +22,7 @@ from commitlog.reading.named_readers import PYTHON, NamedReader, NamedReaders
 from commitlog.spark.source import CommitLogDataSource, StreamReader
 from commitlog.stages.allocating.reader_needs import ReaderNeeds
 from tests.builders.hand_made import HandMadeStore
+from tests.served import place_of
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("look_each_time", "little_patience")
 
 
 def source(store: HandMadeStore, **options: object) -> CommitLogDataSource:
-    given = {"path": store.path, "subscribe": "orders", "readerName": "billing"} | options
+    given = {"path": place_of(store.path), "subscribe": "orders", "readerName": "billing"} | options
     return CommitLogDataSource({name.lower(): str(value) for name, value in given.items() if value is not None})
 
 
@@ -283,6 +284,7 @@ def test_a_disk_that_does_not_take_the_position(
     of.stop()
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_in_a_session(spark: SparkSession, store: HandMadeStore, tmp_path: Path) -> None:
     """The position follows a live query, which holds its name.
 
@@ -291,7 +293,7 @@ def test_in_a_session(spark: SparkSession, store: HandMadeStore, tmp_path: Path)
 
     def query(checkpoint: str) -> Any:
         reader = spark.readStream.format("commitlog").option("subscribe", "orders").option("readerName", "billing")
-        frame = reader.option("startingOffsets", "earliest").load(str(store.path))
+        frame = reader.option("startingOffsets", "earliest").load(place_of(store.path))
         return frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / checkpoint))
 
     first = query("first").start()
@@ -299,7 +301,7 @@ def test_in_a_session(spark: SparkSession, store: HandMadeStore, tmp_path: Path)
         wait_until(lambda: first.recentProgress and position(store) == {"orders": {0: 100, 1: 100}}, "the position")
         second = query("second").start()
         wait_until(lambda: not second.isActive, "the end of the second query")
-        assert "ReaderInUse: reader billing is in use by process" in str(second.exception())
+        assert "ReaderInUse: reader billing is in use by" in str(second.exception())
     finally:
         first.stop()
     store.lane(0).append("orders", b"more")

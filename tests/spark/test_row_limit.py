@@ -15,8 +15,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from commitlog.spark.source import CommitLogDataSource, StreamReader
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.typed_topic import append_rows, declare
+from tests.served import place_of
 
-pytestmark = pytest.mark.usefixtures("look_each_time")
+pytestmark = pytest.mark.usefixtures("look_each_time", "both_ways")
 
 
 def typed_store(path: Path, *messages: list[int], segment_bytes: int = 1 << 16) -> HandMadeStore:
@@ -31,7 +32,12 @@ def typed_store(path: Path, *messages: list[int], segment_bytes: int = 1 << 16) 
 
 
 def reader(store: HandMadeStore, most: int, **options: object) -> StreamReader:
-    given = {"path": store.path, "subscribe": "orders", "values": "columns", "columns": "_partition,_offset"}
+    given: dict[str, object] = {
+        "path": place_of(store.path),
+        "subscribe": "orders",
+        "values": "columns",
+        "columns": "_partition,_offset",
+    }
     given |= {"startingOffsets": "earliest", "maxRowsPerTrigger": most} | options
     source = CommitLogDataSource({name.lower(): str(value) for name, value in given.items()})
     return source.streamReader(source.schema())

@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 
 import commitlog.spark
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore, small_store
+from tests.served import place_of
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
 
 Rows = list[tuple[int, int, bytes]]
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 
 def load(spark: SparkSession, store: HandMadeStore, **options: object) -> DataFrame:
-    reader = spark.read.format("commitlog").option("path", str(store.path))
+    reader = spark.read.format("commitlog").option("path", place_of(store.path))
     for name, value in ({"subscribe": "orders"} | options).items():
         if value is not None:
             reader = reader.option(name, str(value))
@@ -54,7 +57,7 @@ def stream(spark: SparkSession, store: HandMadeStore, checkpoint: Path, sink: An
     reader = spark.readStream.format("commitlog").option("subscribe", "orders")
     for name, value in ({"startingOffsets": "earliest"} | options).items():
         reader = reader.option(name, str(value))
-    frame = reader.load(str(store.path))
+    frame = reader.load(place_of(store.path))
     return frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
 
 
@@ -72,7 +75,7 @@ def test_a_table_as_kafkas(spark: SparkSession, tmp_path: Path) -> None:
     headers = load(spark, store, includeHeaders=True).schema["headers"].dataType.simpleString()
     assert headers == "array<struct<key:string,value:binary>>"
     chosen = spark.read.format("commitlog").schema("offset long, tags string").option("subscribe", "orders")
-    assert chosen.load(str(store.path)).columns == ["offset", "tags"]
+    assert chosen.load(place_of(store.path)).columns == ["offset", "tags"]
 
 
 def test_where_a_batch_begins_and_ends(spark: SparkSession, tmp_path: Path) -> None:

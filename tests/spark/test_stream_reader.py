@@ -17,15 +17,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from commitlog.errors import CommitLogError, DataLoss, OffsetOutOfRange, OptionError
 from commitlog.spark.source import CommitLogDataSource, StreamReader
 from tests.builders.hand_made import HandMadeStore, small_store
+from tests.served import place_of
 
 ALL = ReadAllAvailable()
 Json = dict[str, Any]
 
-pytestmark = pytest.mark.usefixtures("look_each_time")
+pytestmark = pytest.mark.usefixtures("look_each_time", "both_ways")
 
 
 def reader(store: HandMadeStore, **options: object) -> StreamReader:
-    given = {"path": str(store.path), "subscribe": "orders", "columns": "value,offset,partition"} | options
+    given = {"path": place_of(store.path), "subscribe": "orders", "columns": "value,offset,partition"} | options
     source = CommitLogDataSource({name.lower(): str(value) for name, value in given.items() if value is not None})
     return source.streamReader(source.schema())
 

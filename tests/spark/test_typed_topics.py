@@ -16,6 +16,7 @@ import commitlog
 import commitlog.spark
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.typed_topic import append_rows, declare
+from tests.served import place_of
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ DECLARED = (
     "id BIGINT NOT NULL, name STRING, at TIMESTAMP, local TIMESTAMP_NTZ, price DECIMAL(10,2), "
     "tags ARRAY<STRING>, marks MAP<STRING, INT>, s STRUCT<a: INT, b: ARRAY<DOUBLE>>, raw BINARY, day DATE, ok BOOLEAN"
 )
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 
 def row(number: int) -> dict[str, Any]:
@@ -61,7 +64,7 @@ def load(spark: SparkSession, store: HandMadeStore, schema: str = "", **options:
         reader = reader.schema(schema)
     for name, value in ({"subscribe": "orders", "values": "columns"} | options).items():
         reader = reader.option(name, str(value))
-    return reader.load(str(store.path))
+    return reader.load(place_of(store.path))
 
 
 class Batches:
@@ -83,7 +86,7 @@ def stream(spark: SparkSession, path: Path, checkpoint: Path, sink: Batches, **o
     chosen = {"subscribe": "orders", "values": "columns", "startingOffsets": "earliest"} | options
     for name, value in chosen.items():
         reader = reader.option(name, str(value))
-    return reader.load(str(path)).writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
+    return reader.load(place_of(path)).writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
 
 
 def test_a_table_of_columns(spark: SparkSession, typed: HandMadeStore) -> None:
