@@ -91,3 +91,16 @@ def path_without_java(directory: Path) -> str:
             if program.name != "java" and not link.is_symlink():
                 link.symlink_to(program)
     return str(directory)
+
+
+def spark_home(directory: Path) -> Path:
+    """Spark's home with no files of its own.
+
+    A cluster writes into SPARK_HOME/work, whatever SPARK_WORKER_DIR says.
+    """
+    import pyspark
+
+    directory.mkdir()
+    for part in Path(pyspark.__path__[0]).iterdir():
+        (directory / part.name).symlink_to(part)
+    return directory

@@ -49,7 +49,6 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
     ) -> None:
         self._stores = stores
         self.traffic = Traffic()
-        self.ports: tuple[int, ...] = ()
         super().__init__(
             location,
             tls_certificates=[certificate] if certificate else None,
@@ -57,6 +56,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
             root_certificates=client_authority,
             middleware={_WHO: _WhoAsks(tokens)},
         )
+        self.ports: tuple[int, ...] = (self.port,)
+        """The ports of all processes of the server."""
 
     # ---- actions --------------------------------------------------------------------------------
 

@@ -53,6 +53,11 @@ class Server:
     def ports(self) -> tuple[int, ...]:
         return tuple(process.port for process in self._processes)
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes' ids."""
+        return tuple(process.pid for process in self._processes)
+
     def address(self, store: str) -> Address:
         """Where clients of this machine find a store."""
         return Address(((self.settings.advertise, self.ports[0]),), store, self.settings.tls)
@@ -136,6 +141,10 @@ class _Process:
             self.traffic = summed([self._past, orjson.loads(line)["traffic"]])
         process.wait()
         self._on_end(self)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def tell(self, facts: dict[str, Any]) -> None:
         assert self._process.stdin is not None

@@ -10,7 +10,6 @@ planning. `read` runs in pooled workers. None of these processes has a SparkCont
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
-from itertools import cycle
 from typing import Any
 
 import pyarrow as pa
@@ -128,9 +127,10 @@ def tasks(plans: list[ReadPlan], index: StoreIndex, options: SourceOptions) -> l
     """The plans as Spark's tasks. Those of a served store are shared out among its processes."""
     if options.address is None or not isinstance(index, RemoteIndex):
         return [Task(plan) for plan in plans]
+    ports = index.ports
     return [
-        RemoteTask(plan, options.address, options.isolation, port)
-        for plan, port in zip(plans, cycle(index.ports), strict=False)
+        RemoteTask(plan, options.address, options.isolation, ports[number % len(ports)] if ports else None)
+        for number, plan in enumerate(plans)
     ]
 
 

@@ -44,7 +44,7 @@ class Task(InputPartition):
 class RemoteTask(InputPartition):
     """What one Spark task reads of a served store, and which port it asks first."""
 
-    def __init__(self, plan: ReadPlan, address: Address, isolation: Isolation, port: int) -> None:
+    def __init__(self, plan: ReadPlan, address: Address, isolation: Isolation, port: int | None) -> None:
         super().__init__(None)
         self.plan, self.address, self.isolation, self.port = plan, address, isolation, port
 

@@ -133,13 +133,13 @@ def _read(
     session: Any, awake: Callable[[], contextlib.AbstractContextManager[Any]], read: Callable[[], Any], count: int
 ) -> Sample:
     with awake():
-        before = _cpu_seconds(session)
+        before = spark_cpu_seconds(session)
         with Stopwatch() as watch:
             read().write.format("noop").mode("overwrite").save()
-        return {"rate": count / (_cpu_seconds(session) - before), "clock": count / watch.seconds}
+        return {"rate": count / (spark_cpu_seconds(session) - before), "clock": count / watch.seconds}
 
 
-def _cpu_seconds(session: Any) -> float:
+def spark_cpu_seconds(session: Any) -> float:
     """CPU of Spark's JVM and of its Python workers, dead ones too."""
     java = psutil.Process(int(session.sparkContext._jvm.java.lang.ProcessHandle.current().pid()))
     total = 0.0

@@ -57,7 +57,7 @@ def run(bench: Bench, session: Any, broker: kafka_broker.Broker | None) -> None:
     }
     if broker is not None:
         sources["Kafka"] = partial(_kafka, session, broker)
-    _compare(bench, session, "commitlog's session", sources, REPEATS, idle_seconds=1)
+    compare(bench, session, "commitlog's session", sources, REPEATS, idle_seconds=1)
 
 
 def run_with_defaults(bench: Bench, session: Any, broker: kafka_broker.Broker) -> None:
@@ -66,12 +66,13 @@ def run_with_defaults(bench: Bench, session: Any, broker: kafka_broker.Broker) -
         "Kafka": partial(_kafka, session, broker),
         "commitlog": partial(_ours, bench, session),
     }
-    _compare(bench, session, "Spark's defaults", sources, DEFAULT_REPEATS)
+    compare(bench, session, "Spark's defaults", sources, DEFAULT_REPEATS)
 
 
-def _compare(
+def compare(
     bench: Bench, session: Any, settings: str, sources: dict[str, LiveSource], repeats: int, idle_seconds: float = 0
 ) -> None:
+    """Compares how soon messages arrive; with `idle_seconds`, also what idle queries cost."""
     seconds, idle = bench.settings.seconds(10, least=0.2), bench.settings.seconds(idle_seconds, least=0)
     first, later = (bench.settings.seconds(each, least=0) for each in (FIRST_WARM_UP_SECONDS, WARM_UP_SECONDS))
     turns: dict[str, Turn] = {}

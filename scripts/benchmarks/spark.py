@@ -56,8 +56,8 @@ def run(bench: Bench) -> None:
         return
     with contextlib.ExitStack() as stack:
         room = stack.enter_context(bench.room())
-        broker = stack.enter_context(_broker(bench))
-        with _session(room) as session:
+        broker = stack.enter_context(some_broker(bench))
+        with some_session(room) as session:
             _throughput(bench, session, broker)
             columns.run(bench, session, broker)
             live.run(bench, session, broker)
@@ -206,7 +206,7 @@ def _stream(bench: Bench, source: Source, count: int) -> Sample:
 
 
 @contextlib.contextmanager
-def _session(room: Path) -> Iterator[Any]:
+def some_session(room: Path) -> Iterator[Any]:
     import commitlog.spark
 
     os.environ["SPARK_LOCAL_DIRS"] = str(room / "local")
@@ -253,7 +253,7 @@ def _config(room: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _broker(bench: Bench) -> Iterator[kafka_broker.Broker | None]:
+def some_broker(bench: Bench) -> Iterator[kafka_broker.Broker | None]:
     if reason := kafka_broker.why_not("spark"):
         bench.skip(kafka_broker.NAME, f"Spark's Kafka source: {reason}")
         yield None
@@ -272,21 +272,26 @@ def _sources(
     count: int,
 ) -> Iterator[Source]:
     bodies = [floors.body_of(size) for _ in range(1000)]
-    _send(store, bodies, count)
+    send(store, bodies, count)
     ours = _our_source(session, store)
     yield _parquet_source(bench, stack, session, ours)
     yield ours
     if broker is not None:
         topic = stack.enter_context(broker.topic(partitions=LANES))
-        producer = broker.client.Producer(broker.settings)
-        for number in range(count):
-            kafka_broker.send_all(producer, topic, bodies[number % 1000], 1)
-        producer.flush(300)
-        broker.pause()
+        fill_topic(broker, topic, bodies, count)
         yield _kafka_source(session, broker, topic)
 
 
-def _send(store: commitlog.Store, bodies: list[bytes], count: int) -> None:
+def fill_topic(broker: kafka_broker.Broker, topic: str, bodies: list[bytes], count: int) -> None:
+    """Sends the bodies again and again, and pauses the broker."""
+    producer = broker.client.Producer(broker.settings)
+    for number in range(count):
+        kafka_broker.send_all(producer, topic, bodies[number % len(bodies)], 1)
+    producer.flush(300)
+    broker.pause()
+
+
+def send(store: commitlog.Store, bodies: list[bytes], count: int) -> None:
     producers = [commitlog.Producer(store.path) for _ in range(LANES)]
     for number in range(count // len(bodies)):
         producers[number % LANES].send_batch(TOPIC, bodies)
@@ -319,10 +324,15 @@ def _parquet_source(bench: Bench, stack: contextlib.ExitStack, session: Any, our
     )
 
 
+def kafka_reader(reader: Any, broker: kafka_broker.Broker, topic: str) -> Any:
+    """A reader of Spark's Kafka source, which begins at the earliest offsets."""
+    reader = reader.format("kafka").option("kafka.bootstrap.servers", broker.address)
+    return reader.option("subscribe", topic).option("startingOffsets", "earliest")
+
+
 def _kafka_source(session: Any, broker: kafka_broker.Broker, topic: str) -> Source:
     def start(reader: Any) -> Any:
-        reader = reader.format("kafka").option("kafka.bootstrap.servers", broker.address)
-        return reader.option("subscribe", topic).option("startingOffsets", "earliest")
+        return kafka_reader(reader, broker, topic)
 
     return Source(
         "Kafka",

@@ -31,6 +31,7 @@ from commitlog.spark.launching.sessions import CHECKPOINTS, FAST, _cores
 from commitlog.spark.launching.worker_python import worker_python
 from tests.builders.hand_made import BEGIN_MS, small_store
 from tests.namespaces import on_a_host_called
+from tests.spark_session import spark_home
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -305,19 +306,6 @@ def test_lag() -> None:
     other = {"endOffset": {"b": {"0": 3}}, "latestOffset": {"b": {"0": 9}}}
     assert commitlog.spark.lag({"sources": [ours, other]}) == {"a": {0: 4, 1: 0, 2: 4}, "b": {0: 1}}
     assert commitlog.spark.lag(None) == commitlog.spark.lag({"sources": [{"endOffset": None}]}) == {}
-
-
-def spark_home(directory: Path) -> Path:
-    """Spark's home with no files of its own.
-
-    A cluster writes into SPARK_HOME/work, whatever SPARK_WORKER_DIR says.
-    """
-    import pyspark
-
-    directory.mkdir()
-    for part in Path(pyspark.__path__[0]).iterdir():
-        (directory / part.name).symlink_to(part)
-    return directory
 
 
 @pytest.mark.usefixtures("quick_java")
