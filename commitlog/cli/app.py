@@ -20,7 +20,7 @@ from commitlog.errors import CommitLogError
 from commitlog.lines import printable
 
 GROUPS: dict[str, dict[str, str]] = {
-    "Run": {"run": "run", "config": "config", "destroy": "destroy", "ingest": "ingest"},
+    "Run": {"run": "run", "stop": "stop", "config": "config", "destroy": "destroy", "ingest": "ingest"},
     "Write and read": {"produce": "produce", "cat": "cat"},
     "Look": {
         "health": "health",
