@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from commitlog.lines import to_json
-from commitlog.quantities import bytes_of, seconds_of
+from commitlog.quantities import bytes_of, nanoseconds_of, seconds_of
 
 STORE_VARIABLE = "COMMITLOG_STORE"
 
@@ -41,6 +41,24 @@ def duration(given: str | float) -> float:
         return seconds_of(str(given))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def past_time(given: str) -> int:
+    """Reads an option's time in the past, in ms since 1970: an ISO time, `3 days ago` or `3d`.
+
+    Raises BadStart.
+    """
+    from commitlog.errors import BadStart
+    from commitlog.reading.starting_point import Start, parse_start
+    from commitlog.reading.trimming import in_the_past
+
+    try:
+        start = Start("ago", nanoseconds_of(given) // 1_000_000)
+    except ValueError:
+        start = parse_start(given)
+    if start.kind not in ("ago", "time"):
+        raise BadStart(f"{given!r} is not a time; give '3 days ago', 3d, or an ISO time such as 2026-03-01T12:00:00")
+    return in_the_past(start, given).value
 
 
 def print_json(values: dict[str, Any]) -> None:

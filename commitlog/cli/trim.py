@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commitlog.cli.arguments import StoreArgument, size
+from commitlog.cli.arguments import StoreArgument, past_time, size
 
 if TYPE_CHECKING:
     from commitlog.disk.store_directory import StoreDirectory
@@ -25,7 +25,7 @@ def trim(
     store: StoreArgument,
     before: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Delete segments that are older: '3 days ago', or an ISO time."),
+        typer.Option(metavar="TIME", help="Delete segments that are older: '3 days ago', 3d, or an ISO time."),
     ] = None,
     keep_bytes: Annotated[
         int | None,
@@ -53,7 +53,7 @@ def trim(
 
     if (before is None) == (keep_bytes is None):
         raise typer.BadParameter("give --before TIME or --keep-bytes SIZE")
-    before_ms = None if before is None else _time(before)
+    before_ms = None if before is None else past_time(before)
     directory = StoreDirectory(store)
     facts = directory.load()
     directory.check_owner()
@@ -72,18 +72,6 @@ def trim(
             f"others could go, and are kept for named readers: `commitlog readers {directory.path}` shows them, "
             f"--force deletes all the same"
         )
-
-
-def _time(text: str) -> int:
-    """The time (ms) that a user means. Raises BadStart."""
-    from commitlog.errors import BadStart
-    from commitlog.reading.starting_point import parse_start
-    from commitlog.reading.trimming import in_the_past
-
-    start = parse_start(text)
-    if start.kind not in ("ago", "time"):
-        raise BadStart(f"{text!r} is not a time; give '3 days ago' or an ISO time such as 2026-03-01T12:00:00")
-    return in_the_past(start, text).value
 
 
 def _shown(ms: int) -> str:
