@@ -1,4 +1,4 @@
-"""`commitlog topics STORE`: what topics there are, how large and how old; trims or deletes one."""
+"""`commitlog topics STORE`: what topics there are, how large, how old; makes, trims, deletes one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commitlog.cli.arguments import AnyStoreArgument, JsonOption, print_json
+from commitlog.errors import StoreNotFound
 
 if TYPE_CHECKING:
     from commitlog.reading.topic_index import TopicIndex
@@ -20,8 +21,16 @@ if TYPE_CHECKING:
 
 def topics(
     store: AnyStoreArgument,
-    schema: Annotated[bool, typer.Option("--schema", help="Show the columns of typed topics.")] = False,
+    columns: Annotated[bool, typer.Option("--columns", help="Show the columns of typed topics.")] = False,
     json: JsonOption = False,
+    create: Annotated[
+        str | None,
+        typer.Option("--create", metavar="TOPIC", help="Make this typed topic, and STORE if it is missing."),
+    ] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMNS", help="With --create: as in 'id BIGINT NOT NULL, name STRING'."),
+    ] = None,
     delete: Annotated[
         str | None, typer.Option("--delete", metavar="TOPIC", help="Delete this topic: all its messages, its schema.")
     ] = None,
@@ -42,16 +51,21 @@ def topics(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """List the topics of STORE, or trim or delete one.
+    """List the topics of STORE; make a typed one, trim or delete one.
 
-        commitlog topics data/events --schema
+        commitlog topics data/events --columns
+        commitlog topics data/events --create sales --schema "id INT, name STRING"
         commitlog topics data/events --trim orders --before "3 days ago"
         commitlog topics data/events --delete orders
 
-    What is trimmed or deleted can't be read any more. It frees no disk at once: the log holds all
-    topics, and its bytes leave with their segments.
+    A topic without a schema needs no --create: its first message makes it. Schemas grow in Python,
+    by Store.create_topic. What is trimmed or deleted can't be read any more. It frees no disk at
+    once: the log holds all topics, and its bytes leave with their segments.
     """
-    _check_options(delete, trim, before)
+    _check_options(create, schema, delete, trim, before)
+    if create is not None and schema is not None:
+        _create(store, create, schema)
+        return
     if delete is not None:
         _delete(store, delete, force=force, yes=yes)
         return
@@ -62,13 +76,19 @@ def topics(
     if json:
         print_json({"topics": found})
         return
-    for line in _lines(found, columns=schema):
+    for line in _lines(found, columns=columns):
         typer.echo(line)
 
 
-def _check_options(delete: str | None, trim: str | None, before: str | None) -> None:
-    if delete is not None and trim is not None:
-        raise typer.BadParameter("give --delete or --trim, not both")
+def _check_options(
+    create: str | None, schema: str | None, delete: str | None, trim: str | None, before: str | None
+) -> None:
+    if [create, trim, delete].count(None) < 2:
+        raise typer.BadParameter("give one of --create, --trim and --delete")
+    if (create is None) != (schema is None):
+        raise typer.BadParameter(
+            "--create TOPIC and --schema COLUMNS go together, such as --create sales --schema 'id BIGINT, name STRING'"
+        )
     if (trim is None) != (before is None):
         raise typer.BadParameter(
             "--trim TOPIC and --before TO go together, such as --trim orders --before '3 days ago'"
@@ -138,6 +158,28 @@ def _lines(found: list[dict[str, Any]], *, columns: bool) -> Iterator[str]:
 
 def _time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(" ", "seconds")
+
+
+# ---- create ------------------------------------------------------------------------------------
+
+
+def _create(store: Path, topic: str, columns: str) -> None:
+    from commitlog.disk.store_directory import StoreDirectory
+    from commitlog.record.properties import check_topic
+    from commitlog.schemas.declaring import declared_schema
+    from commitlog.schemas.topic_schemas import TopicSchemas
+    from commitlog.store import Store
+
+    schema = declared_schema(columns)
+    check_topic(topic)
+    directory = StoreDirectory(store)
+    try:
+        directory.load()
+    except StoreNotFound:
+        Store.open(store).close()
+    directory.check_owner()
+    made = TopicSchemas(directory).declare(topic, schema, evolve=False)
+    typer.echo(f"{topic} has schema {made}")
 
 
 # ---- trim and delete ---------------------------------------------------------------------------

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import orjson
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import commitlog
 from commitlog.cli.app import app
-from commitlog.errors import UnknownTopic
+from commitlog.errors import IllegalTopic, SchemaConflict, SchemaError, StoreRefused, UnknownTopic
 from commitlog.reader import Reader
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore, small_store
 from tests.builders.typed_topic import append_rows, declare
@@ -39,7 +39,7 @@ def shown(ms: int) -> str:
 
 
 def test_topics(typed: HandMadeStore) -> None:
-    done = run("topics", typed.path, "--schema")
+    done = run("topics", typed.path, "--columns")
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.decode().splitlines() == [
         "later: 0 messages, 0 bytes, lanes none, schema version 1",
@@ -104,6 +104,33 @@ def test_topics_of_a_rocketmq_root(tmp_path: Path) -> None:
     assert (done.returncode, b"a RocketMQ store root and no store of ours" in done.stderr) == (1, True)
 
 
+# ---- create ------------------------------------------------------------------------------------
+
+
+def create(path: Path, topic: str, columns: str) -> Result:
+    return CliRunner().invoke(app, ["topics", str(path), "--create", topic, "--schema", columns])
+
+
+def test_a_typed_topic_is_made(tmp_path: Path) -> None:
+    """In a store that is made with it, and then takes rows. To do it again changes nothing."""
+    path = tmp_path / "store"
+    for _ in range(2):
+        done = create(path, "sales", "id BIGINT NOT NULL, name STRING")
+        assert (done.exit_code, done.output) == (0, "sales has schema version 1: id BIGINT NOT NULL, name STRING\n")
+    assert run("produce", path, "sales", "--rows", given=b'{"id": 1, "name": "x"}\n').returncode == 0
+    assert commitlog.read_arrow(path, "sales").read_all().to_pylist() == [{"id": 1, "name": "x"}]
+    assert isinstance(create(path, "sales", "id STRING").exception, SchemaConflict)
+    assert isinstance(create(path, "bad topic", "id INT").exception, IllegalTopic)
+
+
+def test_nothing_is_made_of_a_wrong_schema(tmp_path: Path) -> None:
+    assert isinstance(create(tmp_path / "store", "sales", "id BIGINTEGER").exception, SchemaError)
+    assert isinstance(create(tmp_path / "store", "bad topic", "id INT").exception, IllegalTopic)
+    assert not (tmp_path / "store").exists()
+    root = small_store(tmp_path / "rocketmq").path / "lanes/1"
+    assert isinstance(create(root, "sales", "id INT").exception, StoreRefused)
+
+
 # ---- trim and delete ---------------------------------------------------------------------------
 
 
@@ -139,7 +166,10 @@ def test_trim_and_delete(tmp_path: Path) -> None:
         (("--trim", "orders", "--before", "soon"), b"'soon' is not a start; give earliest, latest"),
         (("--trim", "orders"), b"--trim TOPIC and --before TO go together"),
         (("--before", "latest"), b"--trim TOPIC and --before TO go together"),
-        (("--trim", "a", "--before", "latest", "--delete", "a"), b"give --delete or --trim, not both"),
+        (("--trim", "a", "--before", "latest", "--delete", "a"), b"give one of --create, --trim and --delete"),
+        (("--create", "a", "--schema", "id INT", "--delete", "a"), b"give one of --create, --trim and --delete"),
+        (("--create", "a"), b"--create TOPIC and --schema COLUMNS go together"),
+        (("--schema", "id INT"), b"--create TOPIC and --schema COLUMNS go together"),
     ],
     ids=str,
 )
