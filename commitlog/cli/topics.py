@@ -1,4 +1,4 @@
-"""`commitlog topics STORE`: what topics there are, how large, how old; makes, trims, deletes one."""
+"""`commitlog topics STORE`: its topics, how large, how old; makes, trims or deletes one."""
 
 from __future__ import annotations
 
