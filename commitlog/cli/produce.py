@@ -18,6 +18,7 @@ from commitlog.cli.completion import topics_of
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import CommitLogError, StoreNotFound, StoreNotRunning
 from commitlog.lines import LineSplitter, why_unreadable
+from commitlog.quantities import counted
 
 if TYPE_CHECKING:
     from commitlog.producer import Producer
@@ -128,13 +129,13 @@ class _Sending:
                 raise
             except (CommitLogError, OSError) as error:
                 producer.flush()
-                what = "rows" if self.rows else "lines"
-                raise InputError(f"stopped after {self.sent:,} {what}, all of which are on disk: {error}") from error
+                what = counted(self.sent, "row" if self.rows else "line")
+                raise InputError(f"stopped after {what}, all of which are on disk: {error}") from error
             producer.flush()
         typer.echo(self._result(), err=True)
 
     def _result(self) -> str:
-        return f"{self.sent:,} {'rows' if self.rows else 'messages'} sent to {self.topic}, all on disk"
+        return f"{counted(self.sent, 'row' if self.rows else 'message')} sent to {self.topic}, all on disk"
 
     def _send_whole(self, producer: Producer, lines: list[bytes]) -> None:
         """Sends some lines and counts them; a Ctrl-C meanwhile raises KeyboardInterrupt then."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commitlog.cli.arguments import StoreArgument, duration
+from commitlog.cli.arguments import StoreArgument, duration, print_lines
 
 if TYPE_CHECKING:
     from commitlog.reading.view import StoreView
@@ -44,7 +44,7 @@ def stop(
         view.directory.check_owner()
         facts = store_statistics(view)
         if not facts.running:
-            typer.echo(f"{view.path} does not run" + (f": {store_killed(view.path)}" if facts.killed else ""))
+            print_lines([f"{view.path} does not run" + (f": {store_killed(view.path)}" if facts.killed else "")])
             return
         if not _end_supervisor(view, timeout, is_stopping=facts.closing):
             raise StoreRunning(
@@ -53,7 +53,7 @@ def stop(
             )
         drained = view.directory.load().pool is None
     how = ", all is on disk" if drained else "; the next start goes on with the pool; logs/supervisor.log says why"
-    typer.echo(f"stopped {view.path}{how}")
+    print_lines([f"stopped {view.path}{how}"])
 
 
 def _end_supervisor(view: StoreView, timeout: float, *, is_stopping: bool) -> bool:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commitlog.cli.arguments import AnyStoreArgument, JsonOption, print_json
+from commitlog.cli.arguments import AnyStoreArgument, JsonOption, print_json, print_lines, shown_facts, shown_time
 from commitlog.errors import StoreNotFound
+from commitlog.quantities import counted
 
 if TYPE_CHECKING:
     from commitlog.reading.topic_index import TopicIndex
@@ -76,8 +76,7 @@ def topics(
     if json:
         print_json({"topics": found})
         return
-    for line in _lines(found, columns=columns):
-        typer.echo(line)
+    print_lines(_lines(found, columns=columns))
 
 
 def _check_options(
@@ -112,7 +111,7 @@ def _topics(store: Path) -> list[dict[str, Any]]:
         now_ms = SYSTEM_CLOCK.wall_ms()
         schemas = {} if view.one_log else _schemas(StoreDirectory(store))
         return [
-            {**asdict(topic_facts(index, topic, now_ms)), "schema": schemas.get(topic)}
+            {"topic": topic, **asdict(topic_facts(index, topic, now_ms)), "schema": schemas.get(topic)}
             for topic in sorted({*index.topics(), *schemas})
         ]
     finally:
@@ -148,16 +147,14 @@ def _lines(found: list[dict[str, Any]], *, columns: bool) -> Iterator[str]:
         about = "about " if one["bytes_are_estimated"] else ""
         lanes = ", ".join(map(str, one["lanes"])) or "none"
         version = f", schema version {one['schema']['version']}" if one["schema"] else ""
-        yield f"{one['topic']}: {one['messages']:,} messages, {about}{one['bytes']:,} bytes, lanes {lanes}{version}"
+        there = counted(one["messages"], "message")
+        yield f"{one['topic']}: {there}, {about}{counted(one['bytes'], 'byte')}, lanes {lanes}{version}"
         if one["first_timestamp"] is not None:
-            first, last = _time(one["first_timestamp"]), _time(one["last_timestamp"])
-            yield f"    stored {first} to {last}; last minute {one['messages_per_second']:,.2f} messages/s"
+            first, last = shown_time(one["first_timestamp"]), shown_time(one["last_timestamp"])
+            yield f"    stored {first} to {last}"
+            yield f"    last minute {one['messages_per_second']:,.2f} messages/s"
         for column in one["schema"]["columns"] if columns and one["schema"] else ():
             yield f"    {column['name']} {column['type']}{'' if column['nullable'] else ' NOT NULL'}"
-
-
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(" ", "seconds")
 
 
 # ---- create ------------------------------------------------------------------------------------
@@ -186,6 +183,7 @@ def _create(store: Path, topic: str, columns: str) -> None:
 
 
 def _trim(store: Path, topic: str, before: str, *, force: bool, yes: bool) -> None:
+    from commitlog.reading.topic_facts import facts_below
     from commitlog.reading.topic_index import TopicIndex
     from commitlog.reading.trimming import carry_out, check_readers, parse_before, plan_trim
     from commitlog.reading.view import StoreView
@@ -199,12 +197,15 @@ def _trim(store: Path, topic: str, before: str, *, force: bool, yes: bool) -> No
         if not force:
             check_readers(index, plan)
         if not yes and plan.messages:
-            typer.confirm(f"Trim {plan.messages:,} messages of {topic}, and keep {plan.kept:,}?", abort=True)
+            print_lines(
+                [f"{topic}: {shown_facts(facts_below(index, topic, plan.before))} would go; {plan.kept:,} stay"]
+            )
+            typer.confirm("Trim them?", abort=True)
         if plan.messages:
             carry_out(view, plan)
     finally:
         view.close()
-    typer.echo(f"trimmed {plan.messages:,} messages of {topic}, {plan.kept:,} are kept; {_LATER}")
+    typer.echo(f"trimmed {counted(plan.messages, 'message')} of {topic}, kept {plan.kept:,}; {_LATER}")
 
 
 _LATER = "the disk space comes back when the segments are deleted"
@@ -212,6 +213,7 @@ _LATER = "the disk space comes back when the segments are deleted"
 
 def _delete(store: Path, topic: str, *, force: bool, yes: bool) -> None:
     from commitlog.disk.store_directory import StoreDirectory
+    from commitlog.reading.topic_facts import facts_below
     from commitlog.reading.topic_index import TopicIndex
     from commitlog.reading.trimming import carry_out
     from commitlog.reading.view import StoreView
@@ -224,7 +226,8 @@ def _delete(store: Path, topic: str, *, force: bool, yes: bool) -> None:
         plan = _checked(view, index, topic, typed=is_typed, force=force)
         if not yes:
             also = " and its schema" if is_typed else ""
-            typer.confirm(f"Delete {topic} with {plan.messages:,} messages{also}?", abort=True)
+            print_lines([f"{topic}: {shown_facts(facts_below(index, topic, plan.before))}{also} would go"])
+            typer.confirm("Delete the topic?", abort=True)
             index.refresh()  # more may have come meanwhile
             plan = _checked(view, index, topic, typed=is_typed, force=force)
         carry_out(view, plan)
@@ -234,7 +237,7 @@ def _delete(store: Path, topic: str, *, force: bool, yes: bool) -> None:
             TopicSchemas(StoreDirectory(store)).delete(topic)
     finally:
         view.close()
-    typer.echo(f"deleted {topic} with {plan.messages:,} messages; {_LATER}")
+    typer.echo(f"deleted {topic} with {counted(plan.messages, 'message')}; {_LATER}")
 
 
 def _checked(view: StoreView, index: TopicIndex, topic: str, *, typed: bool, force: bool) -> Trim:
