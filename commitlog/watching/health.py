@@ -79,6 +79,11 @@ class Reason:
     lanes: tuple[int, ...] = ()
     reader: str = ""
 
+    @property
+    def said(self) -> str:
+        """What is wrong, then what to do: what people are shown."""
+        return "; ".join(filter(None, (self.text, self.way_out)))
+
 
 @dataclass(frozen=True)
 class Health:
