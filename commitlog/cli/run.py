@@ -80,7 +80,7 @@ def run(
 def _reload(store: Store, config: Path | None) -> None:
     """Reads the file again, and says in one line what has changed, or why nothing has."""
     try:
-        changed = store.reconfigure(config)
+        changed = store.reload(config)
     except CommitLogError as error:
         typer.echo(f"commitlog: nothing is reloaded: {printable(str(error))}", err=True)
     else:
