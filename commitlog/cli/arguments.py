@@ -75,14 +75,16 @@ def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
     On a terminal a line that is too wide goes on below, indented. Elsewhere each stays whole, as
     `grep` wants it.
     """
-    on_terminal = (sys.stderr if err else sys.stdout).isatty()
-    width = shutil.get_terminal_size().columns if on_terminal else sys.maxsize
+    if not (sys.stderr if err else sys.stdout).isatty():
+        for line in lines:
+            typer.echo(line, err=err)
+        return
+    width = shutil.get_terminal_size().columns
     for line in lines:
-        margin = " " * (len(line) - len(line.lstrip()) + 4)
         parts = textwrap.wrap(
             line,
             width,
-            subsequent_indent=margin,
+            subsequent_indent=" " * (len(line) - len(line.lstrip()) + 4),
             break_long_words=False,  # a path stays whole
             break_on_hyphens=False,
         )

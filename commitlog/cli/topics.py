@@ -145,10 +145,10 @@ def _lines(found: list[dict[str, Any]], *, columns: bool) -> Iterator[str]:
         yield "no topics; a producer's first message makes one"
     for one in found:
         about = "about " if one["bytes_are_estimated"] else ""
-        lanes = ", ".join(map(str, one["lanes"])) or "none"
+        lanes = f"lane{'s' * (len(one['lanes']) != 1)} {', '.join(map(str, one['lanes'])) or 'none'}"
         version = f", schema version {one['schema']['version']}" if one["schema"] else ""
         there = counted(one["messages"], "message")
-        yield f"{one['topic']}: {there}, {about}{counted(one['bytes'], 'byte')}, lanes {lanes}{version}"
+        yield f"{one['topic']}: {there}, {about}{counted(one['bytes'], 'byte')}, {lanes}{version}"
         if one["first_timestamp"] is not None:
             first, last = shown_time(one["first_timestamp"]), shown_time(one["last_timestamp"])
             yield f"    stored {first} to {last}"
@@ -205,7 +205,7 @@ def _trim(store: Path, topic: str, before: str, *, force: bool, yes: bool) -> No
             carry_out(view, plan)
     finally:
         view.close()
-    typer.echo(f"trimmed {counted(plan.messages, 'message')} of {topic}, kept {plan.kept:,}; {_LATER}")
+    print_lines([f"trimmed {counted(plan.messages, 'message')} of {topic}, kept {plan.kept:,}; {_LATER}"])
 
 
 _LATER = "the disk space comes back when the segments are deleted"
@@ -237,7 +237,7 @@ def _delete(store: Path, topic: str, *, force: bool, yes: bool) -> None:
             TopicSchemas(StoreDirectory(store)).delete(topic)
     finally:
         view.close()
-    typer.echo(f"deleted {topic} with {counted(plan.messages, 'message')}; {_LATER}")
+    print_lines([f"deleted {topic} with {counted(plan.messages, 'message')}; {_LATER}"])
 
 
 def _checked(view: StoreView, index: TopicIndex, topic: str, *, typed: bool, force: bool) -> Trim:

@@ -70,9 +70,11 @@ def trim(
             view.close()
     typer.echo(f"deleted {counted(segments, 'segment')}, {counted(segments * facts.segment_bytes, 'byte')}")
     if held:
-        typer.echo(
-            f"others could go, and are kept for named readers: `commitlog readers {directory.path}` shows them, "
-            f"--force deletes all the same"
+        print_lines(
+            [
+                f"others could go, and are kept for named readers: `commitlog readers {directory.path}` shows them, "
+                f"--force deletes all the same"
+            ]
         )
 
 
