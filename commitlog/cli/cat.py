@@ -99,15 +99,12 @@ def cat(
                 )
             _print_rows(out, _rows(store, (topic or [""])[0], start, isolation, skip_corrupt), count)
         else:
-            with Reader(
-                store,
-                topic or None,
-                start=start,
-                follow=follow,
-                isolation=isolation.value,
-                lanes=partition or None,
-                ignore_corrupt=skip_corrupt,
-            ) as reader:
+            chosen: dict[str, Any] = {
+                "lanes": partition or None,
+                "isolation": isolation.value,
+                "ignore_corrupt": skip_corrupt,
+            }
+            with Reader(store, topic or None, start=start, follow=follow, **chosen) as reader:
                 if write is as_value and not wanted and not follow and not skip_corrupt and not reader.one_log:
                     _print_values(out, reader, count)
                 else:
