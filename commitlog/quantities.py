@@ -1,4 +1,4 @@
-"""Sizes and durations as people write them: `64MiB`, `10m`, `1.5h`."""
+"""Sizes, durations and numbers of things as people write them: `64MiB`, `10m`, `2 messages`."""
 
 from __future__ import annotations
 
@@ -59,3 +59,8 @@ def seconds_of(text: str) -> float:
     if re.fullmatch(_NUMBER, text.strip()):
         return float(text)
     return nanoseconds_of(text) / 1e9
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things: `0 messages`, `1 message`, `12,345 messages`."""
+    return f"{number:,} {noun}" + "s" * (number != 1)

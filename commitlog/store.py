@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from commitlog.schemas.topic_schemas import TopicSchema
 
 ANSWER_SECONDS = 10.0
-"""How long `reconfigure` waits for the supervisor."""
+"""How long `reload` waits for the supervisor."""
 _CLOSE_SLACK_SECONDS = 180.0
 """The time that a close gives the supervisor, in addition to the time for draining the stages."""
 
@@ -194,7 +194,7 @@ class Store:
 
         return TopicSchemas(StoreDirectory(self.path)).declare(topic, declared_schema(schema), evolve=evolve)
 
-    def reconfigure(self, config: str | Path | Mapping[str, Any] | Config | None) -> dict[str, str]:
+    def reload(self, config: str | Path | Mapping[str, Any] | Config | None) -> dict[str, str]:
         """Gives the running store another configuration, as `open` takes it.
 
         Returns each knob that differs, with when it takes effect: at once, for producers that are
@@ -209,7 +209,7 @@ class Store:
         """
         settings = load_config(config)
         if self._forked:
-            raise StoreStopped(f"{self.path} is the parent's: a forked child does not configure it")
+            raise StoreStopped(f"{self.path} is the parent's: a forked child does not reload it")
         pipe = self._process.stdin
         assert pipe is not None
         with self._reloading:

@@ -47,10 +47,10 @@ class Allocator(BaseStage):
         self._turns: dict[int, int] = {}  # lane → when it was served last: equal lanes take turns
         self._retention = Retention(self.directory, self.facts, self.config.retention, self.control, clock)
         self._watch = PoolWatch(self.lanes, self.config.allocator.low_water_ms)
-        self.configure()
+        self.on_reload()
         self._committer, self._flusher = self.bell_of("committer"), self.bell_of("flusher")
 
-    def configure(self) -> None:
+    def on_reload(self) -> None:
         config = self.config.allocator
         self.interval_ms = config.interval_ms
         self._ahead = config.segments_ahead

@@ -186,8 +186,8 @@ class BaseStage(ABC):
         """Does one step of one lane. Returns how many bytes moved. `now` is in monotonic ns."""
         return 0
 
-    def configure(self) -> None:
-        """Takes the knobs that a reload may change. A subclass calls it when it is made."""
+    def on_reload(self) -> None:
+        """Takes the knobs that a reload may change. A subclass calls it when it is made, too."""
 
     def on_start(self) -> None:
         """Called before the first round."""
@@ -248,7 +248,7 @@ class BaseStage(ABC):
         """Takes the configuration that the supervisor has put into `store.json`."""
         self._reload_wanted = False
         self.config = Config.from_json(self.directory.load().config)
-        self.configure()
+        self.on_reload()
         log.info("the configuration is reloaded")
 
     def _round(self) -> int:

@@ -44,7 +44,7 @@ class Committer(BaseStage):
 
     def __init__(self, path: Path, channel: FileChannel | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(path, channel, clock)
-        self.configure()
+        self.on_reload()
         self._buffers = LaneBuffers(self.pool, self.lanes, locks_memory=self.config.store.lock_memory)
         self._followed_ns = LONG_AGO_NS
         self._files: dict[int, tuple[int, int]] = {}  # lane → segment start, descriptor
@@ -55,7 +55,7 @@ class Committer(BaseStage):
         self._flusher = self.bell_of("flusher")
         self._allocator = self.bell_of("allocator")
 
-    def configure(self) -> None:
+    def on_reload(self) -> None:
         config = self.config.committer
         self.interval_ms, self.linger_ms = config.interval_ms, config.linger_ms
         self._least_bytes = max(config.least_pages * PAGE_BYTES, 1)

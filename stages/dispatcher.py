@@ -67,7 +67,7 @@ class Dispatcher(BaseStage):
 
     def __init__(self, path: Path, channel: FileChannel | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(path, channel, clock)
-        self.configure()
+        self.on_reload()
         self._queue_bytes = self.config.dispatcher.queue_file_entries * 20
         self._state: dict[int, LaneDispatch] = {}
         self._synced_ns = LONG_AGO_NS
@@ -75,7 +75,7 @@ class Dispatcher(BaseStage):
         self._open_most = max(limit // 2 - _OTHER_DESCRIPTORS, 1) if limit != resource.RLIM_INFINITY else sys.maxsize
         self._flushed, self._dispatched = self.lanes[:, Lane.FLUSHED], self.lanes[:, Lane.DISPATCHED]
 
-    def configure(self) -> None:
+    def on_reload(self) -> None:
         config = self.config.dispatcher
         self.interval_ms, self.linger_ms = config.interval_ms, config.linger_ms
         self._sync_ns = self.config.flusher.positions_interval_ms * 1_000_000

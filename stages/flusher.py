@@ -69,7 +69,7 @@ class Flusher(BaseStage):
 
     def __init__(self, path: Path, channel: FileChannel | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(path, channel, clock)
-        self.configure()
+        self.on_reload()
         # when progress was logged, and the sum of `flushed` of all lanes then
         self._progress = self.clock.monotonic_ns(), int(np.sum(self.lanes[:, Lane.FLUSHED]))
         self._files: dict[int, dict[int, int]] = {}  # lane → segment start → descriptor
@@ -88,7 +88,7 @@ class Flusher(BaseStage):
         self._notices = NoticePublisher(self.context, self.pool)
         self._syncs = ThreadPoolExecutor(_OVERLAPPING_SYNCS, thread_name_prefix="fdatasync")
 
-    def configure(self) -> None:
+    def on_reload(self) -> None:
         config = self.config.flusher
         self.interval_ms, self.linger_ms = config.interval_ms, config.linger_ms
         self._least_bytes = max(config.least_pages * PAGE_BYTES, 1)

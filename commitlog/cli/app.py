@@ -15,12 +15,13 @@ from typing import Annotated
 import typer
 
 import commitlog
+from commitlog.cli.arguments import print_lines
 from commitlog.cli.commands import LazyCommands
 from commitlog.errors import CommitLogError
 from commitlog.lines import printable
 
 GROUPS: dict[str, dict[str, str]] = {
-    "Run": {"run": "run", "config": "config", "destroy": "destroy", "ingest": "ingest"},
+    "Run": {"run": "run", "stop": "stop", "config": "config", "destroy": "destroy", "ingest": "ingest"},
     "Write and read": {"produce": "produce", "cat": "cat"},
     "Look": {
         "health": "health",
@@ -86,7 +87,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *_place: obje
 
     Its place in the code helps nobody who types a command.
     """
-    sys.stderr.write(f"commitlog: {_line(message)} [{category.__name__}]\n")
+    print_lines([f"commitlog: {_line(message)} [{category.__name__}]"], err=True)
 
 
 def run_command() -> None:
@@ -105,5 +106,5 @@ def run_command() -> None:
 
 
 def _give_up(error: Exception, message: str = "") -> None:
-    sys.stderr.write(f"commitlog: {_line(message or error)} [{type(error).__name__}]\n")
+    print_lines([f"commitlog: {_line(message or error)} [{type(error).__name__}]"], err=True)
     sys.exit(1)

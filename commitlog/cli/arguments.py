@@ -1,14 +1,22 @@
-"""What several commands have in common: STORE, sizes and durations, and how JSON is printed."""
+"""What several commands have in common: STORE, sizes and times, and how they print."""
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from commitlog.lines import to_json
-from commitlog.quantities import bytes_of, seconds_of
+from commitlog.quantities import bytes_of, counted, nanoseconds_of, seconds_of
+
+if TYPE_CHECKING:
+    from commitlog.reading.topic_facts import MessageFacts
 
 STORE_VARIABLE = "COMMITLOG_STORE"
 
@@ -41,6 +49,60 @@ def duration(given: str | float) -> float:
         return seconds_of(str(given))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def past_time(given: str) -> int:
+    """Reads an option's time in the past, in ms since 1970: an ISO time, `3 days ago` or `3d`.
+
+    Raises BadStart.
+    """
+    from commitlog.errors import BadStart
+    from commitlog.reading.starting_point import Start, parse_start
+    from commitlog.reading.trimming import in_the_past
+
+    try:
+        start = Start("ago", nanoseconds_of(given) // 1_000_000)
+    except ValueError:
+        start = parse_start(given)
+    if start.kind not in ("ago", "time"):
+        raise BadStart(f"{given!r} is not a time; give '3 days ago', 3d, or an ISO time such as 2026-03-01T12:00:00")
+    return in_the_past(start, given).value
+
+
+def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
+    """Prints lines.
+
+    On a terminal a line that is too wide goes on below, indented. Elsewhere each stays whole, as
+    `grep` wants it.
+    """
+    if not (sys.stderr if err else sys.stdout).isatty():
+        for line in lines:
+            typer.echo(line, err=err)
+        return
+    width = shutil.get_terminal_size().columns
+    for line in lines:
+        parts = textwrap.wrap(
+            line,
+            width,
+            subsequent_indent=" " * (len(line) - len(line.lstrip()) + 4),
+            break_long_words=False,  # a path stays whole
+            break_on_hyphens=False,
+        )
+        typer.echo("\n".join(parts), err=err)
+
+
+def shown_time(ms: int) -> str:
+    """A time (ms since 1970) in this machine's zone, as in `2026-03-01 12:00:00+01:00`."""
+    return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(" ", "seconds")
+
+
+def shown_facts(facts: MessageFacts) -> str:
+    """How many messages there are, how large and how old, as in `2 messages, 1,246 bytes, …`."""
+    about = "about " if facts.bytes_are_estimated else ""
+    text = f"{counted(facts.messages, 'message')}, {about}{counted(facts.bytes, 'byte')}"
+    if facts.first_timestamp is None or facts.last_timestamp is None:
+        return text
+    return f"{text}, stored {shown_time(facts.first_timestamp)} to {shown_time(facts.last_timestamp)}"
 
 
 def print_json(values: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from commitlog.cli.arguments import JsonOption, StoreArgument, print_json
 from commitlog.clock import SYSTEM_CLOCK
+from commitlog.quantities import counted
 
 _PROGRESS_NS = 200_000_000
 
@@ -45,8 +46,9 @@ def backup(
         for finding in report.findings:
             typer.echo(printable(finding))
         typer.echo(
-            f"{report.destination}: {'good' if report.good else 'NOT good'}, {report.copied_messages:,} messages and "
-            f"{report.copied_bytes:,} bytes copied from {report.lanes} lanes, {report.removed_segments} old segments removed"
+            f"{report.destination}: {'good' if report.good else 'NOT good'}, "
+            f"{counted(report.copied_messages, 'message')} and {counted(report.copied_bytes, 'byte')} copied from "
+            f"{counted(report.lanes, 'lane')}, {counted(report.removed_segments, 'old segment')} removed"
         )
     if not report.good:
         raise typer.Exit(1)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commitlog.cli.arguments import STORE_VARIABLE, JsonOption, duration, print_json, size
+from commitlog.cli.arguments import STORE_VARIABLE, JsonOption, duration, print_json, print_lines, size
 from commitlog.clock import SYSTEM_CLOCK
+from commitlog.quantities import counted
 
 if TYPE_CHECKING:
     from commitlog.store import Store
@@ -60,15 +61,13 @@ def bench(
     from commitlog.native import description
 
     with _store_beside(store) as temporary:
-        typer.echo(f"writes for about {seconds:g} s to {temporary.path}, which is then removed", err=True)
+        print_lines([f"writes for about {seconds:g} s to {temporary.path}, which is then removed"], err=True)
         found = _measure(temporary, seconds / _PARTS, value_size)
     values = {"path": str(store), "core": description, "value_bytes": value_size, **found}
     if json:
         print_json(values)
         return
-    typer.echo(f"{store}, values of {value_size:,} bytes, core: {description}")
-    for line in _lines(found):
-        typer.echo(line)
+    print_lines([f"{store}, values of {counted(value_size, 'byte')}, core: {description}", *_lines(found)])
 
 
 @contextmanager
@@ -142,6 +141,6 @@ def _rate(value_bytes: int, seconds: float, step: Any) -> float:
 def _lines(found: dict[str, Any]) -> Iterator[str]:
     for name in ("append", "batch_append", "read"):
         rate, volume = found[f"{name}_messages_per_second"], found[f"{name}_bytes_per_second"] / 1e6
-        yield f"  {_LABELS[name]:<24}{rate:>12,.0f} messages/s {volume:>10,.1f} MB/s"
+        yield f"  {_LABELS[name]:<22}{rate:>12,.0f} messages/s {volume:>10,.1f} MB/s"
     p50, p99, count = found["flush_p50_ms"], found["flush_p99_ms"], found["flushes"]
-    yield f"  {_LABELS['flush']:<24}{p50:>12,.2f} ms p50 {p99:>16,.2f} ms p99, of {count:,}"
+    yield f"  {_LABELS['flush']:<22}{p50:>12,.2f} ms p50 {p99:>16,.2f} ms p99, of {count:,}"

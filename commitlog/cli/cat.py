@@ -35,6 +35,9 @@ StartOption = Annotated[
         "--from", metavar="WHERE", help="earliest, latest, 'last 100', '10 minutes ago', an ISO time, or an offset."
     ),
 ]
+PartitionOption = Annotated[
+    list[int] | None, typer.Option(metavar="N", min=0, help="Only this one, a lane's number; may be given again.")
+]
 CountOption = Annotated[
     int | None,
     typer.Option("--count", "-n", metavar="N", min=0, help="Stop after N messages. The last: --from 'last N'."),
@@ -59,6 +62,7 @@ FormatOption = Annotated[
 def cat(
     store: AnyStoreArgument,
     topic: TopicOption = None,
+    partition: PartitionOption = None,
     start: StartOption = "earliest",
     count: CountOption = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more at the end, until Ctrl-C.")] = False,
@@ -89,13 +93,18 @@ def cat(
     out = cast(BinaryIO, sys.stdout.buffer)
     try:
         if rows:
-            if follow or wanted or form != "value" or len(topic or []) != 1:
-                raise typer.BadParameter("--rows needs one --topic, and goes without -f, --key, --where and --format")
+            if follow or wanted or partition or form != "value" or len(topic or []) != 1:
+                raise typer.BadParameter(
+                    "--rows needs one --topic, and goes without -f, --partition, --key, --where and --format"
+                )
             _print_rows(out, _rows(store, (topic or [""])[0], start, isolation, skip_corrupt), count)
         else:
-            with Reader(
-                store, topic or None, start=start, follow=follow, isolation=isolation.value, ignore_corrupt=skip_corrupt
-            ) as reader:
+            chosen: dict[str, Any] = {
+                "lanes": partition or None,
+                "isolation": isolation.value,
+                "ignore_corrupt": skip_corrupt,
+            }
+            with Reader(store, topic or None, start=start, follow=follow, **chosen) as reader:
                 if write is as_value and not wanted and not follow and not skip_corrupt and not reader.one_log:
                     _print_values(out, reader, count)
                 else:

@@ -81,7 +81,7 @@ def _take_locks(directory: StoreDirectory, control: Path | None, locks: contextl
         is_held = file.exists() and not DISK.try_lock(locks.enter_context(DISK.opened(file, write=True)))
         if is_held or (control is not None and DISK.is_locked(control, at)):
             raise StoreRunning(
-                f"{directory.path} is in use by {who}: stop it first (Ctrl-C in `commitlog run`, Store.close(), or "
+                f"{directory.path} is in use by {who}: stop it first (`commitlog stop {directory.path}`, Store.close(), or "
                 f"Producer.close())"
             )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commitlog.cli.arguments import JsonOption, StoreArgument, duration, print_json
+from commitlog.cli.arguments import JsonOption, StoreArgument, duration, print_json, print_lines
 from commitlog.errors import CommitLogError
 from commitlog.lines import printable
 
@@ -107,10 +107,8 @@ def health(
         print_json(as_json(store, found))
     else:
         if found.status == "good":
-            typer.echo(printable(f"good: {store}"))
-        for reason in found.reasons:
-            said = "; ".join(filter(None, (reason.text, reason.way_out)))
-            typer.echo(printable(f"{reason.severity} {reason.code}: {said}"))
+            print_lines([printable(f"good: {store}")])
+        print_lines(printable(f"{reason.severity} {reason.code}: {reason.said}") for reason in found.reasons)
     raise typer.Exit(EXIT_CODES[found.status])
 
 

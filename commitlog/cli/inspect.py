@@ -14,6 +14,7 @@ import typer
 
 from commitlog.cli.arguments import STORE_VARIABLE, JsonOption
 from commitlog.clock import SYSTEM_CLOCK
+from commitlog.quantities import counted
 
 Directory = Annotated[
     Path,
@@ -86,13 +87,14 @@ def verify(
         for lane in report.lanes:
             name = lane.path if lane.lane is None else f"lane {lane.lane}"
             typer.echo(
-                f"{name}: {lane.records:,} good records, {lane.records_bytes:,} bytes, in [{lane.first:,}, {lane.end:,}); "
-                f"{lane.entries:,} consume queue entries"
+                f"{name}: {counted(lane.records, 'good record')}, {counted(lane.records_bytes, 'byte')}, "
+                f"in [{lane.first:,}, {lane.end:,}); consume queue entries: {lane.entries:,}"
             )
             if lane.records_behind:
                 typer.echo(
-                    f"    behind its recorded end: {lane.records_behind:,} records, {lane.bytes_behind:,} bytes, which "
-                    f"nobody reads; the next start of the store takes them in or sets them aside"
+                    f"    behind its recorded end: {counted(lane.records_behind, 'record')}, "
+                    f"{counted(lane.bytes_behind, 'byte')}, which nobody reads; the next start of the store takes them in "
+                    f"or sets them aside"
                 )
             for found in lane.findings:
                 typer.echo(f"    {found.file} at offset {found.offset}: {found.reason}")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commitlog.cli.arguments import StoreArgument
+from commitlog.cli.arguments import StoreArgument, past_time
 from commitlog.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
@@ -51,11 +52,20 @@ def logs(
     level: Annotated[
         Level, typer.Option(metavar="LEVEL", help="Nothing below debug, info, warning or error.")
     ] = Level.debug,
+    lines: Annotated[
+        int | None,
+        typer.Option("--lines", "-n", metavar="LINES", min=0, help="Only the newest; a traceback counts as one."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Nothing older: '10 minutes ago', 10m, or an ISO time."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object an entry.")] = False,
 ) -> None:
     """Show the logs of all stages in one order of time.
 
-        commitlog logs data/events --level warning
+        commitlog logs data/events --level warning --since 1h
+        commitlog logs data/events -n 20
         commitlog logs data/events -f --stage flusher
 
     It reads both formats of `logs.format`, also while the files are rotated. A traceback counts as
@@ -63,13 +73,15 @@ def logs(
     """
     from commitlog.inspecting.store_logs import StoreLogs
 
+    since_ms = 0 if since is None else past_time(since)
     found = StoreLogs(store, [name.value for name in stage or ()])
     least = _RANKS[level.value.upper()]
     try:
-        _print(found.read(), least, json=json)
+        wanted = (entry for entry in _at_least(found.read(), least) if entry.time_ms >= since_ms)
+        _print(wanted if lines is None else deque(wanted, lines), json=json)
         while follow:
             SYSTEM_CLOCK.sleep(_POLL_SECONDS)
-            _print(found.read(), least, json=json)
+            _print(_at_least(found.read(), least), json=json)
     except KeyboardInterrupt:  # the way to end `-f`
         if not follow:
             raise
@@ -77,10 +89,13 @@ def logs(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _print(entries: Iterable[LogEntry], least: int, *, json: bool) -> None:
+def _at_least(entries: Iterable[LogEntry], least: int) -> Iterator[LogEntry]:
+    return (entry for entry in entries if _RANKS.get(entry.level, least) >= least)
+
+
+def _print(entries: Iterable[LogEntry], *, json: bool) -> None:
     for entry in entries:
-        if _RANKS.get(entry.level, least) >= least:
-            sys.stdout.write(_as_json(entry) if json else _as_text(entry))
+        sys.stdout.write(_as_json(entry) if json else _as_text(entry))
     sys.stdout.flush()
 
 

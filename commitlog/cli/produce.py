@@ -16,15 +16,28 @@ import typer
 from commitlog.cli.arguments import STORE_VARIABLE, NewStoreArgument
 from commitlog.cli.completion import topics_of
 from commitlog.clock import SYSTEM_CLOCK
-from commitlog.errors import CommitLogError, StoreNotFound, StoreNotRunning
+from commitlog.errors import (
+    CommitLogError,
+    NoSchema,
+    StoreMoved,
+    StoreNotFound,
+    StoreNotRunning,
+    StoreRunning,
+    StoreStopped,
+)
 from commitlog.lines import LineSplitter, why_unreadable
+from commitlog.quantities import counted
 
 if TYPE_CHECKING:
     from commitlog.producer import Producer
+    from commitlog.store import Store
 
 _READ_BYTES = 1 << 18
 _PACE_SECONDS = 0.05
 """About the time that one batch stands for where `--rate` is given."""
+_LOOK_SECONDS = 0.05
+_PATIENCE_NS = 60_000_000_000
+"""How long it waits for stages that another command starts."""
 
 
 class InputError(CommitLogError):
@@ -58,8 +71,9 @@ def produce(
         tail -n 0 -F app.log | commitlog produce data/events logs --key web-1
         commitlog produce data/events orders orders.tsv -K : --header source=shop
 
-    Where the stages of STORE do not run, they run for as long as this command does. Ctrl-C flushes
-    what was sent, says how much that is, and ends with exit code 130. Where COMMITLOG_STORE is set,
+    Where the stages of STORE do not run, they run for as long as this command does, and it ends
+    after all who send through them. Ctrl-C flushes what was sent, says how much that is, and ends
+    with exit code 130. Where COMMITLOG_STORE is set,
     STORE is left out: `commitlog produce TOPIC [FILE]...`.
     """
     _check_place(topic)
@@ -84,6 +98,62 @@ def _check_place(topic: str) -> None:
         )
 
 
+def _check_schema(store: Path, topic: str) -> None:
+    """Raises NoSchema, before a store is made or anything is sent."""
+    from commitlog.disk.store_directory import StoreDirectory
+    from commitlog.schemas.topic_schemas import TopicSchemas
+
+    if TopicSchemas(StoreDirectory(store)).latest(topic) is None:
+        raise NoSchema(
+            f"topic {topic} has no schema: `commitlog topics {store} --create {topic} --schema 'id BIGINT, …'` gives it one; "
+            f"or send lines, without --rows"
+        )
+
+
+def _attach(store: Path, stack: contextlib.ExitStack) -> tuple[Producer, Store | None]:
+    """A producer, and the store itself if its stages run for this command.
+
+    Another command may start them at the same moment: then this one waits for them. Raises
+    StoreRunning if they do not come, and what Producer and Store.open raise.
+    """
+    from commitlog.disk.locks import is_running
+    from commitlog.disk.store_directory import StoreDirectory
+    from commitlog.producer import Producer
+    from commitlog.store import Store
+
+    directory, opened = StoreDirectory(store), None
+    until = SYSTEM_CLOCK.monotonic_ns() + _PATIENCE_NS
+    while True:
+        try:
+            return stack.enter_context(Producer(store)), opened
+        except (StoreNotFound, StoreNotRunning, StoreStopped) as error:
+            if opened is not None or isinstance(error, StoreMoved):
+                raise
+        is_late = SYSTEM_CLOCK.monotonic_ns() > until
+        if is_running(directory, None) and not is_late:
+            SYSTEM_CLOCK.sleep(_LOOK_SECONDS)
+            continue
+        try:
+            opened = stack.enter_context(Store.open(store))
+        except StoreRunning:
+            if is_late:
+                raise
+
+
+def _await_others(store: Store) -> None:
+    """Waits for the producers of other processes: without the stages they could not go on."""
+    is_told = False
+    while store.running and (others := sum(lane.producer > 0 for lane in store.statistics().lanes)):
+        if not is_told:
+            needs = "needs" if others == 1 else "need"
+            typer.echo(
+                f"waiting for {counted(others, 'other producer')}, which {needs} the stages; Ctrl-C stops them",
+                err=True,
+            )
+            is_told = True
+        SYSTEM_CLOCK.sleep(_LOOK_SECONDS)
+
+
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
@@ -106,18 +176,14 @@ class _Sending:
 
     def send_all(self, store: Path, names: list[str], count: int | None, rate: float | None) -> None:
         """Sends the first `count` lines of the files, and says how many are on disk."""
-        from commitlog.producer import Producer
         from commitlog.record.properties import check_topic, encode_properties
-        from commitlog.store import Store
 
         # Raises for a bad topic, key, tags or header before anything is made.
         overhead = len(check_topic(self.topic)) + len(encode_properties(self.key, self.tags, self.headers)) + 128
         with contextlib.ExitStack() as stack:
-            try:
-                producer = stack.enter_context(Producer(store))
-            except (StoreNotFound, StoreNotRunning):
-                stack.enter_context(Store.open(store))
-                producer = stack.enter_context(Producer(store))
+            if self.rows:
+                _check_schema(store, self.topic)
+            producer, opened = _attach(store, stack)
             try:
                 batches = _batches(names, producer, overhead, count)
                 for lines in batches if rate is None else _paced(batches, rate):
@@ -128,13 +194,16 @@ class _Sending:
                 raise
             except (CommitLogError, OSError) as error:
                 producer.flush()
-                what = "rows" if self.rows else "lines"
-                raise InputError(f"stopped after {self.sent:,} {what}, all of which are on disk: {error}") from error
+                what = counted(self.sent, "row" if self.rows else "line")
+                raise InputError(f"stopped after {what}, all of which are on disk: {error}") from error
             producer.flush()
-        typer.echo(self._result(), err=True)
+            typer.echo(self._result(), err=True)
+            producer.close()
+            if opened is not None:
+                _await_others(opened)
 
     def _result(self) -> str:
-        return f"{self.sent:,} {'rows' if self.rows else 'messages'} sent to {self.topic}, all on disk"
+        return f"{counted(self.sent, 'row' if self.rows else 'message')} sent to {self.topic}, all on disk"
 
     def _send_whole(self, producer: Producer, lines: list[bytes]) -> None:
         """Sends some lines and counts them; a Ctrl-C meanwhile raises KeyboardInterrupt then."""

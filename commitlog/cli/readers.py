@@ -9,11 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from commitlog.cli.arguments import JsonOption, StoreArgument, print_json
+from commitlog.cli.arguments import JsonOption, StoreArgument, print_json, print_lines
 from commitlog.cli.completion import readers_of
+from commitlog.quantities import counted
 from commitlog.reading.named_readers import ReaderState
 
-_STEPS = ((172_800_000, 86_400_000, "days"), (7_200_000, 3_600_000, "hours"), (120_000, 60_000, "minutes"))
+_STEPS = ((172_800_000, 86_400_000, "day"), (7_200_000, 3_600_000, "hour"), (120_000, 60_000, "minute"))
 
 
 def readers(
@@ -61,8 +62,7 @@ def readers(
     if json:
         print_json({"readers": [as_json(state) for state in states]})
         return
-    for line in _lines(states):
-        typer.echo(line)
+    print_lines(_lines(states))
 
 
 def _seek(store: Path, name: str, to: str) -> None:
@@ -78,7 +78,7 @@ def _seek(store: Path, name: str, to: str) -> None:
         behind = sum(sum(lanes.values()) for lanes in reader.lag(index).values())
     finally:
         view.close()
-    typer.echo(f"moved reader {name}: it is {behind:,} messages behind now")
+    typer.echo(f"moved reader {name}: it is {counted(behind, 'message')} behind now")
 
 
 def _states(store: Path) -> list[ReaderState]:
@@ -105,14 +105,14 @@ def summary(state: ReaderState) -> str:
     if state.lag is None:
         return f"{state.name}: its position can't be read"
     running = ", in use" if state.running else ""
-    return f"{state.name}: {state.behind:,} messages behind, moved {_time(state.still_ms)} ago{running}"
+    return f"{state.name}: {counted(state.behind, 'message')} behind, moved {_time(state.still_ms)} ago{running}"
 
 
 def _time(ms: int) -> str:
     for least, unit, name in _STEPS:
         if ms >= least:
-            return f"{ms // unit:,} {name}"
-    return f"{ms // 1000} seconds"
+            return counted(ms // unit, name)
+    return counted(ms // 1000, "second")
 
 
 def _lines(states: list[ReaderState]) -> Iterator[str]:

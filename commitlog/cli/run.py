@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commitlog.cli.arguments import NewStoreArgument
-from commitlog.errors import CommitLogError, StageFailed
+from commitlog.errors import CommitLogError
 from commitlog.lines import printable
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ def run(
         commitlog run data/events
         commitlog run data/events --config my.toml
 
-    Ctrl-C or SIGTERM drains and stops; a second one hurries, and the next start goes on from there.
-    SIGHUP reads the configuration's file again.
+    Ctrl-C, SIGTERM or `commitlog stop STORE` drains and stops. A second signal hurries, and the
+    next start goes on from there. SIGHUP reads the configuration's file again.
     """
     from commitlog.cli.service_manager import ServiceManager
     from commitlog.lines import log_to
@@ -69,10 +69,8 @@ def run(
             _reload(opened, config)
         manager.watch()
     manager.stopping()
-    if not stop.is_set():
-        opened.close()
-        raise StageFailed(f"{opened.path}: the stages ended by themselves; see {opened.path}/logs")
-    typer.echo("draining")
+    if stop.is_set():  # otherwise another process has stopped it, or the stages have failed: `close` raises that
+        typer.echo("draining")
     report = opened.close()
     for reason in report.kept:
         typer.echo(f"the pool stays: {reason}")
@@ -82,7 +80,7 @@ def run(
 def _reload(store: Store, config: Path | None) -> None:
     """Reads the file again, and says in one line what has changed, or why nothing has."""
     try:
-        changed = store.reconfigure(config)
+        changed = store.reload(config)
     except CommitLogError as error:
         typer.echo(f"commitlog: nothing is reloaded: {printable(str(error))}", err=True)
     else:

@@ -13,11 +13,12 @@ from typing import Any
 
 import typer
 
-from commitlog.cli.arguments import JsonOption, StoreArgument, print_json
+from commitlog.cli.arguments import JsonOption, StoreArgument, print_json, print_lines
 from commitlog.cli.readers import as_json as reader_as_json
 from commitlog.cli.readers import summary
 from commitlog.errors import StoreNotFound, store_killed
 from commitlog.native import description
+from commitlog.quantities import counted
 from commitlog.reading.named_readers import ReaderState
 from commitlog.statistics import LaneStatistics, StoreStatistics, store_statistics
 
@@ -51,10 +52,8 @@ def stat(
     if json:
         print_json(as_json(facts, topics, readers))
     else:
-        for line in lines(facts, topics, readers):
-            typer.echo(line)
-        for pool in stray_pools():
-            typer.echo(f"WARNING: {pool}")
+        print_lines(lines(facts, topics, readers))
+        print_lines(f"WARNING: {pool}" for pool in stray_pools())
     if facts.killed:
         raise typer.Exit(EXIT_KILLED)
 
@@ -105,12 +104,13 @@ def lines(facts: StoreStatistics, topics: Topics, readers: list[ReaderState]) ->
     for lane in facts.lanes:
         yield from _lane_lines(lane)
         for topic, (first, end) in topics.get(lane.lane, {}).items():
-            yield f"    {topic}: {end - first:,} messages, offsets {first:,} to {end:,}"
+            yield f"    {topic}: {counted(end - first, 'message')}, offsets {first:,} to {end:,}"
     for stage in facts.stages:
         took = f", p50 {stage.p50_us:,.0f} µs, p99 {stage.p99_us or 0:,.0f} µs" if stage.p50_us is not None else ""
         is_silent = facts.running and stage.silent_ms > DEFAULT_LIMITS.silent_ms
         silent = f", SILENT for {stage.silent_ms / 1000:,.1f} s" if is_silent else ""
-        yield f"{stage.stage}: pid {stage.pid or 'none'}, {stage.actions:,} actions{took}, {stage.restarts} restarts{silent}"
+        counts = f"{counted(stage.actions, 'action')}{took}, {counted(stage.restarts, 'restart')}"
+        yield f"{stage.stage}: pid {stage.pid or 'none'}, {counts}{silent}"
     for rate in facts.throughput:
         yield (
             f"last {rate.over_seconds:,.0f} s: {rate.messages_per_second:,.1f} messages/s, "
@@ -119,9 +119,10 @@ def lines(facts: StoreStatistics, topics: Topics, readers: list[ReaderState]) ->
     if facts.retention:
         done = facts.retention
         yield (
-            f"retention: {done.deleted_segments:,} segments deleted ({done.deleted_bytes:,} bytes), {done.forced_segments:,} "
-            f"of them before their time; the disk is {done.disk_used_percent:.1f} % full"
+            f"retention: {counted(done.deleted_segments, 'segment')} deleted ({counted(done.deleted_bytes, 'byte')}), "
+            f"{done.forced_segments:,} before their time"
         )
+        yield f"the disk is {done.disk_used_percent:.1f} % full"
         yield from (f"WARNING: {text}" for text in done.warnings)
     yield from (f"reader {summary(reader)}" for reader in readers)
     yield from (f"WARNING: {reader.warning}" for reader in readers if reader.warning)
@@ -130,17 +131,19 @@ def lines(facts: StoreStatistics, topics: Topics, readers: list[ReaderState]) ->
 def _lane_lines(lane: LaneStatistics) -> Iterator[str]:
     faults = {stage: errno.errorcode.get(code, str(code)) for stage, code in (lane.faults or {}).items()}
     yield (
-        f"lane {lane.lane}: wrote {lane.wrote:,}, committed {lane.committed:,}, flushed {lane.flushed:,}, "
-        f"dispatched {lane.dispatched:,}" + (f", fault {faults}" if faults else "")
+        f"lane {lane.lane}: wrote {lane.wrote:,}, committed {lane.committed:,}"
+        + (f", fault {faults}" if faults else "")
     )
+    yield f"    flushed {lane.flushed:,}, dispatched {lane.dispatched:,}"
     if lane.available_buffers is not None:
-        locked = f", {lane.locked_bytes:,} bytes locked into memory" if lane.locked_bytes else ""
-        yield f"    producer {lane.producer or 'none'}, {lane.available_buffers} buffers available{locked}"
+        locked = f", {counted(lane.locked_bytes, 'byte')} locked into memory" if lane.locked_bytes else ""
+        yield f"    producer {lane.producer or 'none'}, {counted(lane.available_buffers, 'buffer')} available{locked}"
     if lane.buffer_waits:
         yield (
-            f"    waited {lane.buffer_waits:,} times for a buffer, {lane.buffer_wait_ms:,.0f} ms in all, "
+            f"    waited {counted(lane.buffer_waits, 'time')} for a buffer, {lane.buffer_wait_ms:,.0f} ms in all, "
             f"{lane.buffer_wait_max_ms:,.0f} ms at most, {lane.buffer_timeouts:,} in vain; "
-            f"{lane.low_water:,} times none was free for long; {lane.direct_segments:,} segments written directly"
+            f"{counted(lane.low_water, 'time')} none was free for long; "
+            f"{counted(lane.direct_segments, 'segment')} written directly"
         )
     if lane.put_times and sum(lane.put_times.values()):
         yield "    put times: " + ", ".join(f"{name} {count:,}" for name, count in lane.put_times.items() if count)

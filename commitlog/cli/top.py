@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from commitlog.cli.arguments import StoreArgument, duration
+from commitlog.cli.arguments import StoreArgument, duration, print_lines
 from commitlog.errors import MissingPackage
 from commitlog.shm.statistics import WINDOWS_SECONDS
 from commitlog.statistics import StoreStatistics
@@ -105,17 +105,27 @@ def _print(watch: StoreWatch, interval: float, count: int) -> None:
     while not count or looks < count:
         watch.clock.sleep(interval)
         now = watch.snapshot()
-        text = list(lines(now, rates(now, earlier)))
-        typer.echo("\n".join([*text, ""]) if looks + 1 != count else "\n".join(text))
+        print_lines(_head(now))
+        typer.echo("\n".join(_tables(rates(now, earlier))))
+        if looks + 1 != count:
+            typer.echo()
         earlier, looks = now, looks + 1
 
 
 def lines(now: StoreSnapshot, changes: Rates) -> Iterator[str]:
     """One look as plain lines: the store, what is wrong, its lanes, its stages."""
+    yield from _head(now)
+    yield from _tables(changes)
+
+
+def _head(now: StoreSnapshot) -> Iterator[str]:
     facts = now.statistics
     throughput = f"; {_throughput(facts)}" if now.durations else ""
     yield f"{facts.path}  {facts.state}, generation {facts.generation}{throughput}"
-    yield from (f"{reason.severity.upper()}: {reason.text}" for reason in health(now).reasons)
+    yield from (f"{reason.severity.upper()}: {reason.said}" for reason in health(now).reasons)
+
+
+def _tables(changes: Rates) -> Iterator[str]:
     yield ""
     yield from _table(_LANE_HEADS, list(_lane_rows(changes)))
     if changes.stages:

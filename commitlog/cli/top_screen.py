@@ -248,7 +248,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 def _problems(health: Health) -> Iterator[RenderableType]:
     """What is wrong, the worst first: it must be seen before anything else."""
     for reason in health.reasons[:_PROBLEMS_SHOWN]:
-        yield _line((f"! {reason.text}: {reason.way_out}", f"bold {_STATUS_STYLES[reason.severity]}"))
+        yield _line((f"! {reason.said}", f"bold {_STATUS_STYLES[reason.severity]}"))
     more = len(health.reasons) - _PROBLEMS_SHOWN
     if more > 0:
         yield _line((f"  {more} more: commitlog health", "dim"))

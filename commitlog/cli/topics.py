@@ -1,16 +1,17 @@
-"""`commitlog topics STORE`: what topics there are, how large and how old; trims or deletes one."""
+"""`commitlog topics STORE`: its topics, how large, how old; makes, trims or deletes one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commitlog.cli.arguments import AnyStoreArgument, JsonOption, print_json
+from commitlog.cli.arguments import AnyStoreArgument, JsonOption, print_json, print_lines, shown_facts, shown_time
+from commitlog.errors import StoreNotFound
+from commitlog.quantities import counted
 
 if TYPE_CHECKING:
     from commitlog.reading.topic_index import TopicIndex
@@ -20,8 +21,16 @@ if TYPE_CHECKING:
 
 def topics(
     store: AnyStoreArgument,
-    schema: Annotated[bool, typer.Option("--schema", help="Show the columns of typed topics.")] = False,
+    columns: Annotated[bool, typer.Option("--columns", help="Show the columns of typed topics.")] = False,
     json: JsonOption = False,
+    create: Annotated[
+        str | None,
+        typer.Option("--create", metavar="TOPIC", help="Make this typed topic, and STORE if it is missing."),
+    ] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMNS", help="With --create: as in 'id BIGINT NOT NULL, name STRING'."),
+    ] = None,
     delete: Annotated[
         str | None, typer.Option("--delete", metavar="TOPIC", help="Delete this topic: all its messages, its schema.")
     ] = None,
@@ -42,16 +51,21 @@ def topics(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """List the topics of STORE, or trim or delete one.
+    """List the topics of STORE; make a typed one, trim or delete one.
 
-        commitlog topics data/events --schema
+        commitlog topics data/events --columns
+        commitlog topics data/events --create sales --schema "id INT, name STRING"
         commitlog topics data/events --trim orders --before "3 days ago"
         commitlog topics data/events --delete orders
 
-    What is trimmed or deleted can't be read any more. It frees no disk at once: the log holds all
-    topics, and its bytes leave with their segments.
+    A topic without a schema needs no --create: its first message makes it. Schemas grow in Python,
+    by Store.create_topic. What is trimmed or deleted can't be read any more. It frees no disk at
+    once: the log holds all topics, and its bytes leave with their segments.
     """
-    _check_options(delete, trim, before)
+    _check_options(create, schema, delete, trim, before)
+    if create is not None and schema is not None:
+        _create(store, create, schema)
+        return
     if delete is not None:
         _delete(store, delete, force=force, yes=yes)
         return
@@ -62,13 +76,18 @@ def topics(
     if json:
         print_json({"topics": found})
         return
-    for line in _lines(found, columns=schema):
-        typer.echo(line)
+    print_lines(_lines(found, columns=columns))
 
 
-def _check_options(delete: str | None, trim: str | None, before: str | None) -> None:
-    if delete is not None and trim is not None:
-        raise typer.BadParameter("give --delete or --trim, not both")
+def _check_options(
+    create: str | None, schema: str | None, delete: str | None, trim: str | None, before: str | None
+) -> None:
+    if [create, trim, delete].count(None) < 2:
+        raise typer.BadParameter("give one of --create, --trim and --delete")
+    if (create is None) != (schema is None):
+        raise typer.BadParameter(
+            "--create TOPIC and --schema COLUMNS go together, such as --create sales --schema 'id BIGINT, name STRING'"
+        )
     if (trim is None) != (before is None):
         raise typer.BadParameter(
             "--trim TOPIC and --before TO go together, such as --trim orders --before '3 days ago'"
@@ -92,7 +111,7 @@ def _topics(store: Path) -> list[dict[str, Any]]:
         now_ms = SYSTEM_CLOCK.wall_ms()
         schemas = {} if view.one_log else _schemas(StoreDirectory(store))
         return [
-            {**asdict(topic_facts(index, topic, now_ms)), "schema": schemas.get(topic)}
+            {"topic": topic, **asdict(topic_facts(index, topic, now_ms)), "schema": schemas.get(topic)}
             for topic in sorted({*index.topics(), *schemas})
         ]
     finally:
@@ -126,24 +145,45 @@ def _lines(found: list[dict[str, Any]], *, columns: bool) -> Iterator[str]:
         yield "no topics; a producer's first message makes one"
     for one in found:
         about = "about " if one["bytes_are_estimated"] else ""
-        lanes = ", ".join(map(str, one["lanes"])) or "none"
+        lanes = f"lane{'s' * (len(one['lanes']) != 1)} {', '.join(map(str, one['lanes'])) or 'none'}"
         version = f", schema version {one['schema']['version']}" if one["schema"] else ""
-        yield f"{one['topic']}: {one['messages']:,} messages, {about}{one['bytes']:,} bytes, lanes {lanes}{version}"
+        there = counted(one["messages"], "message")
+        yield f"{one['topic']}: {there}, {about}{counted(one['bytes'], 'byte')}, {lanes}{version}"
         if one["first_timestamp"] is not None:
-            first, last = _time(one["first_timestamp"]), _time(one["last_timestamp"])
-            yield f"    stored {first} to {last}; last minute {one['messages_per_second']:,.2f} messages/s"
+            first, last = shown_time(one["first_timestamp"]), shown_time(one["last_timestamp"])
+            yield f"    stored {first} to {last}"
+            yield f"    last minute {one['messages_per_second']:,.2f} messages/s"
         for column in one["schema"]["columns"] if columns and one["schema"] else ():
             yield f"    {column['name']} {column['type']}{'' if column['nullable'] else ' NOT NULL'}"
 
 
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(" ", "seconds")
+# ---- create ------------------------------------------------------------------------------------
+
+
+def _create(store: Path, topic: str, columns: str) -> None:
+    from commitlog.disk.store_directory import StoreDirectory
+    from commitlog.record.properties import check_topic
+    from commitlog.schemas.declaring import declared_schema
+    from commitlog.schemas.topic_schemas import TopicSchemas
+    from commitlog.store import Store
+
+    schema = declared_schema(columns)
+    check_topic(topic)
+    directory = StoreDirectory(store)
+    try:
+        directory.load()
+    except StoreNotFound:
+        Store.open(store).close()
+    directory.check_owner()
+    made = TopicSchemas(directory).declare(topic, schema, evolve=False)
+    typer.echo(f"{topic} has schema {made}")
 
 
 # ---- trim and delete ---------------------------------------------------------------------------
 
 
 def _trim(store: Path, topic: str, before: str, *, force: bool, yes: bool) -> None:
+    from commitlog.reading.topic_facts import facts_below
     from commitlog.reading.topic_index import TopicIndex
     from commitlog.reading.trimming import carry_out, check_readers, parse_before, plan_trim
     from commitlog.reading.view import StoreView
@@ -157,12 +197,15 @@ def _trim(store: Path, topic: str, before: str, *, force: bool, yes: bool) -> No
         if not force:
             check_readers(index, plan)
         if not yes and plan.messages:
-            typer.confirm(f"Trim {plan.messages:,} messages of {topic}, and keep {plan.kept:,}?", abort=True)
+            print_lines(
+                [f"{topic}: {shown_facts(facts_below(index, topic, plan.before))} would go; {plan.kept:,} stay"]
+            )
+            typer.confirm("Trim them?", abort=True)
         if plan.messages:
             carry_out(view, plan)
     finally:
         view.close()
-    typer.echo(f"trimmed {plan.messages:,} messages of {topic}, {plan.kept:,} are kept; {_LATER}")
+    print_lines([f"trimmed {counted(plan.messages, 'message')} of {topic}, kept {plan.kept:,}; {_LATER}"])
 
 
 _LATER = "the disk space comes back when the segments are deleted"
@@ -170,6 +213,7 @@ _LATER = "the disk space comes back when the segments are deleted"
 
 def _delete(store: Path, topic: str, *, force: bool, yes: bool) -> None:
     from commitlog.disk.store_directory import StoreDirectory
+    from commitlog.reading.topic_facts import facts_below
     from commitlog.reading.topic_index import TopicIndex
     from commitlog.reading.trimming import carry_out
     from commitlog.reading.view import StoreView
@@ -182,7 +226,8 @@ def _delete(store: Path, topic: str, *, force: bool, yes: bool) -> None:
         plan = _checked(view, index, topic, typed=is_typed, force=force)
         if not yes:
             also = " and its schema" if is_typed else ""
-            typer.confirm(f"Delete {topic} with {plan.messages:,} messages{also}?", abort=True)
+            print_lines([f"{topic}: {shown_facts(facts_below(index, topic, plan.before))}{also} would go"])
+            typer.confirm("Delete the topic?", abort=True)
             index.refresh()  # more may have come meanwhile
             plan = _checked(view, index, topic, typed=is_typed, force=force)
         carry_out(view, plan)
@@ -192,7 +237,7 @@ def _delete(store: Path, topic: str, *, force: bool, yes: bool) -> None:
             TopicSchemas(StoreDirectory(store)).delete(topic)
     finally:
         view.close()
-    typer.echo(f"deleted {topic} with {plan.messages:,} messages; {_LATER}")
+    print_lines([f"deleted {topic} with {counted(plan.messages, 'message')}; {_LATER}"])
 
 
 def _checked(view: StoreView, index: TopicIndex, topic: str, *, typed: bool, force: bool) -> Trim:

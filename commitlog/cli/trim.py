@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commitlog.cli.arguments import StoreArgument, size
+from commitlog.cli.arguments import StoreArgument, past_time, print_lines, shown_facts, shown_time, size
+from commitlog.quantities import counted
 
 if TYPE_CHECKING:
     from commitlog.disk.store_directory import StoreDirectory
@@ -25,7 +25,7 @@ def trim(
     store: StoreArgument,
     before: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Delete segments that are older: '3 days ago', or an ISO time."),
+        typer.Option(metavar="TIME", help="Delete segments that are older: '3 days ago', 3d, or an ISO time."),
     ] = None,
     keep_bytes: Annotated[
         int | None,
@@ -53,41 +53,61 @@ def trim(
 
     if (before is None) == (keep_bytes is None):
         raise typer.BadParameter("give --before TIME or --keep-bytes SIZE")
-    before_ms = None if before is None else _time(before)
+    before_ms = None if before is None else past_time(before)
     directory = StoreDirectory(store)
     facts = directory.load()
     directory.check_owner()
+    request = TrimRequest(facts.id, before_ms, keep_bytes, force)
     if not yes:
-        what = f"that are beyond {keep_bytes:,} bytes" if before_ms is None else f"older than {_shown(before_ms)}"
-        typer.confirm(f"Delete segments of {directory.path} {what}?", abort=True)
+        if not _would_take(directory, request):
+            return
+        typer.confirm("Delete them?", abort=True)
     with file_locked(directory.trim_lock_file, directory, directory.channel), _running(directory):
         view = StoreView(store)
         try:
-            segments, held = _carry_out(view, TrimRequest(facts.id, before_ms, keep_bytes, force))
+            segments, held = _carry_out(view, request)
         finally:
             view.close()
-    typer.echo(f"deleted {segments:,} segments, {segments * facts.segment_bytes:,} bytes")
+    typer.echo(f"deleted {counted(segments, 'segment')}, {counted(segments * facts.segment_bytes, 'byte')}")
     if held:
-        typer.echo(
-            f"others could go, and are kept for named readers: `commitlog readers {directory.path}` shows them, "
-            f"--force deletes all the same"
+        print_lines(
+            [
+                f"others could go, and are kept for named readers: `commitlog readers {directory.path}` shows them, "
+                f"--force deletes all the same"
+            ]
         )
 
 
-def _time(text: str) -> int:
-    """The time (ms) that a user means. Raises BadStart."""
-    from commitlog.errors import BadStart
-    from commitlog.reading.starting_point import parse_start
-    from commitlog.reading.trimming import in_the_past
+def _would_take(directory: StoreDirectory, request: TrimRequest) -> bool:
+    """Says what would go, as well as it can be known. Returns whether there is anything."""
+    from commitlog.reading.named_readers import NamedReaders
+    from commitlog.reading.segment_trim import plan_segment_trim
+    from commitlog.reading.topic_index import TopicIndex
+    from commitlog.reading.view import StoreView
 
-    start = parse_start(text)
-    if start.kind not in ("ago", "time"):
-        raise BadStart(f"{text!r} is not a time; give '3 days ago' or an ISO time such as 2026-03-01T12:00:00")
-    return in_the_past(start, text).value
-
-
-def _shown(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(" ", "seconds")
+    view = StoreView(directory.path)
+    try:
+        index = TopicIndex(view)
+        index.refresh()
+        plan = plan_segment_trim(index, request)
+    finally:
+        view.close()
+    if not plan.segments:
+        if request.before_ms is not None:
+            why = f"no segment besides the last of each lane is older than {shown_time(request.before_ms)}"
+        else:
+            why = f"only the last segment of each lane is left, or all have no more than {request.keep_bytes:,} bytes"
+        print_lines([f"nothing would go: {why}"])
+        return False
+    but = "; what a named reader has not read stays" if NamedReaders(directory).names() and not request.force else ""
+    whole = counted(plan.segments * view.segment_bytes, "byte")
+    print_lines(
+        [
+            f"{counted(plan.segments, 'segment')} of {directory.path} would go, {whole} of disk{but}",
+            f"    {shown_facts(plan.facts)}",
+        ]
+    )
+    return True
 
 
 @contextlib.contextmanager

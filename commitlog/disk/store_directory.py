@@ -235,7 +235,10 @@ class StoreDirectory:
     def _why_not_found(self) -> str:
         if (self.path / "commitlog").is_dir():
             return "a RocketMQ store root and no store of ours; `commitlog cat`, `dump` and `verify` read it"
-        return f"there is no store here; commitlog.Store.open(path) or `commitlog run {self.path}` makes one"
+        return (
+            f"there is no store here; check the path, or make a new one with `commitlog run {self.path}` or "
+            f"commitlog.Store.open(path)"
+        )
 
     def save(self, facts: StoreFacts) -> None:
         """Replaces `store.json`, durably."""

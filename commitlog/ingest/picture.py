@@ -13,6 +13,7 @@ from commitlog.ingest.dashboard import milliseconds
 from commitlog.ingest.latency import Latencies
 from commitlog.ingest.report import mean, source_line, verdict_line
 from commitlog.ingest.verdict import EXACTLY_ONCE
+from commitlog.quantities import counted
 
 _INK, _FAINT, _LINE, _GOOD, _BAD = "#1f2933", "#7b8794", "#e4e7eb", "#1b7f4b", "#b3261e"
 _COLOURS = {
@@ -110,7 +111,7 @@ def _head(figure: Any, report: dict[str, Any]) -> None:
     versions = report["versions"]
     more = (
         f"drained {report['seconds_to_drain']:.1f} s after the last message   ·   "
-        f"{restarts} stage restart{'' if restarts == 1 else 's'}   ·   {len(report['errors'])} errors   ·   "
+        f"{counted(restarts, 'stage restart')}   ·   {counted(len(report['errors']), 'error')}   ·   "
         f"PySpark {versions['pyspark']}, Python {versions['python']}"
     )
     figure.text(0.07, 0.85, more, color=_FAINT)

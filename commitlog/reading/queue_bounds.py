@@ -144,9 +144,9 @@ class QueueBounds:
         start, stop = max(offset - _BESIDE, self._begin), min(offset + _BESIDE + 1, self._top)
         places: list[Place] = [entry[:2] for entry in self.queue.entries(start, stop - start).tolist()]
         places += [(0, 0)] * (stop - start - len(places))
-        marks = [holds(place) for place in places]
-        count = marks.index(False) if False in marks else len(marks)
-        if any(marks[count:]):
+        answers = [holds(place) for place in places]
+        count = answers.index(False) if False in answers else len(answers)
+        if any(answers[count:]):
             raise self._damaged(start + count)
         before = -1
         for number, (where, size) in enumerate(places):
@@ -155,7 +155,7 @@ class QueueBounds:
             if not self._is_in((where, size)) or size < RECORD_BYTES_MIN or where < before:
                 raise self._damaged(start + number)
             before = where if size != PRE_FILL_SIZE else before
-        return marks[offset - start]
+        return answers[offset - start]
 
     def _is_in(self, place: Place) -> bool:
         where, size = place

@@ -16,7 +16,7 @@ class QueueRange:
     first: int
     end: int
     indexed: int
-    marks: list[tuple[int, int]] = field(default_factory=list)
+    waypoints: list[tuple[int, int]] = field(default_factory=list)
     """(queue offset, log offset) of some records that may have no entry yet, ascending."""
 
     def walk_from(self, offset: int) -> int:
@@ -24,5 +24,5 @@ class QueueRange:
 
         It is −1 if there is nothing to walk.
         """
-        at = bisect_right(self.marks, (offset, 1 << 63)) - 1
-        return self.marks[max(at, 0)][1] if self.marks else -1
+        at = bisect_right(self.waypoints, (offset, 1 << 63)) - 1
+        return self.waypoints[max(at, 0)][1] if self.waypoints else -1

@@ -5,9 +5,9 @@ Nothing waits, and no message is read but the ends and what a bisection meets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -26,19 +26,25 @@ RATE_MS = 60_000
 
 
 @dataclass(frozen=True)
-class TopicFacts:
-    """One topic, over all of its lanes."""
+class MessageFacts:
+    """Some messages."""
 
-    topic: str
     messages: int
     bytes: int
-    """Bytes of its records in the log, with their headers."""
+    """Bytes of their records in the log, with their headers."""
     bytes_are_estimated: bool
     """Whether they are the mean size of a sample times the number of messages."""
     first_timestamp: int | None
     """Store time (ms) of the oldest message; None without a message that can be read."""
     last_timestamp: int | None
     """Store time (ms) of the newest message."""
+
+
+@dataclass(frozen=True)
+class TopicFacts(MessageFacts):
+    """One topic, over all of its lanes."""
+
+    topic: str
     messages_per_second: float
     """Messages stored in the last RATE_MS before now, by the second."""
     lanes: tuple[int, ...]
@@ -46,32 +52,47 @@ class TopicFacts:
 
 def topic_facts(index: TopicIndex, topic: str, now_ms: int) -> TopicFacts:
     """Looks up a topic in an index. Raises DamagedFile, OSError."""
-    total, estimated, recent, times = 0, False, 0, list[int]()
-    ranges = index.ranges(topic)
+    recent, ranges = 0, index.ranges(topic)
     for lane, queue in ranges.items():
-        if queue.first >= queue.end:
-            continue
-        lane_index = index.lanes[lane]
-        indexed = min(max(queue.indexed, queue.first), queue.end)
-        size, is_sampled = _indexed_bytes(lane_index, topic, queue.first, indexed)
-        total, estimated = total + size, estimated or is_sampled
-        if indexed > queue.first:
-            times += _times(lane_index, topic, queue.first, indexed - 1)
-        for sizes, stored in _walked(lane_index, topic, queue, indexed):
-            total += int(sizes.sum())
-            times += stored[[0, -1]].tolist()
         since = index.find_by_time(topic, lane, now_ms - RATE_MS)
         recent += 0 if since is None else queue.end - max(since, queue.first)
+    found = facts_below(index, topic, {lane: queue.end for lane, queue in ranges.items()})
     return TopicFacts(
-        topic,
-        sum(queue.end - queue.first for queue in ranges.values()),
-        total,
-        estimated,
-        min(times, default=None),
-        max(times, default=None),
-        recent * 1000 / RATE_MS,
-        tuple(sorted(ranges)),
+        **asdict(found), topic=topic, messages_per_second=recent * 1000 / RATE_MS, lanes=tuple(sorted(ranges))
     )
+
+
+def facts_below(index: TopicIndex, topic: str, before: Mapping[int, int]) -> MessageFacts:
+    """Looks up the messages of a topic below a queue offset of each lane.
+
+    Raises DamagedFile, OSError.
+    """
+    return facts_of_all(_lane_facts(index, topic, lane, end) for lane, end in before.items())
+
+
+def facts_of_all(parts: Iterable[MessageFacts]) -> MessageFacts:
+    """The facts of all messages together."""
+    found = list(parts)
+    return MessageFacts(
+        sum(part.messages for part in found),
+        sum(part.bytes for part in found),
+        any(part.bytes_are_estimated for part in found),
+        min((part.first_timestamp for part in found if part.first_timestamp is not None), default=None),
+        max((part.last_timestamp for part in found if part.last_timestamp is not None), default=None),
+    )
+
+
+def _lane_facts(index: TopicIndex, topic: str, lane: int, end: int) -> MessageFacts:
+    queue, lane_index = index.ranges(topic)[lane], index.lanes[lane]
+    if queue.first >= end:
+        return MessageFacts(0, 0, False, None, None)
+    indexed = min(max(queue.indexed, queue.first), end)
+    total, is_sampled = _indexed_bytes(lane_index, topic, queue.first, indexed)
+    times = _times(lane_index, topic, queue.first, indexed - 1) if indexed > queue.first else []
+    for sizes, stored in _walked(lane_index, topic, queue, indexed, end):
+        total += int(sizes.sum())
+        times += stored[[0, -1]].tolist()
+    return MessageFacts(end - queue.first, total, is_sampled, min(times, default=None), max(times, default=None))
 
 
 def _indexed_bytes(index: LaneIndex, topic: str, begin: int, end: int) -> tuple[int, bool]:
@@ -95,15 +116,15 @@ def _times(index: LaneIndex, topic: str, *offsets: int) -> list[int]:
     return found
 
 
-def _walked(index: LaneIndex, topic: str, queue: QueueRange, begin: int) -> Iterator[tuple[Ints, Ints]]:
-    """Sizes and store times of the messages from a queue offset on, which have no entry yet."""
+def _walked(index: LaneIndex, topic: str, queue: QueueRange, begin: int, end: int) -> Iterator[tuple[Ints, Ints]]:
+    """Sizes and store times of the messages of some queue offsets, which have no entry yet."""
     start = queue.walk_from(begin)
-    if begin >= queue.end or start < 0:
+    if begin >= end or start < 0:
         return
     segments = RecentSegments(index.lane_directory, index.view.segment_bytes, index.view.channel)
     with suppress(FileNotFoundError):  # retention has just deleted the rest
         for step in index.walk(segments.open, start, index.limit):
-            if isinstance(step, Step) and len(rows := _rows(step.table, topic, begin, queue.end)):
+            if isinstance(step, Step) and len(rows := _rows(step.table, topic, begin, end)):
                 yield step.table.sizes[rows], step.table.store_timestamps[rows]
 
 

@@ -57,10 +57,10 @@ WALK_RATHER_BYTES = 8192
 If it has moved further, the ends of all its consume queues are read again. A shorter part is
 walked.
 """
-MARK_BYTES = 1 << 20
-"""Bytes between two marks of a topic above `dispatched`.
+WAYPOINT_BYTES = 1 << 20
+"""Bytes between two waypoints of a topic above `dispatched`.
 
-With the marks, a reader of a part walks little more than that part.
+With the waypoints, a reader of a part walks little more than that part.
 """
 _SEGMENTS_KEPT = 4
 """Segments mapped at a time: queues begin and end in different ones."""
@@ -256,7 +256,7 @@ class LaneIndex:
                 known.first, known.end, known.indexed = first, max(end, known.end), max(end, known.indexed)
         if limits.entries not in (-1, total):
             raise _DoubtfulQueue(f"its consume queues end at {total:,} in all, not at {limits.entries:,}")
-        self._forget_marks(limits.first)
+        self._forget_waypoints(limits.first)
 
     def _read_firsts(self, limits: LaneLimits) -> None:
         """Reads where the queues begin now, after retention has deleted old segments."""
@@ -266,14 +266,14 @@ class LaneIndex:
             if end:
                 known.first = max(min(first, end), known.first)
                 known.indexed = max(end, known.indexed)
-        self._forget_marks(limits.first)
+        self._forget_waypoints(limits.first)
 
-    def _forget_marks(self, first_where: int) -> None:
-        """Drops marks that the index makes needless. No mark may point below `first_where`."""
+    def _forget_waypoints(self, first_where: int) -> None:
+        """Drops waypoints that the index makes needless. None may point below `first_where`."""
         for known in self.queues.values():
-            at = bisect_right(known.marks, (known.indexed, 1 << 63)) - 1
-            del known.marks[: max(at, 0)]
-            known.marks = [(offset, max(where, first_where)) for offset, where in known.marks]
+            at = bisect_right(known.waypoints, (known.indexed, 1 << 63)) - 1
+            del known.waypoints[: max(at, 0)]
+            known.waypoints = [(offset, max(where, first_where)) for offset, where in known.waypoints]
 
     def _bounds(self, topic: str, limits: LaneLimits) -> tuple[int, int]:
         """First and end of the queue offsets whose records are below `dispatched` and not deleted.
@@ -365,12 +365,12 @@ class LaneIndex:
                 begin = 0 if self._hole_end and self.first <= 0 else first
                 known = self.queues[topic] = QueueRange(begin, end, 0)
                 if begin < first:
-                    known.marks.append((begin, max(self.first, 0)))
+                    known.waypoints.append((begin, max(self.first, 0)))
             known.end = max(known.end, end)
             self._met.add(topic)
-            marked = known.marks[-1][1] if known.marks else -1
-            if marked < 0 or where - marked >= MARK_BYTES or marked < self._hole_end:
-                known.marks.append((first, where))
+            last = known.waypoints[-1][1] if known.waypoints else -1
+            if last < 0 or where - last >= WAYPOINT_BYTES or last < self._hole_end:
+                known.waypoints.append((first, where))
         self._walked_to = step.next_where
 
     def find_by_time(self, topic: str, timestamp_ms: int) -> int | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.disk.locks import file_locked, holder_of, is_leased
+from commitlog.disk.locks import file_locked, is_leased
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.disk.trim_marks import TrimMark, TrimMarks
 from commitlog.errors import BadStart, OffsetOutOfRange, ReaderError, TopicInUse, UnknownTopic, disk_error
@@ -22,6 +22,7 @@ from commitlog.reading.named_readers import NamedReaders
 from commitlog.reading.starting_point import EARLIEST_OFFSET, QueueStarts, Start, offsets_by_queue, parse_start, resolve
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView
+from commitlog.shm.layout import Lane
 
 _SHAPE = 'give an offset of each lane, such as {"0": 42, "1": -1} (−1: all that is there)'
 
@@ -135,14 +136,14 @@ def check_readers(index: TopicIndex, trim: Trim) -> None:
 
 def check_producers(view: StoreView, topic: str) -> None:
     """Raises TopicInUse if a producer runs, which may send rows of the typed topic."""
-    pool = view.control.region.path.parent if view.control else None
+    control = view.control
+    pool = control.region.path.parent if control else None
     for lane in view.lanes():
-        lane_directory = view.lane_directory(lane)
-        if is_leased(lane_directory, pool, view.channel):
+        if is_leased(view.lane_directory(lane), pool, view.channel):
+            holder = control.row(lane)[Lane.LESSEE_PID] if control else "?"
             raise TopicInUse(
-                f"topic {topic} has a schema, and lane {lane} has a producer (process "
-                f"{holder_of(lane_directory.lock_file, view.channel)}), which may send rows of it: close all producers "
-                f"first, or keep the topic and take its messages: --trim {topic} --before latest"
+                f"topic {topic} has a schema, and lane {lane} has a producer (process {holder}), which may send rows of it: "
+                f"close all producers first, or keep the topic and take its messages: --trim {topic} --before latest"
             )
 
 

@@ -6,6 +6,7 @@ that is opened later begins with them.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections import deque
@@ -17,6 +18,8 @@ from commitlog.errors import CommitLogError
 from commitlog.watching.health import health
 from commitlog.watching.rates import rates
 from commitlog.watching.snapshot import StoreSnapshot, StoreWatch
+
+log = logging.getLogger(__name__)
 
 KEPT = 600
 """How many looks are kept."""
@@ -30,7 +33,7 @@ class Looks:
 
     A look is a plain dict: `number`, `time_ms`, the `store`, its `health`, its `space`, and the
     rates of `commitlog.watching.rates`. Where the store can't be looked at, it has an `error` in
-    their place.
+    their place, and the next look is taken all the same.
 
     Raises StoreNotFound, StoreDamaged, StoreTooNew, StoreRefused.
     """
@@ -67,17 +70,28 @@ class Looks:
             return [look for look in self._looks if look["number"] > number]
 
     def _run(self) -> None:
-        earlier = self._first
+        earlier, told = self._first, ""
         while not self._ends.wait(INTERVAL_SECONDS if self._taken else FIRST_SECONDS):
             try:
                 now = self._watch.snapshot()
                 look, earlier = _look(now, earlier), now
             except (CommitLogError, OSError) as error:
-                look = {"time_ms": self._watch.clock.wall_ms(), "error": f"{error} [{type(error).__name__}]"}
+                look = self._failed(f"{error} [{type(error).__name__}]")
+            except Exception as error:
+                text = (
+                    f"looking failed, and goes on: {error} [{type(error).__name__}]; the log of `commitlog ui` has more"
+                )
+                look = self._failed(text)
+                if text != told:
+                    log.exception("looking at the store has failed")
+                told = text
             with self._changed:
                 self._taken += 1
                 self._looks.append({"number": self._taken, **look})
                 self._changed.notify_all()
+
+    def _failed(self, text: str) -> dict[str, Any]:
+        return {"time_ms": self._watch.clock.wall_ms(), "error": text}
 
 
 def _look(now: StoreSnapshot, earlier: StoreSnapshot) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from commitlog.errors import FAULT_BY_ERRNO, DiskError
+from commitlog.quantities import counted
 from commitlog.reading.named_readers import STANDS_STILL_MS
 from commitlog.shm.statistics import RetentionFlag
 from commitlog.statistics import RETENTION_WORDS, StoreStatistics
@@ -77,6 +78,11 @@ class Reason:
     stage: str = ""
     lanes: tuple[int, ...] = ()
     reader: str = ""
+
+    @property
+    def said(self) -> str:
+        """What is wrong, then what to do: what people are shown."""
+        return "; ".join(filter(None, (self.text, self.way_out)))
 
 
 @dataclass(frozen=True)
@@ -178,7 +184,7 @@ def _stages(facts: StoreStatistics, now_ms: int, limits: HealthLimits) -> Iterat
             )
         ago_ms = now_ms - stage.started_ms
         if stage.restarts >= limits.restarts and ago_ms < _RESTARTS_MS:
-            text = f"the {name} was restarted {stage.restarts:,} times, the last time {_time(ago_ms)} ago"
+            text = f"the {name} was restarted {counted(stage.restarts, 'time')}, the last time {_time(ago_ms)} ago"
             yield _reason("stage-restarts", text, f"see {log}", stage=name)
 
 
@@ -228,7 +234,7 @@ def _faults(facts: StoreStatistics) -> Iterator[Reason]:
 def _readers(snapshot: StoreSnapshot, limits: HealthLimits) -> Iterator[Reason]:
     path = snapshot.statistics.path
     for reader in snapshot.readers:
-        name, behind = reader.name, f"{reader.behind:,} messages behind"
+        name, behind = reader.name, f"{counted(reader.behind, 'message')} behind"
         if reader.lag is None:
             yield _reason("reader-unreadable", reader.warning, "", reader=name)
         if limits.reader_behind and reader.behind > limits.reader_behind:

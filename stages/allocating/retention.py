@@ -29,11 +29,11 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts, is_segment_name
 from commitlog.disk.trim_request import TrimRequest
 from commitlog.errors import CommitLogError, DamagedFile
+from commitlog.reading.segment_ages import SegmentAges
 from commitlog.shm.layout import LANE_ROWS, Header, Lane, segment_start
 from commitlog.shm.positions import ControlRegion
 from commitlog.shm.statistics import RetentionFlag
 from commitlog.stages.allocating.reader_needs import ReaderNeeds
-from commitlog.stages.allocating.segment_ages import SegmentAges
 
 _CLOCK_TOLERANCE_MS = 1_000
 

@@ -42,11 +42,12 @@ class StopRequest:
     """
 
     stop: bool = False
+    is_stopping: bool = False
     hurry: bool = False
 
     def on_signal(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
         """The handler of SIGTERM."""
-        self.hurry, self.stop = self.stop, True
+        self.hurry, self.stop = self.is_stopping, True
 
 
 class RunningStore:
@@ -192,7 +193,7 @@ class RunningStore:
         It tells producers, lets the stages drain in order, writes the last positions, and removes
         the pool. Where the store's path leads elsewhere, the pool stays, and nothing is written.
         """
-        self.request.stop = True  # from here on a SIGTERM asks to hurry
+        self.request.is_stopping = True
         self.control.words[Header.CLOSING] = 1
         all_had_time = self.stages.stop(self._is_hurried)
         try:

@@ -106,5 +106,5 @@ class StoreLocks:
                 holders.append(f"{name or 'supervisor'} {pid}")
         return StoreRunning(
             f"{self._directory.path} is running already (pids: {', '.join(holders)}): use commitlog.Producer(path) or "
-            f"commitlog.Reader(path), or stop it first"
+            f"commitlog.Reader(path), or stop it first: `commitlog stop {self._directory.path}`"
         )

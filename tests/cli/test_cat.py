@@ -66,9 +66,22 @@ def test_which_messages(store: HandMadeStore, words: tuple[str, ...], values: li
     assert cat(store, *words) == b"".join(value + b"\n" for value in values)
 
 
+def test_the_messages_of_some_partitions(store: HandMadeStore) -> None:
+    """With and without the quick way of values alone."""
+    store.lane(1).append("orders", b"fig")
+    store.lane(2).append("orders", b"kiwi")
+    store.publish()
+    for more in ((), ("--skip-corrupt",)):
+        assert cat(store, "--partition", "1", *more) == b"fig\n"
+        assert cat(store, "--partition", "1", "--partition", "2", *more) == b"fig\nkiwi\n"
+        assert cat(store, "--partition", "7", *more) == b""
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (("--partition", "-1"), "greater than or equal to 0"),
+        (("--rows", "--topic", "t", "--partition", "1"), "--rows needs one --topic"),
         (("--format", "xml"), "allowed are value, json, or a text with %"),
         (("--format", "%q"), "'%q' is not known"),
         (("--format", r"%s\q"), "is not known"),

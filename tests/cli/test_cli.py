@@ -218,7 +218,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("arguments", "says"),
     [
         (("cat", "{absent}"), "StoreNotFound"),
-        (("stat", "{absent}"), "StoreNotFound"),
+        (("stat", "{absent}"), "there is no store here; check the path, or make a new one with `commitlog run "),
         (("destroy", "{absent}", "--yes"), "StoreNotFound"),
         (("run", "{file}"), "StoreRefused"),
         (("run", "/proc/here"), "no directory can be made here" if os.access("/proc", os.W_OK) else "no permission"),

@@ -7,12 +7,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner, Result
 
 import commitlog
 from commitlog.cli.app import app
+from commitlog.errors import NoSchema
+from tests.cli.test_cli import run
+from tests.crash.scene import pid_of
 from tests.waiting import wait_until
 
 
@@ -101,6 +106,51 @@ def test_a_ctrl_c_counts_what_is_on_disk(store: commitlog.Store) -> None:
         said = process.communicate(timeout=60)[1]
     assert process.returncode == 130
     assert said == b"stopped: 2 messages sent to interrupted, all on disk\n"
+
+
+def test_rows_of_a_topic_without_a_schema(store: commitlog.Store, tmp_path: Path) -> None:
+    """The error says how to give it one. Nothing is sent, and no store is made for it."""
+    for path in (store.path, tmp_path / "absent"):
+        done = CliRunner().invoke(app, ["produce", str(path), "untyped", "--rows"], input='{"id": 1}\n')
+        assert isinstance(done.exception, NoSchema)
+        assert str(done.exception) == (
+            f"topic untyped has no schema: `commitlog topics {path} --create untyped --schema 'id BIGINT, …'` gives it one; "
+            "or send lines, without --rows"
+        )
+    assert not (tmp_path / "absent").exists()
+
+
+def test_two_that_begin_at_the_same_moment(tmp_path: Path) -> None:
+    """One of them runs the stages for both, and stays until the other one has ended."""
+    path = tmp_path / "store"
+    commands = [[sys.executable, "-m", "commitlog", "produce", str(path), topic] for topic in ("a", "b")]
+    processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) for command in commands]
+    for process in processes:
+        assert process.stdin
+        process.stdin.write(b"one\ntwo\n")
+        process.stdin.flush()
+    wait_until(lambda: (path / "store.json").exists() and read_topics(path) == ["a", "a", "b", "b"], "lines of both")
+    owner_pid = psutil.Process(pid_of(path, "")).ppid()
+    (owner,) = (process for process in processes if process.pid == owner_pid)
+    (guest,) = (process for process in processes if process.pid != owner_pid)
+    assert owner.stdin
+    assert owner.stderr
+    owner.stdin.close()
+    assert owner.stderr.readline().startswith(b"2 messages sent to ")
+    assert owner.stderr.readline() == b"waiting for 1 other producer, which needs the stages; Ctrl-C stops them\n"
+    _, said = guest.communicate(b"three\n", timeout=60)
+    assert (guest.returncode, said.startswith(b"3 messages sent to ")) == (0, True)
+    assert owner.wait(60) == 0
+    assert owner.stderr.read() == b""
+    owner.stderr.close()
+    assert b"  stopped, " in run("stat", path).stdout
+    assert sorted(read_topics(path)) in (["a", "a", "a", "b", "b"], ["a", "a", "b", "b", "b"])
+
+
+def read_topics(path: Path) -> list[str]:
+    """The topic of each message, sorted."""
+    with commitlog.Reader(path) as reader:
+        return sorted(message.topic for message in reader)
 
 
 def topics(store: commitlog.Store) -> list[str]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import re
 from datetime import datetime
 from pathlib import Path
 
 import orjson
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import commitlog
 from commitlog.cli.app import app
-from commitlog.errors import UnknownTopic
+from commitlog.errors import IllegalTopic, SchemaConflict, SchemaError, StoreRefused, UnknownTopic
 from commitlog.reader import Reader
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore, small_store
 from tests.builders.typed_topic import append_rows, declare
@@ -39,17 +41,19 @@ def shown(ms: int) -> str:
 
 
 def test_topics(typed: HandMadeStore) -> None:
-    done = run("topics", typed.path, "--schema")
+    done = run("topics", typed.path, "--columns")
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.decode().splitlines() == [
         "later: 0 messages, 0 bytes, lanes none, schema version 1",
         "    id INT",
         f"orders: 2 messages, {size(typed, 'orders'):,} bytes, lanes 0, 2, schema version 1",
-        f"    stored {shown(BEGIN_MS)} to {shown(BEGIN_MS)}; last minute 0.00 messages/s",
+        f"    stored {shown(BEGIN_MS)} to {shown(BEGIN_MS)}",
+        "    last minute 0.00 messages/s",
         "    id BIGINT NOT NULL",
         "    xs ARRAY<STRUCT<a: INT>>",
         f"values: 2 messages, {size(typed, 'values'):,} bytes, lanes 0, 2",
-        f"    stored {shown(BEGIN_MS + 1000)} to {shown(BEGIN_MS + 1000)}; last minute 0.00 messages/s",
+        f"    stored {shown(BEGIN_MS + 1000)} to {shown(BEGIN_MS + 1000)}",
+        "    last minute 0.00 messages/s",
     ]
 
 
@@ -104,23 +108,57 @@ def test_topics_of_a_rocketmq_root(tmp_path: Path) -> None:
     assert (done.returncode, b"a RocketMQ store root and no store of ours" in done.stderr) == (1, True)
 
 
+# ---- create ------------------------------------------------------------------------------------
+
+
+def create(path: Path, topic: str, columns: str) -> Result:
+    return CliRunner().invoke(app, ["topics", str(path), "--create", topic, "--schema", columns])
+
+
+def test_a_typed_topic_is_made(tmp_path: Path) -> None:
+    """In a store that is made with it, and then takes rows. To do it again changes nothing."""
+    path = tmp_path / "store"
+    for _ in range(2):
+        done = create(path, "sales", "id BIGINT NOT NULL, name STRING")
+        assert (done.exit_code, done.output) == (0, "sales has schema version 1: id BIGINT NOT NULL, name STRING\n")
+    assert run("produce", path, "sales", "--rows", given=b'{"id": 1, "name": "x"}\n').returncode == 0
+    assert commitlog.read_arrow(path, "sales").read_all().to_pylist() == [{"id": 1, "name": "x"}]
+    assert isinstance(create(path, "sales", "id STRING").exception, SchemaConflict)
+    assert isinstance(create(path, "bad topic", "id INT").exception, IllegalTopic)
+
+
+def test_nothing_is_made_of_a_wrong_schema(tmp_path: Path) -> None:
+    assert isinstance(create(tmp_path / "store", "sales", "id BIGINTEGER").exception, SchemaError)
+    assert isinstance(create(tmp_path / "store", "bad topic", "id INT").exception, IllegalTopic)
+    assert not (tmp_path / "store").exists()
+    root = small_store(tmp_path / "rocketmq").path / "lanes/1"
+    assert isinstance(create(root, "sales", "id INT").exception, StoreRefused)
+
+
 # ---- trim and delete ---------------------------------------------------------------------------
 
 
 def test_trim_and_delete(tmp_path: Path) -> None:
-    """Both ask first, and say what they have done."""
+    """Both say how much would go, ask, and say what they have done."""
     store = small_store(tmp_path / "store")
+    orders = [record for lane in store.lanes.values() for record in lane.records if record.topic == "orders"]
+    old = [record for record in orders if record.queue_offset < 90]
+    first, last = (shown(choose(record.store_timestamp for record in old)) for choose in (min, max))
     trim = ("topics", store.path, "--trim", "orders", "--before", "last 10")
     done = run(*trim, given=b"n\n")
-    assert (done.returncode, b"Trim 180 messages of orders, and keep 20?" in done.stdout) == (1, True)
+    assert done.returncode == 1
+    assert done.stdout.decode() == (
+        f"orders: 180 messages, {sum(record.total_size for record in old):,} bytes, stored {first} to {last} would go; "
+        "20 stay\nTrim them? [y/N]: "
+    )
     done = run(*trim, given=b"y\n")
     assert done.stdout.endswith(
-        b"trimmed 180 messages of orders, 20 are kept; the disk space comes back when the segments are deleted\n"
+        b"trimmed 180 messages of orders, kept 20; the disk space comes back when the segments are deleted\n"
     )
     assert run("cat", store.path, "--topic", "orders").stdout.count(b"\n") == 20
-    assert run(*trim).stdout.startswith(b"trimmed 0 messages of orders, 20 are kept"), "it does not ask for nothing"
+    assert run(*trim).stdout.startswith(b"trimmed 0 messages of orders, kept 20"), "it does not ask for nothing"
     done = run("topics", store.path, "--delete", "orders", given=b"y\n")
-    assert b"Delete orders with 20 messages?" in done.stdout
+    assert re.match(rb"orders: 20 messages, [\d,]+ bytes, stored .* would go\nDelete the topic\?", done.stdout)
     assert b"deleted orders with 20 messages;" in done.stdout
     assert b"orders" not in run("topics", store.path).stdout + run("stat", store.path).stdout
 
@@ -139,7 +177,10 @@ def test_trim_and_delete(tmp_path: Path) -> None:
         (("--trim", "orders", "--before", "soon"), b"'soon' is not a start; give earliest, latest"),
         (("--trim", "orders"), b"--trim TOPIC and --before TO go together"),
         (("--before", "latest"), b"--trim TOPIC and --before TO go together"),
-        (("--trim", "a", "--before", "latest", "--delete", "a"), b"give --delete or --trim, not both"),
+        (("--trim", "a", "--before", "latest", "--delete", "a"), b"give one of --create, --trim and --delete"),
+        (("--create", "a", "--schema", "id INT", "--delete", "a"), b"give one of --create, --trim and --delete"),
+        (("--create", "a"), b"--create TOPIC and --schema COLUMNS go together"),
+        (("--schema", "id INT"), b"--create TOPIC and --schema COLUMNS go together"),
     ],
     ids=str,
 )
@@ -177,10 +218,10 @@ def test_a_typed_topic_is_deleted(tmp_path: Path) -> None:
             producer.send_rows("sales", [{"id": 1}])
             producer.flush()
             done = run("topics", path, "--delete", "sales", "--yes")
-            assert b"topic sales has a schema, and lane 0 has a producer" in done.stderr
+            assert b"topic sales has a schema, and lane 0 has a producer (process %d)" % os.getpid() in done.stderr
             assert b"--trim sales --before latest [TopicInUse]" in done.stderr
         done = run("topics", path, "--delete", "sales", given=b"y\n")
-        assert b"Delete sales with 1 messages and its schema?" in done.stdout
+        assert re.match(rb"sales: 1 message, [\d,]+ bytes, .* and its schema would go\nDelete", done.stdout)
         assert b"no topics" in run("topics", path).stdout
         with pytest.raises(UnknownTopic):
             commitlog.read_arrow(path, "sales")
@@ -189,7 +230,7 @@ def test_a_typed_topic_is_deleted(tmp_path: Path) -> None:
             producer.send_rows("sales", [{"name": "x"}])
             producer.flush()
         assert commitlog.read_arrow(path, "sales").read_all().to_pylist() == [{"name": "x"}]
-        assert b"sales: 1 messages" in run("topics", path).stdout
+        assert b"sales: 1 message," in run("topics", path).stdout
         assert b"schema version 2" in run("topics", path).stdout
     (path / "topics/sales/deleted").write_bytes(b"x")
     assert b"not the number of a version" in run("topics", path).stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from commitlog.quantities import bytes_of, nanoseconds_of, seconds_of
+from commitlog.quantities import bytes_of, counted, nanoseconds_of, seconds_of
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,10 @@ def test_a_number_without_a_unit_is_seconds_only_where_that_is_said() -> None:
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match="is no duration"):
         seconds_of(text)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 messages"), (1, "1 message"), (2, "2 messages"), (12_345, "12,345 messages")]
+)
+def test_one_is_not_many(number: int, text: str) -> None:
+    assert counted(number, "message") == text

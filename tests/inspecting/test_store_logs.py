@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import commitlog
 from commitlog.cli.app import app
 from commitlog.disk.file_channel import DISK
+from commitlog.errors import BadStart
 from commitlog.inspecting.store_logs import StageLog, StoreLogs
 from commitlog.lines import JsonFormatter, LineFormatter
 from commitlog.stages.supervising.log_files import LOGS_KEPT, RotatingHandler, open_log
@@ -82,6 +83,24 @@ def test_json_has_an_object_an_entry(store: Path) -> None:
         "stage": "committer",
         "message": "the clock\njumped",
     }
+
+
+def test_the_newest_entries(store: Path) -> None:
+    """A traceback counts as one, and what is left out by --level does not count."""
+    (first, _, last) = shown(store, "-n", "2")
+    assert first.endswith("WARNING committer  the clock")
+    assert last.endswith("INFO    supervisor end")
+    assert len(shown(store, "-n", "2", "--level", "warning")) == 5
+    assert shown(store, "-n", "0") == []
+
+
+def test_entries_since_a_time(store: Path) -> None:
+    assert [line[-3:] for line in shown(store, "--since", "2023-11-14T22:13:21.6+00:00")] == ["end"]
+    assert len(shown(store, "--since", "20000d")) == 8
+    assert shown(store, "--since", "10 minutes ago") == []
+    for wrong in ("soon", "9999-01-01", "latest", "10"):
+        done = CliRunner().invoke(app, ["logs", str(store), "--since", wrong])
+        assert isinstance(done.exception, BadStart)
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

@@ -60,13 +60,13 @@ def configuration(store: commitlog.Store) -> dict[str, Any]:
 def test_a_retention_knob_holds_at_once(store: commitlog.Store) -> None:
     """Segments go when less of them may be there."""
     fill(store)
-    assert store.reconfigure(LITTLE) == AT_ONCE
+    assert store.reload(LITTLE) == AT_ONCE
     wait_until(lambda: first_segment(store) > 0, "the retention")
 
 
 def test_every_stage_hears_of_it(store: commitlog.Store) -> None:
     """Each says so in its log, also while it has nothing to do."""
-    store.reconfigure({**SMALL, "flusher": {"linger_ms": 5}})
+    store.reload({**SMALL, "flusher": {"linger_ms": 5}})
     for stage in STAGES:
         log = store.path / "logs" / f"{stage}.log"
         wait_until(lambda log=log: "the configuration is reloaded" in log.read_text(), stage)  # type: ignore[misc]
@@ -82,7 +82,7 @@ def test_each_knob_is_named_with_what_it_needs(store: commitlog.Store) -> None:
         "dispatcher": {"linger_ms": 3, "queue_file_entries": 2000},
         "supervisor": {"hung_after_ms": 40_000},
     }
-    assert store.reconfigure(wanted) == {
+    assert store.reload(wanted) == {
         "store.segment_bytes": "needs a new store",
         "store.max_lanes": "needs a restart",
         "producer.lane_wait_ms": "holds for producers that are made from now on",
@@ -96,7 +96,7 @@ def test_each_knob_is_named_with_what_it_needs(store: commitlog.Store) -> None:
     assert (config["dispatcher"]["linger_ms"], config["dispatcher"]["queue_file_entries"]) == (3, 300_000)
     assert config["producer"]["lane_wait_ms"] == 7
     again = {**wanted, "store": SMALL["store"], "dispatcher": {"linger_ms": 3}}
-    assert store.reconfigure(again) == {}
+    assert store.reload(again) == {}
     assert commitlog.Store.open(store.path, again, reuse=True) is store
 
 
@@ -105,7 +105,7 @@ def test_a_stage_that_starts_later_has_the_newest(store: commitlog.Store) -> Non
     fill(store)
     allocator = pid_of(store.path, "allocator")
     os.kill(allocator, signal.SIGSTOP)
-    store.reconfigure(LITTLE)
+    store.reload(LITTLE)
     assert first_segment(store) == 0
     os.kill(allocator, signal.SIGKILL)
     wait_until(lambda: first_segment(store) > 0, "the retention of the next allocator")
@@ -115,9 +115,9 @@ def test_a_wrong_configuration_changes_nothing(store: commitlog.Store) -> None:
     """The error is that of `open`."""
     before = configuration(store)
     with pytest.raises(errors.ConfigError, match=r"retention\.max_bytes = -1"):
-        store.reconfigure({"retention": {"max_bytes": -1}})
+        store.reload({"retention": {"max_bytes": -1}})
     assert configuration(store) == before
-    assert store.reconfigure(SMALL) == {}
+    assert store.reload(SMALL) == {}
 
 
 def test_no_reload_while_the_store_stops(tmp_path: Path) -> None:
@@ -130,12 +130,12 @@ def test_no_reload_while_the_store_stops(tmp_path: Path) -> None:
     try:
         wait_until(lambda: store._process.stdin is None or store._process.stdin.closed, "the close to begin")
         with pytest.raises(errors.StoreStopped, match="open it with that one"):
-            store.reconfigure(LITTLE)
+            store.reload(LITTLE)
     finally:
         os.kill(committer, signal.SIGCONT)
         closing.join()
     with pytest.raises(errors.StoreStopped):
-        store.reconfigure(LITTLE)
+        store.reload(LITTLE)
 
 
 @pytest.mark.leaves_pools
@@ -144,7 +144,7 @@ def test_no_reload_without_a_supervisor(tmp_path: Path) -> None:
     store = commitlog.Store.open(tmp_path / "store", SMALL)
     os.kill(store._process.pid, signal.SIGKILL)
     with pytest.raises(errors.StoreStopped):
-        store.reconfigure(LITTLE)
+        store.reload(LITTLE)
     with pytest.raises(errors.StageFailed):
         store.close()
     commitlog.Store.open(tmp_path / "store", SMALL).close()
@@ -157,10 +157,10 @@ def test_a_disk_that_refuses(tmp_path: Path) -> None:
         before = configuration(store)
         faults.set(Rule("open", where="store.json", error=errno.ENOSPC, stage="supervisor"))
         with pytest.raises(errors.DiskFull):
-            store.reconfigure(LITTLE)
+            store.reload(LITTLE)
         faults.clear()
         assert configuration(store) == before
-        assert store.reconfigure(LITTLE) == AT_ONCE
+        assert store.reload(LITTLE) == AT_ONCE
 
 
 def test_a_supervisor_that_hangs(store: commitlog.Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,17 +170,17 @@ def test_a_supervisor_that_hangs(store: commitlog.Store, monkeypatch: pytest.Mon
     os.kill(supervisor, signal.SIGSTOP)
     try:
         with pytest.raises(errors.StageFailed, match="does not answer"):
-            store.reconfigure({**SMALL, "flusher": {"linger_ms": 3}})
+            store.reload({**SMALL, "flusher": {"linger_ms": 3}})
     finally:
         os.kill(supervisor, signal.SIGCONT)
     monkeypatch.undo()
-    assert store.reconfigure({**SMALL, "committer": {"linger_ms": 5}}) == {
+    assert store.reload({**SMALL, "committer": {"linger_ms": 5}}) == {
         "committer.linger_ms": "holds at once",
         "flusher.linger_ms": "holds at once",  # back to its default: the first call was carried out, later
     }
 
 
 def test_a_level_of_the_logs_needs_a_restart(store: commitlog.Store) -> None:
-    assert store.reconfigure({**SMALL, "logs": {"level": "debug"}}) == {"logs.level": "needs a restart"}
+    assert store.reload({**SMALL, "logs": {"level": "debug"}}) == {"logs.level": "needs a restart"}
     assert store.running
     assert configuration(store)["logs"]["level"] == "info"

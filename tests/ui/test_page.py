@@ -19,6 +19,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 import commitlog
+from commitlog.ui.looks import Looks
 from commitlog.ui.server import CONNECTIONS_MAX
 from tests.browser import BROWSER, browse
 from tests.waiting import wait_until
@@ -103,6 +104,33 @@ def test_only_who_has_the_address_gets_in(tmp_path: Path) -> None:
         assert answer(address, "/../../etc/passwd", Cookie=ours).status == 404
         policy = answer(address, "/", Cookie=ours).getheader("Content-Security-Policy") or ""
         assert "default-src 'self'" in policy
+
+
+def failures(looks: Looks, seen: int) -> list[str]:
+    return [look["error"] for look in looks.after(seen, 60) if "error" in look]
+
+
+def test_looking_goes_on_after_a_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The page is told each time; the log has it once, with its traceback, until it is another."""
+    commitlog.Store.open(tmp_path / "store", SMALL).close()
+    monkeypatch.setattr("commitlog.ui.looks.INTERVAL_SECONDS", 0.01)
+
+    def broken(_snapshot: object) -> None:
+        raise ZeroDivisionError("a planted mistake")
+
+    with Looks(tmp_path / "store") as looks:
+        seen = wait_until(lambda: looks.after(0, 60), "a first look")[-1]["number"]
+        with monkeypatch.context() as changed:
+            changed.setattr("commitlog.ui.looks.health", broken)
+            wait_until(lambda: len(failures(looks, seen)) > 3, "looks that fail")
+        wait_until(lambda: "error" not in looks.after(0, 60)[-1], "a look at the store")
+        said = "looking failed, and goes on: a planted mistake [ZeroDivisionError]; the log of `commitlog ui` has more"
+        assert set(failures(looks, seen)) == {said}
+    (entry,) = caplog.records
+    assert entry.exc_info
+    assert "looking at the store has failed" in entry.message
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0:0", "192.0.2.1:0", "[::]:0", "example.com:0"])

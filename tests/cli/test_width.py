@@ -1,0 +1,76 @@
+"""What commands print on a terminal of 80 columns: lines that fit, broken between words."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+import commitlog
+from tests.cli.test_cli import run
+
+
+def on_terminal(*words: object) -> list[str]:
+    """The lines of a command on a terminal of 80x24."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    shown = bytearray()
+    with subprocess.Popen(
+        [sys.executable, "-m", "commitlog.cli", *map(str, words)], stdin=its, stdout=its, stderr=its, env=environment
+    ) as process:
+        os.close(its)
+        try:
+            while data := os.read(ours, 65536):
+                shown += data
+        except OSError:  # EIO: nobody has the terminal any more
+            pass
+        finally:
+            os.close(ours)
+    assert process.returncode == 0
+    return shown.decode().splitlines()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with long names, whose positions have many digits."""
+    path = tmp_path_factory.mktemp("s") / "s"
+    with commitlog.Store.open(path, {"store": {"segment_bytes": 1 << 20}}) as opened, opened.producer() as producer:
+        opened.create_topic("typed", schema="id BIGINT")
+        for topic in ("orders", "orders.of.the.last.year.and.of.the.year.before"):
+            producer.send_batch(topic, [b"x" * 1000] * 900)
+            producer.send_batch(topic, [b"x" * 1000] * 900)
+        producer.send("one", b"x")
+        producer.flush()
+        with commitlog.Reader(path, "orders", name="billing.of.the.whole.company.and.of.its.daughters") as reader:
+            reader.commit(next(reader))
+    return path
+
+
+@pytest.mark.parametrize(
+    "command", [("stat",), ("topics", "--columns"), ("readers",), ("bench", "--seconds", "200ms")], ids=" ".join
+)
+def test_lines_fit_the_terminal(store: Path, command: tuple[str, ...]) -> None:
+    shown = on_terminal(command[0], store, *command[1:])
+    assert max(map(len, shown)) <= 80
+    if command[0] != "bench":  # its numbers differ each time
+        whole = run(command[0], store, *command[1:]).stdout.decode()
+        assert len(whole.splitlines()) <= len(shown), "a pipe gets each line whole"
+        still = {"ago", "second", "seconds"}  # of a reader, which stands still for longer
+        assert [word for word in " ".join(shown).split() if word.isalpha() and word not in still] == [
+            word for word in whole.split() if word.isalpha() and word not in still
+        ]
+
+
+def test_one_is_not_many(store: Path) -> None:
+    said = run("topics", store).stdout + run("stat", store).stdout
+    assert b"one: 1 message," in said
+    assert b"orders: 1,800 messages," in said
+    assert b"typed: 0 messages," in said
