@@ -63,6 +63,7 @@ HEAVY = (
     "zstandard",
 )
 
+ARROW_ROOMS = tuple(f"commitlog/{room}/" for room in ("columns", "schemas", "planning", "remote", "serving"))
 ARROW_MODULES = ("commitlog/arrow.py", "commitlog/appending/row_sending.py")
 
 # The door to the disk, and the one to shared memory.
@@ -241,13 +242,16 @@ def test_shared_memory_needs_numpy_only() -> None:
 def test_what_is_imported_is_declared() -> None:
     """The core needs its own dependencies only; an extra serves the folder of its name.
 
-    `arrow` serves columns/, schemas/ and ARROW_MODULES, `tools` serves watching/ and cli/.
+    `arrow` serves ARROW_ROOMS and ARROW_MODULES, `serve` serves serving/, `tools` serves watching/
+    and cli/.
     """
     wrong = []
     for module in EVERY_MODULE:
         allowed = {"commitlog"} | declared(None) | declared("rocketmq") | sys.stdlib_module_names
-        if module.startswith(("commitlog/columns/", "commitlog/schemas/")) or module in ARROW_MODULES:
+        if module.startswith(ARROW_ROOMS) or module in ARROW_MODULES:
             allowed |= declared("arrow")
+        if module.startswith("commitlog/serving/"):
+            allowed |= declared("serve")
         if module.startswith(("commitlog/spark/", "commitlog/ingest/")):
             allowed |= declared("arrow") | declared("spark")
         if module.startswith("commitlog/ingest/"):

@@ -42,8 +42,8 @@ def serve(
     """Serve stores to Spark, pandas and others on other machines.
 
         commitlog serve data/events
-        commitlog serve data/events --listen 0.0.0.0:4433 --certificate cert.pem \\
-            --key key.pem --tokens tokens.json
+        commitlog serve data/events --tokens tokens.json --processes 2
+        commitlog serve events=data/events --certificate cert.pem --key key.pem
 
     It runs beside the stages, also of a stopped store and of a RocketMQ store root. Clients give
     the URL that it prints. Ctrl-C or SIGTERM ends it.

@@ -81,6 +81,11 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         for command in ("stat", "topics", "readers", "logs", "dump"):
             found[f"{command} --json"] = list(printed(command, path, "--json"))
         found["cat --format json"] = list(printed("cat", path, "--format", "json"))
+    tokens = path.parent / "tokens.json"
+    found["token --json"] = [
+        *printed("token", "add", tokens, "billing", "--json"),
+        *printed("token", "list", tokens, "--json"),
+    ]
     found["version --json"] = list(printed("version", "--json"))
     found["bench --json"] = list(printed("bench", path, "--seconds", "400ms", "--json"))
     found["doctor --json"] = list(printed("doctor", path, "--json"))
