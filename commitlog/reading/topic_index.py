@@ -361,8 +361,7 @@ class LaneIndex:
                     f"topic {topic}: the consume queue ends before offset {first:,}, the next in the log"
                 )
             if known is None:
-                # if nothing was deleted, the other records were in the hole
-                begin = 0 if self._hole_end and self.first <= 0 else first
+                begin = 0 if self.first <= 0 else first  # if nothing was deleted, the others are damaged
                 known = self.queues[topic] = QueueRange(begin, end, 0)
                 if begin < first:
                     known.marks.append((begin, max(self.first, 0)))
@@ -390,10 +389,10 @@ class LaneIndex:
             except (DamagedFile, CorruptRecord):
                 if self.view.one_log:
                     return self._find_one_by_one(topic, queue, known, timestamp_ms)
-                return self._find_by_walking(topic, self.first, timestamp_ms)
+                return self._find_by_walking(topic, known.first, self.first, timestamp_ms)
         if found < indexed:
             return found
-        return self._find_by_walking(topic, known.walk_from(indexed), timestamp_ms)
+        return self._find_by_walking(topic, max(indexed, known.first), known.walk_from(indexed), timestamp_ms)
 
     def _find_one_by_one(self, topic: str, queue: ConsumeQueue, known: QueueRange, timestamp_ms: int) -> int | None:
         """The same, but looks at each record of a queue: a damaged one may prevent a search."""
@@ -403,25 +402,29 @@ class LaneIndex:
                     return offset
         return None
 
-    def _find_by_walking(self, topic: str, start: int, timestamp_ms: int) -> int | None:
+    def _find_by_walking(self, topic: str, begin: int, start: int, timestamp_ms: int) -> int | None:
         while start >= 0:
-            try:
-                return self._first_behind(topic, start, timestamp_ms)
-            except _RetentionWasQuicker:
-                start = self.view.limits(self.lane).first
+            with contextlib.suppress(_RetentionWasQuicker):
+                return self._first_behind(topic, begin, start, timestamp_ms)
+            start = self.view.limits(self.lane).first
         return None
 
-    def _first_behind(self, topic: str, start: int, timestamp_ms: int) -> int | None:
+    def _first_behind(self, topic: str, begin: int, start: int, timestamp_ms: int) -> int | None:
+        """The same among the queue offsets from `begin` on, by a walk from log offset `start`.
+
+        If records before it are missing, it is the first of them: who reads from there is told.
+        """
         for step in self._walk(start, self.limit):
-            if isinstance(step, Hole):
+            if isinstance(step, Hole) or topic not in step.table.topics:
                 continue
             table = step.table
-            if topic not in table.topics:
-                continue
             wanted = (table.topic_index == table.topics.index(topic)) & table.in_queue
-            rows = np.flatnonzero(wanted & (table.store_timestamps >= timestamp_ms))
-            if len(rows):
-                return int(table.queue_offsets[rows[0]])
+            rows = np.flatnonzero(wanted & (table.queue_offsets >= begin))
+            late = np.flatnonzero(table.store_timestamps[rows] >= timestamp_ms)
+            before = rows[: late[0]] if len(late) else rows
+            begin = int(table.queue_offsets[before[-1]]) + 1 if len(before) else begin
+            if len(late):
+                return begin
         return None
 
 
