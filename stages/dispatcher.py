@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
-from commitlog.disk.consume_queue import ConsumeQueue
+from commitlog.disk.consume_queue import PRE_FILL_SIZE, ConsumeQueue
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.mapped_file import MappedFile
 from commitlog.disk.queue_entries import by_topic
@@ -26,7 +26,7 @@ from commitlog.reading.queue_bounds import total_of_ends
 from commitlog.record.scan import scan
 from commitlog.record.table import RecordTable, Stop
 from commitlog.shm.layout import Lane, segment_start
-from commitlog.shm.positions import count_entries, counted_entries
+from commitlog.shm.positions import count_entries, counted_entries, forget_entries
 from commitlog.stages.base_stage import BaseStage, main
 
 _SLICE_BYTES = 16 << 20
@@ -167,12 +167,14 @@ class Dispatcher(BaseStage):
     def _place(self, lane: int, table: RecordTable) -> None:
         """Places the entries of a table of records: one call for each topic, in log order."""
         for topic, rows in by_topic(table, len(table)):
-            self._queue(lane, topic).place(
+            self._queue(lane, topic, int(table.queue_offsets[rows[0]])).place(
                 table.queue_offsets[rows], table.physical_offsets[rows], table.sizes[rows], table.tags_codes[rows]
             )
 
-    def _queue(self, lane: int, topic: str) -> ConsumeQueue:
+    def _queue(self, lane: int, topic: str, first: int) -> ConsumeQueue:
         """A topic's queue in a lane, open; from now on it is the last to be closed.
+
+        Its next entry is that of queue offset `first`.
 
         Raises FileNotFoundError where somebody has removed its files; it is built anew then.
         """
@@ -185,8 +187,27 @@ class Dispatcher(BaseStage):
             if topic in state.closed and not queue.starts():
                 self._start_over(lane, state)
                 raise FileNotFoundError(errno.ENOENT, "a consume queue was removed", str(directory))
+            self._fill_before(lane, queue, first)
         state.queues[topic] = queue
         return queue
+
+    def _fill_before(self, lane: int, queue: ConsumeQueue, first: int) -> None:
+        """Fills the places before the entry `first`, as RocketMQ does, in a queue that was removed.
+
+        Its older messages were deleted. Places that are empty would hide all entries behind them,
+        because the ends of a queue are found by bisection. The end jumps, so the entries are
+        counted anew. To do it again, or to go on with it after a kill, is harmless.
+        """
+        begin = queue.begin_of_file(first)
+        if begin == first or queue.entries(first - 1, 1)["size"].any():
+            return
+        filled = max(queue.end(), begin)
+        if filled > begin and queue.entries(filled - 1, 1)["size"][0] != PRE_FILL_SIZE:
+            return  # entries of messages that are there: what is missing behind them is no deleted message's
+        row = self.control.row(lane)
+        forget_entries(row)  # before the end jumps: a reader that has seen the count would miss entries
+        self._recall_count(row, self._state[lane], row[Lane.DISPATCHED])
+        queue.fill(filled, first)
 
     def _make_room(self, lane: int) -> None:
         """Closes queues where the limit of open ones is reached.

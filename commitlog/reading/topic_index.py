@@ -120,8 +120,8 @@ class LaneIndex:
                 limits = self.view.limits(self.lane)
             except _DoubtfulQueue as doubt:
                 before, limits = limits, self.view.limits(self.lane)
-                if limits.first > before.first:
-                    continue  # nothing is wrong: retention deleted what was looked at
+                if limits.first > before.first or limits.entries < 0 <= before.entries:
+                    continue  # nothing is wrong: what was looked at was deleted, or is counted anew
                 if self.view.one_log:
                     raise DamagedFile(
                         f"{doubt}; a RocketMQ that opens the root builds its consume queues anew"
