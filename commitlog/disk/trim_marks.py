@@ -4,8 +4,9 @@
      "topics": {"orders": {"before": 42}, "sales": {"before": 7, "deleted": true}}}
 
 Messages whose queue offset is below `before` are not read any more. Their bytes stay in the log
-until retention takes their segments. This is Kafka's log start offset, one for each queue. A mark
-never goes down, and queue offsets go on above it, so no offset names two messages.
+until retention takes their segments. This is Kafka's log start offset, one for each queue. Queue
+offsets go on above a mark, so no offset names two messages. A mark goes down only where a start
+finds that the log has lost what was flushed (opening/lowered_marks.py).
 
 The marks of a lane lie in the lane. So a copy of the lane has them, and a lane that somebody
 removes takes them along. The consume queues know nothing of them: who builds the queues anew brings

@@ -139,8 +139,7 @@ class LaneIndex:
         A mark may be beyond the end while a store that was killed is not recovered yet.
         """
         for topic, mark in self._trims.marks.items():
-            known = self.queues.get(topic)
-            if known is not None:
+            if known := self.queues.get(topic):
                 known.first = max(known.first, min(mark.before, known.end))
 
     def is_deleted(self, topic: str) -> bool:
@@ -204,8 +203,8 @@ class LaneIndex:
     def walk(self, open_segment: Callable[[int], Buffer], start: int, limit: int) -> Iterator[Step | Hole]:
         """The lane's records in [start, limit), and the holes between them."""
         ends_whole = not self.view.live and self.view.limits(self.lane).stopped_properly and limit == self.limit_now()
-        size = self.view.segment_bytes
-        return walk_past(open_segment, self.lane, size, start, limit, self.holes, ends_whole=ends_whole)
+        size, holes = self.view.segment_bytes, self.holes
+        return walk_past(open_segment, self.lane, size, start, limit, holes, ends_whole=ends_whole)
 
     def limit_now(self) -> int:
         """How far the lane may be read now (offset of its log)."""
@@ -356,7 +355,8 @@ class LaneIndex:
             where = table.buffer_start + int(table.positions[rows[0]])
             known = self.queues.get(topic)
             is_after_hole = self._hole_end > 0 and topic in self._met  # what is missing was in it
-            if self._trusts_queues and first > (known.end if known else 0) and not is_after_hole:
+            mark = self._trims.marks.get(topic, TrimMark(0))  # a topic goes on there where all else of it is gone
+            if self._trusts_queues and first > max(known.end if known else 0, mark.before) and not is_after_hole:
                 raise _DoubtfulQueue(
                     f"topic {topic}: the consume queue ends before offset {first:,}, the next in the log"
                 )
