@@ -24,7 +24,7 @@ import orjson
 
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import LaneDirectory
-from commitlog.errors import DamagedFile
+from commitlog.errors import DamagedFile, ReaderError
 
 _OFFSET_END = 1 << 62
 _FILE_BYTES_MAX = 4 << 20
@@ -82,7 +82,7 @@ class TrimMarks:
     def raise_to(self, store_id: str, wanted: Mapping[str, TrimMark]) -> None:
         """Raises the marks of some topics, durably: others see the old marks or the new.
 
-        The caller holds the lock of the topics. Raises DamagedFile, OSError.
+        The caller holds the lock of the topics. Raises DamagedFile, ReaderError, OSError.
         """
         self.refresh(store_id)
         marks = dict(self.marks)
@@ -92,10 +92,10 @@ class TrimMarks:
         self.replace(store_id, marks)
 
     def replace(self, store_id: str, marks: Mapping[str, TrimMark]) -> None:
-        """Makes these the marks of the lane, durably. Raises OSError.
+        """Makes these the marks of the lane, durably. Raises OSError, ReaderError.
 
         Writes nothing where the file says so already, or where there is none and there are no
-        marks.
+        marks. Raises ReaderError for more marks than can be read again, some 70,000.
         """
         path = self.lane_directory.trimmed_file
         topics = {
@@ -104,6 +104,11 @@ class TrimMarks:
         }
         values = {"lane": self.lane_directory.number, "store": store_id, "topics": topics}
         data = orjson.dumps(values) + b"\n"
+        if len(data) > _FILE_BYTES_MAX:
+            raise ReaderError(
+                f"{path}: the marks of {len(topics):,} trimmed or deleted topics take {len(data):,} bytes, and it may have "
+                f"{_FILE_BYTES_MAX:,}: leave topics as they are, and delete old messages of all with `commitlog trim`"
+            )
         try:
             is_known = self.channel.read_file(path, len(data) + 1) == data
         except FileNotFoundError:

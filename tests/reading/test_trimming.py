@@ -22,7 +22,7 @@ from commitlog.disk.checkpoint import Positions, PositionsFile
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.store_directory import StoreFacts, new_store_id
 from commitlog.disk.trim_marks import TrimMark, TrimMarks
-from commitlog.errors import DamagedFile, DataLoss, UnknownTopic
+from commitlog.errors import DamagedFile, DataLoss, ReaderError, UnknownTopic
 from commitlog.inspecting.verify import verify_store
 from commitlog.opening.recovery import recover_lane
 from commitlog.reader import Reader
@@ -414,6 +414,19 @@ def test_files_that_are_not_ours(store: HandMadeStore) -> None:
         marks = TrimMarks(view.lane_directory(0), DISK)
         marks.refresh(view.store_id)
         assert marks.marks == {}
+
+
+def test_more_marks_than_can_be_read_are_refused(store: HandMadeStore) -> None:
+    """The marks stay as they were, and can be read."""
+    marks = TrimMarks(store.directory.lane_directory(0), DISK)
+    many = {f"a topic with a name of usual length {number}": TrimMark(1, deleted=True) for number in range(70_000)}
+    with pytest.raises(ReaderError, match=r"70,000 trimmed .* may have 4,194,304: leave topics"):
+        marks.raise_to(store.id, many)
+    marks.raise_to(store.id, dict(list(many.items())[:40_000]))
+    with pytest.raises(ReaderError, match="trimmed or deleted topics"):
+        marks.raise_to(store.id, many)
+    assert given(store) == expected(0)
+    assert len(indexed(StoreView(store.path)).lanes[0].trims) == 40_000
 
 
 class Killed(FileChannel):
