@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from commitlog.disk.consume_queue import ENTRY_BYTES
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss
 from commitlog.message import Message
 from commitlog.reading.log_walk import RecentSegments, Step
@@ -339,7 +340,7 @@ class QueueCursor:
             entries = self._entries(self._next, min(_ENTRIES_AT_ONCE, self._stop - self._next))
             if not entries:
                 error = DamagedFile(f"{self._name}: the file with entry {self._next:,} is gone")
-                if not self._pass(error, self._index.next_file(self._topic, self._next, self._stop)):
+                if not self._pass(error, self._next_file()):
                     return
             for where, size, _ in entries:
                 try:
@@ -366,6 +367,15 @@ class QueueCursor:
         self._lost += upto - self._next
         self._next = upto
         return True
+
+    def _next_file(self) -> int:
+        """The first queue offset behind the next one with which a file of the queue begins.
+
+        It is the end if there is none.
+        """
+        with self._index.queue(self._topic) as queue:
+            begins = (start // ENTRY_BYTES for start in queue.starts())
+            return min((begin for begin in begins if self._next < begin < self._stop), default=self._stop)
 
     def _entries(self, offset: int, count: int) -> list[tuple[int, int, int]]:
         with self._index.queue(self._topic) as queue:

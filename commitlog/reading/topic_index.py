@@ -36,7 +36,7 @@ from functools import partial
 import numpy as np
 
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK
-from commitlog.disk.consume_queue import ENTRY_BYTES, ConsumeQueue, is_light
+from commitlog.disk.consume_queue import ConsumeQueue, is_light
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import is_noted
 from commitlog.disk.trim_marks import TrimMark, TrimMarks
@@ -225,20 +225,15 @@ class LaneIndex:
         """Opens the topic's consume queue; the caller closes it."""
         return ConsumeQueue(self.lane_directory.queue_path(topic), channel=self.view.channel)
 
-    def next_file(self, topic: str, offset: int, end: int) -> int:
-        """The first queue offset in (offset, end) with which a file of the consume queue begins.
-
-        It is `end` if there is none.
-        """
-        with self.queue(topic) as queue:
-            return min((at for start in queue.starts() if offset < (at := start // ENTRY_BYTES) < end), default=end)
-
     def named(self, topic: str) -> NamedQueue:
         """What the records of the topic's consume queue have in common."""
         return NamedQueue(topic, self.lane, offset_is_stored=not (self.view.one_log and is_light(topic)))
 
     def _topics_on_disk(self) -> list[str]:
-        return self.view.channel.list(self.lane_directory.consumequeue)
+        try:
+            return self.view.channel.list(self.lane_directory.consumequeue)
+        except NotADirectoryError as error:
+            raise _DoubtfulQueue(f"{self.lane_directory.consumequeue} is no directory") from error
 
     def _read_queues(self, limits: LaneLimits) -> None:
         self._met.clear()
