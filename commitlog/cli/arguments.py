@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from commitlog.errors import CommitLogError, DamagedFile, disk_error
 from commitlog.lines import to_json
 from commitlog.quantities import bytes_of, seconds_of
 
@@ -41,6 +43,14 @@ def duration(given: str | float) -> float:
         return seconds_of(str(given))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def index_error(error: DamagedFile | OSError) -> CommitLogError:
+    """The error of a command that can't tell topics, because what tells of them is damaged."""
+    if isinstance(error, DamagedFile):
+        return error
+    place = error.filename or "the index"
+    return disk_error(error.errno or errno.EIO, f"{place}: {error.strerror}, while topics were looked for")
 
 
 def print_json(values: dict[str, Any]) -> None:

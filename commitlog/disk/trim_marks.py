@@ -73,7 +73,7 @@ class TrimMarks:
             is_ours = (values["store"], values["lane"]) == (store_id, self.lane_directory.number)
             marks = {topic: _mark(mark) for topic, mark in values["topics"].items()}
             return marks if is_ours else {}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, IsADirectoryError) as error:
             raise DamagedFile(
                 f"{path}: does not say what was trimmed ({error}); put it back, or remove it: then trimmed messages that "
                 f"are still in the log can be read again"
