@@ -54,6 +54,8 @@ class LaneDispatch:
     """Topics whose queue was open and was closed to make room."""
     segment: MappedFile | None = None
     """The mapped segment that the next record is in."""
+    is_anew: bool = False
+    """Whether all queues were built anew: every record since the log's first one was placed."""
     named: set[Path] = field(default_factory=set)
     """Directories of queues whose names are durable."""
 
@@ -184,23 +186,22 @@ class Dispatcher(BaseStage):
             self._make_room(lane)
             directory = self.directory.lane_directory(lane).queue_path(topic)
             queue = ConsumeQueue(directory, self._queue_bytes, self.channel, state.named)
-            if topic in state.closed and not queue.starts():
-                self._start_over(lane, state)
-                raise FileNotFoundError(errno.ENOENT, "a consume queue was removed", str(directory))
-            self._fill_before(lane, queue, first)
+            if first > 0 and not queue.entries(first - 1, 1)["size"].any():
+                if topic in state.closed or not state.is_anew:
+                    self._start_over(lane, state)
+                    raise FileNotFoundError(errno.ENOENT, "a consume queue was removed", str(directory))
+                self._fill_before(lane, queue, first)
         state.queues[topic] = queue
         return queue
 
     def _fill_before(self, lane: int, queue: ConsumeQueue, first: int) -> None:
-        """Fills the places before the entry `first`, as RocketMQ does, in a queue that was removed.
+        """Fills the places before the entry `first` of a queue built anew, as RocketMQ does.
 
-        Its older messages were deleted. Places that are empty would hide all entries behind them,
+        The older messages were deleted. Places that are empty would hide all entries behind them,
         because the ends of a queue are found by bisection. The end jumps, so the entries are
         counted anew. To do it again, or to go on with it after a kill, is harmless.
         """
         begin = queue.begin_of_file(first)
-        if begin == first or queue.entries(first - 1, 1)["size"].any():
-            return
         filled = max(queue.end(), begin)
         if filled > begin and queue.entries(filled - 1, 1)["size"][0] != PRE_FILL_SIZE:
             return  # entries of messages that are there: what is missing behind them is no deleted message's
@@ -257,6 +258,7 @@ class Dispatcher(BaseStage):
         self._recall_count(row, state, first)
         for queue in state.queues.values():
             queue.close()
+        state.is_anew = True
         state.queues.clear()
         state.named.clear()
         state.closed.clear()
