@@ -186,13 +186,26 @@ class Dispatcher(BaseStage):
             self._make_room(lane)
             directory = self.directory.lane_directory(lane).queue_path(topic)
             queue = ConsumeQueue(directory, self._queue_bytes, self.channel, state.named)
-            if first > 0 and not queue.entries(first - 1, 1)["size"].any():
-                if topic in state.closed or not state.is_anew:
-                    self._start_over(lane, state)
-                    raise FileNotFoundError(errno.ENOENT, "a consume queue was removed", str(directory))
-                self._fill_before(lane, queue, first)
+            try:
+                self._check_before(lane, topic, queue, first)
+            except BaseException:
+                queue.close()
+                raise
         state.queues[topic] = queue
         return queue
+
+    def _check_before(self, lane: int, topic: str, queue: ConsumeQueue, first: int) -> None:
+        """Makes sure that the queue has the entry before `first`, as it has unless it was removed.
+
+        Raises FileNotFoundError where all queues of the lane have to be built anew before.
+        """
+        state = self._state[lane]
+        if first == 0 or queue.entries(first - 1, 1)["size"].any():
+            return
+        if topic in state.closed or not state.is_anew:
+            self._start_over(lane, state)
+            raise FileNotFoundError(errno.ENOENT, "a consume queue was removed", str(queue.directory))
+        self._fill_before(lane, queue, first)
 
     def _fill_before(self, lane: int, queue: ConsumeQueue, first: int) -> None:
         """Fills the places before the entry `first` of a queue built anew, as RocketMQ does.
