@@ -17,10 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
-from commitlog.disk.consume_queue import PRE_FILL_SIZE, ConsumeQueue
+from commitlog.disk.consume_queue import ENTRY_BYTES, ConsumeQueue
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.mapped_file import MappedFile
 from commitlog.disk.queue_entries import by_topic
+from commitlog.disk.store_directory import segment_name
 from commitlog.errors import CommitLogError, CorruptRecord
 from commitlog.reading.queue_bounds import total_of_ends
 from commitlog.record.scan import scan
@@ -210,18 +211,17 @@ class Dispatcher(BaseStage):
     def _fill_before(self, lane: int, queue: ConsumeQueue, first: int) -> None:
         """Fills the places before the entry `first` of a queue built anew, as RocketMQ does.
 
-        The older messages were deleted. Places that are empty would hide all entries behind them,
-        because the ends of a queue are found by bisection. The end jumps, so the entries are
-        counted anew. To do it again, or to go on with it after a kill, is harmless.
+        No message before it is in the log, so whatever the queue has there is old or another's.
+        Empty places would hide all entries behind them, because the ends of a queue are found by
+        bisection. The end jumps, so the entries are counted anew. To do it again is harmless.
         """
-        begin = queue.begin_of_file(first)
-        filled = max(queue.end(), begin)
-        if filled > begin and queue.entries(filled - 1, 1)["size"][0] != PRE_FILL_SIZE:
-            return  # entries of messages that are there: what is missing behind them is no deleted message's
-        row = self.control.row(lane)
+        row, begin = self.control.row(lane), queue.begin_of_file(first)
         forget_entries(row)  # before the end jumps: a reader that has seen the count would miss entries
         self._recall_count(row, self._state[lane], row[Lane.DISPATCHED])
-        queue.fill(filled, first)
+        for start in queue.starts():
+            if start < begin * ENTRY_BYTES:
+                self.channel.unlink(queue.directory / segment_name(start))
+        queue.fill(begin, first)
 
     def _make_room(self, lane: int) -> None:
         """Closes queues where the limit of open ones is reached.
