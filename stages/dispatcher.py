@@ -17,16 +17,17 @@ from pathlib import Path
 import numpy as np
 
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
-from commitlog.disk.consume_queue import ConsumeQueue
+from commitlog.disk.consume_queue import ENTRY_BYTES, ConsumeQueue
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.mapped_file import MappedFile
 from commitlog.disk.queue_entries import by_topic
+from commitlog.disk.store_directory import segment_name
 from commitlog.errors import CommitLogError, CorruptRecord
 from commitlog.reading.queue_bounds import total_of_ends
 from commitlog.record.scan import scan
 from commitlog.record.table import RecordTable, Stop
 from commitlog.shm.layout import Lane, segment_start
-from commitlog.shm.positions import count_entries, counted_entries
+from commitlog.shm.positions import count_entries, counted_entries, forget_entries
 from commitlog.stages.base_stage import BaseStage, main
 
 _SLICE_BYTES = 16 << 20
@@ -54,6 +55,8 @@ class LaneDispatch:
     """Topics whose queue was open and was closed to make room."""
     segment: MappedFile | None = None
     """The mapped segment that the next record is in."""
+    is_anew: bool = False
+    """Whether all queues were built anew: every record since the log's first one was placed."""
     named: set[Path] = field(default_factory=set)
     """Directories of queues whose names are durable."""
 
@@ -167,12 +170,14 @@ class Dispatcher(BaseStage):
     def _place(self, lane: int, table: RecordTable) -> None:
         """Places the entries of a table of records: one call for each topic, in log order."""
         for topic, rows in by_topic(table, len(table)):
-            self._queue(lane, topic).place(
+            self._queue(lane, topic, int(table.queue_offsets[rows[0]])).place(
                 table.queue_offsets[rows], table.physical_offsets[rows], table.sizes[rows], table.tags_codes[rows]
             )
 
-    def _queue(self, lane: int, topic: str) -> ConsumeQueue:
+    def _queue(self, lane: int, topic: str, first: int) -> ConsumeQueue:
         """A topic's queue in a lane, open; from now on it is the last to be closed.
+
+        Its next entry is that of queue offset `first`.
 
         Raises FileNotFoundError where somebody has removed its files; it is built anew then.
         """
@@ -182,11 +187,41 @@ class Dispatcher(BaseStage):
             self._make_room(lane)
             directory = self.directory.lane_directory(lane).queue_path(topic)
             queue = ConsumeQueue(directory, self._queue_bytes, self.channel, state.named)
-            if topic in state.closed and not queue.starts():
-                self._start_over(lane, state)
-                raise FileNotFoundError(errno.ENOENT, "a consume queue was removed", str(directory))
+            try:
+                self._check_before(lane, topic, queue, first)
+            except BaseException:
+                queue.close()
+                raise
         state.queues[topic] = queue
         return queue
+
+    def _check_before(self, lane: int, topic: str, queue: ConsumeQueue, first: int) -> None:
+        """Makes sure that the queue has the entry before `first`, as it has unless it was removed.
+
+        Raises FileNotFoundError where all queues of the lane have to be built anew before.
+        """
+        state = self._state[lane]
+        if first == 0 or queue.entries(first - 1, 1)["size"].any():
+            return
+        if topic in state.closed or not state.is_anew:
+            self._start_over(lane, state)
+            raise FileNotFoundError(errno.ENOENT, "a consume queue was removed", str(queue.directory))
+        self._fill_before(lane, queue, first)
+
+    def _fill_before(self, lane: int, queue: ConsumeQueue, first: int) -> None:
+        """Fills the places before the entry `first` of a queue built anew, as RocketMQ does.
+
+        No message before it is in the log, so whatever the queue has there is old or another's.
+        Empty places would hide all entries behind them, because the ends of a queue are found by
+        bisection. The end jumps, so the entries are counted anew. To do it again is harmless.
+        """
+        row, begin = self.control.row(lane), queue.begin_of_file(first)
+        forget_entries(row)  # before the end jumps: a reader that has seen the count would miss entries
+        self._recall_count(row, self._state[lane], row[Lane.DISPATCHED])
+        for start in queue.starts():
+            if start < begin * ENTRY_BYTES:
+                self.channel.unlink(queue.directory / segment_name(start))
+        queue.fill(begin, first)
 
     def _make_room(self, lane: int) -> None:
         """Closes queues where the limit of open ones is reached.
@@ -236,6 +271,7 @@ class Dispatcher(BaseStage):
         self._recall_count(row, state, first)
         for queue in state.queues.values():
             queue.close()
+        state.is_anew = True
         state.queues.clear()
         state.named.clear()
         state.closed.clear()

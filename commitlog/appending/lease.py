@@ -104,13 +104,14 @@ class Lease:
         self.channel = channel
         self._lock = lock
         self.buffers: WriteBuffers | None = None
+        self._store_id = ""
 
     def prepare(self, pool: Path, facts: StoreFacts, slots: int) -> None:
         """Attaches the lane's buffers, or makes them; with `slots` 0 there are none.
 
         Raises NotEnoughSharedMemory, OSError.
         """
-        row = self.row
+        row, self._store_id = self.row, facts.id
         if row[Lane.BUFFERS] & 1:
             size, slots = row[Lane.SEGMENT_SIZE], row[Lane.SLOTS]
             if slots:
@@ -227,13 +228,13 @@ class Lease:
             counted = counted_entries(self.row, synced)
             if counted >= 0 or row[Lane.DISPATCH_SYNCED] == synced:  # otherwise the dispatcher went on meanwhile
                 size = row[Lane.SEGMENT_SIZE]
-                return IndexedOffsets(self.lane_directory, size, synced, counted, self.channel)
+                return IndexedOffsets(self.lane_directory, size, synced, counted, self.channel, self._store_id)
 
     def queue_end(self, topic: str) -> int:
         """The next queue offset of a topic that `log_end` has not met.
 
-        All records of that topic were dispatched. Raises DiskError. Raises StoreMoved where the
-        store's path leads elsewhere: there is no queue then, and the offset would be 0.
+        All records of that topic were dispatched. Raises DiskError, DamagedFile. Raises StoreMoved
+        where the store's path leads elsewhere: there is no queue then, and the offset would be 0.
         """
         try:
             end = self._indexed.next_offset(topic, self.row[Lane.FIRST])

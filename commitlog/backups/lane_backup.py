@@ -19,24 +19,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from commitlog.backups.lane_source import LaneSource, is_unfinished
 from commitlog.backups.queue_ends import keep_queue_ends
 from commitlog.disk.checkpoint import Positions, PositionsFile, StoreCheckpoint
-from commitlog.disk.consume_queue import ConsumeQueue, queue_directories, unlink_below
+from commitlog.disk.consume_queue import queue_directories, unlink_below
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import COPY_BYTES, Quarantine
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts, segment_name
-from commitlog.disk.trim_marks import TrimMark, TrimMarks
+from commitlog.disk.trim_marks import TrimMarks
 from commitlog.errors import BackupRefused, DamagedFile
+from commitlog.opening.lowered_marks import marks_within
 from commitlog.opening.new_pool import queue_file_bytes
 from commitlog.opening.queue_check import QueueCheck
 from commitlog.opening.queue_files import QueueFiles
 from commitlog.opening.queue_repair import QueueRepair
 from commitlog.reading.log_scan import Gap, LogScan
-from commitlog.reading.queue_bounds import QueueBounds, total_of_ends
+from commitlog.reading.queue_bounds import total_of_ends
 from commitlog.record.table import RecordTable
 from commitlog.shm.layout import segment_start
 
@@ -269,23 +269,19 @@ class LaneBackup:
     def _write_marks(self) -> None:
         """Writes what was trimmed in the store. Marks that can't be read stay as they were here.
 
-        No mark is above what was copied, or a store that is restored would hide new messages. It
-        may be so where the last messages of a topic are damaged.
+        No mark is above what was copied of a topic, or a store that is restored would hide new
+        messages. It may be so where the last messages are damaged.
         """
         if self.source.damage:
             self.findings.append(f"lane {self.source.number}: {self.source.damage}")
             return
         try:
-            marks = {topic: self._capped(topic, mark) for topic, mark in self.source.trims.marks.items()}
+            first, end = self.source.first, self.source.end
+            marks = marks_within(self.source.trims.marks, self.lane, first, end, {}, self.channel)
         except DamagedFile as error:
             self.findings.append(f"lane {self.source.number}: {error}; what was trimmed stays as it was in the backup")
             return
         TrimMarks(self.lane, self.channel).replace(self.facts.id, marks)
-
-    def _capped(self, topic: str, mark: TrimMark) -> TrimMark:
-        with ConsumeQueue(self.lane.queue_path(topic), channel=self.channel) as queue:
-            end = QueueBounds(queue, self.source.first, self.source.end).find()[1]
-        return replace(mark, before=min(mark.before, end))
 
     def _remove_retired(self) -> None:
         segments = MappedFileQueue(self.lane.commitlog, self.size, self.channel)

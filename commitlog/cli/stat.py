@@ -13,10 +13,10 @@ from typing import Any
 
 import typer
 
-from commitlog.cli.arguments import JsonOption, StoreArgument, print_json, print_lines
+from commitlog.cli.arguments import JsonOption, StoreArgument, index_error, print_json, print_lines
 from commitlog.cli.readers import as_json as reader_as_json
 from commitlog.cli.readers import summary
-from commitlog.errors import StoreNotFound, store_killed
+from commitlog.errors import CommitLogError, DamagedFile, StoreNotFound, store_killed
 from commitlog.native import description
 from commitlog.quantities import counted
 from commitlog.reading.named_readers import ReaderState
@@ -37,56 +37,69 @@ def stat(
         commitlog stat data/events
         commitlog stat data/events --json
 
-    Exit code 3: the store was killed and does not run.
+    Exit code 3: the store was killed and does not run. Where topics and readers can't be read,
+    everything else is shown, and the exit code is 1.
     """
     from commitlog.disk.store_directory import checked_path
     from commitlog.opening.stray_pools import stray_pools
 
     try:
-        facts, topics, readers = collect(store)
+        facts, topics, readers, damage = collect(store)
     except StoreNotFound:
         left = [str(pool) for pool in stray_pools() if pool.store == checked_path(store)]
         if left:
             raise StoreNotFound("; ".join(left)) from None
         raise
     if json:
-        print_json(as_json(facts, topics, readers))
+        print_json(as_json(facts, topics, readers, damage))
     else:
         print_lines(lines(facts, topics, readers))
         print_lines(f"WARNING: {pool}" for pool in stray_pools())
+    if damage:
+        raise damage
     if facts.killed:
         raise typer.Exit(EXIT_KILLED)
 
 
-def collect(store: Path) -> tuple[StoreStatistics, Topics, list[ReaderState]]:
+def collect(store: Path) -> tuple[StoreStatistics, Topics, list[ReaderState], CommitLogError | None]:
     """The store's statistics, the topics of each lane, and the named readers.
 
-    A topic comes with its first and its next queue offset.
+    A topic comes with its first and its next queue offset. The error says why there are no topics
+    and readers: what tells of them is damaged.
     """
     from commitlog.reading.named_readers import reader_states
     from commitlog.reading.topic_index import TopicIndex
     from commitlog.reading.view import StoreView
 
     view = StoreView(store)
+    topics: Topics = {}
+    readers: list[ReaderState] = []
+    damage = None
     try:
         index = TopicIndex(view)
-        index.refresh()
-        topics = {
-            lane: {
-                topic: (known.first, known.end)
-                for topic, known in sorted(index.lanes[lane].queues.items())
-                if not index.lanes[lane].is_deleted(topic)
+        try:
+            index.refresh()
+            topics = {
+                lane: {
+                    topic: (known.first, known.end)
+                    for topic, known in sorted(index.lanes[lane].queues.items())
+                    if not index.lanes[lane].is_deleted(topic)
+                }
+                for lane in index.lanes
             }
-            for lane in index.lanes
-        }
-        return store_statistics(view), topics, reader_states(index)
+            readers = reader_states(index)
+        except (DamagedFile, OSError) as error:
+            damage = index_error(error)
+        return store_statistics(view), topics, readers, damage
     finally:
         view.close()
 
 
-def as_json(facts: StoreStatistics, topics: Topics, readers: list[ReaderState]) -> dict[str, Any]:
+def as_json(
+    facts: StoreStatistics, topics: Topics, readers: list[ReaderState], damage: CommitLogError | None
+) -> dict[str, Any]:
     """What `stat --json` prints: statistics, topics of each lane, named readers, the core here."""
-    values = {**asdict(facts), "core": description}
+    values = {**asdict(facts), "core": description, "index_damage": str(damage or "")}
     for lane in values["lanes"]:
         lane["topics"] = topics.get(lane["lane"], {})
     values["readers"] = [reader_as_json(reader) for reader in readers]

@@ -9,14 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commitlog.cli.arguments import AnyStoreArgument, JsonOption, print_json, print_lines, shown_facts, shown_time
-from commitlog.errors import StoreNotFound
+from commitlog.cli.arguments import (
+    AnyStoreArgument,
+    JsonOption,
+    index_error,
+    print_json,
+    print_lines,
+    shown_facts,
+    shown_time,
+)
+from commitlog.errors import CommitLogError, DamagedFile, StoreNotFound
 from commitlog.quantities import counted
 
 if TYPE_CHECKING:
     from commitlog.reading.topic_index import TopicIndex
     from commitlog.reading.trimming import Trim
-    from commitlog.reading.view import StoreView
+    from commitlog.reading.view import LogView, StoreView
 
 
 def topics(
@@ -60,7 +68,8 @@ def topics(
 
     A topic without a schema needs no --create: its first message makes it. Schemas grow in Python,
     by Store.create_topic. What is trimmed or deleted can't be read any more. It frees no disk at
-    once: the log holds all topics, and its bytes leave with their segments.
+    once: the log holds all topics, and its bytes leave with their segments. Where topics can't be
+    read, it shows how large the log is, and the exit code is 1.
     """
     _check_options(create, schema, delete, trim, before)
     if create is not None and schema is not None:
@@ -72,11 +81,13 @@ def topics(
     if trim is not None and before is not None:
         _trim(store, trim, before, force=force, yes=yes)
         return
-    found = _topics(store)
+    found, log, damage = _topics(store)
     if json:
-        print_json({"topics": found})
-        return
-    print_lines(_lines(found, columns=columns))
+        print_json({"topics": found, "index_damage": str(damage or "")})
+    else:
+        print_lines([log] if damage else _lines(found, columns=columns))
+    if damage:
+        raise damage
 
 
 def _check_options(
@@ -97,7 +108,11 @@ def _check_options(
 # ---- the list ----------------------------------------------------------------------------------
 
 
-def _topics(store: Path) -> list[dict[str, Any]]:
+def _topics(store: Path) -> tuple[list[dict[str, Any]], str, CommitLogError | None]:
+    """All topics.
+
+    Where what tells of them is damaged, there is none, but a line about the log, and the error.
+    """
     from commitlog.clock import SYSTEM_CLOCK
     from commitlog.disk.store_directory import StoreDirectory
     from commitlog.reading.topic_facts import topic_facts
@@ -106,16 +121,26 @@ def _topics(store: Path) -> list[dict[str, Any]]:
 
     view = open_view(store)
     try:
-        index = TopicIndex(view)
-        index.refresh()
-        now_ms = SYSTEM_CLOCK.wall_ms()
         schemas = {} if view.one_log else _schemas(StoreDirectory(store))
-        return [
-            {"topic": topic, **asdict(topic_facts(index, topic, now_ms)), "schema": schemas.get(topic)}
-            for topic in sorted({*index.topics(), *schemas})
-        ]
+        index, now_ms = TopicIndex(view), SYSTEM_CLOCK.wall_ms()
+        try:
+            index.refresh()
+            names = sorted({*index.topics(), *schemas})
+            found = [
+                {"topic": topic, **asdict(topic_facts(index, topic, now_ms)), "schema": schemas.get(topic)}
+                for topic in names
+            ]
+        except (DamagedFile, OSError) as error:
+            return [], _log_line(view), index_error(error)
+        return found, "", None
     finally:
         view.close()
+
+
+def _log_line(view: LogView) -> str:
+    limits = {lane: view.limits(lane) for lane in view.lanes()}
+    size = sum(lane.flushed - max(lane.first, 0) for lane in limits.values())
+    return f"the log has {size:,} bytes, in lanes {', '.join(map(str, limits)) or 'none'}; its topics are not known"
 
 
 def _schemas(directory: Any) -> dict[str, dict[str, Any]]:

@@ -37,6 +37,7 @@ ENTRY_BYTES = 20
 assert ENTRY.itemsize == ENTRY_BYTES
 FILE_BYTES = 300_000 * ENTRY_BYTES
 PRE_FILL_SIZE = 0x7FFFFFFF
+_FILL_BLOCK = 1 << 16
 _LIGHT = "%LMQ%"
 _LISTINGS_MOST = 100
 """How often the files are listed again, at most, because one has gone since."""
@@ -222,6 +223,19 @@ class ConsumeQueue:
         cuts = np.flatnonzero(np.diff(offsets) != 1) + 1
         for begin, end in itertools.pairwise([0, *cuts.tolist(), len(offsets)]):
             self._write(entries[begin:end].view(np.uint8).data, int(offsets[begin]) * ENTRY_BYTES)
+
+    def begin_of_file(self, queue_offset: int) -> int:
+        """The first queue offset in the file of this one."""
+        return queue_offset - queue_offset % (self.file_bytes // ENTRY_BYTES)
+
+    def fill(self, begin: int, end: int, where: int = 0, size: int = PRE_FILL_SIZE) -> None:
+        """Places the same entry at all queue offsets [begin, end).
+
+        By default it is the entry that RocketMQ places for records that were deleted long ago.
+        """
+        for start in range(begin, end, _FILL_BLOCK):
+            count = min(_FILL_BLOCK, end - start)
+            self.place(np.arange(start, start + count), np.full(count, where), np.full(count, size), np.zeros(count))
 
     def _write(self, data: memoryview, where: int) -> None:
         """Writes bytes at the queue's byte `where`, into as many files as they reach."""

@@ -4,8 +4,9 @@
      "topics": {"orders": {"before": 42}, "sales": {"before": 7, "deleted": true}}}
 
 Messages whose queue offset is below `before` are not read any more. Their bytes stay in the log
-until retention takes their segments. This is Kafka's log start offset, one for each queue. A mark
-never goes down, and queue offsets go on above it, so no offset names two messages.
+until retention takes their segments. This is Kafka's log start offset, one for each queue. Queue
+offsets go on above a mark, so no offset names two messages. A mark goes down only where a start
+finds that the log has lost what was flushed (opening/lowered_marks.py).
 
 The marks of a lane lie in the lane. So a copy of the lane has them, and a lane that somebody
 removes takes them along. The consume queues know nothing of them: who builds the queues anew brings
@@ -23,7 +24,7 @@ import orjson
 
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import LaneDirectory
-from commitlog.errors import DamagedFile
+from commitlog.errors import DamagedFile, ReaderError
 
 _OFFSET_END = 1 << 62
 _FILE_BYTES_MAX = 4 << 20
@@ -72,7 +73,7 @@ class TrimMarks:
             is_ours = (values["store"], values["lane"]) == (store_id, self.lane_directory.number)
             marks = {topic: _mark(mark) for topic, mark in values["topics"].items()}
             return marks if is_ours else {}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, IsADirectoryError) as error:
             raise DamagedFile(
                 f"{path}: does not say what was trimmed ({error}); put it back, or remove it: then trimmed messages that "
                 f"are still in the log can be read again"
@@ -81,7 +82,7 @@ class TrimMarks:
     def raise_to(self, store_id: str, wanted: Mapping[str, TrimMark]) -> None:
         """Raises the marks of some topics, durably: others see the old marks or the new.
 
-        The caller holds the lock of the topics. Raises DamagedFile, OSError.
+        The caller holds the lock of the topics. Raises DamagedFile, ReaderError, OSError.
         """
         self.refresh(store_id)
         marks = dict(self.marks)
@@ -91,10 +92,10 @@ class TrimMarks:
         self.replace(store_id, marks)
 
     def replace(self, store_id: str, marks: Mapping[str, TrimMark]) -> None:
-        """Makes these the marks of the lane, durably. Raises OSError.
+        """Makes these the marks of the lane, durably. Raises OSError, ReaderError.
 
         Writes nothing where the file says so already, or where there is none and there are no
-        marks.
+        marks. Raises ReaderError for more marks than can be read again, some 70,000.
         """
         path = self.lane_directory.trimmed_file
         topics = {
@@ -103,6 +104,11 @@ class TrimMarks:
         }
         values = {"lane": self.lane_directory.number, "store": store_id, "topics": topics}
         data = orjson.dumps(values) + b"\n"
+        if len(data) > _FILE_BYTES_MAX:
+            raise ReaderError(
+                f"{path}: the marks of {len(topics):,} trimmed or deleted topics take {len(data):,} bytes, and it may have "
+                f"{_FILE_BYTES_MAX:,}: leave topics as they are, and delete old messages of all with `commitlog trim`"
+            )
         try:
             is_known = self.channel.read_file(path, len(data) + 1) == data
         except FileNotFoundError:

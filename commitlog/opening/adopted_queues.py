@@ -159,7 +159,7 @@ def check_queues(
     if total < counted:
         say(
             f"{counted - total:,} queue offsets are told by nothing any more: topics of which all messages were deleted, and "
-            f"whose consume queues are gone, begin at 0 again"
+            f"whose consume queues are gone, begin at 0 again, or where they were trimmed"
         )
     forget_entries(row)
     if total >= 0:

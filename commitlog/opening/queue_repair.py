@@ -26,7 +26,7 @@ from commitlog.reading.log_scan import Gap
 from commitlog.record.layout import RECORD_BYTES_MIN
 from commitlog.record.table import RecordTable
 
-_FILL_BLOCK = 1 << 16
+_BLOCK_ENTRIES = 1 << 16
 _OFFSET_END = 1 << 56
 _START_END = 1 << 62
 """No file of a queue begins here or later."""
@@ -136,19 +136,15 @@ class QueueRepair:
         state = self._files.state(queue.directory)
         if self._built_from is None or first == 0:
             return state.sound
-        begin, known = self._begin_of_file(queue, first), min(state.sound, first)
+        begin, known = queue.begin_of_file(first), min(state.sound, first)
         start = max(begin, state.first)
         is_ours = state.first <= known and self._first_foreign(queue.directory, start, known, self._built_from) >= known
         if is_ours and (known == first or self._gap_behind(queue, known, first - known)):
             return state.sound
         self._unlink_files(queue.directory, lambda start: start < begin * ENTRY_BYTES)  # a hole would follow
         queue.starts()  # lists the files again
-        self._fill_as_deleted(queue, begin, first)
+        queue.fill(begin, first)
         return first
-
-    @staticmethod
-    def _begin_of_file(queue: ConsumeQueue, offset: int) -> int:
-        return offset - offset % (queue.file_bytes // ENTRY_BYTES)
 
     def _gap_behind(self, queue: ConsumeQueue, end: int, count: int) -> Gap | None:
         """The last damaged range that may have held `count` records after entry `end` − 1.
@@ -161,19 +157,9 @@ class QueueRepair:
     def _fill(self, queue: ConsumeQueue, end: int, first: int) -> None:
         """Places entries for the queue offsets [end, first), whose records are not there."""
         if gap := self._gap_behind(queue, end, first - end):
-            self._place_many(queue, end, first, gap.start, min(gap.end - gap.start, PRE_FILL_SIZE - 1))
+            queue.fill(end, first, gap.start, min(gap.end - gap.start, PRE_FILL_SIZE - 1))
         else:
-            self._fill_as_deleted(queue, max(end, self._begin_of_file(queue, first)), first)
-
-    def _fill_as_deleted(self, queue: ConsumeQueue, begin: int, first: int) -> None:
-        """Places the entries that RocketMQ places for records that were deleted long ago."""
-        self._place_many(queue, begin, first, 0, PRE_FILL_SIZE)
-
-    @staticmethod
-    def _place_many(queue: ConsumeQueue, begin: int, end: int, where: int, size: int) -> None:
-        for start in range(begin, end, _FILL_BLOCK):
-            count = min(_FILL_BLOCK, end - start)
-            queue.place(np.arange(start, start + count), np.full(count, where), np.full(count, size), np.zeros(count))
+            queue.fill(max(end, queue.begin_of_file(first)), first)
 
     # ---- the end --------------------------------------------------------------------------------
 
@@ -238,7 +224,7 @@ class QueueRepair:
         """
         with self._files.opened(directory) as queue:
             while start < end:
-                where = queue.entries(start, min(end - start, _FILL_BLOCK))["physical_offset"].astype(np.int64)
+                where = queue.entries(start, min(end - start, _BLOCK_ENTRIES))["physical_offset"].astype(np.int64)
                 known = where < first
                 for gap in self.gaps:
                     known |= (gap.start <= where) & (where < gap.end)

@@ -37,9 +37,11 @@ from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import DamagedFile, RecoveryError
 from commitlog.opening import Report
 from commitlog.opening.disk_faults import named_faults
+from commitlog.opening.lowered_marks import lower_marks
 from commitlog.opening.queue_check import QueueCheck
 from commitlog.opening.queue_files import QueueFiles
 from commitlog.opening.queue_repair import QueueRepair
+from commitlog.reading.indexed_offsets import IndexedOffsets
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.queue_bounds import total_of_ends
 from commitlog.record.layout import BLANK_BYTES, RECOGNISABLE_BYTES
@@ -156,7 +158,7 @@ class _Recovery:
         self.quarantine = Quarantine(lane_directory, segment_bytes, channel)
         self.queue_files = QueueFiles(lane_directory, channel, queue_file_bytes)
         self.queue_check, self.queue_repair = QueueCheck(self.queue_files), QueueRepair(self.queue_files)
-        self.positions = PositionsFile(lane_directory, store_id, channel)
+        self.store_id, self.positions = store_id, PositionsFile(lane_directory, store_id, channel)
         self.findings: list[str] = []
         self.stopped_properly = not lane_directory.abort_file.exists()
         self.last_report_ns = SYSTEM_CLOCK.monotonic_ns()
@@ -186,6 +188,9 @@ class _Recovery:
             self._find(finding)
         self.queue_repair.finish()
         first = segments.first if segments.starts else walked.end
+        offsets = IndexedOffsets(self.lane_directory, self.size, walked.end, -1, self.channel, self.store_id)
+        for finding in lower_marks(offsets, first, dispatched):
+            self._find(finding)
         return LaneEnd(
             first=first,
             end=walked.end,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from commitlog.disk.consume_queue import ENTRY_BYTES
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss
 from commitlog.message import Message
 from commitlog.reading.log_walk import RecentSegments, Step
 from commitlog.reading.queue_bounds import record_of_entry
+from commitlog.reading.queue_order import Fault, QueueOrder
 from commitlog.reading.skipped_damage import LogError, SkippedDamage
 from commitlog.reading.starting_point import QueueStarts, resolve
 from commitlog.reading.topic_index import LaneIndex
@@ -21,6 +24,7 @@ from commitlog.record.byte_ranges import Ints
 from commitlog.record.layout import Buffer, SysFlag
 from commitlog.record.record import decode
 from commitlog.record.table import RecordGatherer, RecordTable
+from commitlog.shm.layout import segment_start
 
 _ENTRIES_AT_ONCE = 1_000
 NOTHING_YET = Message("", -1, -1, None, b"", {}, None, -1, -1, -1, "", {})
@@ -42,6 +46,8 @@ class LaneCursor:
         """The damage at which the last `read` stopped before the limit."""
         self._skipped = SkippedDamage(f"lane {index.lane}")
         self._first: dict[str, int] = {}  # topic → the first queue offset to give out
+        self._order = QueueOrder()
+        self._checked = -1  # the limit up to which the ends of all queues were met
         self._given: dict[str, int] = {}
         self._segments = RecentSegments(index.lane_directory, index.view.segment_bytes, index.view.channel)
         self._from: dict[str, int] = {}
@@ -49,6 +55,7 @@ class LaneCursor:
         if starts.is_everything and topics is None:
             self.where = max(index.first, 0)  # everything is read: no need to ask the consume queues
             self._from = {topic: mark.before for topic, mark in index.trims.items()}
+            self._begin()
             return
         for topic, known in index.queues.items():
             if topics is not None and topic not in topics:
@@ -61,6 +68,7 @@ class LaneCursor:
             self._from[topic] = max(offset, mark.before) if mark else offset
             if offset < known.end:
                 self.where = min(self.where, self._place(topic, offset))
+        self._begin()
 
     def _place(self, topic: str, offset: int) -> int:
         """Where a walk must begin to meet this record.
@@ -102,9 +110,11 @@ class LaneCursor:
         It stops at damage, which is in `damage` then.
         """
         self.damage = None
-        if self._ignore_corrupt:
-            self._begin_counting()
-        for piece in self._index.walk(self._open, self.where, self._index.limit):
+        limit = self._index.limit
+        if self.where >= limit == self._checked:
+            return
+        self._begin()
+        for piece in self._index.walk(self._open, self.where, limit):
             if isinstance(piece, Step):
                 if not (yield from self._messages(piece)):
                     return
@@ -114,9 +124,11 @@ class LaneCursor:
                 return
             else:
                 self._skipped.add(piece.start, piece.error)
+                self._order.pass_hole()
                 self.where = piece.start if piece.is_open else piece.end
+        if limit == self._index.limit and not self._check_ends(limit):
+            return
         if self._skipped:
-            self._begin_counting()
             self._skipped.tell(self._missing())
 
     def read_values(self) -> Iterator[Values]:
@@ -125,7 +137,11 @@ class LaneCursor:
         It does not pass damage, so the cursor was not made with `ignore_corrupt`.
         """
         self.damage = None
-        for piece in self._index.walk(self._open, self.where, self._index.limit):
+        limit = self._index.limit
+        if self.where >= limit == self._checked:
+            return
+        self._begin()
+        for piece in self._index.walk(self._open, self.where, limit):
             if not isinstance(piece, Step):
                 self.where, self.damage = piece.start, piece.error
                 return
@@ -133,6 +149,7 @@ class LaneCursor:
             values = self._good_values(piece.table, rows) if len(rows) else []
             if values is not None:
                 yield piece.table.store_timestamps[rows], values
+                self._order.pass_rows(piece.table, rows)
             else:
                 # one by one, up to the damage; or all of them, because some are compressed
                 for message in self._messages(piece):
@@ -140,12 +157,19 @@ class LaneCursor:
                 if self._has_damage():
                     return
             self.where = piece.next_where
+        if limit == self._index.limit:
+            self._check_ends(limit)
 
     def _has_damage(self) -> bool:
         return self.damage is not None
 
     def _good_values(self, table: RecordTable, rows: Ints) -> list[memoryview] | None:
-        """The values of these records, or None if one of them is damaged or compressed."""
+        """The values of these records, or None if one of them is damaged or compressed.
+
+        A record that does not continue its queue is damaged too.
+        """
+        if not self._order.continues(table, rows):
+            return None
         buffer = self._open(table.buffer_start)
         records = RecordGatherer(buffer, table.buffer_start, queue_id=None, check_crc=True, require_crc=False)
         checked = records.tabulate(table.positions[rows], table.sizes[rows])
@@ -155,9 +179,43 @@ class LaneCursor:
         ends = starts + checked.body_sizes
         return [view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
+    def _messages(self, step: Step) -> Generator[Message, None, bool]:
+        """The wanted messages of a step. Returns False if it stopped at damage."""
+        table = step.table
+        rows = self._wanted(table)
+        if not len(rows):
+            yield NOTHING_YET
+            return True
+        buffer = self._open(table.buffer_start)
+        faults = {} if self._order.continues(table, rows) else self._faults(table, rows, buffer)
+        for number, row in enumerate(rows.tolist()):
+            position = int(table.positions[row])
+            where = table.buffer_start + position
+            if row in faults:
+                if not self._pass(where, self._missing_record(faults[row], where)):
+                    self._order.pass_rows(table, rows[:number])
+                    return False
+                if faults[row].is_stray:
+                    continue
+            try:
+                message = Message.of(decode(buffer, position, physical_offset=where))
+            except CorruptRecord as error:
+                path = self._index.lane_directory.segment_path(table.buffer_start)
+                if not self._pass(where, CorruptRecord(error.reason, where, str(path))):
+                    self._order.pass_rows(table, rows[:number])
+                    return False
+                continue
+            if self._ignore_corrupt:
+                self._given[message.topic] = self._given.get(message.topic, 0) + 1
+            yield message
+        strays = [row for row, fault in faults.items() if fault.is_stray]
+        self._order.pass_rows(table, np.setdiff1d(rows, strays) if strays else rows)
+        return True
+
     def _wanted(self, table: RecordTable) -> Ints:
-        """The rows of a table that are given out."""
-        wanted = table.in_queue.copy()
+        """The rows of a table that are to be given out. Raises DataLoss if one was trimmed."""
+        # outside of the queues a record has the offset 0: with another one, its sys_flag is damaged
+        wanted = table.in_queue | (table.queue_offsets != 0)
         for number, topic in enumerate(table.topics):
             if self._topics is not None and topic not in self._topics:
                 wanted &= table.topic_index != number
@@ -168,31 +226,56 @@ class LaneCursor:
                 self._check_trimmed(topic, table.queue_offsets[wanted & (table.topic_index == number)])
         return np.flatnonzero(wanted)
 
-    def _messages(self, step: Step) -> Generator[Message, None, bool]:
-        """The wanted messages of a step. Returns False if it stopped at damage."""
-        table = step.table
-        rows = self._wanted(table)
-        if not len(rows):
-            yield NOTHING_YET
+    # ---- damage ---------------------------------------------------------------------------------
+
+    def _pass(self, where: int, error: CorruptRecord) -> bool:
+        """Leaves out damage, or returns False with the error in `damage`.
+
+        Then the next read begins at `where`.
+        """
+        if self._ignore_corrupt:
+            self._skipped.add(error.offset, error)
             return True
-        buffer = self._open(table.buffer_start)
-        for row in rows.tolist():
+        self.where, self.damage = where, error
+        return False
+
+    def _faults(self, table: RecordTable, rows: Ints, buffer: Buffer) -> dict[int, Fault]:
+        """The rows whose records do not continue their queues."""
+
+        def is_good(row: int) -> bool:
+            known = self._index.queues.get(table.topics[table.topic_index[row]])
             position = int(table.positions[row])
-            where = table.buffer_start + position
             try:
-                record = decode(buffer, position, physical_offset=where)
-            except CorruptRecord as error:
-                named = CorruptRecord(
-                    error.reason, where, str(self._index.lane_directory.segment_path(table.buffer_start))
-                )
-                if not self._ignore_corrupt:
-                    self.where, self.damage = where, named
-                    return False
-                self._skipped.add(where, named)
-                continue
-            if self._ignore_corrupt:
-                self._given[record.topic] = self._given.get(record.topic, 0) + 1
-            yield Message.of(record)
+                record = decode(buffer, position, physical_offset=table.buffer_start + position)
+            except CorruptRecord:
+                return False
+            return known is not None and record.queue_offset < known.end
+
+        return self._order.faults(table, rows, self._index.first, is_good)
+
+    def _missing_record(self, fault: Fault, where: int) -> CorruptRecord:
+        """The error of a fault that was found at a log offset.
+
+        It names the place of a missing record if the consume queue knows it.
+        """
+        if not fault.is_stray:
+            with suppress(DamagedFile, OSError, OverflowError, ValueError), self._index.queue(fault.topic) as queue:
+                entries = queue.entries(fault.expected, 1)
+                if len(entries) and entries["size"][0] > 0 and 0 <= (at := int(entries["physical_offset"][0])) < where:
+                    where = at
+        path = self._index.lane_directory.segment_path(segment_start(where, self._index.view.segment_bytes))
+        return CorruptRecord(fault.reason, where, str(path))
+
+    def _check_ends(self, limit: int) -> bool:
+        """Checks that the last records below the limit were met in all queues.
+
+        Returns False if it stops at damage.
+        """
+        for fault in list(self._order.ends_missing(self._index.queues)):
+            if not self._pass(limit, self._missing_record(fault, limit)):
+                return False
+            self._order.pass_end(fault.topic, self._index.queues[fault.topic].end)
+        self._checked = limit
         return True
 
     def _check_trimmed(self, topic: str, offsets: npt.NDArray[Any]) -> None:
@@ -204,14 +287,17 @@ class LaneCursor:
                 f"reader had read them, at least {lost:,} from {int(offsets[0]):,} on: start it again"
             )
 
-    def _begin_counting(self) -> None:
-        """Notes the first queue offset of each topic, from which missing messages are counted.
+    def _begin(self) -> None:
+        """Notes the first queue offset of each topic.
 
-        Queue offsets have no gaps, so an offset that is not given out is missing.
+        From it on, queue offsets have no gaps, and one that is not given out is missing.
         """
         for topic, known in self._index.queues.items():
             if topic not in self._first and (self._topics is None or topic in self._topics):
-                self._first[topic] = self._from.get(topic, known.first)
+                self._first[topic] = max(self._from.get(topic, 0), known.first)
+                self._order.begin(topic, self._first[topic])
+        for topic, mark in self._index.trims.items():
+            self._order.raise_to(topic, mark.before)
 
     def _missing(self) -> int:
         ends = {topic: self._index.queues[topic].end for topic in self._first if topic in self._index.queues}
@@ -254,7 +340,7 @@ class QueueCursor:
             entries = self._entries(self._next, min(_ENTRIES_AT_ONCE, self._stop - self._next))
             if not entries:
                 error = DamagedFile(f"{self._name}: the file with entry {self._next:,} is gone")
-                if not self._pass(error, self._index.next_file(self._topic, self._next, self._stop)):
+                if not self._pass(error, self._next_file()):
                     return
             for where, size, _ in entries:
                 try:
@@ -281,6 +367,15 @@ class QueueCursor:
         self._lost += upto - self._next
         self._next = upto
         return True
+
+    def _next_file(self) -> int:
+        """The first queue offset behind the next one with which a file of the queue begins.
+
+        It is the end if there is none.
+        """
+        with self._index.queue(self._topic) as queue:
+            begins = (start // ENTRY_BYTES for start in queue.starts())
+            return min((begin for begin in begins if self._next < begin < self._stop), default=self._stop)
 
     def _entries(self, offset: int, count: int) -> list[tuple[int, int, int]]:
         with self._index.queue(self._topic) as queue:

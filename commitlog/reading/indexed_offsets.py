@@ -4,6 +4,9 @@ They come from the consume queues if those are proven, otherwise from the log. A
 proven if its last entry names a record of its topic, lane and offset. No queue is missing if all
 ends add up to what the dispatcher has counted. Otherwise the log is walked, so that no queue offset
 is ever given out twice.
+
+Where the log has no message of a topic, its consume queue may be lost too. Then only the mark of
+what was trimmed tells where the topic goes on. Readers see nothing below the mark.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.store_directory import LaneDirectory
+from commitlog.disk.trim_marks import TrimMarks
 from commitlog.errors import CorruptRecord, DamagedFile
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.log_walk import RecentSegments
@@ -33,24 +37,33 @@ class IndexedOffsets:
     synced: int
     counted: int
     channel: FileChannel
+    store_id: str
     _are_complete: bool | None = None
     _walked: dict[str, int] | None = field(default=None, repr=False)
 
     def next_offset(self, topic: str, first: int) -> int:
         """One past the last offset of a topic in a log that begins at `first`; 0 without a message.
 
-        Raises OSError.
+        Raises OSError. Raises DamagedFile where only the marks could tell, and can't be read.
         """
-        end = self._proven_end(topic, first)
-        if end is not None and self._all_are_there(first):
-            return end
-        found = self._walk(first)
-        if end is None and topic not in found:
+        bounds = self._proven_bounds(topic, first)
+        begin, end = bounds or (0, 0)
+        if bounds is not None and self._all_are_there(first):
+            if begin < end:
+                return end
+        elif found := self.walked(first).get(topic, 0):
+            return max(end, found)
+        if bounds is None:
             end = self._last_resort(topic)
-        return max(end or 0, found.get(topic, 0))
+        return max(end, self._trimmed_before(topic))
 
-    def _proven_end(self, topic: str, first: int) -> int | None:
-        """Where the topic's queue ends, 0 without a queue.
+    def _trimmed_before(self, topic: str) -> int:
+        marks = TrimMarks(self.lane_directory, self.channel)
+        marks.refresh(self.store_id)
+        return marks.marks[topic].before if topic in marks.marks else 0
+
+    def _proven_bounds(self, topic: str, first: int) -> tuple[int, int] | None:
+        """Where the topic's queue begins and ends, 0 and 0 without a queue.
 
         None where its last entry does not name its record.
         """
@@ -60,7 +73,7 @@ class IndexedOffsets:
                 if begin < end:
                     segments = RecentSegments(self.lane_directory, self.segment_bytes, self.channel)
                     check_entry(queue, NamedQueue(topic, self.lane_directory.number), end - 1, segments)
-                return end
+                return begin, end
             except (DamagedFile, CorruptRecord, OSError, OverflowError, ValueError):
                 return None
 
@@ -70,7 +83,7 @@ class IndexedOffsets:
             self._are_complete = 0 <= total == self.counted
         return self._are_complete
 
-    def _walk(self, first: int) -> dict[str, int]:
+    def walked(self, first: int) -> dict[str, int]:
         """Next offsets by topic of all records in [first, synced), past what is damaged."""
         if self._walked is None:
             self._walked = {}

@@ -125,6 +125,8 @@ class QueueBounds:
         if not starts:
             return 0, 0
         file_bytes = self.queue.file_bytes
+        if starts[0] > 0 and self.first_where <= 0:
+            raise DamagedFile(f"{self.queue.directory}: the files of [0, {starts[0]}) are missing")
         for before, after in itertools.pairwise(starts):
             if after - before != file_bytes:
                 raise DamagedFile(f"{self.queue.directory}: the files of [{before + file_bytes}, {after}) are missing")

@@ -36,7 +36,7 @@ from functools import partial
 import numpy as np
 
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK
-from commitlog.disk.consume_queue import ENTRY_BYTES, ConsumeQueue, is_light
+from commitlog.disk.consume_queue import ConsumeQueue, is_light
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import is_noted
 from commitlog.disk.trim_marks import TrimMark, TrimMarks
@@ -120,8 +120,8 @@ class LaneIndex:
                 limits = self.view.limits(self.lane)
             except _DoubtfulQueue as doubt:
                 before, limits = limits, self.view.limits(self.lane)
-                if limits.first > before.first:
-                    continue  # nothing is wrong: retention deleted what was looked at
+                if limits.first > before.first or limits.entries < 0 <= before.entries:
+                    continue  # nothing is wrong: what was looked at was deleted, or is counted anew
                 if self.view.one_log:
                     raise DamagedFile(
                         f"{doubt}; a RocketMQ that opens the root builds its consume queues anew"
@@ -139,8 +139,7 @@ class LaneIndex:
         A mark may be beyond the end while a store that was killed is not recovered yet.
         """
         for topic, mark in self._trims.marks.items():
-            known = self.queues.get(topic)
-            if known is not None:
+            if known := self.queues.get(topic):
                 known.first = max(known.first, min(mark.before, known.end))
 
     def is_deleted(self, topic: str) -> bool:
@@ -204,8 +203,8 @@ class LaneIndex:
     def walk(self, open_segment: Callable[[int], Buffer], start: int, limit: int) -> Iterator[Step | Hole]:
         """The lane's records in [start, limit), and the holes between them."""
         ends_whole = not self.view.live and self.view.limits(self.lane).stopped_properly and limit == self.limit_now()
-        size = self.view.segment_bytes
-        return walk_past(open_segment, self.lane, size, start, limit, self.holes, ends_whole=ends_whole)
+        size, holes = self.view.segment_bytes, self.holes
+        return walk_past(open_segment, self.lane, size, start, limit, holes, ends_whole=ends_whole)
 
     def limit_now(self) -> int:
         """How far the lane may be read now (offset of its log)."""
@@ -226,20 +225,15 @@ class LaneIndex:
         """Opens the topic's consume queue; the caller closes it."""
         return ConsumeQueue(self.lane_directory.queue_path(topic), channel=self.view.channel)
 
-    def next_file(self, topic: str, offset: int, end: int) -> int:
-        """The first queue offset in (offset, end) with which a file of the consume queue begins.
-
-        It is `end` if there is none.
-        """
-        with self.queue(topic) as queue:
-            return min((at for start in queue.starts() if offset < (at := start // ENTRY_BYTES) < end), default=end)
-
     def named(self, topic: str) -> NamedQueue:
         """What the records of the topic's consume queue have in common."""
         return NamedQueue(topic, self.lane, offset_is_stored=not (self.view.one_log and is_light(topic)))
 
     def _topics_on_disk(self) -> list[str]:
-        return self.view.channel.list(self.lane_directory.consumequeue)
+        try:
+            return self.view.channel.list(self.lane_directory.consumequeue)
+        except NotADirectoryError as error:
+            raise _DoubtfulQueue(f"{self.lane_directory.consumequeue} is no directory") from error
 
     def _read_queues(self, limits: LaneLimits) -> None:
         self._met.clear()
@@ -356,13 +350,13 @@ class LaneIndex:
             where = table.buffer_start + int(table.positions[rows[0]])
             known = self.queues.get(topic)
             is_after_hole = self._hole_end > 0 and topic in self._met  # what is missing was in it
-            if self._trusts_queues and first > (known.end if known else 0) and not is_after_hole:
+            mark = self._trims.marks.get(topic, TrimMark(0))  # a topic goes on there where all else of it is gone
+            if self._trusts_queues and first > max(known.end if known else 0, mark.before) and not is_after_hole:
                 raise _DoubtfulQueue(
                     f"topic {topic}: the consume queue ends before offset {first:,}, the next in the log"
                 )
             if known is None:
-                # if nothing was deleted, the other records were in the hole
-                begin = 0 if self._hole_end and self.first <= 0 else first
+                begin = 0 if self.first <= 0 else first  # if nothing was deleted, the others are damaged
                 known = self.queues[topic] = QueueRange(begin, end, 0)
                 if begin < first:
                     known.waypoints.append((begin, max(self.first, 0)))
@@ -390,10 +384,10 @@ class LaneIndex:
             except (DamagedFile, CorruptRecord):
                 if self.view.one_log:
                     return self._find_one_by_one(topic, queue, known, timestamp_ms)
-                return self._find_by_walking(topic, self.first, timestamp_ms)
+                return self._find_by_walking(topic, known.first, self.first, timestamp_ms)
         if found < indexed:
             return found
-        return self._find_by_walking(topic, known.walk_from(indexed), timestamp_ms)
+        return self._find_by_walking(topic, max(indexed, known.first), known.walk_from(indexed), timestamp_ms)
 
     def _find_one_by_one(self, topic: str, queue: ConsumeQueue, known: QueueRange, timestamp_ms: int) -> int | None:
         """The same, but looks at each record of a queue: a damaged one may prevent a search."""
@@ -403,25 +397,29 @@ class LaneIndex:
                     return offset
         return None
 
-    def _find_by_walking(self, topic: str, start: int, timestamp_ms: int) -> int | None:
+    def _find_by_walking(self, topic: str, begin: int, start: int, timestamp_ms: int) -> int | None:
         while start >= 0:
-            try:
-                return self._first_behind(topic, start, timestamp_ms)
-            except _RetentionWasQuicker:
-                start = self.view.limits(self.lane).first
+            with contextlib.suppress(_RetentionWasQuicker):
+                return self._first_behind(topic, begin, start, timestamp_ms)
+            start = self.view.limits(self.lane).first
         return None
 
-    def _first_behind(self, topic: str, start: int, timestamp_ms: int) -> int | None:
+    def _first_behind(self, topic: str, begin: int, start: int, timestamp_ms: int) -> int | None:
+        """The same among the queue offsets from `begin` on, by a walk from log offset `start`.
+
+        If records before it are missing, it is the first of them: who reads from there is told.
+        """
         for step in self._walk(start, self.limit):
-            if isinstance(step, Hole):
+            if isinstance(step, Hole) or topic not in step.table.topics:
                 continue
             table = step.table
-            if topic not in table.topics:
-                continue
             wanted = (table.topic_index == table.topics.index(topic)) & table.in_queue
-            rows = np.flatnonzero(wanted & (table.store_timestamps >= timestamp_ms))
-            if len(rows):
-                return int(table.queue_offsets[rows[0]])
+            rows = np.flatnonzero(wanted & (table.queue_offsets >= begin))
+            late = np.flatnonzero(table.store_timestamps[rows] >= timestamp_ms)
+            before = rows[: late[0]] if len(late) else rows
+            begin = int(table.queue_offsets[before[-1]]) + 1 if len(before) else begin
+            if len(late):
+                return begin
         return None
 
 

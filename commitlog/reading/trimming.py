@@ -151,7 +151,8 @@ def carry_out(view: StoreView, trim: Trim) -> None:
     """Raises the marks. Readers see it when they look at the store again.
 
     Each lane's marks change at once. A kill in between leaves lanes that are not trimmed; to do the
-    same again is harmless. Raises StoreRefused, DamagedFile, DiskError.
+    same again is harmless. Raises StoreRefused, DamagedFile, DiskError, and ReaderError for more
+    trimmed topics than a lane can have.
     """
     directory = StoreDirectory(view.path, view.channel)
     with file_locked(directory.topics_lock_file, directory, view.channel):

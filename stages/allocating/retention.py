@@ -100,6 +100,7 @@ class Retention:
         self._flags = RetentionFlag(0)
         self._request: TrimRequest | None = None
         self._request_is_done = False
+        self._complaint = ""  # what was said of a request that can't be read or removed
         self._note_clocks()
 
     def _note_clocks(self) -> None:
@@ -240,23 +241,48 @@ class Retention:
         return None
 
     def is_asked(self) -> bool:
-        """Whether `commitlog trim` waits for something."""
-        return self.directory.trim_file.exists()
+        """Whether `commitlog trim` waits for something that can be read."""
+        return not self._complaint and self.directory.trim_file.exists()
 
     def _read_request(self) -> None:
         """Reads what `commitlog trim` asks for. A file that is no request is removed.
 
-        So is one whose command does not wait any more: it was killed, maybe long ago.
+        So is one whose command does not wait any more: it was killed, maybe long ago. A request
+        that can't be read is none: old segments are deleted all the same.
         """
-        self._request_is_done = False
+        self._request, self._request_is_done = None, False
         try:
             self._request = TrimRequest.load(self.directory, self._store_id)
             if self._request and not self.directory.channel.is_locked(self.directory.trim_lock_file):
+                self._request = None
                 raise DamagedFile(f"{self.directory.trim_file}: the command that asked for it has ended")
         except DamagedFile as error:
-            log.warning("%s: it is removed", error)
+            if self._remove_request():
+                log.warning("%s: it is removed", error)
+        except OSError as error:
+            self._complain(error)
+        else:
+            self._complaint = self._complaint if self._request else ""
+
+    def _remove_request(self) -> bool:
+        """Removes the request. Where that fails it is said once, and returns False."""
+        try:
             TrimRequest.remove(self.directory)
-            self._request = None
+        except OSError as error:
+            self._complain(error)
+            return False
+        self._complaint = ""
+        return True
+
+    def _complain(self, error: OSError) -> None:
+        """Says once what is wrong with the request.
+
+        Until it is over, the request is looked at only together with old segments, not each round.
+        """
+        text = f"{self.directory.trim_file}: {error.strerror}"
+        if text != self._complaint:
+            log.warning("%s: a request of `commitlog trim` can't be read or removed; fix it, or remove it", text)
+        self._complaint = text
 
     def _newest(self, segment: OldSegment) -> int:
         return self._ages.newest(segment.lane, segment.start, segment.end)
@@ -324,7 +350,7 @@ class Retention:
             if below:  # 0: this start has recorded nothing yet
                 self._retired[lane] = first - self._unlinked.get(lane, 0)
         if self._request_is_done and not any(self._retired.values()):
-            TrimRequest.remove(self.directory)
+            self._remove_request()
             self._request, self._request_is_done = None, False
 
     def _unlink_in(self, lane: int, below: int) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import commitlog
 from commitlog.disk.checkpoint import Positions, PositionsFile
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import ReadingWarning
@@ -132,6 +133,11 @@ def file_for_directory(lane: HandMadeLane) -> None:
     queue_file(lane, "odd").parent.write_bytes(b"x")
 
 
+def file_for_all(lane: HandMadeLane) -> None:
+    lose_all(lane)
+    lane.store.directory.lane_directory(0).consumequeue.write_bytes(b"x")
+
+
 def other_topics_queue(lane: HandMadeLane) -> None:
     shutil.copyfile(queue_file(lane, "even"), queue_file(lane, "odd"))
 
@@ -147,7 +153,7 @@ def one_too_many(lane: HandMadeLane) -> None:
 
 DAMAGES = [
     lose_topic, lose_rare_topic, lose_all, lose_file, empty_file, cut_file, cut_file_between_entries, zero_tail,
-    zero_rare, directory_for_file, file_for_directory, other_topics_queue, shifted, one_too_many,
+    zero_rare, directory_for_file, file_for_directory, file_for_all, other_topics_queue, shifted, one_too_many,
 ]  # fmt: skip
 
 
@@ -167,6 +173,22 @@ def test_nothing_is_missing(lane: HandMadeLane, damage: Callable[[HandMadeLane],
         for start, rows in (("earliest", wanted), ("last 7", wanted[-7:]), (wanted[1][1], wanted[1:])):
             with pytest.warns(ReadingWarning):
                 assert read(lane, topic, start) == rows
+
+
+def test_the_first_file_is_lost(tmp_path: Path) -> None:
+    """Retention has deleted nothing, so the queue does not begin later."""
+    path = tmp_path / "store"
+    config = {"dispatcher": {"queue_file_entries": 1000}}
+    with commitlog.Store.open(path, config) as store, store.producer() as producer:
+        producer.send_batch("orders", [b"x"] * 1500)
+        producer.flush()
+    (path / f"lanes/0/consumequeue/orders/0/{0:020d}").unlink()
+    for topic in ("orders", None):
+        with (
+            pytest.warns(ReadingWarning, match=r"the files of \[0, 20000\) are missing"),
+            Reader(path, topic) as reader,
+        ):
+            assert [message.offset for message in reader] == list(range(1500))
 
 
 @pytest.mark.parametrize("deleted", [0, 1, 2])

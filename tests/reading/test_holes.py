@@ -425,3 +425,56 @@ def test_rocketmq_roots(tmp_path: Path) -> None:
     with pytest.warns(ReadingWarning, match="3 damaged places are left out.*3 messages"):  # noqa: SIM117
         with Reader(root, ignore_corrupt=True) as reader:
             assert [(m.partition, m.offset) for m in reader] == [p[:2] for p in everything if p[:2] not in bad]
+
+
+def harmed(tmp_path: Path, number: int, field: str, *, crc: bool) -> HandMadeLane:
+    """A lane in which a bit is flipped of what says where a message belongs."""
+    lane = HandMadeStore(tmp_path / "store", SEGMENT).lane(3)
+    for row in range(COUNT):
+        lane.append("orders" if row % 5 else "other", b"body of %d" % row, crc=crc)
+    publish(lane, COUNT, drained=True)
+    flip(lane, number, {"topic": 89 + len(lane.records[number].body), "queue offset": 27, "transaction": 39}[field])
+    return lane
+
+
+@pytest.mark.parametrize("crc", [True, False])
+@pytest.mark.parametrize("field", ["topic", "queue offset", "transaction"])
+def test_a_message_that_is_missing_from_its_queue(tmp_path: Path, crc: bool, field: str) -> None:
+    """It is an error for every reader of its topic, and no reader gets it as another one."""
+    lane = harmed(tmp_path, 42, field, crc=crc)
+    everything = set(names(lane, range(COUNT)))
+    bad = names(lane, range(42, 43))[0]
+    for topic in (None, bad[0]):
+        wanted = {name for name in everything if topic in (None, name[0])}
+        found, error = read_store(lane, topic)
+        if error is None:  # only the sys_flag is damaged and nothing covers it: the message itself is good
+            assert (field, crc) == ("transaction", False)
+            assert set(found) == wanted
+            continue
+        assert set(found) <= wanted - {bad}
+        assert f"at offset {lane.records[42].physical_offset}" in str(error)
+        told = pytest.warns(ReadingWarning, match="1 damaged place is left out .* 1 message is known to be missing")
+        with told, Reader(lane.store.path, topic, ignore_corrupt=True) as reader:
+            assert {(message.topic, message.offset) for message in reader} == wanted - {bad}
+    if field != "transaction":  # what goes by the consume queues does not look at these bits
+        with pytest.raises(CorruptRecord, match=f"at offset {lane.records[42].physical_offset}"):
+            commitlog.read_arrow(lane.store.path, bad[0]).read_all()
+
+
+@pytest.mark.parametrize("crc", [True, False])
+@pytest.mark.parametrize("field", ["topic", "queue offset"])
+@pytest.mark.parametrize("number", [0, 95, COUNT - 1], ids=["first", "last of other", "last"])
+def test_a_message_at_the_end_of_its_queue(tmp_path: Path, number: int, field: str, crc: bool) -> None:
+    """An entry at the end names it: the queues are not believed, and a warning names the record."""
+    lane = harmed(tmp_path, number, field, crc=crc)
+    bad = names(lane, range(number, number + 1))[0]
+    for topic in (None, bad[0]):
+        with (
+            pytest.warns(
+                ReadingWarning, match=f"at offset {lane.records[number].physical_offset}: the record of topic"
+            ),
+            Reader(lane.store.path, topic) as reader,
+        ):
+            found, error = read(reader)
+        assert bad not in found
+        assert isinstance(error, CorruptRecord) or topic == bad[0]  # its other messages are good

@@ -12,15 +12,17 @@ import signal
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import commitlog
+from commitlog.backups.store_backup import backup
 from commitlog.disk.checkpoint import Positions, PositionsFile
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.store_directory import StoreFacts, new_store_id
 from commitlog.disk.trim_marks import TrimMark, TrimMarks
-from commitlog.errors import DamagedFile, DataLoss, UnknownTopic
+from commitlog.errors import DamagedFile, DataLoss, ReaderError, UnknownTopic
 from commitlog.inspecting.verify import verify_store
 from commitlog.opening.recovery import recover_lane
 from commitlog.reader import Reader
@@ -32,9 +34,11 @@ from commitlog.reading.view import StoreView
 from commitlog.spark.source import CommitLogDataSource
 from commitlog.stages.allocating.reader_needs import ReaderNeeds
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore, small_store
+from tests.builders.killed import kill_store
 from tests.builders.named_reader import billing, rest
 from tests.spark.test_stream_reader import reader as spark_stream
 from tests.spark.test_stream_reader import run
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("look_each_time", "little_patience", "no_segments_mapped")
 
@@ -242,6 +246,106 @@ def test_offsets_go_on_in_a_running_store(tmp_path: Path) -> None:
     assert [message.value for message in Reader(copy)] == [b"d", b"e"]
 
 
+GONE: dict[str, dict[str, Any]] = {
+    "store": {"segment_bytes": 1 << 16, "max_lanes": 1},
+    "flusher": {"positions_interval_ms": 50},
+    "retention": {"max_bytes": 1 << 18, "interval_ms": 50},
+}
+
+
+def delete_orders_for_good(path: Path) -> int:
+    """Deletes the 10 messages of a topic in a running store, and has retention take their segment.
+
+    Returns how many messages another topic has.
+    """
+    with commitlog.Producer(path) as producer:
+        producer.send_batch("orders", [b"old"] * 10)
+        producer.flush()
+        with closing(StoreView(path)) as view:
+            carry_out(view, plan_deletion(indexed(view), "orders"))
+        for _ in range(60):
+            producer.send("other", bytes(10_000))
+        producer.flush()
+        wait_until(lambda: not (path / "lanes/0/commitlog" / "0".zfill(20)).exists(), "retention")
+        last = producer.last("other")
+        assert last is not None
+        return last.offset + 1
+
+
+def is_dispatched(store: commitlog.Store) -> bool:
+    (lane,) = store.statistics().lanes
+    return lane.dispatched == lane.wrote
+
+
+def check_goes_on(path: Path, others: int, number: int) -> None:
+    """Opens the store, sends a message of each topic, sees it before and after it is indexed."""
+    expected = [(10 + sent, b"%d" % sent) for sent in range(number + 1)]
+    with commitlog.Store.open(path, GONE) as store, store.producer() as producer:
+        assert producer.send("orders", b"%d" % number).offset == 10 + number
+        assert producer.send("other", b"").offset == others + number
+        producer.flush()
+        assert [(message.offset, message.value) for message in Reader(path, "orders")] == expected
+        wait_until(lambda: is_dispatched(store), "the index")
+        assert [(message.offset, message.value) for message in Reader(path, "orders")] == expected
+    assert [(message.offset, message.value) for message in Reader(path, "orders")] == expected
+    assert verify_store(path).good
+
+
+@pytest.mark.filterwarnings("error::commitlog.errors.ReadingWarning")
+@pytest.mark.parametrize("removed", ["after a stop", "after a kill", "under the store"])
+@pytest.mark.leaves_pools
+def test_offsets_go_on_where_only_the_mark_tells(tmp_path: Path, removed: str) -> None:
+    """No message is left and the consume queues are lost. New messages are behind the mark."""
+    path = tmp_path / "store"
+    store = commitlog.Store.open(path, GONE)
+    others = delete_orders_for_good(path)
+    if removed == "after a kill":
+        kill_store(store)
+    elif removed == "after a stop":
+        store.close()
+    shutil.rmtree(path / "lanes/0/consumequeue")
+    if removed == "under the store":
+        wait_until(lambda: (path / "lanes/0/consumequeue/other").exists() and is_dispatched(store), "the other queue")
+        store.close()
+    for number in range(3):
+        check_goes_on(path, others, number)
+
+
+@pytest.mark.filterwarnings("error::commitlog.errors.ReadingWarning")
+def test_a_backup_goes_on_where_only_the_mark_tells(tmp_path: Path) -> None:
+    """It is made while the mark alone tells, and takes the store's place."""
+    path, copy = tmp_path / "store", tmp_path / "backup"
+    with commitlog.Store.open(path, GONE):
+        others = delete_orders_for_good(path)
+    shutil.rmtree(path / "lanes/0/consumequeue")
+    backup(path, copy)
+    check_goes_on(copy, others, 0)
+
+
+def test_a_log_that_is_older_than_its_marks(tmp_path: Path) -> None:
+    """Somebody has put older files back. The marks end where the log does, and hide nothing new."""
+    path, older = tmp_path / "store", tmp_path / "older"
+    with commitlog.Store.open(path) as store, store.producer() as producer:
+        producer.send_batch("orders", [b"a", b"b", b"c"])
+        producer.flush()
+    shutil.copytree(path / "lanes/0", older)
+    with commitlog.Store.open(path) as store, store.producer() as producer:
+        producer.send_batch("orders", [b"d", b"e", b"f"])
+        producer.flush()
+        with closing(StoreView(path)) as view:
+            carry_out(view, plan_trim(indexed(view), "orders", parse_before("orders", "5")))
+    shutil.copy(path / "lanes/0/trimmed.json", older)
+    shutil.rmtree(path / "lanes/0")
+    shutil.copytree(older, path / "lanes/0")
+    for number in range(2):
+        with commitlog.Store.open(path) as store, store.producer() as producer:
+            assert producer.send("orders", b"new").offset == 3 + number
+            producer.flush()
+            assert [message.offset for message in Reader(path, "orders")] == [3, 4][: number + 1]
+    said = (path / "logs/supervisor.log").read_text()
+    assert said.count("topic orders was trimmed before offset 5, and ends at 3") == 1
+
+
 # ---- what the files may be ---------------------------------------------------------------------
 
 
@@ -310,6 +414,19 @@ def test_files_that_are_not_ours(store: HandMadeStore) -> None:
         marks = TrimMarks(view.lane_directory(0), DISK)
         marks.refresh(view.store_id)
         assert marks.marks == {}
+
+
+def test_more_marks_than_can_be_read_are_refused(store: HandMadeStore) -> None:
+    """The marks stay as they were, and can be read."""
+    marks = TrimMarks(store.directory.lane_directory(0), DISK)
+    many = {f"a topic with a name of usual length {number}": TrimMark(1, deleted=True) for number in range(70_000)}
+    with pytest.raises(ReaderError, match=r"70,000 trimmed .* may have 4,194,304: leave topics"):
+        marks.raise_to(store.id, many)
+    marks.raise_to(store.id, dict(list(many.items())[:40_000]))
+    with pytest.raises(ReaderError, match="trimmed or deleted topics"):
+        marks.raise_to(store.id, many)
+    assert given(store) == expected(0)
+    assert len(indexed(StoreView(store.path)).lanes[0].trims) == 40_000
 
 
 class Killed(FileChannel):

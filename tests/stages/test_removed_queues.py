@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import commitlog
+from commitlog.inspecting.verify import verify_store
+from tests.crash.scene import kill, pid_of
 from tests.waiting import wait_until
 
 CONFIG = {"store": {"segment_bytes": 1 << 16, "max_lanes": 1}, "flusher": {"positions_interval_ms": 100}}
@@ -31,6 +33,53 @@ def _read(path: Path, topic: str) -> list[int]:
 def _is_dispatched(store: commitlog.Store) -> bool:
     (lane,) = store.statistics().lanes
     return lane.dispatched == lane.wrote
+
+
+@pytest.mark.filterwarnings("error::commitlog.errors.ReadingWarning")
+def test_queues_removed_after_retention_come_back(tmp_path: Path) -> None:
+    """The queues begin behind offset 0 then. Nothing is hidden, no offset is given out twice."""
+    config = {**CONFIG, "retention": {"interval_ms": 50, "max_bytes": 1 << 18}}
+    path = tmp_path / "store"
+    with commitlog.Store.open(path, config) as store:
+        with store.producer() as producer:
+            for _ in range(SENT):
+                producer.send("orders", bytes(1000))
+            producer.flush()
+        wait_until(lambda: _is_dispatched(store) and len(_read(path, "orders")) < 300, "retention")
+        queues = path / "lanes/0/consumequeue"
+        shutil.rmtree(queues)
+        wait_until(lambda: (queues / "orders").exists() and _is_dispatched(store), "the queue of orders")
+        found = _read(path, "orders")
+        assert found
+        assert found == list(range(found[0], SENT))
+        assert _send(store, "orders", 10) == list(range(SENT, SENT + 10))
+        assert _read(path, "orders")[-10:] == list(range(SENT, SENT + 10))
+    assert _read(path, "orders")[-10:] == list(range(SENT, SENT + 10))
+    assert verify_store(path).good
+
+
+@pytest.mark.parametrize("max_bytes", [0, 1 << 18], ids=["nothing deleted", "after retention"])
+def test_a_queue_removed_from_a_killed_dispatcher_comes_back(max_bytes: int, tmp_path: Path) -> None:
+    """The next dispatcher does not know the queue: it has no entry before the next one."""
+    config = {**CONFIG, "retention": {"interval_ms": 50, "max_bytes": max_bytes}}
+    path = tmp_path / "store"
+    with commitlog.Store.open(path, config) as store, store.producer() as producer:
+        for _ in range(SENT):
+            producer.send("orders", bytes(1000))
+        producer.flush()
+        wait_until(lambda: _is_dispatched(store) and (not max_bytes or len(_read(path, "orders")) < 300), "retention")
+        before = pid_of(path, "dispatcher")
+        kill(before)
+        shutil.rmtree(path / "lanes/0/consumequeue/orders")
+        assert producer.send("orders", b"last").offset == SENT
+        producer.flush()
+        wait_until(lambda: pid_of(path, "dispatcher") != before and _is_dispatched(store), "the queue of orders")
+        found = _read(path, "orders")
+        assert found == list(range(found[0], SENT + 1))
+        assert (found[0] > 0) is bool(max_bytes)
+        assert len(found) > 20
+    assert _read(path, "orders")[-20:] == found[-20:]
+    assert verify_store(path).good
 
 
 @pytest.mark.parametrize("removed", ["consumequeue", "consumequeue/orders"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 
 import commitlog
 from commitlog import errors
-from commitlog.disk.file_channel import DISK
+from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.locks import file_locked
 from commitlog.disk.trim_marks import TrimMark, TrimMarks
 from commitlog.disk.trim_request import TrimRequest
@@ -312,6 +313,45 @@ def test_what_commitlog_trim_asks_for(case: RetentionCase) -> None:
     ask(case, keep_bytes=0)
     case.turn(case.retention(reserved_hours=0))
     assert (case.kept(0), case.kept(3)) == ([case.last(0)], [case.last(3)])
+
+
+def test_a_request_that_can_not_be_read(case: RetentionCase, caplog: pytest.LogCaptureFixture) -> None:
+    """It is told once, is no request until it can be read, and keeps nothing from being deleted."""
+    case.store.directory.trim_file.mkdir()
+    retention = case.retention(reserved_hours=1)
+    at_age(case, case.newest(0, case.last(0)) - FIRST_MS + HOUR)
+    for _ in range(3):
+        case.turn(retention)
+        assert not retention.is_asked()
+    assert (case.kept(0), case.kept(3)) == ([case.last(0)], [case.last(3)])
+    assert caplog.text.count("trim.json: Is a directory: a request") == 1
+    case.store.directory.trim_file.rmdir()
+    case.turn(retention)
+    ask(case, keep_bytes=0)
+    assert retention.is_asked()
+
+
+class Unremovable(FileChannel):
+    def unlink(self, path: str | Path) -> None:
+        if Path(path).name == "trim.json":
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+        super().unlink(path)
+
+
+@pytest.mark.usefixtures("waiting")
+def test_a_request_that_can_not_be_removed(case: RetentionCase, caplog: pytest.LogCaptureFixture) -> None:
+    """It is carried out and told once, however often it is tried to remove it."""
+    ask(case, keep_bytes=10 * SEGMENT)
+    case.store.directory.channel = Unremovable()
+    retention = case.retention(reserved_hours=0)
+    for _ in range(3):
+        case.turn(retention)
+        retention.unlink_retired()
+    assert len(case.kept(0)) + len(case.kept(3)) == 10
+    assert caplog.text.count("trim.json: Operation not permitted: a request") == 1
+    case.store.directory.channel = DISK
+    case.turn(retention)
+    assert not case.store.directory.trim_file.exists()
 
 
 @pytest.mark.usefixtures("waiting")

@@ -1,0 +1,77 @@
+"""Trim marks that are above the end of their topic are lowered: they would hide new messages.
+
+A mark is taken from what is flushed. So it is above the end only where flushed messages are lost:
+damage has taken the end of the log, or somebody has put older files back.
+
+Where the log has no message of a topic at all, its mark stays. Retention may have taken them, and
+the consume queue may be lost. Then the mark is all that tells where the topic goes on, and a new
+lessee begins there (reading/indexed_offsets.py). So no offset is given out again to readers that
+hold a position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from commitlog.disk.consume_queue import ConsumeQueue
+from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.locks import file_locked
+from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
+from commitlog.disk.trim_marks import TrimMark, TrimMarks
+from commitlog.errors import DamagedFile
+from commitlog.reading.indexed_offsets import IndexedOffsets
+from commitlog.reading.queue_bounds import QueueBounds
+
+
+def marks_within(
+    marks: Mapping[str, TrimMark],
+    lane_directory: LaneDirectory,
+    first: int,
+    indexed: int,
+    unindexed_ends: Mapping[str, int],
+    channel: FileChannel,
+) -> dict[str, TrimMark]:
+    """The marks, none of them above the end of a topic that the log has messages of.
+
+    The consume queues tell the ends in the log [first, indexed). `unindexed_ends` has those of the
+    topics with messages behind it. Raises DamagedFile, OSError.
+    """
+    found = dict(marks)
+    for topic, mark in marks.items():
+        end = unindexed_ends.get(topic)
+        if end is None:
+            with ConsumeQueue(lane_directory.queue_path(topic), channel=channel) as queue:
+                begin, end = QueueBounds(queue, first, indexed).find()
+            if begin == end:
+                continue
+        found[topic] = replace(mark, before=min(mark.before, end))
+    return found
+
+
+def lower_marks(offsets: IndexedOffsets, first: int, indexed: int) -> Iterator[str]:
+    """Lowers the marks of a lane that was recovered, and gives a line for each of them.
+
+    The lane's log is [first, offsets.synced), and its consume queues are right up to `indexed`.
+    Marks that can't be read stay as they are, with a line. Raises StoreRefused, OSError.
+    """
+    lane_directory, channel = offsets.lane_directory, offsets.channel
+    trims, store = TrimMarks(lane_directory, channel), StoreDirectory(lane_directory.path.parents[1], channel)
+    try:
+        trims.refresh(offsets.store_id)
+        if not trims.marks:
+            return
+        with file_locked(store.topics_lock_file, store, channel):
+            trims.refresh(offsets.store_id)
+            unindexed_ends = offsets.walked(indexed)
+            lowered = marks_within(trims.marks, lane_directory, first, indexed, unindexed_ends, channel)
+            trims.replace(offsets.store_id, lowered)
+    except DamagedFile as error:
+        yield str(error)
+        return
+    for topic, mark in lowered.items():
+        if mark != trims.marks[topic]:
+            yield (
+                f"topic {topic} was trimmed before offset {trims.marks[topic].before:,}, and ends at {mark.before:,}: the "
+                "mark is there now, so that new messages can be read"
+            )

@@ -1,0 +1,127 @@
+"""Whether the records that a walk meets continue their queues.
+
+Queue offsets have no gaps. So a record whose topic, queue offset or transaction bits were damaged
+leaves a gap in its queue, or appears where another record is next. No CRC is needed to see that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from commitlog.reading.queue_range import QueueRange
+from commitlog.record.byte_ranges import Ints
+from commitlog.record.table import RecordTable
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A record that does not continue its queue.
+
+    If it is a stray, it does not belong to the queue. Else it does, and those before it from queue
+    offset `expected` on are missing.
+    """
+
+    topic: str
+    expected: int
+    is_stray: bool
+    reason: str
+
+
+class QueueOrder:
+    """Knows the queue offset that is next in each topic of one lane."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, int] = {}
+        self._behind_hole: set[str] = set()
+        """Topics that have met no record since the last hole of the log, in which records were."""
+
+    def begin(self, topic: str, offset: int) -> None:
+        """Notes where a topic begins. A topic that has begun stays where it is."""
+        self._next.setdefault(topic, offset)
+
+    def raise_to(self, topic: str, offset: int) -> None:
+        """Notes that the records of a topic before this queue offset were trimmed."""
+        if self._next.get(topic, offset) < offset:
+            self._next[topic] = offset
+
+    def pass_hole(self) -> None:
+        """Notes that a hole of the log is left out. The next gap of each topic was in it."""
+        self._behind_hole.update(self._next)
+
+    def continues(self, table: RecordTable, rows: Ints) -> bool:
+        """Whether the records in these rows are all next in their queues."""
+        topics = table.topic_index[rows]
+        order = np.argsort(topics.astype(np.uint16), kind="stable") if len(table.topics) > 1 else slice(None)
+        counts = np.bincount(topics, minlength=len(table.topics))
+        begins = np.array([self._next.get(topic, -1) for topic in table.topics])
+        begins -= np.cumsum(counts) - counts
+        expected = np.repeat(begins, counts) + np.arange(len(rows))
+        return bool((table.queue_offsets[rows][order] == expected).all())
+
+    def pass_rows(self, table: RecordTable, rows: Ints) -> None:
+        """Notes that the records in these rows were given out or left out."""
+        ends = np.full(len(table.topics), -1)
+        ends[table.topic_index[rows]] = table.queue_offsets[rows] + 1  # of several, numpy keeps the last
+        for topic, end in zip(table.topics, ends.tolist(), strict=True):
+            if end >= 0:
+                self._next[topic] = end
+                self._behind_hole.discard(topic)
+
+    def faults(
+        self, table: RecordTable, rows: Ints, first_where: int, is_good: Callable[[int], bool]
+    ) -> dict[int, Fault]:
+        """The rows whose records do not continue their queues.
+
+        Below log offset `first_where` nothing is known of the queues, because retention has deleted
+        that part meanwhile. `is_good` checks the record of a row: it is asked where the records
+        behind it do not tell whether it is a stray.
+        """
+        expected, behind_hole = dict(self._next), set(self._behind_hole)
+        found: dict[int, Fault] = {}
+        for row, following in zip(rows.tolist(), _following(table, rows), strict=True):
+            topic, offset = table.topics[table.topic_index[row]], int(table.queue_offsets[row])
+            is_known = table.buffer_start + int(table.positions[row]) >= first_where
+            wanted = expected.get(topic, -1) if is_known else offset
+            if offset != wanted:
+                is_stray = (
+                    offset < wanted or wanted < 0 or (following <= offset if following >= 0 else not is_good(row))
+                )
+                if is_stray:
+                    reason = f"a record says that it is offset {offset:,} of topic {topic}, which is not next there"
+                    found[row] = Fault(topic, wanted, True, reason)
+                    continue
+                if topic not in behind_hole:
+                    found[row] = Fault(topic, wanted, False, _missing(topic, wanted, offset))
+            expected[topic] = offset + 1
+            behind_hole.discard(topic)
+        return found
+
+    def ends_missing(self, queues: Mapping[str, QueueRange]) -> Iterator[Fault]:
+        """Queues whose last records were not met, now that all of the log was read."""
+        for topic, wanted in self._next.items():
+            known = queues.get(topic)
+            if known is not None and wanted < known.end and topic not in self._behind_hole:
+                yield Fault(topic, wanted, False, _missing(topic, wanted, known.end))
+
+    def pass_end(self, topic: str, end: int) -> None:
+        """Notes that the records of a topic before this queue offset are left out."""
+        self._next[topic] = end
+
+
+def _following(table: RecordTable, rows: Ints) -> list[int]:
+    """For each row the queue offset of the next row of its topic; −1 for the last one."""
+    behind: dict[int, int] = {}
+    found = []
+    for row in rows[::-1].tolist():
+        topic = int(table.topic_index[row])
+        found.append(behind.get(topic, -1))
+        behind[topic] = int(table.queue_offsets[row])
+    return found[::-1]
+
+
+def _missing(topic: str, begin: int, end: int) -> str:
+    which = f"offset {begin:,}" if end - begin == 1 else f"the offsets [{begin:,}, {end:,})"
+    return f"the log has no record of {which} of topic {topic}, which was stored"
