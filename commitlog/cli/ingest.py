@@ -59,6 +59,7 @@ def ingest(
         ),
     ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="The store's configuration, a TOML file.")] = None,
+    serve: Annotated[bool, typer.Option("--serve", help="Spark reads from a server of the store, by its URL.")] = False,
 ) -> None:
     """The main job: send, stream into Spark and Parquet, count all.
 
@@ -84,5 +85,6 @@ def ingest(
         out=out,
         report=report,
         config=config,
+        serve=serve,
     )
     raise typer.Exit(run(settings))

@@ -18,10 +18,11 @@ import select
 import signal
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,6 +35,9 @@ from commitlog.ingest.resources import Resources
 from commitlog.ingest.settings import STDIN, Places, Settings
 from commitlog.reading.view import StoreView
 from commitlog.store import Store
+
+if TYPE_CHECKING:
+    from commitlog.serving.server import Server
 
 LOOK_SECONDS = 0.2
 USAGE_SECONDS = 1.0
@@ -88,6 +92,7 @@ class Job:
         self._query: Child | None = None
         self._query_said: set[str] = set()
         self._meter: Meter | None = None
+        self._server: Server | None = None
         self._resources = Resources()
         self._began = self._looked_at = self._used_at = -math.inf
         self._running = False  # from the first message on
@@ -149,7 +154,8 @@ class Job:
                 )
             self._meter = Meter(view.control)
             self._resources.pool = view.control.region.path.parent
-            self._pipeline()
+            with self._served() as place:
+                self._pipeline(place)
         finally:
             self._end_children()
             self._meter = None
@@ -160,11 +166,24 @@ class Job:
                 self.history.event(f"the store kept {kept}")
             self._show("counting the rows in Parquet" if self._running else "stopped")
 
-    def _pipeline(self) -> None:
+    @contextmanager
+    def _served(self) -> Iterator[str]:
+        """Where Spark finds the store: its directory, or its URL while a server runs."""
+        if not self.settings.serve:
+            yield str(self.settings.store)
+            return
+        from commitlog.serving.server import Server
+        from commitlog.serving.settings import ServerSettings
+
+        settings = ServerSettings({"run": str(self.settings.store)}, "127.0.0.1", 0, advertise="127.0.0.1")
+        with Server(settings) as self._server:
+            yield str(self._server.address("run"))
+
+    def _pipeline(self, place: str) -> None:
         self._start_producers()
         query = self._query
         assert query is not None
-        query.link.send({"do": "read"})
+        query.link.send({"do": "read", "place": place})
         ready = self._wait_for(lambda: self._all_ready() or self._stopped_early(), START_LIMIT_SECONDS)
         if not ready:
             self._failed.add("Spark")
@@ -371,6 +390,7 @@ class Job:
                     "stages": [pid for pid in reading.pids.values() if pid],
                     "producers": [p.child.pid for p in self.producers if not p.gone],
                     "spark": [self._query.pid] if self._query else [],
+                    "server": self._server.pids if self._server else (),
                     "job": [os.getpid()],
                 }
             )

@@ -23,7 +23,14 @@ _COLOURS = {
     "dispatched": "#9b7ede",
     "spark": "#d1495b",
 }
-_GROUPS = {"stages": "#1d4e89", "producers": "#f0a202", "spark": "#d1495b", "job": "#7b8794", "pool": "#5aa9e6"}
+_GROUPS = {
+    "stages": "#1d4e89",
+    "producers": "#f0a202",
+    "spark": "#d1495b",
+    "server": "#6a994e",
+    "job": "#7b8794",
+    "pool": "#5aa9e6",
+}
 _MONOSPACE_WRAP = 110
 
 

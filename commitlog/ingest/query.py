@@ -101,9 +101,10 @@ class QueryProcess:
         """
         spark = self._start_spark()
         try:
-            if not self._wait_for_store():
+            place = self._wait_for_store()
+            if not place:
                 return
-            query = self._start_query(spark)
+            query = self._start_query(spark, place)
             self._wait_until_idle(query)
             self._warm_up(query)
             self.link.send({"event": "ready"})
@@ -130,20 +131,23 @@ class QueryProcess:
 
         return commitlog.spark.session("commitlog ingest", config=_SPARK)
 
-    def _wait_for_store(self) -> bool:
-        """Waits until the job has opened the store. False when the job ends the run before it."""
+    def _wait_for_store(self) -> str:
+        """Waits until the job has opened the store. Returns its path or URL.
+
+        It is empty when the job ends the run before that.
+        """
         while not self.link.closed:
             for message in self.link.receive(None):
-                return bool(message["do"] == "read")
-        return False
+                return str(message["place"]) if message["do"] == "read" else ""
+        return ""
 
-    def _start_query(self, spark: SparkSession) -> StreamingQuery:
+    def _start_query(self, spark: SparkSession, place: str) -> StreamingQuery:
         self.link.send({"event": "phase", "text": "starting the streaming query"})
         self.table = self._new_table()
         topic = self.settings["topic"]
         messages = (
             spark.readStream.format("commitlog")
-            .option("path", self.settings["store"])
+            .option("path", place)
             .option("subscribe", f"{topic},{topic}.{WARM_UP}")
             .option("startingOffsets", self.settings["starting_offsets"])
             .option("maxOffsetsPerTrigger", MICRO_BATCH_ROWS_MAX)

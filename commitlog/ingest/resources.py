@@ -16,7 +16,7 @@ import psutil
 
 from commitlog.watching.snapshot import bytes_in
 
-GROUPS = ("stages", "producers", "spark", "job")
+GROUPS = ("stages", "producers", "spark", "server", "job")
 
 
 @dataclass

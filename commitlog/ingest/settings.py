@@ -44,6 +44,8 @@ class Settings:
     out: Path
     report: Path
     config: str | None = None
+    serve: bool = False
+    """Whether Spark reads from a server of the store, by URL, in place of its directory."""
 
     @property
     def live(self) -> bool:
@@ -79,6 +81,7 @@ def choose(
     out: Path | None = None,
     report: Path | None = None,
     config: Path | None = None,
+    serve: bool = False,
 ) -> Settings:
     """Checks the options and fills in the defaults.
 
@@ -118,6 +121,7 @@ def choose(
         out=out,
         report=report,
         config=str(config.absolute()) if config else None,
+        serve=serve,
     )
 
 

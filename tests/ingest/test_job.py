@@ -104,6 +104,16 @@ def test_a_short_run_through_the_death_of_the_committer(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
+def test_a_short_run_through_a_server(tmp_path: Path) -> None:
+    """Spark reads by URL: the same verdict, and what the server takes is in the report."""
+    with running(tmp_path, "--seconds", "3", "--rate", "500", "--serve") as process:
+        assert process.wait(300) == 0, said(tmp_path)
+    report = orjson.loads((tmp_path / "run/out/report.json").read_bytes())
+    check_report(report)
+    assert max(report["resources"]["memory_bytes"]["server"]) > 0
+
+
+@pytest.mark.nightly
 def test_tailed_files_until_ctrl_c(tmp_path: Path) -> None:
     """Lines are written before, during and after a rotation and a truncation.
 
