@@ -84,6 +84,29 @@ def test_the_manifest_names_commands_that_there_are(words: list[str]) -> None:
     assert str(command.make_context(words[1], words[2:], parent=context).params["store"]) == "/data/store"
 
 
+def test_the_manifest_of_a_served_store() -> None:
+    """The server sees the store as the stages do, and its command names files that are mounted."""
+    service, stateful = yaml.safe_load_all((ROOT / "configs/kubernetes-serve.yaml").read_text())
+    spec = stateful["spec"]["template"]["spec"]
+    (stages,), (program, server) = spec["initContainers"], spec["containers"]
+    assert stages["command"] == pod()["initContainers"][0]["command"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in server["volumeMounts"]}
+    for container in (stages, program):
+        assert {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}.items() <= mounts.items()
+    words = server["command"]
+    group = typer.main.get_command(app)
+    context = group.make_context("commitlog", words[1:], resilient_parsing=True)
+    params = group.get_command(context, "serve").make_context("serve", words[2:], parent=context).params  # type: ignore[attr-defined]
+    assert params["store"] == ["/data/store"]
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    for option, volume in (("certificate", "tls"), ("key", "tls"), ("tokens", "tokens")):
+        assert str(params[option].parent) == mounts[volume]
+        assert not volumes[volume]["secret"]["defaultMode"] & 0o022  # `serve` refuses what others may write
+    (port,) = service["spec"]["ports"]
+    assert params["listen"] == f"0.0.0.0:{port['port']}"
+    assert server["ports"][0]["containerPort"] == port["port"]
+
+
 def namespaces() -> list[str]:
     """Words in front of a command that runs as a container's first process, with 64 MiB of shm."""
     words = ["unshare", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child"]
