@@ -18,9 +18,11 @@ import pyarrow as pa
 from pyarrow import flight
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from commitlog.clock import SYSTEM_CLOCK
 from commitlog.columns.segments import SEGMENTS
 from commitlog.columns.slice_reader import OF_READ_ARROW, OF_SPARK, JsonOptions, ReadPlan, read_slices
-from commitlog.errors import AccessDenied, DataLoss, IllegalArgument, StoreNotFound
+from commitlog.errors import AccessDenied, DataLoss, IllegalArgument, OffsetOutOfRange, StoreNotFound
+from commitlog.reading.topic_index import STOPPED_REREAD_NS
 from commitlog.remote import requests
 from commitlog.serving import answers
 from commitlog.serving.access import EVERYTHING, Access, Tokens
@@ -199,7 +201,15 @@ def _plan(store: ServedStore, asked: requests.RowsTicket) -> ReadPlan:
     with store.index(asked.isolation) as (index, _):
         if index.store_id != asked.store_id:
             raise DataLoss(f"{store.name} was deleted and made again since this read was planned; load it anew")
-        plan = index.plan(answers.slices_now(index, asked.slices))
+        try:
+            slices = answers.slices_now(index, asked.slices)
+        except OffsetOutOfRange:
+            if index.live:
+                raise
+            SYSTEM_CLOCK.sleep(STOPPED_REREAD_NS / 1e9)  # another process may have looked a moment later
+            index.refresh()
+            slices = answers.slices_now(index, asked.slices)
+        plan = index.plan(slices)
     return replace(
         plan,
         fail_on_data_loss=asked.fail_on_data_loss,

@@ -19,6 +19,7 @@ from typing import Any
 
 import orjson
 
+from commitlog.columns.process_memory import keep_memory
 from commitlog.errors import CommitLogError, ServingRefused
 from commitlog.serving.access import Tokens
 from commitlog.serving.connections import peers
@@ -41,6 +42,7 @@ def main() -> None:
     except CommitLogError as error:
         _tell({"refused": str(error)})
         return
+    keep_memory()
     _tell({"port": server.port})
     ended = threading.Event()
     watcher = threading.Thread(target=_watch, args=(server, stores, ended), name="watches")

@@ -7,8 +7,6 @@ later. So it opens the store itself, and checks that it is the store that was pl
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import gc
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +15,7 @@ import pyarrow as pa
 from pyspark import SparkFiles
 from pyspark.sql.datasource import InputPartition
 
+from commitlog.columns.process_memory import keep_memory
 from commitlog.columns.segments import SEGMENTS
 from commitlog.columns.slice_reader import ReadPlan, read_slices
 from commitlog.disk.store_directory import StoreDirectory
@@ -25,12 +24,6 @@ from commitlog.planning.address import Address
 from commitlog.reading.view import is_rocketmq_root
 from commitlog.remote.reading import read_remote
 from commitlog.remote.requests import Isolation
-
-_settled = False
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
-_KEPT_BYTES = 128 << 20
-_LARGEST_KEPT_BYTES = 32 << 20
 
 
 class Task(InputPartition):
@@ -56,12 +49,12 @@ def read_task(task: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatc
     served store.
     """
     if isinstance(task, RemoteTask):
-        _prepare_process()
+        keep_memory()
         yield from read_remote(task.plan, schema, with_files_found(task.address), task.isolation, task.port)
         return
     if not isinstance(task, Task):
         return  # nothing was planned: Spark makes one partition even then
-    _prepare_process()
+    keep_memory()
     SEGMENTS.forget_gone()
     _check_path(task.plan)
     yield from read_slices(task.plan, schema, SEGMENTS)
@@ -84,24 +77,6 @@ def _found(file: str | None) -> str | None:
         sent = SparkFiles.get(Path(file).name)
         return sent if Path(sent).exists() else file
     return file
-
-
-def _prepare_process() -> None:
-    """Prepares the process for many batches, once.
-
-    It takes all imported objects out of garbage collection, which would walk them in each task. And
-    it lets glibc keep the memory that a batch has freed. By default the memory goes back to the
-    system, and the page faults of getting it again took a tenth of the time of a query.
-    """
-    global _settled
-    if _settled:
-        return
-    gc.collect()
-    gc.freeze()
-    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):  # glibc's
-        mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
-    _settled = True
 
 
 def _check_path(plan: ReadPlan) -> None:

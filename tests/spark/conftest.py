@@ -15,9 +15,9 @@ def no_segments_mapped(shm_root: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     It comes after `shm_root`, so that leaks are looked for when the mappings are gone. A worker
     freezes objects at its first task; here, cycles that a test leaves could not be collected then.
     """
+    from commitlog.columns import process_memory
     from commitlog.columns.segments import SEGMENTS
-    from commitlog.spark import task_reading
 
-    monkeypatch.setattr(task_reading, "_settled", True)
+    monkeypatch.setattr(process_memory, "_settled", True)
     yield
     SEGMENTS.clear()
