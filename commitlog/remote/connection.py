@@ -45,13 +45,6 @@ class Connection:
     """
 
     def __init__(self, address: Address) -> None:
-        global _process
-        if _process not in (0, os.getpid()):
-            raise ServerError(
-                "this process was forked from one that had asked a server, which does not work: start it with "
-                "multiprocessing's method spawn or forkserver"
-            )
-        _process = os.getpid()
         self.address = address
         self._files = _Files(address)
         self._clients: dict[Host, flight.FlightClient] = {}
@@ -176,7 +169,18 @@ _connections_lock = threading.Lock()
 
 
 def connection_of(address: Address) -> Connection:
-    """The connection of this process to the servers of an address. It stays for later calls."""
+    """The connection of this process to the servers of an address. It stays for later calls.
+
+    Raises ServerError in a process that was forked from one with connections, and where a file of
+    the credentials can't be read.
+    """
+    global _process
+    if _process not in (0, os.getpid()):
+        raise ServerError(
+            "this process was forked from one that had asked a server, which does not work: start it with "
+            "multiprocessing's method spawn or forkserver"
+        )
+    _process = os.getpid()
     server = replace(address, store="")
     with _connections_lock:
         found = _connections.get(server)
