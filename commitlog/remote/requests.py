@@ -88,12 +88,13 @@ class LimitRows:
 
 @dataclass(frozen=True)
 class Schemas:
-    """Action `schemas`: the newest schema of each typed topic.
+    """Action `schemas`: the newest schema of each typed topic, of `topics` or of all (None).
 
     The answer is an object: topic → [version, Arrow's IPC message of the schema in base64].
     """
 
     store: str
+    topics: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

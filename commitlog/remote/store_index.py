@@ -97,11 +97,14 @@ class RemoteIndex:
         found = self._connection.ask("find_by_times", requests.FindByTimes(self.address.store, wanted, self._isolation))
         return dict(zip(times, found, strict=True))
 
-    def work(self, ranges: Ranges) -> list[Work]:
+    def slices(self, ranges: Ranges) -> list[Slice]:
         """The server finds out, when a slice is read, which of its rows have no entry yet."""
-        parts = _parts(ranges)
-        sizes = self._connection.ask("sizes", requests.Sizes(self.address.store, parts, self._isolation))
-        return [Work(Slice(*part, -1, 0), size) for part, size in zip(parts, sizes, strict=True)]
+        return [Slice(*part, -1, 0) for part in _parts(ranges)]
+
+    def work(self, ranges: Ranges) -> list[Work]:
+        asked = requests.Sizes(self.address.store, _parts(ranges), self._isolation)
+        sizes = self._connection.ask("sizes", asked)
+        return [Work(piece, size) for piece, size in zip(self.slices(ranges), sizes, strict=True)]
 
     def limit_rows(self, ranges: Ranges, most: int, first: QueueKey, plan: ReadPlan) -> dict[QueueKey, int]:
         store, rules = self.address.store, (plan.fail_on_data_loss, plan.ignore_corrupt)
@@ -179,9 +182,9 @@ class LeasedName:
                 self._tell(now=True, release=True)
 
 
-def typed_topics(address: Address) -> dict[str, TopicSchema]:
-    """The newest schema of each typed topic of a served store."""
-    answer = connection_of(address).ask("schemas", requests.Schemas(address.store))
+def typed_topics(address: Address, topics: tuple[str, ...] | None = None) -> dict[str, TopicSchema]:
+    """The newest schema of each typed topic of a served store: of all, or of these `topics`."""
+    answer = connection_of(address).ask("schemas", requests.Schemas(address.store, topics))
     try:
         return {
             topic: TopicSchema(topic, int(version), pa.ipc.read_schema(pa.py_buffer(base64.b64decode(columns))))

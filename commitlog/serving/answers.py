@@ -10,7 +10,7 @@ from commitlog.errors import OffsetOutOfRange, UnknownTopic
 from commitlog.planning.row_limit import QueueKey
 from commitlog.planning.store_index import LocalIndex, Ranges
 from commitlog.remote import requests
-from commitlog.schemas.topic_schemas import TopicSchemas
+from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
 from commitlog.serving.access import Access
 from commitlog.serving.served_store import ServedStore
 
@@ -68,13 +68,18 @@ def limit_rows(store: ServedStore, access: Access, request: requests.LimitRows) 
     return [ends[key] for key in ranges]
 
 
-def schemas(store: ServedStore, access: Access, _request: requests.Schemas) -> dict[str, tuple[int, str]]:
-    known, found = TopicSchemas(StoreDirectory(store.path)), {}
-    for topic in known.topics():
-        latest = known.latest(topic) if access.covers(topic) else None
-        if latest is not None:
-            found[topic] = latest.version, requests.encode_bytes(latest.columns.serialize())
-    return found
+def schemas(store: ServedStore, access: Access, request: requests.Schemas) -> dict[str, tuple[int, str]]:
+    return {
+        topic: (schema.version, requests.encode_bytes(schema.columns.serialize()))
+        for topic, schema in newest_schemas(store, access, request.topics).items()
+    }
+
+
+def newest_schemas(store: ServedStore, access: Access, topics: Iterable[str] | None = None) -> dict[str, TopicSchema]:
+    """The newest schema of each typed topic that the client may see: of all, or of `topics`."""
+    known = TopicSchemas(StoreDirectory(store.path))
+    wanted = known.topics() if topics is None else topics
+    return {topic: schema for topic in wanted if access.covers(topic) and (schema := known.latest(topic)) is not None}
 
 
 def slices_now(index: LocalIndex, parts: Iterable[requests.QueuePart]) -> tuple[Slice, ...]:
