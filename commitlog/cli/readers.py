@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from commitlog.cli.arguments import JsonOption, StoreArgument, print_json
 from commitlog.cli.completion import readers_of
 from commitlog.reading.named_readers import ReaderState
+from commitlog.watching.store_facts import reader_as_json
 
 _STEPS = ((172_800_000, 86_400_000, "days"), (7_200_000, 3_600_000, "hours"), (120_000, 60_000, "minutes"))
 
@@ -59,7 +59,7 @@ def readers(
         return
     states = _states(store)
     if json:
-        print_json({"readers": [as_json(state) for state in states]})
+        print_json({"readers": [reader_as_json(state) for state in states]})
         return
     for line in _lines(states):
         typer.echo(line)
@@ -93,11 +93,6 @@ def _states(store: Path) -> list[ReaderState]:
         return reader_states(index)
     finally:
         view.close()
-
-
-def as_json(state: ReaderState) -> dict[str, Any]:
-    """What `--json` prints of a reader."""
-    return asdict(state) | {"behind": state.behind}
 
 
 def summary(state: ReaderState) -> str:

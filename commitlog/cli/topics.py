@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commitlog.cli.arguments import AnyStoreArgument, JsonOption, print_json
+from commitlog.cli.arguments import JsonOption, print_json
+from commitlog.cli.served import (
+    CaFileOption,
+    CertFileOption,
+    KeyFileOption,
+    StoreOrUrlArgument,
+    TokenFileOption,
+    served_address,
+)
 
 if TYPE_CHECKING:
     from commitlog.reading.topic_index import TopicIndex
@@ -19,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def topics(
-    store: AnyStoreArgument,
+    store: StoreOrUrlArgument,
     schema: Annotated[bool, typer.Option("--schema", help="Show the columns of typed topics.")] = False,
     json: JsonOption = False,
     delete: Annotated[
@@ -41,24 +48,39 @@ def topics(
         bool, typer.Option("--force", help="Trim or delete what a named reader has not read, too.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    cert_file: CertFileOption = None,
+    key_file: KeyFileOption = None,
 ) -> None:
     """List the topics of STORE, or trim or delete one.
 
         commitlog topics data/events --schema
         commitlog topics data/events --trim orders --before "3 days ago"
         commitlog topics data/events --delete orders
+        commitlog topics commitlog+tls://host:4433/events --token-file token
 
     What is trimmed or deleted can't be read any more. It frees no disk at once: the log holds all
     topics, and its bytes leave with their segments.
     """
+    from commitlog.inspecting.topic_list import topic_list
+
     _check_options(delete, trim, before)
+    address = served_address(store, token_file, ca_file, cert_file, key_file)
+    if address is not None and (delete is not None or trim is not None):
+        raise typer.BadParameter("--delete and --trim need the store's directory, on its machine")
     if delete is not None:
-        _delete(store, delete, force=force, yes=yes)
+        _delete(Path(store), delete, force=force, yes=yes)
         return
     if trim is not None and before is not None:
-        _trim(store, trim, before, force=force, yes=yes)
+        _trim(Path(store), trim, before, force=force, yes=yes)
         return
-    found = _topics(store)
+    if address is None:
+        found = topic_list(store)
+    else:
+        from commitlog.remote.store_index import served_topics
+
+        found = served_topics(address)
     if json:
         print_json({"topics": found})
         return
@@ -76,49 +98,6 @@ def _check_options(delete: str | None, trim: str | None, before: str | None) -> 
 
 
 # ---- the list ----------------------------------------------------------------------------------
-
-
-def _topics(store: Path) -> list[dict[str, Any]]:
-    from commitlog.clock import SYSTEM_CLOCK
-    from commitlog.disk.store_directory import StoreDirectory
-    from commitlog.reading.topic_facts import topic_facts
-    from commitlog.reading.topic_index import TopicIndex
-    from commitlog.reading.view import open_view
-
-    view = open_view(store)
-    try:
-        index = TopicIndex(view)
-        index.refresh()
-        now_ms = SYSTEM_CLOCK.wall_ms()
-        schemas = {} if view.one_log else _schemas(StoreDirectory(store))
-        return [
-            {**asdict(topic_facts(index, topic, now_ms)), "schema": schemas.get(topic)}
-            for topic in sorted({*index.topics(), *schemas})
-        ]
-    finally:
-        view.close()
-
-
-def _schemas(directory: Any) -> dict[str, dict[str, Any]]:
-    """The newest schema of each typed topic. PyArrow is needed only where there is one."""
-    if not directory.channel.list(directory.topics_directory):
-        return {}
-    from commitlog.schemas.ddl import ddl_type
-    from commitlog.schemas.topic_schemas import TopicSchemas
-
-    schemas = TopicSchemas(directory)
-    latest = {topic: schemas.latest(topic) for topic in schemas.topics()}
-    return {
-        topic: {
-            "version": schema.version,
-            "columns": [
-                {"name": field.name, "type": ddl_type(field.type), "nullable": field.nullable}
-                for field in schema.columns
-            ],
-        }
-        for topic, schema in latest.items()
-        if schema is not None
-    }
 
 
 def _lines(found: list[dict[str, Any]], *, columns: bool) -> Iterator[str]:
@@ -170,6 +149,7 @@ _LATER = "the disk space comes back when the segments are deleted"
 
 def _delete(store: Path, topic: str, *, force: bool, yes: bool) -> None:
     from commitlog.disk.store_directory import StoreDirectory
+    from commitlog.inspecting.topic_list import newest_schemas
     from commitlog.reading.topic_index import TopicIndex
     from commitlog.reading.trimming import carry_out
     from commitlog.reading.view import StoreView
@@ -178,7 +158,7 @@ def _delete(store: Path, topic: str, *, force: bool, yes: bool) -> None:
     try:
         index = TopicIndex(view)
         index.refresh()
-        is_typed = topic in _schemas(StoreDirectory(store))
+        is_typed = topic in newest_schemas(StoreDirectory(store))
         plan = _checked(view, index, topic, typed=is_typed, force=force)
         if not yes:
             also = " and its schema" if is_typed else ""

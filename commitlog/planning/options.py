@@ -198,12 +198,21 @@ def check_direction(options: Iterable[str]) -> None:
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
     """Reads the options of a source, whose names were checked before. Raises OptionError."""
+    values = spelled(options)
+    return options_of(*store_of(values), values)
+
+
+def spelled(options: Mapping[str, str]) -> dict[str, str]:
+    """The options of a source by their documented names, without those of None."""
     values = {SPELLING[name.lower()]: value for name, value in options.items() if name.lower() in SPELLING}
-    values = {name: value for name, value in values.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def options_of(path: str, address: Address | None, values: Mapping[str, str]) -> SourceOptions:
+    """Reads `spelled` options, for a store that is known already. Raises OptionError."""
     smallest, most = _number(values, "minOffsetsPerTrigger"), _number(values, "maxOffsetsPerTrigger")
     if smallest is not None and most is not None and smallest > most:
         raise bad("minOffsetsPerTrigger", smallest, f"it is at most maxOffsetsPerTrigger ({most})")
-    path, address = store_of(values)
     return SourceOptions(
         path=path,
         address=address,

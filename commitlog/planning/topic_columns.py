@@ -9,8 +9,9 @@ import pyarrow as pa
 from commitlog.columns.arrow_columns import COLUMN_TYPES, KAFKA_COLUMNS
 from commitlog.errors import IllegalArgument, NoSchema, OptionError
 from commitlog.planning.options import SourceOptions
+from commitlog.schemas.ddl import ddl_type
 from commitlog.schemas.topic_schemas import TopicSchema, no_schema
-from commitlog.schemas.types import METADATA_COLUMNS
+from commitlog.schemas.types import METADATA_COLUMNS, stored_type
 
 
 def columns_of(
@@ -81,3 +82,24 @@ def typed_column(topic: TopicSchema, name: str) -> pa.Field:
             f"too"
         )
     return topic.columns.field(index)
+
+
+def check_json_columns(schema: pa.Schema, options: SourceOptions) -> None:
+    """Checks the fields that a user wants of JSON values, as Arrow has them.
+
+    Raises OptionError for a field twice, for a metadata column, or the corrupt column, of another
+    type, and for NOT NULL. Raises SchemaError for a type that no column can have.
+    """
+    fixed = {**METADATA_COLUMNS, options.json_options.corrupt_column: pa.string()}
+    for field in schema:
+        if schema.names.count(field.name) > 1:
+            raise OptionError(f"schema: column {field.name!r} is named twice; name each once")
+        if field.type != fixed.get(field.name, field.type):
+            raise OptionError(
+                f"schema: column {field.name!r} is {ddl_type(fixed[field.name])}, not {ddl_type(field.type)}"
+            )
+        if not field.nullable:
+            raise OptionError(
+                f"schema: column {field.name!r} can't be NOT NULL: a value may lack it; leave NOT NULL out"
+            )
+        stored_type(field.type, field.name)

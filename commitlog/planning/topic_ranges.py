@@ -7,7 +7,6 @@ from functools import partial
 
 from commitlog.planning.row_limit import QueueKey
 from commitlog.planning.store_index import StoreIndex
-from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.starting_point import QueueStarts, resolve
 
 
@@ -18,12 +17,14 @@ def ranges_between(
 
     The bounds have no `ago` any more. Raises OffsetOutOfRange.
     """
+    topics = list(topics)
+    begins, ends = offsets_of(index, topics, start), offsets_of(index, topics, end)
+    return {key: (begin, ends[key]) for key, begin in begins.items() if begin < ends[key]}
+
+
+def offsets_of(index: StoreIndex, topics: Iterable[str], bound: QueueStarts) -> dict[QueueKey, int]:
+    """What a bound means in each queue. It has no `ago` any more. Raises OffsetOutOfRange."""
     queues = {(topic, lane): queue for topic in topics for lane, queue in sorted(index.ranges(topic).items())}
-    begins, ends = _offsets(index, queues, start), _offsets(index, queues, end)
-    return {key: (begins[key], ends[key]) for key in queues if begins[key] < ends[key]}
-
-
-def _offsets(index: StoreIndex, queues: dict[QueueKey, QueueRange], bound: QueueStarts) -> dict[QueueKey, int]:
     starts = {key: bound.of(*key) for key in queues}
     times = {key: start.value for key, start in starts.items() if start.kind == "time"}
     found = index.find_by_times(times) if times else {}

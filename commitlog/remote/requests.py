@@ -141,14 +141,17 @@ class Stores:
 
 @dataclass(frozen=True)
 class Stat:
-    """Action `stat`: what `commitlog stat --json` prints, without paths."""
+    """Action `stat`: what `commitlog stat --json` prints, with the store's name in place of paths.
+
+    Topics that the client may not see are left out, and readers of such topics.
+    """
 
     store: str
 
 
 @dataclass(frozen=True)
-class Facts:
-    """Action `topics`: what `commitlog topics --json` prints."""
+class Topics:
+    """Action `topics`: what `commitlog topics --json` lists, of what the client may see."""
 
     store: str
 

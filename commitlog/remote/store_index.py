@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 import pyarrow as pa
 
@@ -194,3 +195,13 @@ def typed_topics(address: Address, topics: tuple[str, ...] | None = None) -> dic
         raise ServerError(
             f"{address}: its server's schemas can't be read ({error}); is it of another version?"
         ) from None
+
+
+def served_topics(address: Address) -> list[dict[str, Any]]:
+    """What `commitlog topics --json` lists of a served store."""
+    return list(connection_of(address).ask("topics", requests.Topics(address.store)))
+
+
+def served_stat(address: Address) -> dict[str, Any]:
+    """What `commitlog stat --json` prints of a served store, without paths."""
+    return dict(connection_of(address).ask("stat", requests.Stat(address.store)))
