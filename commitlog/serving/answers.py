@@ -20,7 +20,8 @@ from commitlog.watching.store_facts import as_json, collect
 
 
 def look(store: ServedStore, access: Access, request: requests.Look, ports: tuple[int, ...]) -> requests.Looked:
-    """The topics that the client may see, and their queues."""
+    """The topics that the client may see, and their queues. One that it names must be for it."""
+    access.check_reads(request.topics or ())
     with store.index(request.isolation) as (index, version):
         facts = requests.Looked(version, index.store_id, index.one_log, index.live, ports)
         if version == request.seen:
