@@ -22,16 +22,18 @@ from typer.testing import CliRunner
 import commitlog
 from commitlog.cli.app import app
 from commitlog.errors import AccessDenied, IllegalArgument
+from commitlog.planning.address import parse_address
 from commitlog.planning.options import SPELLING
+from commitlog.remote.store_index import RemoteIndex
 from commitlog.serving.access import Access, add_token
 from commitlog.serving.server import Server
 from commitlog.serving.settings import settings_of
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.typed_topic import append_rows, declare
 from tests.builders.vector_store import load
-from tests.served import name_of
+from tests.served import by_url, name_of, place_of
 
-pytestmark = pytest.mark.usefixtures("no_segments_mapped")
+pytestmark = pytest.mark.usefixtures("no_segments_mapped", "served_base")
 JSON = {"values": "json", "schema": "id INT, name STRING, _corrupt_record STRING"}
 
 
@@ -180,6 +182,22 @@ def test_wrong_descriptors(store: HandMadeStore, client: flight.FlightClient) ->
         assert reason in text
         assert "Traceback" not in str(caught.value)
         assert str(store.path) not in str(caught.value)
+
+
+def test_a_wrong_question_costs_others_nothing(
+    store: HandMadeStore, client: flight.FlightClient, served_base: str
+) -> None:
+    """The server goes on with the index that it has, so others see that nothing has moved."""
+    with by_url(served_base):
+        index = RemoteIndex(parse_address(place_of(store.path)))
+    assert index.refresh()
+    for descriptor in (
+        at(store, "missing"),
+        asking(store, subscribe="values", startingOffsets='{"values": {"0": 99}}'),
+    ):
+        with pytest.raises(flight.FlightError):
+            client.get_flight_info(descriptor)
+    assert not index.refresh()
 
 
 VALUES = st.sampled_from(["values", "orders", "json", "bytes", "columns", "true", "id INT", "1", "earliest", "last 3"])
