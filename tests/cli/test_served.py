@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from commitlog.cli.app import app
-from commitlog.errors import CommitLogError, IllegalArgument, StoreNotFound, UnknownTopic
+from commitlog.errors import CommitLogError, CorruptRecord, IllegalArgument, ReadingWarning, StoreNotFound, UnknownTopic
 from commitlog.message import Message
 from commitlog.planning.address import parse_address
 from commitlog.reader import Reader
@@ -83,13 +83,32 @@ def test_topics_and_stat(store: HandMadeStore, served_base: str) -> None:
         reader.commit(next(reader))
     with by_url(served_base):
         assert "reader billing: " in printed(place_of(store.path), "stat").decode()
-        assert "secret-place/" not in printed(place_of(store.path), "stat", "--json").decode()
+        assert str(store.path) not in printed(place_of(store.path), "stat", "--json").decode()
 
 
 def test_a_rocketmq_root(tmp_path: Path, served_base: str) -> None:
     root = load("v1_basic").unpack(tmp_path / "root")
     assert both(served_base, root, "cat", "--format", "json")
     assert both(served_base, root, "topics")
+
+
+def test_damage(store: HandMadeStore, served_base: str) -> None:
+    """What is good before it is printed, then its error. It can be passed over."""
+    damaged = store.lane(2).records[2]
+    segment = store.directory.lane_directory(2).segment_path(0)
+    with segment.open("r+b") as file:
+        file.seek(damaged.physical_offset + 4)
+        file.write(b"\xff" * 4)
+    words = ("--topic", "values", "--format", r"%p %o\n")
+    with pytest.warns(ReadingWarning):
+        left = printed(store.path, "cat", "--skip-corrupt", *words)
+    with by_url(served_base):
+        assert printed(place_of(store.path), "cat", "--skip-corrupt", *words) == left
+        done = CliRunner().invoke(app, ["cat", place_of(store.path), *words])
+    assert isinstance(done.exception, CorruptRecord)
+    assert str(store.path) not in str(done.exception)
+    assert left.count(b"\n") == 11
+    assert left.startswith(done.stdout_bytes)
 
 
 def test_following(tmp_path: Path, served_base: str) -> None:
