@@ -22,6 +22,11 @@ def read_arrow(
     isolation: Literal["flushed", "committed"] = "flushed",
     fail_on_data_loss: bool = True,
     ignore_corrupt: bool = False,
+    token: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
+    ca_file: str | os.PathLike[str] | None = None,
+    cert_file: str | os.PathLike[str] | None = None,
+    key_file: str | os.PathLike[str] | None = None,
 ) -> pa.RecordBatchReader:
     """The messages of a topic as batches of columns, which are read as they are asked for.
 
@@ -38,15 +43,27 @@ def read_arrow(
     partition, or offsets of single ones; a Reader has the same. The path may be a RocketMQ store
     root. Partitions come one after the other.
 
+    The path may also be the URL of a store that `commitlog serve` serves:
+
+        commitlog.read_arrow("commitlog+tls://host:4433/events", "orders", token_file="token")
+
+    - `token`, or `token_file`, which holds nothing else: what `commitlog token add` has printed.
+    - `ca_file`: the authorities that the server's certificate is checked with, in PEM format.
+      Without it, those that gRPC brings along count.
+    - `cert_file`, `key_file`: the client's own certificate and its key, in PEM format.
+
     Raises StoreNotFound, UnknownTopic, NoSchema, BadStart, OffsetOutOfRange, IllegalArgument (there
     is no such column), MissingPackage. Reading the batches raises CorruptRecord, DamagedFile, and
-    DataLoss where retention was quicker.
+    DataLoss where retention was quicker. With a URL, both also raise ServerUnavailable,
+    AccessDenied, CertificateRefused, ServerError.
     """
-    from commitlog.columns.topic_reading import open_topic
+    from commitlog.planning.address import Credentials, address_of
     from commitlog.reading.starting_point import parse_starts
+    from commitlog.remote.topic_reading import open_topic
 
+    files = (None if file is None else os.fspath(file) for file in (token_file, ca_file, cert_file, key_file))
     return open_topic(
-        path,
+        address_of(path, Credentials(token, *files), str) or path,
         topic,
         parse_starts(start),
         parse_starts(end),

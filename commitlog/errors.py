@@ -459,3 +459,11 @@ def disk_error(code: int, doing: str) -> DiskError:
     kind = FAULT_BY_ERRNO.get(code, DiskError)
     name = errno.errorcode.get(code, str(code))
     return kind(f"{doing}: {name} ({kind.hint})")
+
+
+def index_error(error: DamagedFile | OSError) -> CommitLogError:
+    """The error where topics can't be told, because what tells of them is damaged."""
+    if isinstance(error, DamagedFile):
+        return error
+    place = error.filename or "the index"
+    return disk_error(error.errno or errno.EIO, f"{place}: {error.strerror}, while topics were looked for")

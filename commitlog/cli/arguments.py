@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import shutil
 import sys
 import textwrap
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commitlog.errors import CommitLogError, DamagedFile, disk_error
 from commitlog.lines import to_json
 from commitlog.quantities import bytes_of, counted, nanoseconds_of, seconds_of
 
@@ -105,14 +103,6 @@ def shown_facts(facts: MessageFacts) -> str:
     if facts.first_timestamp is None or facts.last_timestamp is None:
         return text
     return f"{text}, stored {shown_time(facts.first_timestamp)} to {shown_time(facts.last_timestamp)}"
-
-
-def index_error(error: DamagedFile | OSError) -> CommitLogError:
-    """The error of a command that can't tell topics, because what tells of them is damaged."""
-    if isinstance(error, DamagedFile):
-        return error
-    place = error.filename or "the index"
-    return disk_error(error.errno or errno.EIO, f"{place}: {error.strerror}, while topics were looked for")
 
 
 def print_json(values: dict[str, Any]) -> None:

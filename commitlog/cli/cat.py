@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
 
 import typer
 
-from commitlog.cli.arguments import AnyStoreArgument
 from commitlog.cli.completion import topics_of
 from commitlog.cli.message_formats import Write, as_value, condition, format_of
+from commitlog.cli.served import (
+    CaFileOption,
+    CertFileOption,
+    KeyFileOption,
+    StoreOrUrlArgument,
+    TokenFileOption,
+    served_address,
+)
 
 if TYPE_CHECKING:
     from commitlog.reader import Reader
@@ -60,7 +67,7 @@ FormatOption = Annotated[
 
 
 def cat(
-    store: AnyStoreArgument,
+    store: StoreOrUrlArgument,
     topic: TopicOption = None,
     partition: PartitionOption = None,
     start: StartOption = "earliest",
@@ -76,11 +83,16 @@ def cat(
     skip_corrupt: Annotated[
         bool, typer.Option("--skip-corrupt", help="Go on behind damaged records, and count them at the end.")
     ] = False,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    cert_file: CertFileOption = None,
+    key_file: KeyFileOption = None,
 ) -> None:
     r"""Print messages, also those of a RocketMQ store root.
 
         commitlog cat data/events --topic orders --from "10 minutes ago"
         commitlog cat data/events -f --format '%t %p %o %k %s\n'
+        commitlog cat commitlog+tls://host:4433/events --token-file token
 
     Lanes are merged by time. All that is there is printed, from --from on; -n takes the first of
     it, as `head -n` and `kcat -c` do.
@@ -91,13 +103,29 @@ def cat(
     write = format_of(form)
     wanted = [condition(text) for text in (*(where or []), *([] if key is None else [f"key={key}"]))]
     out = cast(BinaryIO, sys.stdout.buffer)
+    files = (token_file, ca_file, cert_file, key_file)
+    address = served_address(store, *files)
     try:
         if rows:
             if follow or wanted or partition or form != "value" or len(topic or []) != 1:
                 raise typer.BadParameter(
                     "--rows needs one --topic, and goes without -f, --partition, --key, --where and --format"
                 )
-            _print_rows(out, _rows(store, (topic or [""])[0], start, isolation, skip_corrupt), count)
+            _print_rows(out, _rows(store, files, (topic or [""])[0], start, isolation, skip_corrupt), count)
+        elif address is not None:
+            from commitlog.reading.starting_point import parse_starts
+            from commitlog.remote.messages import RemoteMessages
+
+            found = RemoteMessages(
+                address,
+                topic or (),
+                parse_starts(start),
+                lanes=partition or None,
+                isolation=isolation.value,
+                follow=follow,
+                ignore_corrupt=skip_corrupt,
+            )
+            _print(out, (one for one in found if all(holds(one) for holds in wanted)), write, count, at_once=follow)
         else:
             chosen: dict[str, Any] = {
                 "lanes": partition or None,
@@ -144,11 +172,23 @@ def _print_values(out: BinaryIO, reader: Reader, count: int | None) -> None:
             return
 
 
-def _rows(store: Path, topic: str, start: str, isolation: str, skip_corrupt: bool) -> Iterator[dict[str, Any]]:
+def _rows(
+    store: str, files: tuple[Path | None, ...], topic: str, start: str, isolation: str, skip_corrupt: bool
+) -> Iterator[dict[str, Any]]:
     from commitlog.arrow import read_arrow
 
+    token_file, ca_file, cert_file, key_file = files
     batches = read_arrow(
-        store, topic, start=start, values="columns", isolation=Isolation(isolation).value, ignore_corrupt=skip_corrupt
+        store,
+        topic,
+        start=start,
+        values="columns",
+        isolation=Isolation(isolation).value,
+        ignore_corrupt=skip_corrupt,
+        token_file=token_file,
+        ca_file=ca_file,
+        cert_file=cert_file,
+        key_file=key_file,
     )
     for batch in batches:
         yield from batch.to_pylist()

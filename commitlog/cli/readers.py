@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,6 +12,7 @@ from commitlog.cli.arguments import JsonOption, StoreArgument, print_json, print
 from commitlog.cli.completion import readers_of
 from commitlog.quantities import counted
 from commitlog.reading.named_readers import ReaderState
+from commitlog.watching.store_facts import reader_as_json
 
 _STEPS = ((172_800_000, 86_400_000, "day"), (7_200_000, 3_600_000, "hour"), (120_000, 60_000, "minute"))
 
@@ -60,7 +60,7 @@ def readers(
         return
     states = _states(store)
     if json:
-        print_json({"readers": [as_json(state) for state in states]})
+        print_json({"readers": [reader_as_json(state) for state in states]})
         return
     print_lines(_lines(states))
 
@@ -93,11 +93,6 @@ def _states(store: Path) -> list[ReaderState]:
         return reader_states(index)
     finally:
         view.close()
-
-
-def as_json(state: ReaderState) -> dict[str, Any]:
-    """What `--json` prints of a reader."""
-    return asdict(state) | {"behind": state.behind}
 
 
 def summary(state: ReaderState) -> str:

@@ -7,35 +7,43 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
 
 import typer
 
-from commitlog.cli.arguments import JsonOption, StoreArgument, index_error, print_json, print_lines
-from commitlog.cli.readers import as_json as reader_as_json
+from commitlog.cli.arguments import JsonOption, print_json, print_lines
 from commitlog.cli.readers import summary
-from commitlog.errors import CommitLogError, DamagedFile, StoreNotFound, store_killed
+from commitlog.cli.served import (
+    CaFileOption,
+    CertFileOption,
+    KeyFileOption,
+    StoreOrUrlArgument,
+    TokenFileOption,
+    served_address,
+)
+from commitlog.errors import StoreNotFound, store_killed
 from commitlog.native import description
 from commitlog.quantities import counted
 from commitlog.reading.named_readers import ReaderState
-from commitlog.statistics import LaneStatistics, StoreStatistics, store_statistics
+from commitlog.statistics import LaneStatistics, StoreStatistics
+from commitlog.watching.store_facts import Topics, as_json, collect, from_json
 
 EXIT_KILLED = 3
 """Neither success nor an error, which is 1: everything was shown."""
 
-Topics = dict[int, dict[str, tuple[int, int]]]
-
 
 def stat(
-    store: StoreArgument,
+    store: StoreOrUrlArgument,
     json: JsonOption = False,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    cert_file: CertFileOption = None,
+    key_file: KeyFileOption = None,
 ) -> None:
     """Show topics, positions, stages, readers; also of a stopped store.
 
         commitlog stat data/events
         commitlog stat data/events --json
+        commitlog stat commitlog+tls://host:4433/events --token-file token
 
     Exit code 3: the store was killed and does not run. Where topics and readers can't be read,
     everything else is shown, and the exit code is 1.
@@ -43,67 +51,28 @@ def stat(
     from commitlog.disk.store_directory import checked_path
     from commitlog.opening.stray_pools import stray_pools
 
-    try:
-        facts, topics, readers, damage = collect(store)
-    except StoreNotFound:
-        left = [str(pool) for pool in stray_pools() if pool.store == checked_path(store)]
-        if left:
-            raise StoreNotFound("; ".join(left)) from None
-        raise
+    address = served_address(store, token_file, ca_file, cert_file, key_file)
+    if address is not None:
+        from commitlog.remote.store_index import served_stat
+
+        facts, topics, readers, damage = from_json(served_stat(address))
+    else:
+        try:
+            facts, topics, readers, damage = collect(store)
+        except StoreNotFound:
+            left = [str(pool) for pool in stray_pools() if pool.store == checked_path(store)]
+            if left:
+                raise StoreNotFound("; ".join(left)) from None
+            raise
     if json:
         print_json(as_json(facts, topics, readers, damage))
     else:
         print_lines(lines(facts, topics, readers))
-        print_lines(f"WARNING: {pool}" for pool in stray_pools())
+        print_lines(f"WARNING: {pool}" for pool in (stray_pools() if address is None else ()))
     if damage:
         raise damage
     if facts.killed:
         raise typer.Exit(EXIT_KILLED)
-
-
-def collect(store: Path) -> tuple[StoreStatistics, Topics, list[ReaderState], CommitLogError | None]:
-    """The store's statistics, the topics of each lane, and the named readers.
-
-    A topic comes with its first and its next queue offset. The error says why there are no topics
-    and readers: what tells of them is damaged.
-    """
-    from commitlog.reading.named_readers import reader_states
-    from commitlog.reading.topic_index import TopicIndex
-    from commitlog.reading.view import StoreView
-
-    view = StoreView(store)
-    topics: Topics = {}
-    readers: list[ReaderState] = []
-    damage = None
-    try:
-        index = TopicIndex(view)
-        try:
-            index.refresh()
-            topics = {
-                lane: {
-                    topic: (known.first, known.end)
-                    for topic, known in sorted(index.lanes[lane].queues.items())
-                    if not index.lanes[lane].is_deleted(topic)
-                }
-                for lane in index.lanes
-            }
-            readers = reader_states(index)
-        except (DamagedFile, OSError) as error:
-            damage = index_error(error)
-        return store_statistics(view), topics, readers, damage
-    finally:
-        view.close()
-
-
-def as_json(
-    facts: StoreStatistics, topics: Topics, readers: list[ReaderState], damage: CommitLogError | None
-) -> dict[str, Any]:
-    """What `stat --json` prints: statistics, topics of each lane, named readers, the core here."""
-    values = {**asdict(facts), "core": description, "index_damage": str(damage or "")}
-    for lane in values["lanes"]:
-        lane["topics"] = topics.get(lane["lane"], {})
-    values["readers"] = [reader_as_json(reader) for reader in readers]
-    return values
 
 
 def lines(facts: StoreStatistics, topics: Topics, readers: list[ReaderState]) -> Iterator[str]:

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commitlog.cli.arguments import (
-    AnyStoreArgument,
-    JsonOption,
-    index_error,
-    print_json,
-    print_lines,
-    shown_facts,
-    shown_time,
+from commitlog.cli.arguments import JsonOption, print_json, print_lines, shown_facts, shown_time
+from commitlog.cli.served import (
+    CaFileOption,
+    CertFileOption,
+    KeyFileOption,
+    StoreOrUrlArgument,
+    TokenFileOption,
+    served_address,
 )
-from commitlog.errors import CommitLogError, DamagedFile, StoreNotFound
+from commitlog.errors import CommitLogError, DamagedFile, StoreNotFound, index_error
 from commitlog.quantities import counted
 
 if TYPE_CHECKING:
     from commitlog.reading.topic_index import TopicIndex
     from commitlog.reading.trimming import Trim
-    from commitlog.reading.view import LogView, StoreView
+    from commitlog.reading.view import StoreView
 
 
 def topics(
-    store: AnyStoreArgument,
+    store: StoreOrUrlArgument,
     columns: Annotated[bool, typer.Option("--columns", help="Show the columns of typed topics.")] = False,
     json: JsonOption = False,
     create: Annotated[
@@ -58,6 +57,10 @@ def topics(
         bool, typer.Option("--force", help="Trim or delete what a named reader has not read, too.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    cert_file: CertFileOption = None,
+    key_file: KeyFileOption = None,
 ) -> None:
     """List the topics of STORE; make a typed one, trim or delete one.
 
@@ -65,6 +68,7 @@ def topics(
         commitlog topics data/events --create sales --schema "id INT, name STRING"
         commitlog topics data/events --trim orders --before "3 days ago"
         commitlog topics data/events --delete orders
+        commitlog topics commitlog+tls://host:4433/events --token-file token
 
     A topic without a schema needs no --create: its first message makes it. Schemas grow in Python,
     by Store.create_topic. What is trimmed or deleted can't be read any more. It frees no disk at
@@ -72,16 +76,24 @@ def topics(
     read, it shows how large the log is, and the exit code is 1.
     """
     _check_options(create, schema, delete, trim, before)
+    address = served_address(store, token_file, ca_file, cert_file, key_file)
+    if address is not None and (create, delete, trim) != (None, None, None):
+        raise typer.BadParameter("--create, --delete and --trim need the store's directory, on its machine")
     if create is not None and schema is not None:
-        _create(store, create, schema)
+        _create(Path(store), create, schema)
         return
     if delete is not None:
-        _delete(store, delete, force=force, yes=yes)
+        _delete(Path(store), delete, force=force, yes=yes)
         return
     if trim is not None and before is not None:
-        _trim(store, trim, before, force=force, yes=yes)
+        _trim(Path(store), trim, before, force=force, yes=yes)
         return
-    found, log, damage = _topics(store)
+    if address is None:
+        found, log, damage = _topics(Path(store))
+    else:
+        from commitlog.remote.store_index import served_topics
+
+        found, log, damage = served_topics(address), "", None
     if json:
         print_json({"topics": found, "index_damage": str(damage or "")})
     else:
@@ -113,56 +125,26 @@ def _topics(store: Path) -> tuple[list[dict[str, Any]], str, CommitLogError | No
 
     Where what tells of them is damaged, there is none, but a line about the log, and the error.
     """
-    from commitlog.clock import SYSTEM_CLOCK
-    from commitlog.disk.store_directory import StoreDirectory
-    from commitlog.reading.topic_facts import topic_facts
-    from commitlog.reading.topic_index import TopicIndex
+    from commitlog.inspecting.topic_list import topic_list
+
+    try:
+        return topic_list(store), "", None
+    except PermissionError:
+        raise
+    except (DamagedFile, OSError) as error:
+        return [], _log_line(store), index_error(error)
+
+
+def _log_line(store: Path) -> str:
     from commitlog.reading.view import open_view
 
     view = open_view(store)
     try:
-        schemas = {} if view.one_log else _schemas(StoreDirectory(store))
-        index, now_ms = TopicIndex(view), SYSTEM_CLOCK.wall_ms()
-        try:
-            index.refresh()
-            names = sorted({*index.topics(), *schemas})
-            found = [
-                {"topic": topic, **asdict(topic_facts(index, topic, now_ms)), "schema": schemas.get(topic)}
-                for topic in names
-            ]
-        except (DamagedFile, OSError) as error:
-            return [], _log_line(view), index_error(error)
-        return found, "", None
+        limits = {lane: view.limits(lane) for lane in view.lanes()}
     finally:
         view.close()
-
-
-def _log_line(view: LogView) -> str:
-    limits = {lane: view.limits(lane) for lane in view.lanes()}
     size = sum(lane.flushed - max(lane.first, 0) for lane in limits.values())
     return f"the log has {size:,} bytes, in lanes {', '.join(map(str, limits)) or 'none'}; its topics are not known"
-
-
-def _schemas(directory: Any) -> dict[str, dict[str, Any]]:
-    """The newest schema of each typed topic. PyArrow is needed only where there is one."""
-    if not directory.channel.list(directory.topics_directory):
-        return {}
-    from commitlog.schemas.ddl import ddl_type
-    from commitlog.schemas.topic_schemas import TopicSchemas
-
-    schemas = TopicSchemas(directory)
-    latest = {topic: schemas.latest(topic) for topic in schemas.topics()}
-    return {
-        topic: {
-            "version": schema.version,
-            "columns": [
-                {"name": field.name, "type": ddl_type(field.type), "nullable": field.nullable}
-                for field in schema.columns
-            ],
-        }
-        for topic, schema in latest.items()
-        if schema is not None
-    }
 
 
 def _lines(found: list[dict[str, Any]], *, columns: bool) -> Iterator[str]:
@@ -238,6 +220,7 @@ _LATER = "the disk space comes back when the segments are deleted"
 
 def _delete(store: Path, topic: str, *, force: bool, yes: bool) -> None:
     from commitlog.disk.store_directory import StoreDirectory
+    from commitlog.inspecting.topic_list import newest_schemas
     from commitlog.reading.topic_facts import facts_below
     from commitlog.reading.topic_index import TopicIndex
     from commitlog.reading.trimming import carry_out
@@ -247,7 +230,7 @@ def _delete(store: Path, topic: str, *, force: bool, yes: bool) -> None:
     try:
         index = TopicIndex(view)
         index.refresh()
-        is_typed = topic in _schemas(StoreDirectory(store))
+        is_typed = topic in newest_schemas(StoreDirectory(store))
         plan = _checked(view, index, topic, typed=is_typed, force=force)
         if not yes:
             also = " and its schema" if is_typed else ""

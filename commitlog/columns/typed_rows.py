@@ -16,6 +16,7 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 
+from commitlog.columns.arrays import aligned
 from commitlog.columns.arrow_columns import Decoder
 from commitlog.columns.metadata import metadata_columns
 from commitlog.columns.unpacked_size import UNPACKED_BYTES_MAX, TooMuchUnpacked, check_batch_size
@@ -130,7 +131,7 @@ class TypedRows:
         batches = [batch for _, batch in messages]
         counts = np.array([batch.num_rows for batch in batches], np.int64)
         total = int(counts.sum())
-        together = _aligned(batches[0]) if len(batches) == 1 else pa.concat_batches(batches)
+        together = aligned(batches[0]) if len(batches) == 1 else pa.concat_batches(batches)
         columns = {column.name: self._fitted(together, column, messages[0][0], total) for column in self._columns}
         if self._metadata:
             numbers = np.arange(first, first + len(counts))
@@ -190,11 +191,6 @@ def _values(decoder: Decoder) -> Iterator[pa.Buffer]:
     buffer = decoder.segment.buffer
     for start, end in zip(decoder.body.start.tolist(), decoder.body.end.tolist(), strict=True):
         yield buffer.slice(start, end - start)
-
-
-def _aligned(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A copy whose buffers begin at multiples of 8, which many readers of Arrow want."""
-    return pa.ipc.read_record_batch(batch.serialize(), batch.schema)
 
 
 @lru_cache(maxsize=16)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 from urllib.parse import quote, unquote
 
 from commitlog.errors import IllegalArgument
@@ -83,6 +84,32 @@ def parse_address(url: str) -> Address:
             f"commitlog+tls://"
         )
     return Address(parsed, store, tls)
+
+
+def address_of(path: str | os.PathLike[str], credentials: Credentials, spelled: Callable[[str], str]) -> Address | None:
+    """The address of a served store, with these credentials; None if the path is a directory.
+
+    `spelled` gives what the user calls `path` and the fields of Credentials. Raises
+    IllegalArgument, also for credentials that don't go together, or not with the path.
+    """
+    given = [name for name, value in asdict(credentials).items() if value is not None]
+    if not is_url(path):
+        if given:
+            raise IllegalArgument(
+                f"{spelled(given[0])}: it is for a served store, commitlog+tls://…; {spelled('path')} is a directory"
+            )
+        return None
+    try:
+        address = parse_address(os.fspath(path))
+    except IllegalArgument as error:
+        raise IllegalArgument(f"{spelled('path')}: {error}") from None
+    if {"token", "token_file"} <= set(given):
+        raise IllegalArgument(f"{spelled('token')} and {spelled('token_file')}: give only one of them")
+    if ("cert_file" in given) != ("key_file" in given):
+        raise IllegalArgument(f"{spelled('cert_file')} and {spelled('key_file')}: give both, or none")
+    if not address.tls and (files := [name for name in given if name in ("ca_file", "cert_file", "key_file")]):
+        raise IllegalArgument(f"{spelled(files[0])}: it is for commitlog+tls://; commitlog:// has no certificates")
+    return replace(address, credentials=credentials)
 
 
 def _host(text: str, url: str) -> tuple[str, int]:

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from commitlog.columns.arrow_columns import COLUMN_TYPES, KAFKA_COLUMNS
 from commitlog.columns.slice_reader import JsonMode, JsonOptions, Values
 from commitlog.errors import BadStart, IllegalArgument, IllegalTopic, OptionError, ReaderError
-from commitlog.planning.address import Address, Credentials, is_url, parse_address
+from commitlog.planning.address import Address, Credentials, address_of
 from commitlog.planning.session_zone import session_zone
 from commitlog.reading.named_readers import PATTERN_LENGTH_MAX, check_name
 from commitlog.reading.starting_point import (
@@ -198,12 +198,21 @@ def check_direction(options: Iterable[str]) -> None:
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
     """Reads the options of a source, whose names were checked before. Raises OptionError."""
+    values = spelled(options)
+    return options_of(*store_of(values), values)
+
+
+def spelled(options: Mapping[str, str]) -> dict[str, str]:
+    """The options of a source by their documented names, without those of None."""
     values = {SPELLING[name.lower()]: value for name, value in options.items() if name.lower() in SPELLING}
-    values = {name: value for name, value in values.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def options_of(path: str, address: Address | None, values: Mapping[str, str]) -> SourceOptions:
+    """Reads `spelled` options, for a store that is known already. Raises OptionError."""
     smallest, most = _number(values, "minOffsetsPerTrigger"), _number(values, "maxOffsetsPerTrigger")
     if smallest is not None and most is not None and smallest > most:
         raise bad("minOffsetsPerTrigger", smallest, f"it is at most maxOffsetsPerTrigger ({most})")
-    path, address = store_of(values)
     return SourceOptions(
         path=path,
         address=address,
@@ -228,7 +237,10 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     )
 
 
-_CREDENTIALS = ("token", "tokenFile", "caFile", "certFile", "keyFile")
+_CREDENTIALS = {
+    "token": "token", "token_file": "tokenFile", "ca_file": "caFile", "cert_file": "certFile", "key_file": "keyFile"
+}  # fmt: skip
+"""Field of Credentials → option."""
 
 
 def store_of(values: Mapping[str, str]) -> tuple[str, Address | None]:
@@ -239,22 +251,13 @@ def store_of(values: Mapping[str, str]) -> tuple[str, Address | None]:
     path = values.get("path", "")
     if not path:
         raise OptionError("option path is missing; give the store's directory: .option('path', 'data/events')")
-    given = [option for option in _CREDENTIALS if option in values]
-    if not is_url(path):
-        if given:
-            raise OptionError(f"option {given[0]}: it is for a served store, commitlog+tls://…; path is a directory")
-        return os.path.abspath(os.path.expanduser(_without_scheme(path))), None
-    if "token" in values and "tokenFile" in values:
-        raise OptionError("options token and tokenFile: give only one of them")
-    if ("certFile" in values) != ("keyFile" in values):
-        raise OptionError("options certFile and keyFile: give both, or none")
+    credentials = Credentials(**{name: values.get(option) for name, option in _CREDENTIALS.items()})
     try:
-        address = parse_address(path)
+        address = address_of(path, credentials, lambda name: f"option {_CREDENTIALS.get(name, name)}")
     except IllegalArgument as error:
-        raise OptionError(f"option path: {error}") from None
-    if not address.tls and (files := [option for option in given if option in ("caFile", "certFile", "keyFile")]):
-        raise OptionError(f"option {files[0]}: it is for commitlog+tls://; commitlog:// has no certificates")
-    address = address.with_credentials(Credentials(*(values.get(option) for option in _CREDENTIALS)))
+        raise OptionError(str(error)) from None
+    if address is None:
+        return os.path.abspath(os.path.expanduser(_without_scheme(path))), None
     return str(address), address
 
 
@@ -471,7 +474,7 @@ def _by_queue(values: Mapping[str, str], option: str, smallest: int) -> Offsets:
 def _json(option: str, text: str, shape: str) -> dict[str, Any]:
     try:
         parsed = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise bad(option, text, f"{shape} ({error})") from None
     if not isinstance(parsed, dict) or not parsed:
         raise bad(option, text, shape)

@@ -15,7 +15,7 @@ from commitlog.planning.row_limit import QueueKey
 from commitlog.planning.store_index import StoreIndex
 from commitlog.planning.task_sizes import plan
 from commitlog.reading.queue_range import QueueRange
-from commitlog.reading.starting_point import EARLIEST_OFFSET, LATEST_OFFSET, Start, resolve
+from commitlog.reading.starting_point import EARLIEST, EARLIEST_OFFSET, LATEST, LATEST_OFFSET, Start, resolve
 
 log = logging.getLogger(__name__)
 
@@ -126,6 +126,26 @@ class Resolver:
                 )
 
     # ---- tasks ----------------------------------------------------------------------------------
+
+    def batch_plans(self) -> list[ReadPlan]:
+        """Plans a batch. Raises UnknownTopic, OptionError, OffsetOutOfRange, DataLoss."""
+        self.check_topics()
+        queues = self.queues()
+        starting = self.options.starting or Bound("startingOffsets", EARLIEST)
+        ending = self.options.ending or Bound("endingOffsets", LATEST)
+        for bound in (starting, ending):
+            self.check_named(bound, queues)
+            self.check_complete(bound, queues)
+        begins, ends = self.offsets(starting, queues), self.offsets(ending, queues)
+        ranges = {}
+        for key in queues:
+            begin, end = begins[key], ends[key]
+            if begin > end and (starting.offsets or ending.offsets):
+                raise OffsetOutOfRange(
+                    f"topic {key[0]}, lane {key[1]}: {starting.option} begins at {begin} and {ending.option} ends at {end}"
+                )
+            ranges[key] = (begin, max(begin, end))
+        return self.plans(ranges)
 
     def plans(self, ranges: dict[QueueKey, tuple[int, int]]) -> list[ReadPlan]:
         """Plans the reading of queue offsets [begin, end). Raises DataLoss, OffsetOutOfRange."""

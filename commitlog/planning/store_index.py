@@ -75,8 +75,11 @@ class StoreIndex(Protocol):
     def find_by_times(self, times: Mapping[QueueKey, int]) -> Mapping[QueueKey, int | None]:
         """The offset of each queue's first message stored at or after its time (ms), or None."""
 
+    def slices(self, ranges: Ranges) -> list[Slice]:
+        """The slices of these ranges. The store has them all."""
+
     def work(self, ranges: Ranges) -> list[Work]:
-        """The slices of these ranges, with the sizes of their records. The store has them all."""
+        """The slices of these ranges, with the sizes of their records."""
 
     def limit_rows(self, ranges: Ranges, most: int, first: QueueKey, plan: ReadPlan) -> dict[QueueKey, int]:
         """How far to read each range, for `most` rows of a typed topic: see `row_limit`.
@@ -129,12 +132,14 @@ class LocalIndex:
     def find_by_times(self, times: Mapping[QueueKey, int]) -> dict[QueueKey, int | None]:
         return {key: self.index.find_by_time(*key, ms) for key, ms in times.items()}
 
-    def work(self, ranges: Ranges) -> list[Work]:
-        found = []
+    def slices(self, ranges: Ranges) -> list[Slice]:
+        found: list[Slice] = []
         for (topic, lane), (begin, end) in ranges.items():
-            for piece in slices_of(self.index.lanes[lane], topic, begin, end):
-                found.append(Work(piece, self._record_bytes(piece)))
+            found += slices_of(self.index.lanes[lane], topic, begin, end)
         return found
+
+    def work(self, ranges: Ranges) -> list[Work]:
+        return [Work(piece, self._record_bytes(piece)) for piece in self.slices(ranges)]
 
     def limit_rows(self, ranges: Ranges, most: int, first: QueueKey, plan: ReadPlan) -> dict[QueueKey, int]:
         return limit_rows(ranges, most, first, lambda key: self._messages(key, ranges[key], plan))

@@ -88,12 +88,13 @@ class LimitRows:
 
 @dataclass(frozen=True)
 class Schemas:
-    """Action `schemas`: the newest schema of each typed topic.
+    """Action `schemas`: the newest schema of each typed topic, of `topics` or of all (None).
 
     The answer is an object: topic → [version, Arrow's IPC message of the schema in base64].
     """
 
     store: str
+    topics: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -140,14 +141,17 @@ class Stores:
 
 @dataclass(frozen=True)
 class Stat:
-    """Action `stat`: what `commitlog stat --json` prints, without paths."""
+    """Action `stat`: what `commitlog stat --json` prints, with the store's name in place of paths.
+
+    Topics that the client may not see are left out, and readers of such topics.
+    """
 
     store: str
 
 
 @dataclass(frozen=True)
-class Facts:
-    """Action `topics`: what `commitlog topics --json` prints."""
+class Topics:
+    """Action `topics`: what `commitlog topics --json` lists, of what the client may see."""
 
     store: str
 

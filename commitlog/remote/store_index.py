@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 import pyarrow as pa
 
@@ -97,11 +98,14 @@ class RemoteIndex:
         found = self._connection.ask("find_by_times", requests.FindByTimes(self.address.store, wanted, self._isolation))
         return dict(zip(times, found, strict=True))
 
-    def work(self, ranges: Ranges) -> list[Work]:
+    def slices(self, ranges: Ranges) -> list[Slice]:
         """The server finds out, when a slice is read, which of its rows have no entry yet."""
-        parts = _parts(ranges)
-        sizes = self._connection.ask("sizes", requests.Sizes(self.address.store, parts, self._isolation))
-        return [Work(Slice(*part, -1, 0), size) for part, size in zip(parts, sizes, strict=True)]
+        return [Slice(*part, -1, 0) for part in _parts(ranges)]
+
+    def work(self, ranges: Ranges) -> list[Work]:
+        asked = requests.Sizes(self.address.store, _parts(ranges), self._isolation)
+        sizes = self._connection.ask("sizes", asked)
+        return [Work(piece, size) for piece, size in zip(self.slices(ranges), sizes, strict=True)]
 
     def limit_rows(self, ranges: Ranges, most: int, first: QueueKey, plan: ReadPlan) -> dict[QueueKey, int]:
         store, rules = self.address.store, (plan.fail_on_data_loss, plan.ignore_corrupt)
@@ -179,9 +183,9 @@ class LeasedName:
                 self._tell(now=True, release=True)
 
 
-def typed_topics(address: Address) -> dict[str, TopicSchema]:
-    """The newest schema of each typed topic of a served store."""
-    answer = connection_of(address).ask("schemas", requests.Schemas(address.store))
+def typed_topics(address: Address, topics: tuple[str, ...] | None = None) -> dict[str, TopicSchema]:
+    """The newest schema of each typed topic of a served store: of all, or of these `topics`."""
+    answer = connection_of(address).ask("schemas", requests.Schemas(address.store, topics))
     try:
         return {
             topic: TopicSchema(topic, int(version), pa.ipc.read_schema(pa.py_buffer(base64.b64decode(columns))))
@@ -191,3 +195,13 @@ def typed_topics(address: Address) -> dict[str, TopicSchema]:
         raise ServerError(
             f"{address}: its server's schemas can't be read ({error}); is it of another version?"
         ) from None
+
+
+def served_topics(address: Address) -> list[dict[str, Any]]:
+    """What `commitlog topics --json` lists of a served store."""
+    return list(connection_of(address).ask("topics", requests.Topics(address.store)))
+
+
+def served_stat(address: Address) -> dict[str, Any]:
+    """What `commitlog stat --json` prints of a served store, without paths."""
+    return dict(connection_of(address).ask("stat", requests.Stat(address.store)))

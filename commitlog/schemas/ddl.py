@@ -32,7 +32,10 @@ _SHOWN = 200
 
 def parse_ddl(text: str) -> pa.Schema:
     """The schema that the text declares. Raises SchemaError, which says where it is wrong."""
-    return pa.schema(_Parser(text).whole())
+    try:
+        return pa.schema(_Parser(text).whole())
+    except RecursionError:
+        raise SchemaError(f"schema {text[:_SHOWN]!r}: its types are nested too deep") from None
 
 
 def ddl_type(kind: pa.DataType) -> str:

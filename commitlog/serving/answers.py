@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from commitlog.columns.slice_reader import ReadPlan, Slice
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import OffsetOutOfRange, UnknownTopic
+from commitlog.inspecting.topic_list import topic_list
 from commitlog.planning.row_limit import QueueKey
 from commitlog.planning.store_index import LocalIndex, Ranges
 from commitlog.remote import requests
-from commitlog.schemas.topic_schemas import TopicSchemas
+from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
 from commitlog.serving.access import Access
+from commitlog.serving.flight_errors import without_paths
 from commitlog.serving.served_store import ServedStore
+from commitlog.watching.store_facts import as_json, collect
 
 
 def look(store: ServedStore, access: Access, request: requests.Look, ports: tuple[int, ...]) -> requests.Looked:
-    """The topics that the client may see, and their queues."""
+    """The topics that the client may see, and their queues. One that it names must be for it."""
+    access.check_reads(request.topics or ())
     with store.index(request.isolation) as (index, version):
         facts = requests.Looked(version, index.store_id, index.one_log, index.live, ports)
         if version == request.seen:
@@ -68,13 +73,39 @@ def limit_rows(store: ServedStore, access: Access, request: requests.LimitRows) 
     return [ends[key] for key in ranges]
 
 
-def schemas(store: ServedStore, access: Access, _request: requests.Schemas) -> dict[str, tuple[int, str]]:
-    known, found = TopicSchemas(StoreDirectory(store.path)), {}
-    for topic in known.topics():
-        latest = known.latest(topic) if access.covers(topic) else None
-        if latest is not None:
-            found[topic] = latest.version, requests.encode_bytes(latest.columns.serialize())
-    return found
+def schemas(store: ServedStore, access: Access, request: requests.Schemas) -> dict[str, tuple[int, str]]:
+    return {
+        topic: (schema.version, requests.encode_bytes(schema.columns.serialize()))
+        for topic, schema in newest_schemas(store, access, request.topics).items()
+    }
+
+
+def newest_schemas(store: ServedStore, access: Access, topics: Iterable[str] | None = None) -> dict[str, TopicSchema]:
+    """The newest schema of each typed topic that the client may see: of all, or of `topics`."""
+    known = TopicSchemas(StoreDirectory(store.path))
+    wanted = known.topics() if topics is None else topics
+    return {topic: schema for topic in wanted if access.covers(topic) and (schema := known.latest(topic)) is not None}
+
+
+def topics(store: ServedStore, access: Access, _request: requests.Topics) -> list[dict[str, Any]]:
+    return [found for found in topic_list(store.path) if access.covers(found["topic"])]
+
+
+def stat(store: ServedStore, access: Access, _request: requests.Stat) -> Any:
+    values = as_json(*collect(store.path))
+    for lane in values["lanes"]:
+        lane["topics"] = {topic: ends for topic, ends in lane["topics"].items() if access.covers(topic)}
+    values["readers"] = [one for one in values["readers"] if all(map(access.covers, one["offsets"] or ()))]
+    return _without_paths(values, store)
+
+
+def _without_paths(values: Any, store: ServedStore) -> Any:
+    """The values with the store's name in place of its path, in all texts."""
+    if isinstance(values, str):
+        return without_paths(values, store)
+    if isinstance(values, dict):
+        return {name: _without_paths(value, store) for name, value in values.items()}
+    return [_without_paths(value, store) for value in values] if isinstance(values, list | tuple) else values
 
 
 def slices_now(index: LocalIndex, parts: Iterable[requests.QueuePart]) -> tuple[Slice, ...]:

@@ -24,7 +24,7 @@ from commitlog.columns.slice_reader import OF_READ_ARROW, OF_SPARK, JsonOptions,
 from commitlog.errors import AccessDenied, DataLoss, IllegalArgument, OffsetOutOfRange, StoreNotFound
 from commitlog.reading.topic_index import STOPPED_REREAD_NS
 from commitlog.remote import requests
-from commitlog.serving import answers
+from commitlog.serving import answers, flights
 from commitlog.serving.access import EVERYTHING, Access, Tokens
 from commitlog.serving.connections import peer_of, peers
 from commitlog.serving.flight_errors import told_to_client, without_paths
@@ -51,6 +51,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
     ) -> None:
         self._stores = stores
         self.traffic = Traffic()
+        self.host, self._tls = "localhost", certificate is not None
         super().__init__(
             location,
             tls_certificates=[certificate] if certificate else None,
@@ -87,6 +88,33 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
     def names(self) -> list[str]:
         """The stores that are served."""
         return list(self._stores)
+
+    # ---- flights --------------------------------------------------------------------------------
+
+    def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
+        with self._answering(context) as access:
+            return iter(list(flights.flights(self._stores, access, criteria)))
+
+    def get_flight_info(
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
+    ) -> flight.FlightInfo:
+        with self._answering(context) as access:
+            return flights.flight_info(self._stores, access, descriptor, self._locations())
+
+    def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
+        with self._answering(context) as access:
+            return flights.flight_schema(self._stores, access, descriptor)
+
+    @contextmanager
+    def _answering(self, context: flight.ServerCallContext) -> Iterator[Access]:
+        access = _access(context)
+        with told_to_client(self._stores.values()), self._counted("", access):
+            yield access
+
+    def _locations(self) -> list[flight.Location]:
+        """Those of all processes of this server."""
+        make = flight.Location.for_grpc_tls if self._tls else flight.Location.for_grpc_tcp
+        return [make(self.host, port) for port in self.ports]
 
     # ---- rows -----------------------------------------------------------------------------------
 
@@ -256,6 +284,8 @@ _ACTIONS: dict[str, tuple[type, Answer]] = {
     "sizes": (requests.Sizes, _reading(answers.sizes)),
     "limit_rows": (requests.LimitRows, _reading(answers.limit_rows)),
     "schemas": (requests.Schemas, _reading(answers.schemas)),
+    "topics": (requests.Topics, _reading(answers.topics)),
+    "stat": (requests.Stat, _reading(answers.stat)),
     "hold_name": (requests.HoldName, _hold_name),
     "move_name": (requests.MoveName, _move_name),
     "stores": (requests.Stores, lambda server, _caller, _request: server.names()),

@@ -81,6 +81,7 @@ def _started(settings: ServerSettings) -> tuple[Any, dict[str, ServedStore]]:
             f"can't listen on {host}:{settings.port}: give an address of this machine and a free port, and a certificate "
             f"with its own key ({str(error).splitlines()[0][:200]})"
         ) from None
+    server.host = settings.advertise
     return server, stores
 
 

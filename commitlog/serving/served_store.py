@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.errors import AccessDenied, CommitLogError, ReaderInUse
+from commitlog.errors import AccessDenied, CommitLogError, IllegalArgument, ReaderError, ReaderInUse
 from commitlog.planning.reader_name import HeldReaderName
 from commitlog.planning.store_index import LocalIndex
 from commitlog.reading.named_readers import NamedReader
@@ -47,8 +47,8 @@ class ServedStore:
     def index(self, isolation: requests.Isolation = "flushed") -> Iterator[tuple[LocalIndex, str]]:
         """The index, up to date, and its version; nobody else uses it meanwhile.
 
-        It is opened anew where another store is at the path now, and after any error. Raises what
-        LocalIndex does.
+        It is opened anew where another store is at the path now, and after any error but those of
+        what a client has asked. Raises what LocalIndex does.
         """
         with self._locks[isolation]:
             index, version = self._indexes.pop(isolation) if isolation in self._indexes else self._opened(isolation)
@@ -62,7 +62,14 @@ class ServedStore:
                 if moved:
                     self._looks += 1
                     version = f"{self._run}.{self._looks}"
+            except BaseException:
+                index.close()
+                raise
+            try:
                 yield index, version
+            except (ReaderError, IllegalArgument):
+                self._indexes[isolation] = index, version
+                raise
             except BaseException:
                 index.close()
                 raise

@@ -47,7 +47,7 @@ from commitlog.planning.row_limit import QueueKey, next_first
 from commitlog.planning.store_index import HeldName, LocalIndex, StoreIndex
 from commitlog.planning.task_sizes import share_out
 from commitlog.reading.queue_range import QueueRange
-from commitlog.reading.starting_point import EARLIEST, LATEST, Offsets
+from commitlog.reading.starting_point import LATEST, Offsets
 from commitlog.reading.view import is_rocketmq_root
 from commitlog.remote.store_index import RemoteIndex
 from commitlog.spark.columns import check_schema, schema_of
@@ -165,28 +165,9 @@ class BatchReader(DataSourceReader):
             index.refresh()
             if index.one_log:
                 check_rocketmq(self.options)
-            return tasks(self._plan(Resolver(index, self.options)), index, self.options)
+            return tasks(Resolver(index, self.options).batch_plans(), index, self.options)
         finally:
             index.close()
-
-    def _plan(self, resolver: Resolver) -> list[ReadPlan]:
-        resolver.check_topics()
-        queues = resolver.queues()
-        starting = self.options.starting or Bound("startingOffsets", EARLIEST)
-        ending = self.options.ending or Bound("endingOffsets", LATEST)
-        for bound in (starting, ending):
-            resolver.check_named(bound, queues)
-            resolver.check_complete(bound, queues)
-        begins, ends = resolver.offsets(starting, queues), resolver.offsets(ending, queues)
-        ranges = {}
-        for key in queues:
-            begin, end = begins[key], ends[key]
-            if begin > end and (starting.offsets or ending.offsets):
-                raise OffsetOutOfRange(
-                    f"topic {key[0]}, lane {key[1]}: {starting.option} begins at {begin} and {ending.option} ends at {end}"
-                )
-            ranges[key] = (begin, max(begin, end))
-        return resolver.plans(ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_task(partition, arrow_schema(self.schema))

@@ -8,10 +8,11 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import NoSchema, OptionError, SchemaError
+from commitlog.errors import OptionError, SchemaError
 from commitlog.planning.options import SourceOptions
+from commitlog.planning.topic_columns import shared_schema, typed_column, typed_columns
 from commitlog.remote.store_index import typed_topics
-from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas, no_schema
+from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
 from commitlog.schemas.types import METADATA_COLUMNS, is_wider, stored_type
 from commitlog.spark.columns import check_names_once, spark_type
 
@@ -23,42 +24,12 @@ def topic_schema(options: SourceOptions) -> TopicSchema:
     else:
         schemas = TopicSchemas(StoreDirectory(options.path))
         known = {topic: latest for topic in schemas.topics() if (latest := schemas.latest(topic))}
-    chosen = options.subscription.chosen(list(known))
-    if not chosen:
-        listed = ", ".join(known) or "none"
-        raise NoSchema(f"{options.path}: no topic that has a schema matches; those that have one: {listed}")
-    for topic in chosen:
-        if topic not in known:
-            raise no_schema(options.path, topic, "leave the option values out", list(known))
-    found = [known[topic] for topic in chosen]
-    for other in found[1:]:
-        if not other.columns.equals(found[0].columns):
-            raise OptionError(
-                f"option values: topics {found[0].topic} and {other.topic} have different schemas; read each by itself"
-            )
-    return found[0]
+    return shared_schema(options, known)
 
 
 def typed_schema(options: SourceOptions) -> StructType:
     """The schema where the user gave none: that of the topic, or option `columns` of it."""
-    topic = topic_schema(options)
-    names = options.columns or (*topic.columns.names, *(METADATA_COLUMNS if options.metadata else ()))
-    return from_arrow_schema(pa.schema([_column(topic, name) for name in names]), prefer_timestamp_ntz=True)
-
-
-def _column(topic: TopicSchema, name: str) -> pa.Field:
-    if name in METADATA_COLUMNS:
-        return pa.field(name, METADATA_COLUMNS[name])
-    index = topic.columns.get_field_index(name)
-    if index < 0:
-        raise OptionError(
-            f"there is no column {name!r}; topic {topic.topic} has {topic}, and {_metadata()} are there too"
-        )
-    return topic.columns.field(index)
-
-
-def _metadata() -> str:
-    return ", ".join(METADATA_COLUMNS)
+    return from_arrow_schema(typed_columns(options, topic_schema(options)), prefer_timestamp_ntz=True)
 
 
 def check_typed_schema(schema: StructType, options: SourceOptions) -> None:
@@ -69,7 +40,7 @@ def check_typed_schema(schema: StructType, options: SourceOptions) -> None:
     check_names_once(schema)
     topic = topic_schema(options)
     for field in schema.fields:
-        expected, wanted = _column(topic, field.name).type, to_arrow_type(field.dataType, timezone="UTC")
+        expected, wanted = typed_column(topic, field.name).type, to_arrow_type(field.dataType, timezone="UTC")
         if not (_equal(wanted, expected) or is_wider(wanted, expected) or is_wider(expected, wanted)):
             raise OptionError(
                 f"schema: column {field.name!r} of topic {topic.topic} is {expected}, not {field.dataType.simpleString()}"

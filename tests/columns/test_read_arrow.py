@@ -33,8 +33,9 @@ from tests.builders.hand_made import HandMadeStore
 from tests.builders.typed_data import schemas_with_rows
 from tests.builders.typed_topic import append_rows, declare
 from tests.builders.vector_store import load
+from tests.served import place_of
 
-pytestmark = pytest.mark.usefixtures("no_segments_mapped")
+pytestmark = pytest.mark.usefixtures("no_segments_mapped", "both_ways")
 DECLARED = "id BIGINT NOT NULL, name STRING, xs ARRAY<INT>"
 
 
@@ -60,7 +61,7 @@ EXPECTED = [row(100 * lane + number) for lane in range(2) for number in range(30
 
 
 def table_of(store: HandMadeStore, topic: str = "orders", **options: Any) -> pa.Table:
-    table = commitlog.read_arrow(store.path, topic, **options).read_all()
+    table = commitlog.read_arrow(place_of(store.path), topic, **options).read_all()
     table.validate(full=True)
     return table
 
@@ -114,7 +115,7 @@ def test_keys_of_any_bytes(typed: HandMadeStore) -> None:
 
 def test_errors_name_its_own_arguments(typed: HandMadeStore) -> None:
     """They say what a caller of `read_arrow` can do; Spark's options are none of it."""
-    late = commitlog.read_arrow(typed.path, "values")
+    late = commitlog.read_arrow(place_of(typed.path), "values")
     typed.lane(0).append("orders", b"no rows")
     typed.publish()
     with pytest.raises(CorruptRecord, match="Argument ignore_corrupt=True leaves such records out"):
@@ -138,13 +139,13 @@ def test_a_rocketmq_root_has_values(tmp_path: Path) -> None:
     }
     entries = sorted(written.queue_entries, key=lambda entry: (entry["queueId"], entry["index"]))
     for topic in {entry["topic"] for entry in entries}:
-        table = commitlog.read_arrow(root, topic, columns=["partition", "offset", "value"]).read_all()
+        table = commitlog.read_arrow(place_of(root), topic, columns=["partition", "offset", "value"]).read_all()
         expected = [(one["queueId"], one["index"], bodies[one["offset"]]) for one in entries if one["topic"] == topic]
         assert [tuple(row.values()) for row in table.to_pylist()] == expected
         with pytest.raises(NoSchema):
-            commitlog.read_arrow(root, topic, values="columns")
+            commitlog.read_arrow(place_of(root), topic, values="columns")
     with pytest.raises(UnknownTopic):
-        commitlog.read_arrow(root, "missing")
+        commitlog.read_arrow(place_of(root), "missing")
 
 
 def test_where_reading_starts_and_ends(typed: HandMadeStore) -> None:
@@ -162,7 +163,7 @@ def test_where_reading_starts_and_ends(typed: HandMadeStore) -> None:
 
 def test_pandas_polars_duckdb_and_numpy_read_it(typed: HandMadeStore) -> None:
     def reader() -> pa.RecordBatchReader:
-        return commitlog.read_arrow(typed.path, "orders")
+        return commitlog.read_arrow(place_of(typed.path), "orders")
 
     assert reader().read_pandas()["id"].tolist() == [one["id"] for one in EXPECTED]
     assert pl.DataFrame(reader()).to_dicts() == EXPECTED
@@ -193,11 +194,11 @@ def test_wrong_calls(typed: HandMadeStore, tmp_path: Path) -> None:
         (IllegalArgument, {"columns": ["id", "id"]}),
         (IllegalArgument, {"columns": ["missing"]}),
         (BadStart, {"start": "sometimes"}),
-        (StoreNotFound, {"path": tmp_path / "nowhere"}),
+        (StoreNotFound, {"path": place_of(tmp_path / "nowhere")}),
     ]
     for kind, options in wrong:
         with pytest.raises(kind) as caught:
-            commitlog.read_arrow(**{"path": typed.path, "topic": "orders", **options})
+            commitlog.read_arrow(**{"path": place_of(typed.path), "topic": "orders", **options})
         assert "\n" not in str(caught.value)
 
 
@@ -208,7 +209,7 @@ def test_a_schema_without_messages(typed: HandMadeStore) -> None:
 
 def test_messages_of_older_and_newer_schemas(typed: HandMadeStore) -> None:
     """Old messages show nulls and wider values; a reader that began with the old schema goes on."""
-    began_before = commitlog.read_arrow(typed.path, "orders", columns=["id", "name"])
+    began_before = commitlog.read_arrow(place_of(typed.path), "orders", columns=["id", "name"])
     grown = declare(typed, "orders", "id BIGINT, name STRING, xs ARRAY<INT>, more DOUBLE", evolve=True)
     append_rows(typed.lane(0), grown, [{"id": 7, "more": 1.5}, {"id": 8}])
     typed.publish()
@@ -241,6 +242,7 @@ def test_what_is_no_row(typed: HandMadeStore) -> None:
     assert table_of(typed, ignore_corrupt=True).to_pylist() == EXPECTED
 
 
+@pytest.mark.parametrize("both_ways", ["path"], indirect=True)
 @pytest.mark.parametrize("compression", [None, "lz4", pytest.param("zstd", marks=pytest.mark.nightly)])
 def test_flipped_bytes_crash_nothing(tmp_path: Path, compression: str | None) -> None:
     """At each byte of a message: CorruptRecord, or whole rows; never another error, never a crash.
@@ -272,7 +274,7 @@ def test_flipped_bytes_crash_nothing(tmp_path: Path, compression: str | None) ->
 
 
 def test_what_retention_and_others_removed(typed: HandMadeStore) -> None:
-    late = commitlog.read_arrow(typed.path, "orders")
+    late = commitlog.read_arrow(place_of(typed.path), "orders")
     typed.lane(0).forget_before(1)
     SEGMENTS.clear()
     with pytest.raises(DataLoss):

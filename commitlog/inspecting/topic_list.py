@@ -1,0 +1,54 @@
+"""The topics of a store, with their schemas: what `commitlog topics --json` prints."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from typing import Any
+
+from commitlog.clock import SYSTEM_CLOCK
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.reading.topic_facts import topic_facts
+from commitlog.reading.topic_index import TopicIndex
+from commitlog.reading.view import open_view
+
+
+def topic_list(store: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """All topics, sorted; those that have a schema and no message, too.
+
+    Raises what opening a store raises, DamagedFile.
+    """
+    view = open_view(store)
+    try:
+        index = TopicIndex(view)
+        index.refresh()
+        now_ms = SYSTEM_CLOCK.wall_ms()
+        schemas = {} if view.one_log else newest_schemas(StoreDirectory(store))
+        return [
+            {**asdict(topic_facts(index, topic, now_ms)), "schema": schemas.get(topic)}
+            for topic in sorted({*index.topics(), *schemas})
+        ]
+    finally:
+        view.close()
+
+
+def newest_schemas(directory: StoreDirectory) -> dict[str, dict[str, Any]]:
+    """The newest schema of each typed topic. PyArrow is needed only where there is one."""
+    if not directory.channel.list(directory.topics_directory):
+        return {}
+    from commitlog.schemas.ddl import ddl_type
+    from commitlog.schemas.topic_schemas import TopicSchemas
+
+    schemas = TopicSchemas(directory)
+    latest = {topic: schemas.latest(topic) for topic in schemas.topics()}
+    return {
+        topic: {
+            "version": schema.version,
+            "columns": [
+                {"name": field.name, "type": ddl_type(field.type), "nullable": field.nullable}
+                for field in schema.columns
+            ],
+        }
+        for topic, schema in latest.items()
+        if schema is not None
+    }

@@ -1,0 +1,40 @@
+"""Which queue offsets of topics lie between two starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+from commitlog.planning.row_limit import QueueKey
+from commitlog.planning.store_index import StoreIndex
+from commitlog.reading.starting_point import QueueStarts, resolve
+
+
+def ranges_between(
+    index: StoreIndex, topics: Iterable[str], start: QueueStarts, end: QueueStarts
+) -> dict[QueueKey, tuple[int, int]]:
+    """The offsets [begin, end) of each queue that has any, in the order of topic and lane.
+
+    The bounds have no `ago` any more. Raises OffsetOutOfRange.
+    """
+    topics = list(topics)
+    begins, ends = offsets_of(index, topics, start), offsets_of(index, topics, end)
+    return {key: (begin, ends[key]) for key, begin in begins.items() if begin < ends[key]}
+
+
+def offsets_of(index: StoreIndex, topics: Iterable[str], bound: QueueStarts) -> dict[QueueKey, int]:
+    """What a bound means in each queue. It has no `ago` any more. Raises OffsetOutOfRange."""
+    queues = {(topic, lane): queue for topic in topics for lane, queue in sorted(index.ranges(topic).items())}
+    starts = {key: bound.of(*key) for key in queues}
+    times = {key: start.value for key, start in starts.items() if start.kind == "time"}
+    found = index.find_by_times(times) if times else {}
+    return {
+        key: resolve(
+            starts[key], queue.first, queue.end, partial(_known, found, key), where=f"topic {key[0]}, lane {key[1]}"
+        )
+        for key, queue in queues.items()
+    }
+
+
+def _known(found: Mapping[QueueKey, int | None], key: QueueKey, _ms: int) -> int | None:
+    return found[key]

@@ -1,0 +1,131 @@
+"""The messages of a served store one by one, as a Reader gives those of a directory."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+
+import pyarrow as pa
+
+from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.columns.arrow_columns import COLUMN_TYPES
+from commitlog.columns.slice_reader import OF_READ_ARROW, ReadPlan
+from commitlog.disk.consume_queue import is_light
+from commitlog.errors import OptionError, UnknownTopic
+from commitlog.message import Message
+from commitlog.planning.address import Address
+from commitlog.planning.row_limit import QueueKey
+from commitlog.planning.task_sizes import Work
+from commitlog.planning.topic_ranges import offsets_of
+from commitlog.reading.lane_choice import LaneChoice
+from commitlog.reading.starting_point import QueueStarts
+from commitlog.record.properties import own_properties
+from commitlog.remote.reading import read_remote
+from commitlog.remote.requests import Isolation
+from commitlog.remote.store_index import RemoteIndex
+
+LOOK_SECONDS = 0.1
+"""The time between two looks for more."""
+_PIECE_ROWS, _PIECE_BYTES = 2_000, 1 << 20
+"""A queue is read in pieces, so that no streams are open while their queues wait for the others."""
+_NAMES = ("value", "topic", "partition", "offset", "timestamp", "bornTimestamp", "physicalOffset", "messageId")
+_SCHEMA = pa.schema([(name, COLUMN_TYPES[name]) for name in (*_NAMES, "properties")])
+
+
+class RemoteMessages:
+    """An iterator over messages. Lanes are merged by time, as a Reader does it.
+
+    With `follow` it waits for more at the end. `start` has no `ago` any more. Raises what
+    `read_arrow` raises of a URL.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        topics: Sequence[str],
+        start: QueueStarts,
+        *,
+        lanes: Collection[int] | None = None,
+        isolation: Isolation = "flushed",
+        follow: bool = False,
+        ignore_corrupt: bool = False,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._address, self._isolation, self._clock = address, isolation, clock
+        self._named, self._follow, self._ignore_corrupt = sorted(set(topics)), follow, ignore_corrupt
+        self._lanes = LaneChoice.of(lanes, None)
+        self._index = index = RemoteIndex(address, isolation, tuple(self._named) or None)
+        index.refresh()
+        if follow and index.one_log:
+            raise OptionError(f"{index.path}: a RocketMQ store root can't be followed")
+        missing = [topic for topic in self._named if topic not in index.topics()]
+        if missing and not follow:
+            there = ", ".join(index.topics()) or "none"
+            raise UnknownTopic(f"{index.path}: no topic {', '.join(missing)}; there are: {there}")
+        self._next = offsets_of(index, self._topics(), start)
+
+    def __iter__(self) -> Iterator[Message]:
+        while True:
+            ranges = self._ranges()
+            queues = [self._messages(work) for work in self._index.work(ranges)] if ranges else []
+            yield from heapq.merge(*queues, key=self._order)
+            self._next |= {key: end for key, (_, end) in ranges.items()}
+            if not self._follow:
+                return
+            while not self._index.refresh():
+                self._clock.sleep(LOOK_SECONDS)
+
+    def _topics(self) -> list[str]:
+        return self._named or [topic for topic in self._index.topics() if not is_light(topic)]
+
+    def _ranges(self) -> dict[QueueKey, tuple[int, int]]:
+        """What is there and was not read. A queue that appears later is read from its beginning."""
+        found = {}
+        for topic in self._topics():
+            for lane, queue in self._index.ranges(topic).items():
+                begin = self._next.get((topic, lane), queue.first)
+                if begin < queue.end and lane in self._lanes:
+                    found[topic, lane] = begin, queue.end
+        return found
+
+    def _order(self, message: Message) -> tuple[int, int, int]:
+        if self._index.one_log:
+            return message.physical_offset, 0, 0
+        return message.timestamp, message.partition, message.physical_offset
+
+    def _messages(self, work: Work) -> Iterator[Message]:
+        """The messages of one queue, which are read a piece at a time."""
+        whole, rows = work.slice, max(1, min(_PIECE_ROWS, int(_PIECE_BYTES / max(work.record_bytes, 1))))
+        for begin in range(whole.start, whole.end, rows):
+            piece = replace(whole, start=begin, end=min(begin + rows, whole.end))
+            plan = replace(self._index.plan((piece,)), ignore_corrupt=self._ignore_corrupt, wording=OF_READ_ARROW)
+            yield from chain.from_iterable(map(_unpacked, self._read(plan)))
+
+    def _read(self, plan: ReadPlan) -> list[pa.RecordBatch]:
+        return list(read_remote(plan, _SCHEMA, self._address, self._isolation))
+
+
+def _unpacked(batch: pa.RecordBatch) -> Iterator[Message]:
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    for name in ("timestamp", "bornTimestamp"):
+        columns[name] = pa.array(columns[name].cast(pa.int64()).to_numpy() // 1000)
+    listed = [columns[name].to_pylist() for name in _NAMES]
+    for row, pairs in zip(zip(*listed, strict=True), columns["properties"].to_pylist(), strict=True):
+        value, topic, partition, offset, timestamp, born, physical_offset, message_id = row
+        properties = dict(pairs or ())
+        yield Message(
+            topic=topic,
+            partition=partition,
+            offset=offset,
+            key=properties.get("KEYS"),
+            value=value,
+            headers=own_properties(properties),
+            tags=properties.get("TAGS"),
+            timestamp=timestamp,
+            born_timestamp=born,
+            physical_offset=physical_offset,
+            message_id=message_id,
+            properties=properties,
+        )
