@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -111,7 +112,8 @@ class _Process:
     def start(self, port: int) -> None:
         """Starts it, and waits until it listens. Raises ServingRefused."""
         command = [sys.executable, "-m", "commitlog.serving.process"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        quiet = {"GRPC_VERBOSITY": "NONE", **os.environ}  # a line for each handshake that fails, else
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=quiet)
         self.tell(asdict(replace(self._settings, port=port)))
         assert self._process.stdout is not None
         answer = orjson.loads(
