@@ -29,29 +29,31 @@ def _peer(host: str, port: str | int) -> str:
 
 def peers() -> set[str]:
     """`host:port` of all that this process is connected to."""
-    return set(received())
+    return {peer for peer, _, _ in _connections()}
 
 
-def received() -> dict[str, int]:
-    """`host:port` of all that this process is connected to, and how many bytes came from there."""
+def received(port: int) -> dict[str, int]:
+    """`host:port` of all that are connected to a port here, and how many bytes came from there."""
     found = {}
-    for peer, connection in _connections():
+    for peer, own_port, connection in _connections():
+        if own_port != port:
+            continue
         with suppress(OSError):
             facts = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
             found[peer] = _RECEIVED.unpack(facts)[0]
     return found
 
 
-def end_connections(ended: set[str]) -> None:
-    """Ends the connections to these peers. gRPC sees it as if the peer had done so."""
-    for peer, connection in _connections():
-        if peer in ended:
+def end_connections(port: int, ended: set[str]) -> None:
+    """Ends the connections of these peers to a port. gRPC sees it as if they had done so."""
+    for peer, own_port, connection in _connections():
+        if own_port == port and peer in ended:
             with suppress(OSError):  # the peer has ended it meanwhile
                 connection.shutdown(socket.SHUT_RDWR)
 
 
-def _connections() -> Iterator[tuple[str, socket.socket]]:
-    """Peer and socket of each connection; the descriptors are gRPC's and stay open."""
+def _connections() -> Iterator[tuple[str, int, socket.socket]]:
+    """Peer, own port and socket of each connection; the descriptors are gRPC's and stay open."""
     for name in DISK.list(_DESCRIPTORS):
         try:
             connection = socket.socket(fileno=int(name))
@@ -60,10 +62,11 @@ def _connections() -> Iterator[tuple[str, socket.socket]]:
         try:
             is_tcp = connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM
             host, port = connection.getpeername()[:2] if is_tcp else ("", 0)
+            own_port = connection.getsockname()[1] if is_tcp else 0
         except OSError:  # it listens, or was ended meanwhile
             host = ""
         try:
             if host:
-                yield _peer(host, port), connection
+                yield _peer(host, port), own_port, connection
         finally:
             connection.detach()

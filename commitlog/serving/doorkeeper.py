@@ -48,6 +48,8 @@ class Doorkeeper:
     """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.port = 0
+        """Where clients connect to this process."""
         self._clock = clock
         self._lock = threading.Lock()
         self._streams: dict[int, _Stream] = {}
@@ -90,12 +92,12 @@ class Doorkeeper:
         before = self._clock.monotonic_ns() - int(STALLED_SECONDS * 1e9)
         with self._lock:
             moving = {stream.peer for stream in self._streams.values() if stream.moved_ns > before}
-        end_connections({stream.peer for stream in crowd} - moving)
+        end_connections(self.port, {stream.peer for stream in crowd} - moving)
 
     def look(self) -> set[str]:
         """Ends the connections that may not stay, and returns the peers of all."""
         known_before = set(self._known)  # one that comes meanwhile is not in what is received
-        connected, now = received(), self._clock.monotonic_ns()
+        connected, now = received(self.port), self._clock.monotonic_ns()
         self._known -= known_before - connected.keys()
         self._since_ns = {peer: self._since_ns.get(peer, now) for peer in connected}
         unknown = [peer for peer in connected if peer not in self._known]
@@ -108,7 +110,7 @@ class Doorkeeper:
         if too_many > 0:
             ended.update(self._least_needed(unknown, connected.keys() - set(unknown))[:too_many])
         if ended:
-            end_connections(ended)
+            end_connections(self.port, ended)
         return set(connected) - ended
 
     def _least_needed(self, unknown: list[str], known: set[str]) -> list[str]:

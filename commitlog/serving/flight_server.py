@@ -58,6 +58,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
             root_certificates=client_authority,
             middleware={_WHO: _WhoAsks(tokens, self.doorkeeper)},
         )
+        self.doorkeeper.port = self.port
 
     # ---- actions --------------------------------------------------------------------------------
 
