@@ -16,6 +16,8 @@ import typer
 from commitlog.cli.arguments import JsonOption, StoreArgument, print_json
 from commitlog.cli.readers import as_json as reader_as_json
 from commitlog.cli.readers import summary
+from commitlog.cli.servers import as_json as server_as_json
+from commitlog.cli.servers import lines as server_lines
 from commitlog.errors import StoreNotFound, store_killed
 from commitlog.native import description
 from commitlog.reading.named_readers import ReaderState
@@ -38,7 +40,8 @@ def stat(
 
     Exit code 3: the store was killed and does not run.
     """
-    from commitlog.disk.store_directory import checked_path
+    from commitlog.disk.server_files import running_servers
+    from commitlog.disk.store_directory import StoreDirectory, checked_path
     from commitlog.opening.stray_pools import stray_pools
 
     try:
@@ -48,10 +51,11 @@ def stat(
         if left:
             raise StoreNotFound("; ".join(left)) from None
         raise
+    servers = running_servers(StoreDirectory(store))
     if json:
-        print_json(as_json(facts, topics, readers))
+        print_json({**as_json(facts, topics, readers), "servers": [server_as_json(server) for server in servers]})
     else:
-        for line in lines(facts, topics, readers):
+        for line in (*lines(facts, topics, readers), *server_lines(servers)):
             typer.echo(line)
         for pool in stray_pools():
             typer.echo(f"WARNING: {pool}")

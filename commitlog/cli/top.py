@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from commitlog.cli.arguments import StoreArgument, duration
+from commitlog.cli.servers import CLIENT_HEADS, client_rows
 from commitlog.errors import MissingPackage
 from commitlog.shm.statistics import WINDOWS_SECONDS
 from commitlog.statistics import StoreStatistics
@@ -111,7 +112,7 @@ def _print(watch: StoreWatch, interval: float, count: int) -> None:
 
 
 def lines(now: StoreSnapshot, changes: Rates) -> Iterator[str]:
-    """One look as plain lines: the store, what is wrong, its lanes, its stages."""
+    """One look as plain lines: the store, what is wrong, lanes, stages, servers' clients."""
     facts = now.statistics
     throughput = f"; {_throughput(facts)}" if now.durations else ""
     yield f"{facts.path}  {facts.state}, generation {facts.generation}{throughput}"
@@ -121,6 +122,10 @@ def lines(now: StoreSnapshot, changes: Rates) -> Iterator[str]:
     if changes.stages:
         yield ""
         yield from _table(_STAGE_HEADS, list(_stage_rows(changes)))
+    clients = list(client_rows(now.servers))
+    if clients:
+        yield ""
+        yield from _table(CLIENT_HEADS, clients)
 
 
 def _throughput(facts: StoreStatistics) -> str:

@@ -132,9 +132,13 @@ class LocalIndex:
     def work(self, ranges: Ranges) -> list[Work]:
         found = []
         for (topic, lane), (begin, end) in ranges.items():
-            for piece in slices_of(self.index.lanes[lane], topic, begin, end):
+            for piece in self.slices(topic, lane, begin, end):
                 found.append(Work(piece, self._record_bytes(piece)))
         return found
+
+    def slices(self, topic: str, lane: int, begin: int, end: int) -> list[Slice]:
+        """The slices of a range. The store has it all."""
+        return slices_of(self.index.lanes[lane], topic, begin, end)
 
     def limit_rows(self, ranges: Ranges, most: int, first: QueueKey, plan: ReadPlan) -> dict[QueueKey, int]:
         return limit_rows(ranges, most, first, lambda key: self._messages(key, ranges[key], plan))

@@ -95,7 +95,7 @@ def slices_now(index: LocalIndex, parts: Iterable[requests.QueuePart]) -> tuple[
                 f"topic {topic}, lane {lane}: offset {end} is beyond the store's end, {queue.end}; it belongs to another "
                 f"state of this store"
             )
-        found += [work.slice for work in index.work({(topic, lane): (begin, end)})]
+        found += index.slices(topic, lane, begin, end)
     return tuple(found)
 
 

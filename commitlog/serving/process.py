@@ -27,7 +27,7 @@ from commitlog.serving.served_store import ServedStore
 from commitlog.serving.settings import ServerSettings, read_pem
 
 LOOK_SECONDS = 1.0
-DOOR_SECONDS = 0.1
+DOOR_SECONDS = 0.25
 """How often connections are looked at; less often where that takes long."""
 DOOR_SHARE = 300
 """At most this part of a core looks at connections: 0.3 %."""
