@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyarrow import flight
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from commitlog.columns.arrow_columns import COLUMN_TYPES
 from commitlog.columns.segments import SEGMENTS
 from commitlog.columns.slice_reader import OF_READ_ARROW, OF_SPARK, JsonOptions, ReadPlan, read_slices
 from commitlog.errors import AccessDenied, DataLoss, IllegalArgument, StoreNotFound
@@ -98,7 +99,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
                 if len(asked.slices) > SLICES_MAX:
                     raise IllegalArgument(f"{len(asked.slices):,} slices in a ticket; allowed are {SLICES_MAX:,}")
                 access.check_reads(topic for topic, _, _, _ in asked.slices)
-                schema = _schema(asked.schema)
+                schema = _schema(asked)
                 plan = _plan(store, asked)
         return flight.GeneratorStream(schema, self._batches(store, access, plan, schema, peer_of(context.peer())))
 
@@ -204,11 +205,17 @@ def _parsed(kind: type[T], data: bytes) -> T:
         raise IllegalArgument(f"{kind.__name__}: {where}: {first['msg']}; is the client of another version?") from None
 
 
-def _schema(text: str) -> pa.Schema:
+def _schema(asked: requests.RowsTicket) -> pa.Schema:
+    """The columns of a ticket. Raises IllegalArgument."""
     try:
-        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(asked.schema, validate=True)))
     except (ValueError, OSError, pa.ArrowException) as error:
         raise IllegalArgument(f"the ticket's columns can't be read: {error}") from None
+    if asked.values == "bytes":
+        wrong = [field.name for field in schema if COLUMN_TYPES.get(field.name) != field.type]
+        if wrong or len(set(schema.names)) != len(schema):
+            raise IllegalArgument(f"the ticket's columns: {wrong or schema.names}; is the client of another version?")
+    return schema
 
 
 def _plan(store: ServedStore, asked: requests.RowsTicket) -> ReadPlan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -108,3 +109,16 @@ def test_the_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait(60)
         wait_until(lambda: not [child for child in children if child.is_running()], "its processes end")
+
+
+def test_a_service_manager_hears_when_it_listens_and_when_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, address = small_store(tmp_path / "store"), tmp_path / "notify"
+    monkeypatch.setenv("NOTIFY_SOCKET", str(address))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(address))
+        with command(str(store.path)) as (_, urls):
+            port = parse_address(urls[0]).hosts[0][1]
+            assert manager.recv(4096).decode().split("\n") == ["READY=1", f"STATUS=serving on port {port}"]
+        assert manager.recv(4096) == b"STOPPING=1"
