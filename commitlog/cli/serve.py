@@ -48,6 +48,7 @@ def serve(
     It runs beside the stages, also of a stopped store and of a RocketMQ store root. Clients give
     the URL that it prints. Ctrl-C or SIGTERM ends it.
     """
+    from commitlog.cli.service_manager import ServiceManager
     from commitlog.serving.server import Server
     from commitlog.serving.settings import settings_of
 
@@ -61,7 +62,7 @@ def serve(
         writable=writable,
         advertise=advertise,
     )
-    ended = threading.Event()
+    ended, manager = threading.Event(), ServiceManager()
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         ended.set()
@@ -72,4 +73,6 @@ def serve(
         for name in settings.stores:
             typer.echo(str(server.address(name)))
         typer.echo("Ctrl-C ends it")
+        manager.tell("READY=1", f"STATUS=serving on port {', '.join(map(str, server.ports))}")
         ended.wait()
+        manager.tell("STOPPING=1")

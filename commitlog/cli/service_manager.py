@@ -1,4 +1,4 @@
-"""What `commitlog run` tells the service manager that started it, such as systemd.
+"""What `run` and `serve` tell the service manager that started them, such as systemd.
 
 The protocol is that of sd_notify(3): lines of NAME=VALUE in a datagram to the socket that
 NOTIFY_SOCKET names. Without that variable nothing is told.

@@ -20,6 +20,8 @@ from commitlog.cli.served import (
     TokenFileOption,
     served_address,
 )
+from commitlog.cli.servers import as_json as server_as_json
+from commitlog.cli.servers import lines as server_lines
 from commitlog.errors import StoreNotFound, store_killed
 from commitlog.native import description
 from commitlog.quantities import counted
@@ -48,10 +50,12 @@ def stat(
     Exit code 3: the store was killed and does not run. Where topics and readers can't be read,
     everything else is shown, and the exit code is 1.
     """
-    from commitlog.disk.store_directory import checked_path
+    from commitlog.disk.server_files import ServerStatistics, running_servers
+    from commitlog.disk.store_directory import StoreDirectory, checked_path
     from commitlog.opening.stray_pools import stray_pools
 
     address = served_address(store, token_file, ca_file, cert_file, key_file)
+    servers: list[ServerStatistics] = []
     if address is not None:
         from commitlog.remote.store_index import served_stat
 
@@ -64,10 +68,12 @@ def stat(
             if left:
                 raise StoreNotFound("; ".join(left)) from None
             raise
+        servers = running_servers(StoreDirectory(store))
     if json:
-        print_json(as_json(facts, topics, readers, damage))
+        shown = {"servers": [server_as_json(server) for server in servers]}
+        print_json({**as_json(facts, topics, readers, damage), **shown})
     else:
-        print_lines(lines(facts, topics, readers))
+        print_lines((*lines(facts, topics, readers), *server_lines(servers)))
         print_lines(f"WARNING: {pool}" for pool in (stray_pools() if address is None else ()))
     if damage:
         raise damage

@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from commitlog.cli.arguments import StoreArgument, duration, print_lines
+from commitlog.cli.servers import CLIENT_HEADS, client_rows
 from commitlog.errors import MissingPackage
 from commitlog.shm.statistics import WINDOWS_SECONDS
 from commitlog.statistics import StoreStatistics
@@ -106,16 +107,16 @@ def _print(watch: StoreWatch, interval: float, count: int) -> None:
         watch.clock.sleep(interval)
         now = watch.snapshot()
         print_lines(_head(now))
-        typer.echo("\n".join(_tables(rates(now, earlier))))
+        typer.echo("\n".join(_tables(now, rates(now, earlier))))
         if looks + 1 != count:
             typer.echo()
         earlier, looks = now, looks + 1
 
 
 def lines(now: StoreSnapshot, changes: Rates) -> Iterator[str]:
-    """One look as plain lines: the store, what is wrong, its lanes, its stages."""
+    """One look as plain lines: the store, what is wrong, lanes, stages, servers' clients."""
     yield from _head(now)
-    yield from _tables(changes)
+    yield from _tables(now, changes)
 
 
 def _head(now: StoreSnapshot) -> Iterator[str]:
@@ -125,12 +126,16 @@ def _head(now: StoreSnapshot) -> Iterator[str]:
     yield from (f"{reason.severity.upper()}: {reason.said}" for reason in health(now).reasons)
 
 
-def _tables(changes: Rates) -> Iterator[str]:
+def _tables(now: StoreSnapshot, changes: Rates) -> Iterator[str]:
     yield ""
     yield from _table(_LANE_HEADS, list(_lane_rows(changes)))
     if changes.stages:
         yield ""
         yield from _table(_STAGE_HEADS, list(_stage_rows(changes)))
+    clients = list(client_rows(now.servers))
+    if clients:
+        yield ""
+        yield from _table(CLIENT_HEADS, clients)
 
 
 def _throughput(facts: StoreStatistics) -> str:

@@ -24,6 +24,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from commitlog.cli.servers import CLIENT_HEADS, client_rows
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.lines import printable
 from commitlog.watching.health import Health
@@ -165,11 +166,13 @@ def render(
     lanes = _ordered([lane for lane in changes.lanes if _wanted(f"lane {lane.lane}", choice)], choice)
     topics = _ordered([topic for topic in changes.topics if _wanted(topic.topic, choice)], choice)
     readers = _ordered([reader for reader in changes.readers if _wanted(reader.reader, choice)], choice)
+    clients = [row for row in client_rows(now.servers) if _wanted(row[0], choice)]
     all_tables = (
         (_lane_table, lanes),
         (_stage_table, changes.stages),
         (_topic_table, topics),
         (_reader_table, readers),
+        (_client_table, clients),
     )
     tables: list[tuple[Any, Sequence[Any]]] = [(table, rows) for table, rows in all_tables if rows]
     shares = share(height - len(head) - 2 * len(tables) - 1, [len(rows) for _, rows in tables])
@@ -333,6 +336,13 @@ def _reader_table(readers: Sequence[ReaderRates], left_out: int) -> RenderableTy
             "-" if rate is None else f"{duration(reader.still_ms * 1000)} ago",
             style="yellow" if reader.warning else "",
         )
+    return _finished(table, left_out)
+
+
+def _client_table(clients: Sequence[tuple[str, ...]], left_out: int) -> RenderableType:
+    table = _table(*CLIENT_HEADS)
+    for name, *counts in clients:
+        table.add_row(Text(printable(name)), *counts)
     return _finished(table, left_out)
 
 

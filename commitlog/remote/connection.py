@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.file_channel import DISK
-from commitlog.errors import ServerError, ServerUnavailable
+from commitlog.errors import AccessDenied, ServerBusy, ServerError, ServerUnavailable
 from commitlog.planning.address import Address
 from commitlog.remote.server_errors import translated
 
@@ -26,10 +26,19 @@ ANSWER_SECONDS = 60.0
 """How long an answer may take, apart from streams of rows."""
 PATIENCE_SECONDS = 30.0
 """How long a server that was there before may be away, for a restart."""
+BUSY_PATIENCE_SECONDS = 900.0
+"""How long a task waits for its turn: a server ends streams that others need after 10 minutes."""
 _FILE_BYTES_MAX = 1 << 20
 _PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)
-_GRPC_OPTIONS = [("grpc.keepalive_time_ms", 330_000), ("grpc.keepalive_timeout_ms", 20_000)]
-"""A server that has vanished is noticed. gRPC's servers end connections that ask more often."""
+_GRPC_OPTIONS = [
+    ("grpc.keepalive_time_ms", 330_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+]
+"""A server that has vanished is noticed. gRPC's servers end connections that ask more often.
+
+One that comes back is tried again while there is patience. gRPC itself would wait for minutes.
+"""
 
 Host = tuple[str, int]
 T = TypeVar("T")
@@ -108,6 +117,7 @@ class Connection:
         with self._lock:
             client = self._clients.get((host, port))
             if client is None:
+                _keep_grpc_quiet()
                 make = flight.Location.for_grpc_tls if self.address.tls else flight.Location.for_grpc_tcp
                 client = flight.FlightClient(make(host, port), generic_options=_GRPC_OPTIONS, **self._files.tls)
                 self._clients[host, port] = client
@@ -120,7 +130,7 @@ class Connection:
         """
         hosts = self.address.hosts
         preferred = [] if port is None else [(hosts[self._at][0], port)]
-        deadline = SYSTEM_CLOCK.monotonic_ns() + int(PATIENCE_SECONDS * 1e9)
+        began_ns = SYSTEM_CLOCK.monotonic_ns()
         pauses = chain(_PAUSES, repeat(_PAUSES[-1]))
         while True:
             turns = [(index, hosts[index]) for index in (*range(self._at, len(hosts)), *range(self._at))]
@@ -129,12 +139,13 @@ class Connection:
                     answer = call(host)
                 except (pa.ArrowException, OSError) as error:
                     complaint = translated(error, self.address)
-                    if not isinstance(complaint, ServerUnavailable):
+                    if not isinstance(complaint, (ServerUnavailable, ServerBusy)):
                         raise complaint from None
                     continue
                 self._at, self._was_there = index, True
                 return answer
-            if not patient or SYSTEM_CLOCK.monotonic_ns() >= deadline:
+            patience = BUSY_PATIENCE_SECONDS if isinstance(complaint, ServerBusy) else PATIENCE_SECONDS
+            if not patient or SYSTEM_CLOCK.monotonic_ns() - began_ns >= patience * 1e9:
                 raise complaint
             SYSTEM_CLOCK.sleep(next(pauses))
 
@@ -144,8 +155,13 @@ class _Files:
 
     def __init__(self, address: Address) -> None:
         known = address.credentials
-        token = known.token if known.token_file is None else _read(known.token_file, "tokenFile").decode().strip()
-        self.headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
+        token = (known.token or "").encode() if known.token_file is None else _read(known.token_file, "tokenFile")
+        token = token.strip()
+        if not all(33 <= byte <= 126 for byte in token):
+            raise AccessDenied(
+                "option token or tokenFile: no token has blanks or letters beyond ASCII; give it as it was made"
+            )
+        self.headers = [(b"authorization", b"Bearer " + token)] if token else []
         self.tls: dict[str, Any] = {}
         if address.tls:
             if known.ca_file:
@@ -162,6 +178,14 @@ def _read(file: str, option: str) -> bytes:
         raise ServerError(
             f"option {option}: {file}: {error.strerror}; give a file that this process can read"
         ) from None
+
+
+def _keep_grpc_quiet() -> None:
+    """Keeps gRPC's own lines away from standard error: what they tell comes as an error, too.
+
+    Its library reads the variable when it makes the first client. A user's setting stays.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 _connections: dict[Address, Connection] = {}

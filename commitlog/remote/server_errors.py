@@ -6,6 +6,7 @@ would take the server's traceback along, so a server never lets one through.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import orjson
@@ -30,7 +31,7 @@ def from_bytes(data: bytes) -> CommitLogError | None:
     """The error that a server has sent, or None if it is none of ours."""
     try:
         facts = orjson.loads(data)
-        kind, text = getattr(errors, facts["error"]), str(facts["text"])
+        kind, text = getattr(errors, facts["error"]), " ".join(str(facts["text"]).split())
         if kind is CorruptRecord:
             return CorruptRecord(text, int(facts["offset"]), facts["file"])
         return kind(text) if issubclass(kind, CommitLogError) else None
@@ -39,15 +40,17 @@ def from_bytes(data: bytes) -> CommitLogError | None:
 
 
 _CERTIFICATE = {
-    "CERTIFICATE_VERIFY_FAILED": "its certificate is not of an authority that caFile names, or has expired",
-    "Hostname Verification Check failed": "its certificate is for another host",
-    "hostname verification": "its certificate is for another host",
-    "WRONG_VERSION_NUMBER": "it does not speak TLS: is it served without a certificate?",
-    "CERTIFICATE_REQUIRED": "it wants a certificate of the client: give certFile and keyFile",
-    "Cannot check peer": "it does not speak TLS: is it served without a certificate?",
-    "Invalid cert chain file": "certFile or keyFile is not a certificate with its key in PEM format",
-    "Invalid private key": "certFile or keyFile is not a certificate with its key in PEM format",
+    "certificate has expired": "its certificate has expired, or the clock of this machine is wrong",
+    "certificate is not yet valid": "its certificate is not valid yet, or the clock of this machine is wrong",
+    "certificate verify failed": "its certificate is not of an authority in caFile; without caFile, not of a public one",
+    "is not in peer certificate": "its certificate is for another host; give the host by a name that is in it",
+    "wrong version number": "it does not speak TLS: is it served without a certificate?",
+    "empty address list": "caFile, certFile or keyFile: not in PEM format, or the key is another certificate's",
 }
+"""What gRPC says → what it means."""
+_ENDED = ("socket closed", "connection reset", "handshake read failed")
+"""What gRPC says where a server has ended the connection, which a server that restarts does too."""
+_ADDRESS = re.compile(r"(UNKNOWN|UNAVAILABLE|INTERNAL): |ipv[46]:\S+?: ")
 
 
 def translated(error: Exception, address: Address) -> CommitLogError:
@@ -57,18 +60,31 @@ def translated(error: Exception, address: Address) -> CommitLogError:
     known = from_bytes(getattr(error, "extra_info", b"") or b"")
     if known is not None:
         return known
-    text = str(error)
+    text = _said(str(error))
     for sign, meaning in _CERTIFICATE.items():
-        if sign.lower() in text.lower():
+        if sign in text.lower():
             return CertificateRefused(f"{address}: {meaning}")
     if isinstance(
         error, (flight.FlightUnavailableError, flight.FlightTimedOutError, flight.FlightCancelledError, OSError)
     ):
-        return ServerUnavailable(f"{address}: no server answers ({_reason(text)}); is it running, and the port right?")
-    return ServerError(f"{address}: not an answer of a commit log's server: {_reason(text)}")
+        way_out = "is it running, and the address right?"
+        if any(sign in text.lower() for sign in _ENDED):
+            way_out = _why_ended(address)
+        return ServerUnavailable(f"{address}: no server answers ({text}); {way_out}")
+    return ServerError(f"{address}: not an answer of a commit log's server: {text}")
 
 
-def _reason(text: str) -> str:
-    """The end of gRPC's text, which says what the system has said."""
-    last = text.partition(". gRPC client debug context")[0].splitlines()[0] if text else "no reason is known"
-    return last.rpartition("last error: ")[2].rpartition("with message: ")[2].removeprefix("UNKNOWN: ")[-200:]
+def _why_ended(address: Address) -> str:
+    """A server does not say why it ends a connection: TLS 1.3 has it do so after the handshake."""
+    if not address.tls:
+        return "it may have ended, or want TLS: commitlog+tls://"
+    if address.credentials.cert_file is None:
+        return "it may have ended, or want a certificate of the client: give certFile and keyFile"
+    return "it may have ended, or not know the authority of the certificate in certFile"
+
+
+def _said(text: str) -> str:
+    """What the system has said: the end of the first line, without gRPC's own context."""
+    first = text.partition(". gRPC client debug context")[0].partition(". Client context")[0].strip()
+    last = first.splitlines()[0] if first else "no reason is known"
+    return _ADDRESS.sub("", last.rpartition("last error: ")[2].rpartition("with message: ")[2])[-200:]

@@ -7,16 +7,20 @@ from typing import Any
 
 from commitlog.columns.slice_reader import ReadPlan, Slice
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import OffsetOutOfRange, UnknownTopic
+from commitlog.errors import IllegalArgument, OffsetOutOfRange, UnknownTopic
 from commitlog.inspecting.topic_list import topic_list
 from commitlog.planning.row_limit import QueueKey
 from commitlog.planning.store_index import LocalIndex, Ranges
+from commitlog.record.properties import check_topic
 from commitlog.remote import requests
 from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
 from commitlog.serving.access import Access
 from commitlog.serving.flight_errors import without_paths
 from commitlog.serving.served_store import ServedStore
 from commitlog.watching.store_facts import as_json, collect
+
+_OFFSET_END = 1 << 58
+"""Queue offsets are below this: an entry of 20 bytes has its place in a file of 2^63 bytes."""
 
 
 def look(store: ServedStore, access: Access, request: requests.Look, ports: tuple[int, ...]) -> requests.Looked:
@@ -118,6 +122,9 @@ def slices_now(index: LocalIndex, parts: Iterable[requests.QueuePart]) -> tuple[
     found: list[Slice] = []
     for topic, lane, begin, end in parts:
         queue = index.ranges(topic).get(lane)
+        check_topic(topic)  # it names a directory: with `/` it would be another place, or another topic
+        if not (lane >= 0 and 0 <= begin <= end < _OFFSET_END):
+            raise IllegalArgument(f"topic {topic[:80]!r}, lane {lane}: [{begin}, {end}) are no offsets of a topic")
         if queue is None:
             found.append(Slice(topic, lane, begin, end, -1, 0))
             continue
@@ -126,7 +133,7 @@ def slices_now(index: LocalIndex, parts: Iterable[requests.QueuePart]) -> tuple[
                 f"topic {topic}, lane {lane}: offset {end} is beyond the store's end, {queue.end}; it belongs to another "
                 f"state of this store"
             )
-        found += [work.slice for work in index.work({(topic, lane): (begin, end)})]
+        found += index.slices({(topic, lane): (begin, end)})
     return tuple(found)
 
 

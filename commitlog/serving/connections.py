@@ -2,22 +2,71 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
 from urllib.parse import unquote
 
-import psutil
+from commitlog.disk.file_channel import DISK
+
+_DESCRIPTORS = "/proc/self/fd"
+_RECEIVED = struct.Struct("128xQ")
+"""Linux' struct tcp_info up to `tcpi_bytes_received`."""
 
 
 def peer_of(flights: str) -> str:
     """`host:port` of a peer as Flight names it, such as `ipv4:127.0.0.1:4000`."""
     _, _, address = unquote(flights).partition(":")
     host, _, port = address.rpartition(":")
-    return f"{host.strip('[]')}:{port}"
+    return _peer(host.strip("[]"), port)
+
+
+def _peer(host: str, port: str | int) -> str:
+    """A link's name (`%eth0`) is left out, because not all tell it."""
+    return f"{host.removeprefix('::ffff:').partition('%')[0]}:{port}"
 
 
 def peers() -> set[str]:
     """`host:port` of all that this process is connected to."""
-    return {
-        f"{found.raddr.ip.removeprefix('::ffff:')}:{found.raddr.port}"
-        for found in psutil.Process().net_connections("tcp")
-        if found.status == psutil.CONN_ESTABLISHED and found.raddr
-    }
+    return {peer for peer, _, _ in _connections()}
+
+
+def received(port: int) -> dict[str, int]:
+    """`host:port` of all that are connected to a port here, and how many bytes came from there."""
+    found = {}
+    for peer, own_port, connection in _connections():
+        if own_port != port:
+            continue
+        with suppress(OSError):
+            facts = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
+            found[peer] = _RECEIVED.unpack(facts)[0]
+    return found
+
+
+def end_connections(port: int, ended: set[str]) -> None:
+    """Ends the connections of these peers to a port. gRPC sees it as if they had done so."""
+    for peer, own_port, connection in _connections():
+        if own_port == port and peer in ended:
+            with suppress(OSError):  # the peer has ended it meanwhile
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+def _connections() -> Iterator[tuple[str, int, socket.socket]]:
+    """Peer, own port and socket of each connection; the descriptors are gRPC's and stay open."""
+    for name in DISK.list(_DESCRIPTORS):
+        try:
+            connection = socket.socket(fileno=int(name))
+        except OSError:  # no socket, or closed meanwhile
+            continue
+        try:
+            is_tcp = connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM
+            host, port = connection.getpeername()[:2] if is_tcp else ("", 0)
+            own_port = connection.getsockname()[1] if is_tcp else 0
+        except OSError:  # it listens, or was ended meanwhile
+            host = ""
+        try:
+            if host:
+                yield _peer(host, port), own_port, connection
+        finally:
+            connection.detach()

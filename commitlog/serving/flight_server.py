@@ -19,6 +19,7 @@ from pyarrow import flight
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from commitlog.clock import SYSTEM_CLOCK
+from commitlog.columns.arrow_columns import COLUMN_TYPES
 from commitlog.columns.segments import SEGMENTS
 from commitlog.columns.slice_reader import OF_READ_ARROW, OF_SPARK, JsonOptions, ReadPlan, read_slices
 from commitlog.errors import AccessDenied, DataLoss, IllegalArgument, OffsetOutOfRange, StoreNotFound
@@ -27,6 +28,7 @@ from commitlog.remote import requests
 from commitlog.serving import answers, flights
 from commitlog.serving.access import EVERYTHING, Access, Tokens
 from commitlog.serving.connections import peer_of, peers
+from commitlog.serving.doorkeeper import SLICES_MAX, Doorkeeper, check_size
 from commitlog.serving.flight_errors import told_to_client, without_paths
 from commitlog.serving.served_store import ServedStore
 from commitlog.serving.traffic import Traffic
@@ -50,17 +52,18 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
         client_authority: bytes | None = None,
     ) -> None:
         self._stores = stores
-        self.traffic = Traffic()
+        self.traffic, self.doorkeeper = Traffic(), Doorkeeper()
         self.host, self._tls = "localhost", certificate is not None
         super().__init__(
             location,
             tls_certificates=[certificate] if certificate else None,
             verify_client=client_authority is not None,
             root_certificates=client_authority,
-            middleware={_WHO: _WhoAsks(tokens)},
+            middleware={_WHO: _WhoAsks(tokens, self.doorkeeper)},
         )
         self.ports: tuple[int, ...] = (self.port,)
         """The ports of all processes of the server."""
+        self.doorkeeper.port = self.port
 
     # ---- actions --------------------------------------------------------------------------------
 
@@ -124,23 +127,32 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
             asked = _parsed(requests.RowsTicket, ticket.ticket)
             store = self.store(asked.store)
             with self._counted(store.name, access):
+                if len(asked.slices) > SLICES_MAX:
+                    raise IllegalArgument(f"{len(asked.slices):,} slices in a ticket; allowed are {SLICES_MAX:,}")
                 access.check_reads(topic for topic, _, _, _ in asked.slices)
-                schema = _schema(asked.schema)
+                schema = _schema(asked)
                 plan = _plan(store, asked)
-        return flight.GeneratorStream(schema, self._batches(store, access, plan, schema))
+        return flight.GeneratorStream(schema, self._batches(store, access, plan, schema, peer_of(context.peer())))
 
-    def _batches(self, store: ServedStore, access: Access, plan: ReadPlan, schema: pa.Schema) -> Iterator[Any]:
+    def _batches(
+        self, store: ServedStore, access: Access, plan: ReadPlan, schema: pa.Schema, peer: str
+    ) -> Iterator[Any]:
         warnings: list[str] = []
         add = partial(self.traffic.add, store.name, access.name)
         add(streams=1)
         try:
-            with told_to_client([store]), self._counted(store.name, access, calls=0):
+            with (
+                told_to_client([store]),
+                self._counted(store.name, access, calls=0),
+                self.doorkeeper.stream(_client(access, peer), peer) as moved,
+            ):
                 SEGMENTS.forget_gone()
                 for batch in read_slices(plan, schema, SEGMENTS, warnings.append):
                     add(rows_read=batch.num_rows, bytes_read=batch.nbytes)
                     yield batch
-            for text in warnings:
-                yield pa.RecordBatch.from_pylist([], schema), without_paths(text, store).encode()
+                    moved()
+                for text in warnings:
+                    yield pa.RecordBatch.from_pylist([], schema), without_paths(text, store).encode()
         finally:
             add(streams=-1)
 
@@ -159,14 +171,14 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
 class _WhoAsks(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     """Finds out at the beginning of each call who asks. An unknown client gets no further."""
 
-    def __init__(self, tokens: Tokens | None) -> None:
+    def __init__(self, tokens: Tokens | None, doorkeeper: Doorkeeper) -> None:
         super().__init__()
-        self._tokens = tokens
+        self._tokens, self._doorkeeper = tokens, doorkeeper
 
     def start_call(self, info: flight.CallInfo, headers: Mapping[str, list[str]]) -> _KnownClient:
         del info
         with told_to_client(()):
-            return _KnownClient(self._access(headers))
+            return _KnownClient(self._access(headers), self._doorkeeper)
 
     def _access(self, headers: Mapping[str, list[str]]) -> Access:
         if self._tokens is None:
@@ -182,9 +194,9 @@ class _WhoAsks(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
 
 class _KnownClient(flight.ServerMiddleware):  # type: ignore[misc]
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, doorkeeper: Doorkeeper) -> None:
         super().__init__()
-        self.access = access
+        self.access, self.doorkeeper = access, doorkeeper
 
 
 @dataclass(frozen=True)
@@ -197,7 +209,13 @@ class Caller:
 
 def _access(context: flight.ServerCallContext) -> Access:
     known: _KnownClient = context.get_middleware(_WHO)
+    known.doorkeeper.let_in(peer_of(context.peer()))
     return known.access
+
+
+def _client(access: Access, peer: str) -> str:
+    """Whom a limit counts for: who has the token, or the host where there are no tokens."""
+    return peer.rpartition(":")[0] if access is EVERYTHING else access.name
 
 
 @cache
@@ -208,6 +226,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 def _parsed(kind: type[T], data: bytes) -> T:
     """The request that a client has sent. Raises IllegalArgument for anything else."""
+    check_size(kind.__name__, data)
     try:
         found: T = _adapter(cast(Hashable, kind)).validate_json(data)
         return found
@@ -217,11 +236,17 @@ def _parsed(kind: type[T], data: bytes) -> T:
         raise IllegalArgument(f"{kind.__name__}: {where}: {first['msg']}; is the client of another version?") from None
 
 
-def _schema(text: str) -> pa.Schema:
+def _schema(asked: requests.RowsTicket) -> pa.Schema:
+    """The columns of a ticket. Raises IllegalArgument."""
     try:
-        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(asked.schema, validate=True)))
     except (ValueError, OSError, pa.ArrowException) as error:
         raise IllegalArgument(f"the ticket's columns can't be read: {error}") from None
+    if asked.values == "bytes":
+        wrong = [field.name for field in schema if COLUMN_TYPES.get(field.name) != field.type]
+        if wrong or len(set(schema.names)) != len(schema):
+            raise IllegalArgument(f"the ticket's columns: {wrong or schema.names}; is the client of another version?")
+    return schema
 
 
 def _plan(store: ServedStore, asked: requests.RowsTicket) -> ReadPlan:

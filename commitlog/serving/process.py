@@ -11,6 +11,7 @@ It ends when its parent closes the pipe, or is gone.
 from __future__ import annotations
 
 import logging
+import resource
 import signal
 import sys
 import threading
@@ -19,14 +20,19 @@ from typing import Any
 
 import orjson
 
+from commitlog.clock import SYSTEM_CLOCK
 from commitlog.columns.process_memory import keep_memory
 from commitlog.errors import CommitLogError, ServingRefused
 from commitlog.serving.access import Tokens
-from commitlog.serving.connections import peers
 from commitlog.serving.served_store import ServedStore
 from commitlog.serving.settings import ServerSettings, read_pem
 
 LOOK_SECONDS = 1.0
+DOOR_SECONDS = 0.25
+"""How often connections are looked at; less often where that takes long."""
+DOOR_SHARE = 300
+"""At most this part of a core looks at connections: 0.3 %."""
+DESCRIPTORS = 1 << 16
 END_SECONDS = 5.0
 """How long running calls may take to end with the server."""
 
@@ -36,6 +42,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent ends its processes
         signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    _take_descriptors()
     settings = ServerSettings(**orjson.loads(sys.stdin.readline()))
     try:
         server, stores = _started(settings)
@@ -85,11 +92,25 @@ def _started(settings: ServerSettings) -> tuple[Any, dict[str, ServedStore]]:
     return server, stores
 
 
+def _take_descriptors() -> None:
+    """Each connection needs a descriptor, and often no more than 1,024 are allowed at first."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def _watch(server: Any, stores: dict[str, ServedStore], ended: threading.Event) -> None:
     """Says what clients have used, and ends what they have left."""
-    told = None
-    while not ended.wait(LOOK_SECONDS):
-        connected = peers()
+    told, pause, next_ns = None, DOOR_SECONDS, 0
+    while not ended.wait(pause):
+        began_ns = SYSTEM_CLOCK.monotonic_ns()
+        connected = server.doorkeeper.look()
+        now = SYSTEM_CLOCK.monotonic_ns()
+        pause = max(DOOR_SECONDS, DOOR_SHARE * (now - began_ns) / 1e9)
+        if now < next_ns:
+            continue
+        next_ns = now + int(LOOK_SECONDS * 1e9)
         for store in stores.values():
             store.end_old_leases(connected)
         traffic = server.traffic.by_store()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -18,7 +19,9 @@ from typing import Any, Self
 
 import orjson
 
-from commitlog.errors import ServingRefused
+from commitlog.disk.server_files import ClientTraffic, ServerFile, ServerStatistics
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import CommitLogError, ServingRefused
 from commitlog.planning.address import Address
 from commitlog.serving.settings import ServerSettings
 from commitlog.serving.traffic import summed
@@ -30,12 +33,17 @@ log = logging.getLogger(__name__)
 
 
 class Server:
-    """A running server. `ports` are those of its processes. Raises ServingRefused."""
+    """A running server. `ports` are those of its processes. Raises ServingRefused.
+
+    What clients have used is in the directory of each store, as far as this user may write there.
+    """
 
     def __init__(self, settings: ServerSettings, processes: int = 1) -> None:
         self.settings = settings
         self._ending = threading.Event()
         self._processes: list[_Process] = []
+        self._files: dict[str, ServerFile] = {}
+        self._writing = threading.Lock()
         try:
             for number in range(processes):
                 port = settings.port + number if settings.port else 0
@@ -43,11 +51,14 @@ class Server:
                     raise ServingRefused(
                         f"port {settings.port}: {processes} processes need as many ports from there on"
                     )
-                self._processes.append(_Process(replace(settings, port=port), self._on_end))
+                self._processes.append(_Process(replace(settings, port=port), self._ending, self._show))
         except BaseException:
             self.close()
             raise
-        self._tell_ports()
+        for process in self._processes:
+            process.tell_ports(self.ports)
+        self._files = {name: file for name, path in settings.stores.items() if (file := _server_file(path)) is not None}
+        self._show()
 
     @property
     def ports(self) -> tuple[int, ...]:
@@ -66,25 +77,14 @@ class Server:
         """What clients have used: store → client → field of ClientTraffic → count."""
         return summed([process.traffic for process in self._processes])
 
-    def _tell_ports(self) -> None:
-        for process in self._processes:
-            process.tell({"ports": self.ports})
-
-    def _on_end(self, process: _Process) -> None:
-        """Starts a process again that has ended by itself."""
-        while not self._ending.is_set():
-            log.warning("the process of port %d has ended; it is started again", process.port)
-            if self._ending.wait(RESTART_SECONDS):
-                return
-            try:
-                process.start(process.port)
-            except ServingRefused as error:
-                log.warning("%s", error)
-                continue
-            if self._ending.is_set():  # it was ended meanwhile
-                process.end()
-            process.tell({"ports": self.ports})
-            return
+    def _show(self) -> None:
+        """Writes for others to see what clients have used, after each change."""
+        with self._writing:
+            found = self.traffic() if self._files else {}
+            for name, file in self._files.items():
+                clients = {client: ClientTraffic(**counts) for client, counts in found.get(name, {}).items()}
+                with contextlib.suppress(OSError):  # the disk is full, or the store was removed: it is served on
+                    file.write(ServerStatistics(str(self.address(name)), os.getpid(), clients))
 
     def close(self) -> None:
         """Ends all processes. Running streams get a few seconds."""
@@ -93,6 +93,11 @@ class Server:
             process.end()
         for process in self._processes:
             process.wait()
+        with self._writing:
+            files, self._files = self._files, {}
+        for file in files.values():
+            with contextlib.suppress(OSError):
+                file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -103,67 +108,106 @@ class Server:
         self.close()
 
 
-class _Process:
-    """One process, and the thread that listens to it."""
+def _server_file(path: str) -> ServerFile | None:
+    """None for a RocketMQ store root, and where this user may not write."""
+    directory = StoreDirectory(path)
+    try:
+        directory.load()
+        directory.check_owner()
+        return ServerFile(directory)
+    except (CommitLogError, OSError) as error:
+        log.info("%s: `commitlog stat` there does not show this server (%s)", path, error)
+        return None
 
-    def __init__(self, settings: ServerSettings, on_end: Callable[[_Process], None]) -> None:
-        self._settings, self._on_end = settings, on_end
+
+class _Process:
+    """One process, and the thread that listens to it and starts it again."""
+
+    def __init__(self, settings: ServerSettings, ending: threading.Event, on_traffic: Callable[[], None]) -> None:
+        self._settings, self._ending, self._on_traffic = settings, ending, on_traffic
         self.traffic: dict[str, Any] = {}
         self.port = 0
         self._past: dict[str, Any] = {}
-        self.start(settings.port)
+        self._ports: tuple[int, ...] = ()
+        self._start(settings.port)
+        self._keeper = threading.Thread(target=self._keep, name=f"server {self.port}")
+        self._keeper.start()
 
-    def start(self, port: int) -> None:
+    def _start(self, port: int) -> None:
         """Starts it, and waits until it listens. Raises ServingRefused."""
         command = [sys.executable, "-m", "commitlog.serving.process"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.tell(asdict(replace(self._settings, port=port)))
+        quiet = {"GRPC_VERBOSITY": "NONE", **os.environ}  # a line for each handshake that fails, else
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=quiet)
         assert self._process.stdout is not None
+        self._tell(asdict(replace(self._settings, port=port)))
         answer = orjson.loads(
             self._process.stdout.readline() or b'{"refused": "the server has failed; its log says how"}'
         )
         if "refused" in answer:
             self.end()
-            self.wait()
+            self._wait_for_end()
             raise ServingRefused(answer["refused"])
         self.port = answer["port"]
+
+    def _keep(self) -> None:
+        is_there = True
+        while is_there:
+            assert self._process.stdout is not None
+            for line in self._process.stdout:
+                self.traffic = summed([self._past, orjson.loads(line)["traffic"]])
+                self._on_traffic()
+            self._wait_for_end()
+            is_there = not self._ending.is_set() and self._start_again()
+
+    def _start_again(self) -> bool:
+        """Starts it on its port; False if the server ends meanwhile."""
+        log.warning("the process of port %d has ended; it is started again", self.port)
         self._past = {
             store: {client: counts | {"streams": 0} for client, counts in clients.items()}
             for store, clients in self.traffic.items()
         }
-        self._listener = threading.Thread(target=self._listen, name=f"server {self.port}", daemon=True)
-        self._listener.start()
+        while not self._ending.wait(RESTART_SECONDS):
+            try:
+                self._start(self.port)
+            except ServingRefused as error:
+                log.warning("%s", error)
+                continue
+            self.tell_ports(self._ports)
+            if self._ending.is_set():  # it was ended meanwhile
+                self.end()
+            return True
+        return False
 
-    def _listen(self) -> None:
-        process = self._process
-        assert process.stdout is not None
-        for line in process.stdout:
-            self.traffic = summed([self._past, orjson.loads(line)["traffic"]])
-        process.wait()
-        self._on_end(self)
+    def tell_ports(self, ports: tuple[int, ...]) -> None:
+        """Says which ports the server has, now and whenever it was started again."""
+        self._ports = ports
+        self._tell({"ports": ports})
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def tell(self, facts: dict[str, Any]) -> None:
+    def _tell(self, facts: dict[str, Any]) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it has ended, and its listener sees to it
+        with contextlib.suppress(OSError, ValueError):  # it has ended, and its keeper sees to it
             self._process.stdin.write(orjson.dumps(facts) + b"\n")
             self._process.stdin.flush()
 
     def end(self) -> None:
         """Asks it to end."""
-        if self._process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
 
     def wait(self) -> None:
         """Waits for its end, and kills it if it does not come."""
-        try:
-            self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
+        self._keeper.join(END_SECONDS)
+        if self._keeper.is_alive():
             self._process.kill()
-            self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+            self._keeper.join()
+
+    def _wait_for_end(self) -> None:
+        self._process.wait()
+        self.end()
+        assert self._process.stdout is not None
+        self._process.stdout.close()

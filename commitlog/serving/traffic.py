@@ -4,21 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 
-
-@dataclass
-class ClientTraffic:
-    """What one client has used of one store since the server was started."""
-
-    streams: int = 0
-    """Streams that are open now."""
-    calls: int = 0
-    rows_read: int = 0
-    bytes_read: int = 0
-    rows_written: int = 0
-    bytes_written: int = 0
-    errors: int = 0
+from commitlog.disk.server_files import ClientTraffic
 
 
 class Traffic:

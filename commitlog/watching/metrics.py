@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
+from commitlog.disk.server_files import ClientTraffic
 from commitlog.native import description
 from commitlog.reading.named_readers import ReaderState
 from commitlog.statistics import RETENTION_WORDS
 from commitlog.watching.health import health
 from commitlog.watching.metric import (
+    Kind,
     Metric,
     Sample,
     durations,
@@ -117,6 +119,19 @@ def _readers_by_topic(
 def _progress_ages(snapshot: StoreSnapshot) -> Iterator[Sample]:
     """Only of readers whose position can be read."""
     return (((reader.name,), reader.still_ms / 1000) for reader in snapshot.readers if reader.lag is not None)
+
+
+def _of_clients(name: str, kind: Kind, meaning: str, count: Callable[[ClientTraffic], int]) -> Metric:
+    """A metric of each client of each server, by its URL of the store."""
+
+    def samples(snapshot: StoreSnapshot) -> Iterable[Sample]:
+        found: Counter[tuple[str, ...]] = Counter()
+        for server in snapshot.servers:
+            for client, use in server.clients.items():
+                found[server.address, client] += count(use)
+        return found.items()
+
+    return Metric(name, kind, ("server", "client"), meaning, samples)
 
 
 def _ms(value: float | None) -> float | None:
@@ -433,4 +448,26 @@ READER_METRICS = (
     ),
 )
 
-METRICS = (*STORE_METRICS, *RETENTION_METRICS, *LANE_METRICS, *STAGE_METRICS, *TOPIC_METRICS, *READER_METRICS)
+SERVER_METRICS = (
+    _of_clients("commitlog_server_streams", "gauge", "Streams that are open now", lambda use: use.streams),
+    _of_clients("commitlog_server_calls_total", "counter", "Calls", lambda use: use.calls),
+    _of_clients("commitlog_server_read_rows_total", "counter", "Rows sent to the client", lambda use: use.rows_read),
+    _of_clients("commitlog_server_read_bytes_total", "counter", "Bytes of these rows", lambda use: use.bytes_read),
+    _of_clients(
+        "commitlog_server_written_rows_total", "counter", "Rows taken from the client", lambda use: use.rows_written
+    ),
+    _of_clients(
+        "commitlog_server_written_bytes_total", "counter", "Bytes of these rows", lambda use: use.bytes_written
+    ),
+    _of_clients("commitlog_server_errors_total", "counter", "Calls that ended in an error", lambda use: use.errors),
+)
+
+METRICS = (
+    *STORE_METRICS,
+    *RETENTION_METRICS,
+    *LANE_METRICS,
+    *STAGE_METRICS,
+    *TOPIC_METRICS,
+    *READER_METRICS,
+    *SERVER_METRICS,
+)

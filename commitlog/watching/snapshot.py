@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.quarantine import corruption_notes
+from commitlog.disk.server_files import ServerStatistics, running_servers
 from commitlog.errors import CommitLogError
 from commitlog.reading.named_readers import NamedReaders, ReaderState, reader_states
 from commitlog.reading.view import StoreView
@@ -103,6 +104,8 @@ class StoreSnapshot:
     """Lane → how many damaged ranges of its log its quarantine has noted. Only lanes with any."""
     usage: Mapping[str, ProcessUsage]
     """Stage → its process. Only those that run, and only where psutil is installed."""
+    servers: tuple[ServerStatistics, ...] = ()
+    """The servers of `commitlog serve` that have the store, and what their clients have used."""
     index_damage: str = ""
     """Why there are no topics and readers here: what tells of them is damaged. Else empty."""
 
@@ -148,6 +151,7 @@ class StoreWatch:
             undispatched_ms=self._undispatched(statistics),
             damaged_ranges=self._damaged(statistics),
             usage={} if self._only_health else _usage({one.stage: one.pid for one in statistics.stages if one.pid}),
+            servers=() if self._only_health else tuple(running_servers(self.view.directory)),
             index_damage=index_damage,
         )
 

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 import commitlog
 from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.disk.server_files import ClientTraffic, ServerFile, ServerStatistics
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.shm.layout import Lane
 from commitlog.shm.positions import ControlRegion
@@ -131,7 +132,10 @@ def full_scrape(directory: Path) -> Scrape:
             set_lane(store.path, FLUSHER_FAULT=28)
             clock = SetClock()
             clock.pass_seconds(3600)
+            server = ServerFile(StoreDirectory(store.path))
+            server.write(ServerStatistics("commitlog://127.0.0.1:4433/store", 1, {"billing": ClientTraffic()}))
             with scraping(store.path, clock=clock) as collector:
                 found = scrape(collector)
+            server.close()
             set_lane(store.path, FLUSHER_FAULT=0)
     return found

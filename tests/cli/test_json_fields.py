@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 
 import commitlog
 from commitlog.cli.app import app
+from commitlog.disk.server_files import ClientTraffic, ServerFile, ServerStatistics
+from commitlog.disk.store_directory import StoreDirectory
 from tests.builders.hand_made import HandMadeStore
 from tests.waiting import wait_until
 
@@ -78,8 +80,11 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
             reader.commit(next(reader))
         wait_until(lambda: next(printed("stat", path, "--json"))["throughput"], "the supervisor to count")
         found["backup --json"] = list(printed("backup", path, path.parent / "backup", "--json"))
+        server = ServerFile(StoreDirectory(path))
+        server.write(ServerStatistics("commitlog://127.0.0.1:4433/store", 1, {"everybody": ClientTraffic()}))
         for command in ("stat", "topics", "readers", "logs", "dump"):
             found[f"{command} --json"] = list(printed(command, path, "--json"))
+        server.close()
         found["cat --format json"] = list(printed("cat", path, "--format", "json"))
     tokens = path.parent / "tokens.json"
     found["token --json"] = [

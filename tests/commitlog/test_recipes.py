@@ -22,14 +22,15 @@ from commitlog.config import Config
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "configs/commitlog@.service"
+SERVE_UNIT = ROOT / "configs/commitlog-serve@.service"
 RECIPE = ROOT / "configs/Containerfile"
 STAGES_STOP_SECONDS = 4 * Config().supervisor.stop_timeout_ms / 1000
 
 
-def unit() -> configparser.ConfigParser:
+def unit(file: Path = UNIT) -> configparser.ConfigParser:
     parser = configparser.ConfigParser(interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
-    parser.read(UNIT)
+    parser.read(file)
     return parser
 
 
@@ -65,15 +66,27 @@ def test_the_unit_lets_the_store_drain_and_keeps_its_memory() -> None:
     assert service["LimitMEMLOCK"] == "infinity"
 
 
-def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+def test_the_unit_of_the_server_runs_a_command_that_there_is() -> None:
+    """On an address that others reach, so with TLS and tokens; of the other unit's store."""
+    service = unit(SERVE_UNIT)["Service"]
+    words = shlex.split(service["ExecStart"].replace("\\\n", " ").replace("%i", "events"))
+    check_command(words)
+    assert {"--listen", "--certificate", "--key", "--tokens"} <= set(words)
+    assert words[2] == f"/var/lib/{unit()['Service']['StateDirectory'].replace('%i', 'events')}"
+    assert service["Type"] == "notify"
+    assert (service["KillMode"], service["RemoveIPC"]) == ("mixed", "no")
+
+
+@pytest.mark.parametrize("file", [UNIT, SERVE_UNIT], ids=lambda file: file.name)
+def test_systemd_understands_the_unit(file: Path, tmp_path: Path) -> None:
     if not shutil.which("systemd-analyze"):
         pytest.skip("systemd-analyze is not installed")
-    copy = tmp_path / "commitlog@events.service"
-    copy.write_text(UNIT.read_text().replace("/opt/commitlog/bin/commitlog", "/bin/true"))
+    copy = tmp_path / file.name.replace("@", "@events")
+    copy.write_text(file.read_text().replace("/opt/commitlog/bin/commitlog", "/bin/true"))
     copy.chmod(0o644)
     quiet = {**os.environ, "SYSTEMD_LOG_LEVEL": "warning"}
     done = subprocess.run(["systemd-analyze", "verify", copy], env=quiet, capture_output=True, text=True)
-    complaints = [line for line in done.stderr.splitlines() if "commitlog@" in line]
+    complaints = [line for line in done.stderr.splitlines() if copy.name in line]
     assert complaints == []
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from prometheus_client.exposition import generate_latest
 
 import commitlog
+from commitlog.disk.server_files import ClientTraffic, ServerStatistics
 from commitlog.errors import StoreNotFound
 from commitlog.reading.named_readers import ReaderState
 from commitlog.shm.layout import HISTOGRAM_BUCKETS, STAGES
@@ -38,6 +39,7 @@ NOT_SHOWN = {
     "StageStatistics.p99_us": "the same",
     "StoreSnapshot.taken_ns": "Prometheus has a time of its own for each scrape",
     "StoreSnapshot.time_ms": "the same",
+    "ServerStatistics.pid": "the label `server` says which one it is",
 }
 """Fields without a metric, and why."""
 
@@ -69,6 +71,7 @@ def example() -> StoreSnapshot:
         undispatched_ms={0: 1.0},
         damaged_ranges={0: 1},
         usage={"flusher": ProcessUsage(1.0, 1)},
+        servers=(ServerStatistics("commitlog://h:1/s", 7, {"billing": ClientTraffic(1, 1, 1, 1, 1, 1, 1)}),),
     )
 
 
@@ -83,7 +86,9 @@ def other(value: object) -> object:
     if isinstance(value, Histogram):
         return Histogram((2,) * HISTOGRAM_BUCKETS)
     if isinstance(value, dict):
-        return {key: other(inner) for key, inner in value.items() if not isinstance(inner, ProcessUsage)}
+        return {
+            key: other(inner) for key, inner in value.items() if not isinstance(inner, ProcessUsage | ClientTraffic)
+        }
     return ()
 
 
@@ -102,6 +107,11 @@ def with_part(snapshot: StoreSnapshot, part: object, changed: Any) -> StoreSnaps
         return replace(snapshot, space=changed)
     if part is snapshot.usage["flusher"]:
         return replace(snapshot, usage={"flusher": changed})
+    (server,) = snapshot.servers
+    if part is server:
+        return replace(snapshot, servers=(changed,))
+    if part is server.clients["billing"]:
+        return replace(snapshot, servers=(replace(server, clients={"billing": changed}),))
     return replace(snapshot, topics=(changed,)) if part is snapshot.topics[0] else replace(snapshot, readers=(changed,))
 
 
@@ -115,6 +125,8 @@ def parts_of(snapshot: StoreSnapshot) -> list[Any]:
         *snapshot.usage.values(),
         *snapshot.topics,
         *snapshot.readers,
+        *snapshot.servers,
+        *snapshot.servers[0].clients.values(),
     ]
     return [snapshot, facts, snapshot.space, *inner]
 

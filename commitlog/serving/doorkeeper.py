@@ -1,0 +1,127 @@
+"""Limits, so that a slow or hostile client costs no other one anything.
+
+A connection is known once a call on it has said who asks. gRPC reads a whole message into memory
+before anybody is asked that, and waits long for a handshake. So connections are looked at here, and
+those that are not known after a while, or send too much before they are, are ended.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.errors import IllegalArgument, ServerBusy
+from commitlog.serving.connections import end_connections, received
+
+STREAMS_MAX = 256
+"""Open streams of a process. Each has a thread, and one batch in memory: 16 MiB, so 4 GiB."""
+STREAMS_PER_CLIENT_MAX = STREAMS_MAX // 2
+"""Those of one client: its token, or its host where there are no tokens. The rest is for others."""
+CONNECTIONS_MAX = 1_000
+"""Connections of a process. A descriptor each, of which the segments need some too."""
+UNKNOWN_SECONDS = 10.0
+"""How long a connection may be without a call that is let in. A handshake takes a few ms."""
+UNKNOWN_BYTES_MAX = 1 << 20
+"""What may come over a connection that is not known yet. A handshake has a few KiB."""
+STALLED_SECONDS = 600.0
+"""A stream that has not moved for this long gives its place to another one that needs it."""
+REQUEST_BYTES_MAX = 8 << 20
+"""A ticket, or the body of an action. The ranges of 100,000 queues take less."""
+SLICES_MAX = 100_000
+"""The slices of a ticket: each costs a look at the index, which others wait for meanwhile."""
+
+
+@dataclass
+class _Stream:
+    client: str
+    peer: str
+    moved_ns: int
+
+
+class Doorkeeper:
+    """What is open in this process, by client and by connection. Threads may share it.
+
+    A `peer` is `host:port` of a client's end of its connection.
+    """
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.port = 0
+        """Where clients connect to this process."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._streams: dict[int, _Stream] = {}
+        self._numbers = 0
+        self._known: set[str] = set()
+        self._since_ns: dict[str, int] = {}
+        """Peer → when the connection was seen first."""
+
+    def let_in(self, peer: str) -> None:
+        """Says that a call on a connection has said who asks."""
+        self._known.add(peer)
+
+    @contextmanager
+    def stream(self, client: str, peer: str) -> Iterator[Callable[[], None]]:
+        """A place for an open stream. The function that it gives says that the stream has moved.
+
+        Raises ServerBusy where there is none for this client.
+        """
+        stream = _Stream(client, peer, self._clock.monotonic_ns())
+        with self._lock:
+            own = [other for other in self._streams.values() if other.client == client]
+            crowd = own if len(own) >= STREAMS_PER_CLIENT_MAX else list(self._streams.values())
+            is_full = len(crowd) >= (STREAMS_PER_CLIENT_MAX if crowd is own else STREAMS_MAX)
+            if not is_full:
+                self._numbers += 1
+                number = self._numbers
+                self._streams[number] = stream
+        if is_full:
+            self._end_stalled(crowd)
+            whose = f"of {client}" if crowd is own else "of all clients"
+            raise ServerBusy(f"the server has {len(crowd)} open streams {whose}, which is its limit; try again")
+        try:
+            yield lambda: setattr(stream, "moved_ns", self._clock.monotonic_ns())
+        finally:
+            with self._lock:
+                del self._streams[number]
+
+    def _end_stalled(self, crowd: list[_Stream]) -> None:
+        """Ends the connections of which no stream moves. gRPC can't end a single stream."""
+        before = self._clock.monotonic_ns() - int(STALLED_SECONDS * 1e9)
+        with self._lock:
+            moving = {stream.peer for stream in self._streams.values() if stream.moved_ns > before}
+        end_connections(self.port, {stream.peer for stream in crowd} - moving)
+
+    def look(self) -> set[str]:
+        """Ends the connections that may not stay, and returns the peers of all."""
+        known_before = set(self._known)  # one that comes meanwhile is not in what is received
+        connected, now = received(self.port), self._clock.monotonic_ns()
+        self._known -= known_before - connected.keys()
+        self._since_ns = {peer: self._since_ns.get(peer, now) for peer in connected}
+        unknown = [peer for peer in connected if peer not in self._known]
+        ended = {
+            peer
+            for peer in unknown
+            if connected[peer] > UNKNOWN_BYTES_MAX or now - self._since_ns[peer] > UNKNOWN_SECONDS * 1e9
+        }
+        too_many = len(connected) - CONNECTIONS_MAX
+        if too_many > 0:
+            ended.update(self._least_needed(unknown, connected.keys() - set(unknown))[:too_many])
+        if ended:
+            end_connections(self.port, ended)
+        return set(connected) - ended
+
+    def _least_needed(self, unknown: list[str], known: set[str]) -> list[str]:
+        """Unknown connections, the oldest first; then those without streams, the newest first."""
+        with self._lock:
+            used = {stream.peer for stream in self._streams.values()}
+        idle = sorted(known - used, key=self._since_ns.__getitem__, reverse=True)
+        return [*sorted(unknown, key=self._since_ns.__getitem__), *idle]
+
+
+def check_size(what: str, data: bytes) -> None:
+    """Raises IllegalArgument for a request that is larger than any of ours."""
+    if len(data) > REQUEST_BYTES_MAX:
+        raise IllegalArgument(f"{what}: {len(data):,} bytes; allowed are {REQUEST_BYTES_MAX:,}")

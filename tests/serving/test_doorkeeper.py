@@ -1,0 +1,157 @@
+"""The limits of one process of a server: places for streams, and connections that may not stay."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import pytest
+
+from commitlog.errors import IllegalArgument, ServerBusy
+from commitlog.serving import doorkeeper as limits
+from commitlog.serving.connections import peer_of
+from commitlog.serving.doorkeeper import Doorkeeper
+from tests.fake_clock import SetClock
+
+
+@dataclass
+class Door:
+    """A port of this process with its doorkeeper, and what is connected to it."""
+
+    listening: socket.socket
+    open: ExitStack
+    clock: SetClock = field(default_factory=SetClock)
+
+    def __post_init__(self) -> None:
+        self.keeper = Doorkeeper(self.clock)
+        self.keeper.port = self.listening.getsockname()[1]
+
+    def connect(self) -> Client:
+        client = self.open.enter_context(socket.create_connection(self.listening.getsockname()))
+        here = self.open.enter_context(self.listening.accept()[0])
+        return Client(client, here, "{}:{}".format(*client.getsockname()))
+
+
+@dataclass
+class Client:
+    """A client's end of a connection, and the server's."""
+
+    there: socket.socket
+    here: socket.socket
+    peer: str
+
+    def is_ended(self) -> bool:
+        self.there.settimeout(0.05)
+        try:
+            return self.there.recv(1) == b""
+        except TimeoutError:
+            return False
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    with socket.create_server(("127.0.0.1", 0)) as listening, ExitStack() as stack:
+        yield Door(listening, stack)
+
+
+@pytest.mark.parametrize(
+    ("flights", "peer"),
+    [
+        ("ipv4:127.0.0.1:4000", "127.0.0.1:4000"),
+        ("ipv6:%5B::1%5D:4000", "::1:4000"),
+        ("ipv6:[::ffff:10.0.0.1]:1", "10.0.0.1:1"),
+        ("ipv6:%5Bfe80::1%25eth0%5D:2", "fe80::1:2"),
+    ],
+)
+def test_a_peer_has_one_name(flights: str, peer: str) -> None:
+    assert peer_of(flights) == peer
+
+
+def test_a_client_has_half_of_the_streams_at_most(door: Door) -> None:
+    keeper = door.keeper
+    with ExitStack() as streams:
+        for _ in range(limits.STREAMS_PER_CLIENT_MAX):
+            streams.enter_context(keeper.stream("greedy", "127.0.0.1:1"))
+        with (
+            pytest.raises(ServerBusy, match="128 open streams of greedy, which is its limit"),
+            keeper.stream("greedy", ""),
+        ):
+            pass
+        for number in range(limits.STREAMS_MAX - limits.STREAMS_PER_CLIENT_MAX):
+            streams.enter_context(keeper.stream(f"other {number % 4}", "127.0.0.1:2"))
+        with pytest.raises(ServerBusy, match="256 open streams of all clients"), keeper.stream("late", ""):
+            pass
+    with keeper.stream("greedy", ""), keeper.stream("late", ""):
+        pass
+
+
+def test_a_stream_that_has_not_moved_gives_its_place_to_others(door: Door) -> None:
+    """But only where one is wanted, and no connection is ended on which a stream moves."""
+    keeper, stalled, moving = door.keeper, door.connect(), door.connect()
+    for client in (stalled, moving):
+        keeper.let_in(client.peer)
+    with ExitStack() as streams:
+        for _ in range(limits.STREAMS_PER_CLIENT_MAX - 2):
+            streams.enter_context(keeper.stream("client", stalled.peer))
+        streams.enter_context(keeper.stream("client", moving.peer))
+        moved = streams.enter_context(keeper.stream("client", moving.peer))
+        door.clock.pass_seconds(limits.STALLED_SECONDS + 1)
+        moved()
+        keeper.look()
+        with keeper.stream("another", ""):
+            assert not stalled.is_ended()
+        with pytest.raises(ServerBusy), keeper.stream("client", ""):
+            pass
+        assert stalled.is_ended()
+        assert not moving.is_ended()
+
+
+def test_an_unknown_connection_is_ended_after_a_while(door: Door) -> None:
+    unknown, known = door.connect(), door.connect()
+    assert door.keeper.look() == {unknown.peer, known.peer}
+    door.keeper.let_in(known.peer)
+    door.clock.pass_seconds(limits.UNKNOWN_SECONDS + 1)
+    assert door.keeper.look() == {known.peer}
+    assert unknown.is_ended()
+    assert not known.is_ended()
+
+
+def test_an_unknown_connection_that_sends_much_is_ended_at_once(door: Door) -> None:
+    unknown, known = door.connect(), door.connect()
+    door.keeper.let_in(known.peer)
+    for client in (unknown, known):
+        for _ in range(limits.UNKNOWN_BYTES_MAX // 4096 + 1):
+            client.there.sendall(bytes(4096))
+            client.here.recv(4096, socket.MSG_WAITALL)
+    assert door.keeper.look() == {known.peer}
+    assert not known.is_ended()
+
+
+def test_too_many_connections(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unknown ones are ended first, then those without a stream."""
+    idle, reading, unknown = door.connect(), door.connect(), door.connect()
+    for client in (idle, reading):
+        door.keeper.let_in(client.peer)
+    with door.keeper.stream("client", reading.peer):
+        monkeypatch.setattr(limits, "CONNECTIONS_MAX", 2)
+        assert door.keeper.look() == {idle.peer, reading.peer}
+        assert unknown.is_ended()
+        unknown.here.close()
+        monkeypatch.setattr(limits, "CONNECTIONS_MAX", 0)
+        assert door.keeper.look() == {reading.peer}
+        assert idle.is_ended()
+        assert not reading.is_ended()
+
+
+def test_other_connections_of_the_process_are_none_of_its_business(door: Door) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other, socket.create_connection(other.getsockname()):
+        door.connect()
+        assert len(door.keeper.look()) == 1
+
+
+def test_a_request_that_is_too_large() -> None:
+    limits.check_size("Look", bytes(limits.REQUEST_BYTES_MAX))
+    with pytest.raises(IllegalArgument, match="Look: 8,388,609 bytes; allowed are 8,388,608"):
+        limits.check_size("Look", bytes(limits.REQUEST_BYTES_MAX + 1))

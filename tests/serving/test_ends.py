@@ -1,0 +1,124 @@
+"""Servers that are killed: nothing is lost or comes twice, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from commitlog.errors import ServerUnavailable
+from commitlog.planning.address import parse_address
+from commitlog.serving.server import Server
+from tests.builders.hand_made import small_store
+from tests.serving.asking import address_of, ask, client_of, server_of
+from tests.serving.test_limits import endless, large, server  # noqa: F401  # fixtures
+from tests.waiting import wait_until
+
+
+def processes_of(parent: int) -> list[psutil.Process]:
+    return psutil.Process(parent).children()
+
+
+@contextmanager
+def command(*words: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """`commitlog serve`, and the URLs that it has printed."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "commitlog.cli", "serve", *words, "--listen", "127.0.0.1:0"],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            urls = []
+            while not (line := process.stdout.readline()).startswith("Ctrl-C"):
+                assert line, "it has ended"
+                urls.append(line.strip())
+            yield process, urls
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def test_a_server_that_is_killed_in_the_middle_of_a_stream(server: Server) -> None:  # noqa: F811
+    """The task hears of it, and is retried: the process is back on its port, with the same rows."""
+    with client_of(address_of(server)) as client:
+        ticket = client.ticket("large")
+        rows = client.rows(ticket)
+        stream = client.batches(endless(ticket, rows=24))
+        assert next(stream).num_rows > 0
+        (process,) = [child for child in processes_of(os.getpid()) if "commitlog.serving.process" in child.cmdline()]
+        process.kill()
+        with pytest.raises(ServerUnavailable, match="no server answers"):
+            list(stream)
+        port = server.ports[0]
+        assert client.rows(ticket) == rows
+        assert server.ports[0] == port
+    assert process.pid not in {child.pid for child in processes_of(os.getpid()) if child.is_running()}
+
+
+def test_each_process_has_a_port_that_clients_are_told(tmp_path: Path) -> None:
+    """Also after one of them was killed. What clients have used stays counted."""
+    store = small_store(tmp_path / "store")
+    with server_of([store.path], processes=2) as server, client_of(address_of(server)) as client:  # noqa: F811
+        ports = server.ports
+        assert len(set(ports)) == 2
+        wait_until(lambda: tuple(client.look().ports) == ports)
+        ticket = client.ticket()
+        for port in ports:
+            read = client.connection.read(ticket, port)
+            assert sum(batch.num_rows for batch, _ in read) == 200
+        wait_until(lambda: server.traffic().get("store", {}).get("everybody", {}).get("rows_read") == 400)
+        for child in processes_of(os.getpid()):
+            if "commitlog.serving.process" in child.cmdline():
+                child.kill()
+        wait_until(lambda: tuple(client.look().ports) == ports)
+        assert sum(batch.num_rows for batch, _ in client.connection.read(ticket, ports[1])) == 200
+        wait_until(lambda: server.traffic()["store"]["everybody"]["rows_read"] == 600)
+
+
+def test_the_command_ends_with_sigterm(tmp_path: Path) -> None:
+    """Its processes end with it, and clients hear of it at once."""
+    store = small_store(tmp_path / "store")
+    with command(f"a={store.path}", f"b={store.path}", "--processes", "2") as (process, urls):
+        first, second = map(parse_address, urls)
+        assert (first.store, second.store) == ("a", "b")
+        assert ask(first) == ["a", "b"]
+        children = processes_of(process.pid)
+        assert len(children) == 2
+        process.terminate()
+        assert process.wait(60) == 0
+        assert not [child for child in children if child.is_running()]
+        with pytest.raises(ServerUnavailable):
+            ask(first)
+
+
+def test_the_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    """The parent can't end them then: they see that it is gone."""
+    store = small_store(tmp_path / "store")
+    with command(str(store.path), "--processes", "2") as (process, urls), client_of(parse_address(urls[0])) as client:
+        children = processes_of(process.pid)
+        client.look()
+        process.send_signal(signal.SIGKILL)
+        process.wait(60)
+        wait_until(lambda: not [child for child in children if child.is_running()], "its processes end")
+
+
+def test_a_service_manager_hears_when_it_listens_and_when_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, address = small_store(tmp_path / "store"), tmp_path / "notify"
+    monkeypatch.setenv("NOTIFY_SOCKET", str(address))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(address))
+        with command(str(store.path)) as (_, urls):
+            port = parse_address(urls[0]).hosts[0][1]
+            assert manager.recv(4096).decode().split("\n") == ["READY=1", f"STATUS=serving on port {port}"]
+        assert manager.recv(4096) == b"STOPPING=1"

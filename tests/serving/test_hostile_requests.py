@@ -1,0 +1,198 @@
+"""Any bytes as ticket, action or name: a named error, and a server that goes on.
+
+Its log has no traceback.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import flight
+
+from commitlog.errors import CommitLogError, IllegalTopic
+from commitlog.planning.address import parse_address
+from commitlog.remote.server_errors import from_bytes
+from tests.builders.hand_made import HandMadeStore, small_store
+from tests.serving.asking import ask, client_of
+
+ACTIONS = ("look", "find_by_times", "sizes", "limit_rows", "schemas", "hold_name", "move_name", "stores")
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 70), 1 << 70) | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+NAMES = st.sampled_from(["orders", "other", "", "../x", "a/b", "\0", "x" * 300]) | st.text(max_size=20)
+PLACES = st.integers(-2, 202) | st.sampled_from([-(1 << 63), (1 << 63) - 1, 1 << 63, 1 << 80])
+FIELDS = (
+    "isolation",
+    "topics",
+    "seen",
+    "times",
+    "ranges",
+    "most",
+    "first",
+    "name",
+    "lease",
+    "position",
+    "now",
+    "extra",
+)
+
+
+def as_json(value: object) -> bytes:
+    """JSON with numbers of any size, and with what is none: NaN, half of a surrogate pair."""
+    return json.dumps(value).encode()
+
+
+@dataclass
+class Target:
+    """A server under attack, the client that attacks it, and the server's log."""
+
+    url: str
+    client: flight.FlightClient
+    store: HandMadeStore
+    ticket: dict[str, object]
+    log: Path
+
+    def refused(self, call: Callable[[], object]) -> CommitLogError | None:
+        """The error that a call ends in, which is one of ours; None if it has an answer."""
+        try:
+            call()
+        except flight.FlightError as error:
+            found, said = from_bytes(error.extra_info), str(error)
+        else:
+            return None
+        assert found is not None, said
+        assert str(self.store.path) not in str(found)
+        assert "its log says how" not in str(found)
+        return found
+
+    def act(self, kind: str, body: bytes) -> CommitLogError | None:
+        return self.refused(lambda: list(self.client.do_action(flight.Action(kind, body))))
+
+    def get(self, ticket: bytes) -> CommitLogError | None:
+        return self.refused(lambda: list(self.client.do_get(flight.Ticket(ticket))))
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """At the end the server still gives all rows, and its log has no traceback."""
+    directory = tmp_path_factory.mktemp("hostile")
+    store, log = small_store(directory / "store"), directory / "log"
+    words = [sys.executable, "-m", "commitlog.cli", "serve", str(store.path), "--listen", "127.0.0.1:0"]
+    with log.open("wb") as stderr, subprocess.Popen(words, stdout=subprocess.PIPE, stderr=stderr) as process:
+        assert process.stdout is not None
+        address = parse_address(process.stdout.readline().decode())
+        with client_of(address) as honest, flight.connect(f"grpc://127.0.0.1:{address.hosts[0][1]}") as client:
+            list(client.do_action(flight.Action("stores", b"{}")))  # connects
+            yield Target(str(address), client, store, orjson.loads(honest.ticket()), log)
+            assert sorted(honest.rows(honest.ticket())) == store.rows("orders")
+        process.terminate()
+        process.wait(60)
+    assert "Traceback" not in log.read_text()
+
+
+@settings(max_examples=50)
+@given(kind=st.sampled_from(ACTIONS), body=st.binary(max_size=200) | JSON.map(as_json))
+def test_actions_of_any_bytes(target: Target, kind: str, body: bytes) -> None:
+    target.act(kind, body)
+
+
+@settings(max_examples=50)
+@given(kind=st.text(max_size=40))
+def test_names_of_actions(target: Target, kind: str) -> None:
+    assert target.act(kind, b"{}") is not None or kind == "stores"
+
+
+@settings(max_examples=50)
+@given(kind=st.sampled_from(ACTIONS), fields=st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=4))
+def test_actions_of_the_right_names_and_wrong_values(target: Target, kind: str, fields: dict[str, object]) -> None:
+    target.act(kind, as_json({"store": "store", **fields}))
+
+
+@settings(max_examples=50)
+@given(
+    kind=st.sampled_from(["sizes", "limit_rows"]),
+    ranges=st.lists(st.tuples(NAMES, PLACES, PLACES, PLACES), max_size=4),
+    most=PLACES,
+    first=st.tuples(NAMES, PLACES),
+)
+def test_any_ranges(target: Target, kind: str, ranges: list[object], most: int, first: object) -> None:
+    more = {"most": most, "first": first} if kind == "limit_rows" else {}
+    target.act(kind, as_json({"store": "store", "ranges": ranges, **more}))
+
+
+@settings(max_examples=50)
+@given(times=st.lists(st.tuples(NAMES, PLACES, PLACES), max_size=4))
+def test_any_times(target: Target, times: list[object]) -> None:
+    target.act("find_by_times", as_json({"store": "store", "times": times}))
+
+
+@settings(max_examples=50)
+@given(name=NAMES)
+def test_names_of_readers(target: Target, name: str) -> None:
+    """A name is never the path of another file."""
+    before = {path for path in target.store.path.parent.rglob("*") if "readers" not in path.parts}
+    target.act("hold_name", as_json({"store": "store", "name": name}))
+    assert {path for path in target.store.path.parent.rglob("*") if "readers" not in path.parts} >= before
+    assert not [path for path in target.store.path.parent.iterdir() if path.name not in ("store", "log")]
+
+
+@settings(max_examples=50)
+@given(ticket=st.binary(max_size=300) | JSON.map(as_json))
+def test_tickets_of_any_bytes(target: Target, ticket: bytes) -> None:
+    assert target.get(ticket) is not None
+
+
+@settings(max_examples=50)
+@given(st.data())
+def test_tickets_with_one_wrong_field(target: Target, data: st.DataObject) -> None:
+    field = data.draw(st.sampled_from(sorted(target.ticket)))
+    target.get(as_json({**target.ticket, field: data.draw(JSON)}))
+
+
+@settings(max_examples=50)
+@given(slices=st.lists(st.tuples(NAMES, PLACES, PLACES, PLACES), max_size=4))
+def test_tickets_of_any_offsets(target: Target, slices: list[object]) -> None:
+    target.get(as_json({**target.ticket, "slices": slices}))
+
+
+@pytest.mark.parametrize("topic", ["other/../orders", "../consumequeue/orders", "/", "..", "orders/", "a\0"])
+def test_a_topic_is_never_a_path(target: Target, topic: str) -> None:
+    """Or a token for `other*` would read `orders`."""
+    found = target.get(as_json({**target.ticket, "slices": [(topic, 0, 0, 1)]}))
+    assert type(found) is IllegalTopic
+
+
+@settings(max_examples=50)
+@given(schema=st.binary(max_size=200), names=st.lists(NAMES, max_size=3))
+def test_tickets_of_any_columns(target: Target, schema: bytes, names: list[str]) -> None:
+    """A schema that is none, one that is cut off, and columns that there are not."""
+    made = pa.schema([(name, pa.int64()) for name in names if name.isprintable()])
+    for data in (schema, made.serialize().to_pybytes(), made.serialize().to_pybytes()[: len(schema)]):
+        target.get(as_json({**target.ticket, "schema": base64.b64encode(data).decode()}))
+
+
+def test_other_calls_of_flight(target: Target) -> None:
+    """Each ends in an error, and does the server no harm."""
+    descriptor = flight.FlightDescriptor.for_command(b"\xff")
+
+    for call in (
+        lambda: list(target.client.list_flights(b"\xff")),
+        lambda: target.client.get_flight_info(descriptor),
+        lambda: target.client.get_schema(descriptor),
+    ):
+        with pytest.raises((pa.ArrowException, NotImplementedError)):
+            call()
+    assert ask(parse_address(target.url)) == ["store"]
