@@ -22,7 +22,7 @@ from commitlog.columns.segments import SEGMENTS
 from commitlog.columns.slice_reader import OF_READ_ARROW, OF_SPARK, JsonOptions, ReadPlan, read_slices
 from commitlog.errors import AccessDenied, DataLoss, IllegalArgument, StoreNotFound
 from commitlog.remote import requests
-from commitlog.serving import answers
+from commitlog.serving import answers, appending
 from commitlog.serving.access import EVERYTHING, Access, Tokens
 from commitlog.serving.connections import peer_of, peers
 from commitlog.serving.flight_errors import told_to_client, without_paths
@@ -46,8 +46,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
         tokens: Tokens | None = None,
         certificate: tuple[bytes, bytes] | None = None,
         client_authority: bytes | None = None,
+        writable: bool = False,
     ) -> None:
-        self._stores = stores
+        self._stores, self._writable = stores, writable
         self.traffic = Traffic()
         self.ports: tuple[int, ...] = ()
         super().__init__(
@@ -112,6 +113,24 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
                 yield pa.RecordBatch.from_pylist([], schema), without_paths(text, store).encode()
         finally:
             add(streams=-1)
+
+    def do_put(
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor, reader: Any, writer: Any
+    ) -> None:
+        access = _access(context)
+        with told_to_client(self._stores.values()):
+            asked = _parsed(requests.Append, descriptor.command or b"")
+            store = self.writable_store(asked.store)
+            with self._counted(store.name, access):
+                count = partial(self.traffic.add, store.name, access.name)
+                appending.append_stream(store, access, asked, reader, writer, count)
+
+    def writable_store(self, name: str) -> ServedStore:
+        """The store of a name. Raises StoreNotFound, and AccessDenied where nobody may append."""
+        found = self.store(name)
+        if not self._writable:
+            raise appending.refuse_writing(found)
+        return found
 
     @contextmanager
     def _counted(self, store: str, access: Access, calls: int = 1) -> Iterator[None]:
@@ -239,6 +258,10 @@ def _move_name(server: FlightServer, caller: Caller, request: requests.MoveName)
     return server.store(request.store).move_name(request, caller.access, caller.peer)
 
 
+def _check_append(server: FlightServer, caller: Caller, request: requests.CheckAppend) -> Any:
+    return appending.check_append(server.writable_store(request.store), caller.access, request)
+
+
 _ACTIONS: dict[str, tuple[type, Answer]] = {
     "look": (requests.Look, _look),
     "find_by_times": (requests.FindByTimes, _reading(answers.find_by_times)),
@@ -247,5 +270,6 @@ _ACTIONS: dict[str, tuple[type, Answer]] = {
     "schemas": (requests.Schemas, _reading(answers.schemas)),
     "hold_name": (requests.HoldName, _hold_name),
     "move_name": (requests.MoveName, _move_name),
+    "check_append": (requests.CheckAppend, _check_append),
     "stores": (requests.Stores, lambda server, _caller, _request: server.names()),
 }

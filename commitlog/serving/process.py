@@ -73,6 +73,7 @@ def _started(settings: ServerSettings) -> tuple[Any, dict[str, ServedStore]]:
             tokens=Tokens(Path(settings.tokens)) if settings.tokens else None,
             certificate=certificate,
             client_authority=read_pem(settings.client_authority) if settings.client_authority else None,
+            writable=settings.writable,
         )
     except (pa.ArrowException, OSError) as error:
         raise ServingRefused(
