@@ -6,6 +6,8 @@ import logging
 import threading
 from itertools import chain, repeat
 
+import pyarrow as pa
+
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import (
     AccessDenied,
@@ -42,6 +44,7 @@ class Sending:
 
     def __init__(self, connection: Connection, address: Address, outbox: Outbox) -> None:
         self._connection, self._address, self._outbox = connection, address, outbox
+        pa.array([], SCHEMA.types[0])  # imports what Arrow needs: when the interpreter ends, that is too late
         stream = self._opened()
         self.message_bytes_max = stream.opened.message_bytes_max
         self._thread = threading.Thread(target=self._run, args=(stream,), name="commitlog-sends", daemon=True)
@@ -56,6 +59,13 @@ class Sending:
         return AppendStream(self._connection, self._address, requests.Append(self._address.store), SCHEMA)
 
     def _run(self, first: AppendStream) -> None:
+        try:
+            self._send_all(first)
+        except Exception:  # nobody may wait for a thread that is gone
+            log.exception("%s: the thread that sends has failed", self._address)
+            self._outbox.fail(ServerError(f"{self._address}: the thread that sends has failed; the log says how"))
+
+    def _send_all(self, first: AppendStream) -> None:
         stream: AppendStream | None = first
         flushed, broken_ns = -1, 0
         while stream is not None:
@@ -91,8 +101,10 @@ class Sending:
         outbox = self._outbox
         try:
             while stream.read():
-                outbox.told(base + stream.accepted, base + stream.flushed, stream.fault)
-                if stream.fault is not None and not _may_heal(stream.fault):
+                fault = stream.fault
+                is_over = fault is not None and not _may_heal(fault)
+                outbox.told(base + stream.accepted, base + stream.flushed, None if is_over else fault)
+                if is_over:
                     break
         except CommitLogError as error:
             log.warning("%s", error)
