@@ -11,6 +11,7 @@ It ends when its parent closes the pipe, or is gone.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import threading
@@ -103,3 +104,5 @@ def _tell(facts: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     main()
+    logging.shutdown()
+    os._exit(0)  # a call that waits for its client would keep the interpreter from ending
