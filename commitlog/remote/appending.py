@@ -26,12 +26,21 @@ class AppendStream:
     - `fault`: the error that keeps rows from being flushed, if there is one
     - `ended`: whether the server has ended it; `failure` says why
 
-    Making one raises what `Producer` raises, ServerUnavailable, AccessDenied, CertificateRefused.
+    If it is to be `patient`, a server that is away is waited for. Making one raises what `Producer`
+    raises, ServerUnavailable, AccessDenied, CertificateRefused.
     """
 
-    def __init__(self, connection: Connection, address: Address, request: requests.Append, schema: pa.Schema) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        address: Address,
+        request: requests.Append,
+        schema: pa.Schema,
+        *,
+        patient: bool = False,
+    ) -> None:
         self._address = address
-        self._writer, self._reader, answer = connection.append(request, schema)
+        self._writer, self._reader, answer = connection.append(request, schema, patient=patient)
         try:
             self.opened = requests.Opened(**orjson.loads(answer))
         except (ValueError, TypeError) as error:

@@ -104,7 +104,7 @@ class Connection:
             stream.cancel()
 
     def append(
-        self, request: requests.Append, schema: pa.Schema
+        self, request: requests.Append, schema: pa.Schema, *, patient: bool = False
     ) -> tuple[flight.FlightStreamWriter, flight.FlightMetadataReader, bytes]:
         """Opens a stream of rows, and waits for the server's first answer, which is the last value.
 
@@ -123,7 +123,7 @@ class Connection:
                 raise ServerError(f"{self.address}: the server has ended the stream without a word")
             return writer, reader, answer.to_pybytes()
 
-        return self._at_some_host(open_stream, patient=False)
+        return self._at_some_host(open_stream, patient=patient)
 
     def close(self) -> None:
         """Closes what is open."""

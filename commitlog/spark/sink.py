@@ -212,9 +212,8 @@ class _UrlRows:
         left_out = {"headers" if not options.headers else "", "topic" if options.topic is not None else ""}
         self._columns = [name for name in wanted if name in schema.names and name not in left_out]
         sent = self._sent(schema.empty_table()).schema
-        self._stream = AppendStream(
-            connection_of(address), address, requests.Append(address.store, options.topic), sent
-        )
+        request = requests.Append(address.store, options.topic)
+        self._stream = AppendStream(connection_of(address), address, request, sent, patient=True)
         self.finish = self._stream.finish
         self.close = self._stream.close
 
