@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from commitlog.producer import Producer
     from commitlog.reader import Reader
     from commitlog.receipt import BatchReceipt, Level, Receipt
+    from commitlog.remote.producer import RemoteProducer, RemoteReceipt
     from commitlog.schemas.topic_schemas import TopicSchema
     from commitlog.shm.statistics import Throughput
     from commitlog.statistics import (
@@ -65,6 +66,8 @@ __all__ = [
     "Reader",
     "ReaderStatistics",
     "Receipt",
+    "RemoteProducer",
+    "RemoteReceipt",
     "RetentionStatistics",
     "RowWriter",
     "StageStatistics",
@@ -95,6 +98,8 @@ _HOMES = {
     "Reader": "reader",
     "ReaderStatistics": "statistics",
     "Receipt": "receipt",
+    "RemoteProducer": "remote.producer",
+    "RemoteReceipt": "remote.producer",
     "RetentionStatistics": "statistics",
     "RowWriter": "appending.row_writer",
     "StageStatistics": "statistics",

@@ -79,7 +79,7 @@ def _serve() -> None:
 
     topic_index.STOPPED_REREAD_NS = 0
     named_readers.PATIENCE_SECONDS = 0.05
-    server = FlightServer("grpc://127.0.0.1:0", AnyStore())
+    server = FlightServer("grpc://127.0.0.1:0", AnyStore(), writable=True)
     server.ports = (server.port,)
     sys.stdout.write(f"{server.port}\n")
     sys.stdout.flush()

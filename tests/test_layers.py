@@ -37,7 +37,7 @@ FLOORS = (
     {"statistics", "arrow", "backups"},
     {"statistics", "arrow", "tracing"},
     {"producer", "reader"},
-    {"store", "logging", "watching"},
+    {"store", "stream_producer", "logging", "watching"},
     {"spark.launching"},
     {"spark", "ui", "serving"},
     {"ingest"},

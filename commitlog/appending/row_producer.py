@@ -135,7 +135,8 @@ class RowProducer:
         found = self._row_sending
         if found is None:
             from commitlog.appending.row_sending import RowSending
+            from commitlog.schemas.topic_schemas import TopicSchemas
 
-            found = RowSending(self._attachment.directory)
+            found = RowSending(TopicSchemas(self._attachment.directory).required)
             self._row_sending = found  # type: ignore[misc]  # in the slots of Producer
         return found

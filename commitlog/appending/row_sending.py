@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from commitlog.appending.row_producer import HowToSend, RowProducer
-from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, IllegalRow
 from commitlog.receipt import Receipt
 from commitlog.record.row_headers import (
@@ -19,7 +18,7 @@ from commitlog.record.row_headers import (
     SCHEMA_HEADER,
 )
 from commitlog.schemas.row_batches import fit, messages, read_rows
-from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
+from commitlog.schemas.topic_schemas import TopicSchema
 
 OVERHEAD_BYTES = 4096
 """What a record is expected to take besides its value."""
@@ -31,10 +30,13 @@ def _may_round(schema: TopicSchema) -> bool:
 
 
 class RowSending:
-    """Knows the schemas of the topics that a producer has sent rows to."""
+    """Knows the schemas of the topics that a producer has sent rows to.
 
-    def __init__(self, directory: StoreDirectory) -> None:
-        self._schemas = TopicSchemas(directory)
+    It gets them by calling `required`, which is TopicSchemas.required or does the same.
+    """
+
+    def __init__(self, required: Callable[[str, str], TopicSchema]) -> None:
+        self._required = required
         self._latest: dict[str, TopicSchema] = {}
 
     def schema(self, topic: str) -> TopicSchema:
@@ -49,7 +51,7 @@ class RowSending:
         self._table(topic, [])
 
     def _look(self, topic: str) -> TopicSchema:
-        latest = self._latest[topic] = self._schemas.required(topic, "send values by `send`")
+        latest = self._latest[topic] = self._required(topic, "send values by `send`")
         return latest
 
     def _table(self, topic: str, rows: Any) -> tuple[pa.Table, TopicSchema]:
@@ -74,19 +76,28 @@ class RowSending:
 
         Raises IllegalRow and NoSchema before anything is appended, and what `Producer.send` raises.
         """
-        table, schema = self._table(topic, rows)
-        own = {CONTENT_TYPE_HEADER: CONTENT_TYPE, SCHEMA_HEADER: str(schema.version)}
-        if how.compression is not None:
-            own[COMPRESSION_HEADER] = how.compression
-        limit = max(min(how.max_bytes, sender.message_bytes_max - OVERHEAD_BYTES), 1)
-        left = table.num_rows
-        for count, value in messages(table, how.max_rows, limit, how.compression):
-            left -= count
-            headers = {**(how.headers or {}), **own, ROWS_HEADER: str(count)}
-            wait = how.wait and not left  # the last one is flushed after all others
+        for count, value, headers, is_last in self.messages(topic, rows, how, sender.message_bytes_max):
+            wait = how.wait and is_last  # it is flushed after all others
             try:
                 receipt = sender.send(topic, value, key=how.key, headers=headers, tags=how.tags, wait=wait)
             except CommitLogError as error:
                 error.rows_sent = count if error.receipt is not None else 0
                 raise
             yield count, receipt
+
+    def messages(
+        self, topic: str, rows: Any, how: HowToSend, message_bytes_max: int
+    ) -> Iterator[tuple[int, bytes, dict[str, str], bool]]:
+        """The rows as messages: number of rows, value, headers, and whether it is the last.
+
+        Raises IllegalRow and NoSchema before the first one.
+        """
+        table, schema = self._table(topic, rows)
+        own = {CONTENT_TYPE_HEADER: CONTENT_TYPE, SCHEMA_HEADER: str(schema.version)}
+        if how.compression is not None:
+            own[COMPRESSION_HEADER] = how.compression
+        limit = max(min(how.max_bytes, message_bytes_max - OVERHEAD_BYTES), 1)
+        left = table.num_rows
+        for count, value in messages(table, how.max_rows, limit, how.compression):
+            left -= count
+            yield count, value, {**(how.headers or {}), **own, ROWS_HEADER: str(count)}, not left

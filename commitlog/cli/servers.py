@@ -24,8 +24,9 @@ def lines(servers: Iterable[ServerStatistics]) -> Iterator[str]:
         yield f"server {server.address}: pid {server.pid}, {counted(len(server.clients), 'client')}"
         for name, use in sorted(server.clients.items()):
             yield (
-                f"    {name}: {counted(use.streams, 'stream')} open, {counted(use.calls, 'call')}, read {counted(use.rows_read, 'row')} "
-                f"({use.bytes_read:,} bytes), wrote {use.rows_written:,} ({use.bytes_written:,} bytes), {counted(use.errors, 'error')}"
+                f"    {name}: {counted(use.streams, 'stream')} open, {counted(use.calls, 'call')}, "
+                f"read {counted(use.rows_read, 'row')} ({use.bytes_read:,} bytes), "
+                f"wrote {use.rows_written:,} ({use.bytes_written:,} bytes), {counted(use.errors, 'error')}"
             )
 
 

@@ -17,6 +17,7 @@ from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import AccessDenied, ServerBusy, ServerError, ServerUnavailable
 from commitlog.planning.address import Address
+from commitlog.remote import requests
 from commitlog.remote.server_errors import translated
 
 if TYPE_CHECKING:
@@ -103,6 +104,28 @@ class Connection:
                     raise translated(error, self.address) from None
         finally:
             stream.cancel()
+
+    def append(
+        self, request: requests.Append, schema: pa.Schema, *, patient: bool = False
+    ) -> tuple[flight.FlightStreamWriter, flight.FlightMetadataReader, bytes]:
+        """Opens a stream of rows, and waits for the server's first answer, which is the last value.
+
+        Raises what the server raises, ServerUnavailable, AccessDenied, CertificateRefused.
+        """
+        from pyarrow import flight
+
+        descriptor = flight.FlightDescriptor.for_command(orjson.dumps(request))
+
+        def open_stream(host: Host) -> tuple[flight.FlightStreamWriter, flight.FlightMetadataReader, bytes]:
+            options = flight.FlightCallOptions(headers=self._files.headers)
+            writer, reader = self._client(*host).do_put(descriptor, schema, options)
+            answer = reader.read()
+            if answer is None:
+                writer.close()  # raises what the server has raised
+                raise ServerError(f"{self.address}: the server has ended the stream without a word")
+            return writer, reader, answer.to_pybytes()
+
+        return self._at_some_host(open_stream, patient=patient)
 
     def close(self) -> None:
         """Closes what is open."""

@@ -19,6 +19,9 @@ QueuePart = tuple[str, int, int, int]
 """Topic, lane, and the queue offsets [begin, end)."""
 Offsets = dict[str, dict[int, int]]
 
+BATCH_BYTES_MAX = 64 << 20
+"""Bytes of a batch that a client may send. Ours send smaller ones."""
+
 
 @dataclass(frozen=True)
 class Look:
@@ -132,6 +135,50 @@ class MoveName:
     position: Position | None = None
     now: bool = False
     release: bool = False
+
+
+@dataclass(frozen=True)
+class Append:
+    """The command of a DoPut: appends the rows of a stream to a store.
+
+    The rows are messages, with the columns of Spark's sink (value, key, topic, headers) and tags.
+    `topic` is that of all rows; None: the column names it. With `rows`, they are rows of a typed
+    topic. The server answers with `Opened`, then with `Appended` again and again.
+    """
+
+    store: str
+    topic: str | None = None
+    rows: bool = False
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The first answer to `append`: the stream has its lane."""
+
+    lane: int
+    message_bytes_max: int
+    """Bytes of the largest record."""
+
+
+@dataclass(frozen=True)
+class Appended:
+    """How many rows of a stream are accepted, and how many of them flushed."""
+
+    accepted: int
+    flushed: int
+    fault: str = ""
+    """The error that keeps rows from being flushed, as server_errors.py writes it."""
+
+
+@dataclass(frozen=True)
+class CheckAppend:
+    """Action `check_append`: whether the client may append to a store, and to a topic.
+
+    The answer has the topic's newest schema, if it is typed: see `schemas`.
+    """
+
+    store: str
+    topic: str | None = None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,14 @@ from typing import Any
 import orjson
 
 from commitlog import errors
-from commitlog.errors import CertificateRefused, CommitLogError, CorruptRecord, ServerError, ServerUnavailable
+from commitlog.errors import (
+    CertificateRefused,
+    CommitLogError,
+    CorruptRecord,
+    IllegalRow,
+    ServerError,
+    ServerUnavailable,
+)
 from commitlog.planning.address import Address
 
 TEXT_MAX = 4_000
@@ -24,6 +31,10 @@ def to_bytes(error: CommitLogError) -> bytes:
     facts: dict[str, Any] = {"error": type(error).__name__, "text": str(error)[:TEXT_MAX]}
     if isinstance(error, CorruptRecord):
         facts |= {"text": error.reason[:TEXT_MAX], "offset": error.offset, "file": error.file}
+    if isinstance(error, IllegalRow):
+        facts["row"] = error.row
+    if error.rows_sent:
+        facts["rows_sent"] = error.rows_sent
     return orjson.dumps(facts)
 
 
@@ -32,9 +43,13 @@ def from_bytes(data: bytes) -> CommitLogError | None:
     try:
         facts = orjson.loads(data)
         kind, text = getattr(errors, facts["error"]), " ".join(str(facts["text"]).split())
+        if not issubclass(kind, CommitLogError):
+            return None
         if kind is CorruptRecord:
             return CorruptRecord(text, int(facts["offset"]), facts["file"])
-        return kind(text) if issubclass(kind, CommitLogError) else None
+        error = IllegalRow(text, int(facts["row"])) if kind is IllegalRow else kind(text)
+        error.rows_sent = int(facts.get("rows_sent", 0))
+        return error
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

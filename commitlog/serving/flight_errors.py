@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from pyarrow import flight
 
-from commitlog.errors import AccessDenied, CommitLogError, CorruptRecord, ServerError, refusal
+from commitlog.errors import AccessDenied, CommitLogError, CorruptRecord, IllegalRow, ServerError, refusal
 from commitlog.remote.server_errors import to_bytes
 from commitlog.serving.served_store import ServedStore
 
@@ -39,10 +39,16 @@ def told_to_client(stores: Iterable[ServedStore]) -> Iterator[None]:
 
 def as_flight_error(error: CommitLogError, stores: Iterable[ServedStore] = ()) -> flight.FlightError:
     """Flight's error for one of ours, with the stores' names in place of their paths."""
-    for store in stores:
-        error = _without_path(error, store)
+    error = client_error(error, stores)
     kind = flight.FlightUnauthenticatedError if isinstance(error, AccessDenied) else flight.FlightServerError
     return kind(str(error)[:1_000], extra_info=to_bytes(error))
+
+
+def client_error(error: CommitLogError, stores: Iterable[ServedStore]) -> CommitLogError:
+    """The error as a client may see it, with the stores' names in place of their paths."""
+    for store in stores:
+        error = _without_path(error, store)
+    return error
 
 
 def without_paths(text: str, store: ServedStore) -> str:
@@ -56,5 +62,8 @@ def _without_path(error: CommitLogError, store: ServedStore) -> CommitLogError:
     if isinstance(error, CorruptRecord):
         file = None if error.file is None else without_paths(error.file, store)
         return CorruptRecord(without_paths(error.reason, store), error.offset, file)
+    text = without_paths(str(error), store)
     kind = type(error)
-    return kind(without_paths(str(error), store))
+    made = IllegalRow(text, error.row) if isinstance(error, IllegalRow) else kind(text)
+    made.rows_sent = error.rows_sent
+    return made

@@ -25,7 +25,7 @@ from commitlog.columns.slice_reader import OF_READ_ARROW, OF_SPARK, JsonOptions,
 from commitlog.errors import AccessDenied, DataLoss, IllegalArgument, OffsetOutOfRange, StoreNotFound
 from commitlog.reading.topic_index import STOPPED_REREAD_NS
 from commitlog.remote import requests
-from commitlog.serving import answers, flights
+from commitlog.serving import answers, appending, flights
 from commitlog.serving.access import EVERYTHING, Access, Tokens
 from commitlog.serving.connections import peer_of, peers
 from commitlog.serving.doorkeeper import SLICES_MAX, Doorkeeper, check_size
@@ -50,8 +50,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
         tokens: Tokens | None = None,
         certificate: tuple[bytes, bytes] | None = None,
         client_authority: bytes | None = None,
+        writable: bool = False,
     ) -> None:
-        self._stores = stores
+        self._stores, self._writable = stores, writable
         self.traffic, self.doorkeeper = Traffic(), Doorkeeper()
         self.host, self._tls = "localhost", certificate is not None
         super().__init__(
@@ -155,6 +156,28 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
                     yield pa.RecordBatch.from_pylist([], schema), without_paths(text, store).encode()
         finally:
             add(streams=-1)
+
+    def do_put(
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor, reader: Any, writer: Any
+    ) -> None:
+        access, peer = _access(context), peer_of(context.peer())
+        with told_to_client(self._stores.values()):
+            asked = _parsed(requests.Append, descriptor.command or b"")
+            store = self.writable_store(asked.store)
+            with self._counted(store.name, access), self.doorkeeper.stream(_client(access, peer), peer) as moved:
+
+                def count(**counts: int) -> None:
+                    moved()
+                    self.traffic.add(store.name, access.name, **counts)
+
+                appending.append_stream(store, access, asked, reader, writer, count)
+
+    def writable_store(self, name: str) -> ServedStore:
+        """The store of a name. Raises StoreNotFound, and AccessDenied where nobody may append."""
+        found = self.store(name)
+        if not self._writable:
+            raise appending.refuse_writing(found)
+        return found
 
     @contextmanager
     def _counted(self, store: str, access: Access, calls: int = 1) -> Iterator[None]:
@@ -303,6 +326,10 @@ def _move_name(server: FlightServer, caller: Caller, request: requests.MoveName)
     return server.store(request.store).move_name(request, caller.access, caller.peer)
 
 
+def _check_append(server: FlightServer, caller: Caller, request: requests.CheckAppend) -> Any:
+    return appending.check_append(server.writable_store(request.store), caller.access, request)
+
+
 _ACTIONS: dict[str, tuple[type, Answer]] = {
     "look": (requests.Look, _look),
     "find_by_times": (requests.FindByTimes, _reading(answers.find_by_times)),
@@ -313,5 +340,6 @@ _ACTIONS: dict[str, tuple[type, Answer]] = {
     "stat": (requests.Stat, _reading(answers.stat)),
     "hold_name": (requests.HoldName, _hold_name),
     "move_name": (requests.MoveName, _move_name),
+    "check_append": (requests.CheckAppend, _check_append),
     "stores": (requests.Stores, lambda server, _caller, _request: server.names()),
 }

@@ -11,6 +11,7 @@ It ends when its parent closes the pipe, or is gone.
 from __future__ import annotations
 
 import logging
+import os
 import resource
 import signal
 import sys
@@ -82,6 +83,7 @@ def _started(settings: ServerSettings) -> tuple[Any, dict[str, ServedStore]]:
             tokens=Tokens(Path(settings.tokens)) if settings.tokens else None,
             certificate=certificate,
             client_authority=read_pem(settings.client_authority) if settings.client_authority else None,
+            writable=settings.writable,
         )
     except (pa.ArrowException, OSError) as error:
         raise ServingRefused(
@@ -126,3 +128,5 @@ def _tell(facts: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     main()
+    logging.shutdown()
+    os._exit(0)  # a call that waits for its client would keep the interpreter from ending

@@ -8,8 +8,7 @@ The columns are those of the Kafka sink: value, key, topic, headers. Other colum
 `partition` is refused, unless the option ignorePartition is set, because a lane belongs to its
 producer and nobody can choose it.
 
-Rows come as Arrow batches. If no row of a batch has headers, the values and keys of each topic go
-through `send_batch`. Otherwise the rows are sent one by one, in their order.
+By URL, the server leases the lane, and appends what a task sends to it in one stream.
 """
 
 from __future__ import annotations
@@ -18,27 +17,16 @@ import contextlib
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise, repeat
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from commitlog.clock import SYSTEM_CLOCK
-from commitlog.columns.arrays import fixed
+from commitlog.columns.message_rows import MessageRows
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import (
-    IllegalProperty,
-    IllegalTopic,
-    MessageTooLarge,
-    NoFreeLane,
-    OptionError,
-    PropertiesTooLarge,
-    RecordError,
-    StoreNotFound,
-    StoreNotRunning,
-)
+from commitlog.errors import NoFreeLane, OptionError, RecordError, StoreNotFound, StoreNotRunning
 from commitlog.planning.address import Address
 from commitlog.planning.options import (
     QUERY_OPTIONS,
@@ -49,15 +37,12 @@ from commitlog.planning.options import (
     store_of,
     topic_name,
 )
-from commitlog.record.byte_ranges import Ints
-from commitlog.record.properties import BytesKey, check_topic, encode_properties
 from commitlog.spark.columns import HEADERS_TYPE
 from commitlog.spark.launching.daemon import improve_this_worker
+from commitlog.spark.task_reading import with_files_found
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-    from commitlog.producer import Producer
 
 improve_this_worker()
 
@@ -69,9 +54,6 @@ _TYPES = {
     "headers": (HEADERS_TYPE.simpleString(),),
     "partition": ("int",),
 }
-_RECORD_BYTES_MAX = 512  # more than a record takes besides its value, with the longest topic but no key and headers
-_UTF8_BYTES_MAX = 4  # of one character
-_SHOWN_CHARACTERS = 80
 _LEASE_PAUSE_SECONDS = 0.05
 
 
@@ -128,7 +110,7 @@ class _Writer:
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check_columns(schema, options)
-        StoreDirectory(options.path).load()  # says that there is no store before a task begins
+        _check_store(options)  # before a task begins
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -140,12 +122,12 @@ class _Writer:
         batches = (batch for batch in iterator if batch.num_rows)
         first = next(batches, None)
         if first is not None:
-            with _lease(self.options) as producer:
-                rows = _Rows(producer, self.options)
-                rows.append(first)
-                for batch in batches:
+            with contextlib.closing(_with_lane(self.options, first.schema)) as rows:
+                for batch in chain((first,), batches):
+                    if not self.options.ignore_partition:
+                        _refuse_partition(batch)
                     rows.append(batch)
-                producer.flush()
+                rows.finish()
         return WriterCommitMessage()
 
 
@@ -172,22 +154,24 @@ def stream_writer(options: Mapping[str, str], schema: StructType) -> StreamWrite
     return StreamWriter(parse_sink_options(options), schema)
 
 
-def _lease(options: SinkOptions) -> Producer:
-    """Waits for a lane, in rounds of the store's own `producer.lane_wait_ms`.
+def _check_store(options: SinkOptions) -> None:
+    """Raises StoreNotFound, and by URL AccessDenied and what calling a server raises."""
+    if options.address is None:
+        StoreDirectory(options.path).load()
+        return
+    from commitlog.remote.appending import check_append
+    from commitlog.remote.connection import connection_of
 
-    It imports ZeroMQ, which readers do not need.
-    """
-    from commitlog.spark.task_producer import TaskProducer
+    address = with_files_found(options.address)
+    check_append(connection_of(address), address, options.topic)
 
+
+def _with_lane(options: SinkOptions, schema: pa.Schema) -> _PathRows | _UrlRows:
+    """Waits for a lane, in rounds of the store's own `producer.lane_wait_ms`."""
     deadline = SYSTEM_CLOCK.monotonic_ns() + options.max_lane_wait_ms * 1_000_000
     while True:
         try:
-            return TaskProducer(options.path)
-        except (StoreNotFound, StoreNotRunning) as error:
-            raise type(error)(
-                f"on {socket.gethostname()}: {error}. A task appends through shared memory, so the stages must run on the "
-                f"machine of its executor"
-            ) from None
+            return _PathRows(options) if options.address is None else _UrlRows(options, options.address, schema)
         except NoFreeLane as error:
             if SYSTEM_CLOCK.monotonic_ns() >= deadline:
                 raise NoFreeLane(
@@ -197,109 +181,60 @@ def _lease(options: SinkOptions) -> Producer:
         SYSTEM_CLOCK.sleep(_LEASE_PAUSE_SECONDS)
 
 
-class _Rows:
-    """Appends the rows of Arrow batches to one producer.
+class _PathRows:
+    """The rows of a task, on their way to a store of this machine."""
 
-    Raises RecordError, which names the column and the value.
-    """
+    def __init__(self, options: SinkOptions) -> None:
+        from commitlog.stream_producer import StreamProducer
 
-    def __init__(self, producer: Producer, options: SinkOptions) -> None:
-        self._producer, self._options = producer, options
+        try:
+            self._producer = StreamProducer(options.path)
+        except (StoreNotFound, StoreNotRunning) as error:
+            raise type(error)(
+                f"on {socket.gethostname()}: {error}. A task appends through shared memory, so the stages must run on the "
+                f"machine of its executor"
+            ) from None
+        self.append = MessageRows(self._producer, options.topic, headers=options.headers).append
+        self.finish = self._producer.flush
+        self.close = self._producer.close
+
+
+class _UrlRows:
+    """The rows of a task, on their way to a served store."""
+
+    def __init__(self, options: SinkOptions, address: Address, schema: pa.Schema) -> None:
+        from commitlog.remote import requests
+        from commitlog.remote.appending import AppendStream
+        from commitlog.remote.connection import connection_of
+
+        address = with_files_found(address)
+        wanted = ("value", "key", "topic", "headers")
+        left_out = {"headers" if not options.headers else "", "topic" if options.topic is not None else ""}
+        self._columns = [name for name in wanted if name in schema.names and name not in left_out]
+        sent = self._sent(schema.empty_table()).schema
+        request = requests.Append(address.store, options.topic)
+        self._stream = AppendStream(connection_of(address), address, request, sent, patient=True)
+        self.finish = self._stream.finish
+        self.close = self._stream.close
 
     def append(self, batch: pa.RecordBatch) -> None:
-        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        values = _as_binary(columns["value"])
-        if values.null_count:
-            raise RecordError("column value: null can't be stored; leave such rows out: .where('value IS NOT NULL')")
-        if not self._options.ignore_partition:
-            _refuse_partition(columns.get("partition"))
-        keys = _keys(columns.get("key"))
-        headers = _headers(columns.get("headers")) if self._options.headers else None
-        try:
-            if headers is None:
-                for topic, rows in self._by_topic(columns):
-                    own = keys if keys is None or rows is None else [keys[row] for row in rows.to_pylist()]
-                    self._send_values(topic, values if rows is None else values.take(rows), own)
-            else:
-                self._send_rows(columns, values, keys, headers)
-        except MessageTooLarge as error:
-            raise MessageTooLarge(f"column value: {error}") from None
+        self._stream.append(self._sent(batch))
 
-    def _topics(self, columns: Mapping[str, pa.Array]) -> tuple[list[str], Ints | None]:
-        """The topics of a batch, and which one each row has (None: all have the first)."""
-        if self._options.topic is not None:
-            return [self._options.topic], None
-        column = _as_binary(columns["topic"])
-        if column.null_count:
-            raise IllegalTopic("column topic: null is not a topic; give option topic, which all rows then get")
-        encoded = column.dictionary_encode()
-        names = [name.decode(errors="replace") for name in encoded.dictionary.to_pylist()]
-        for name in names:
-            try:
-                check_topic(name)
-            except IllegalTopic as error:
-                raise IllegalTopic(f"column topic: {error}") from None
-        return names, None if len(names) == 1 else np.asarray(encoded.indices, np.int64)
-
-    def _by_topic(self, columns: Mapping[str, pa.Array]) -> Iterator[tuple[str, pa.Array | None]]:
-        """Each topic with its rows in their order (None: all rows)."""
-        names, which = self._topics(columns)
-        if which is None:
-            yield names[0], None
-            return
-        order = np.argsort(which, kind="stable")
-        bounds = np.searchsorted(which[order], np.arange(len(names) + 1))
-        for name, (start, end) in zip(names, pairwise(bounds.tolist()), strict=True):
-            yield name, fixed(order[start:end], pa.int64())
-
-    def _send_values(self, topic: str, values: pa.Array, keys: list[str | None] | None) -> None:
-        """Sends the values in batches, each of which fits into a segment with room to spare."""
-        most = self._producer.message_bytes_max
-        sizes = _sizes(values) + _RECORD_BYTES_MAX
-        if keys is not None:
-            sizes += np.fromiter((_UTF8_BYTES_MAX * len(key) if key else 0 for key in keys), np.int64, len(keys))
-        total = np.cumsum(sizes)
-        start, count = 0, len(values)
-        while start < count:
-            before = int(total[start - 1]) if start else 0
-            end = max(int(np.searchsorted(total, before + most, side="right")), start + 1)
-            part = None if keys is None else keys[start:end]
-            try:
-                self._producer.send_batch(topic, values.slice(start, end - start), keys=part)
-            except (IllegalProperty, PropertiesTooLarge):
-                _refuse_key(part or [])
-                raise
-            start = end
-
-    def _send_rows(
-        self, columns: Mapping[str, pa.Array], values: pa.Array, keys: list[str | None] | None, headers: list[Any]
-    ) -> None:
-        names, which = self._topics(columns)
-        topics = repeat(names[0]) if which is None else map(names.__getitem__, which.tolist())
-        rows = zip(topics, values.to_pylist(), keys or repeat(None), headers, strict=False)
-        send = self._producer.send
-        for topic, value, key, pairs in rows:
-            try:
-                send(topic, value, key=key, headers=pairs)
-            except (IllegalProperty, PropertiesTooLarge) as error:
-                raise type(error)(f"{_culprit(key, pairs)}: {error}") from None
+    def _sent(self, rows: Any) -> Any:
+        """The columns that the server wants, strings as bytes: Spark's may not be UTF-8."""
+        columns = rows.select(self._columns)
+        kinds = [_as_bytes(field.type) for field in columns.schema]
+        return columns.cast(pa.schema(zip(columns.schema.names, kinds, strict=True)))
 
 
-def _as_binary(column: pa.Array) -> pa.Array:
-    """The string column as binary, over the same memory. Spark's strings may not be UTF-8."""
-    if pa.types.is_large_string(column.type):
-        return column.view(pa.large_binary())
-    return column.view(pa.binary()) if pa.types.is_string(column.type) else column
+def _as_bytes(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(kind):
+        return pa.list_(pa.struct({"key": pa.binary(), "value": pa.binary()}))
+    return pa.large_binary() if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind) else pa.binary()
 
 
-def _sizes(values: pa.Array) -> Ints:
-    """Bytes of each value of a binary array without nulls."""
-    kind = np.int64 if pa.types.is_large_binary(values.type) else np.int32
-    offsets = np.frombuffer(values.buffers()[1], kind)[values.offset : values.offset + len(values) + 1]
-    return np.diff(offsets).astype(np.int64)
-
-
-def _refuse_partition(column: pa.Array | None) -> None:
+def _refuse_partition(batch: pa.RecordBatch) -> None:
+    column = batch.column("partition") if "partition" in batch.schema.names else None
     if column is None or column.null_count == len(column):
         return
     number = next(number for number in column.to_pylist() if number is not None)
@@ -307,76 +242,3 @@ def _refuse_partition(column: pa.Array | None) -> None:
         f"column partition: {number} can't be asked for, a task appends to the lane that it leases; set option "
         f"ignorePartition to true, or .drop('partition')"
     )
-
-
-def _keys(column: pa.Array | None) -> list[str | None] | None:
-    """The keys as text, or None if no row has a key. One that is no text is a BytesKey."""
-    if column is None or column.null_count == len(column):
-        return None
-    return [None if key is None else _key(key) for key in _as_binary(column).to_pylist()]
-
-
-def _key(data: bytes) -> str:
-    if not (b"\x01" in data or b"\x02" in data):
-        with contextlib.suppress(UnicodeDecodeError):
-            return data.decode() or _text(data, "key")
-    return BytesKey.of(data)
-
-
-def _headers(column: pa.Array | None) -> list[dict[str, str] | None] | None:
-    """The headers of each row, in their order, or None if no row has any."""
-    if column is None or column.null_count == len(column):
-        return None
-    structs = column.values
-    names, values = (_as_binary(child).to_pylist() for child in structs.flatten())
-    bounds = column.offsets.to_pylist()
-    found: list[dict[str, str] | None] = []
-    for start, end in pairwise(bounds):
-        pairs = {}
-        for name, value in zip(names[start:end], values[start:end], strict=True):
-            if name is None or value is None:
-                raise IllegalProperty(f"column headers: {_shown((name, value))}: null can't be stored, leave it out")
-            text = _text(name, "headers")
-            if text in pairs:
-                raise IllegalProperty(f"column headers: {_shown(text)} is there twice; a message has each name once")
-            pairs[text] = _text(value, "headers")
-        found.append(pairs or None)
-    return found
-
-
-def _text(data: bytes, column: str) -> str:
-    """The text of a header, or of a key, which RocketMQ's properties hold as text.
-
-    An empty text is refused, because readers do not keep it.
-    """
-    if not data:
-        raise IllegalProperty(f"column {column}: b'': readers drop an empty name or value; use null or leave it out")
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise IllegalProperty(
-            f"column {column}: {_shown(data)} is not UTF-8, which headers must be; use hex() or base64()"
-        ) from None
-
-
-def _refuse_key(keys: list[str | None]) -> None:
-    """Raises an error that names the first key that can't be stored."""
-    for key in keys:
-        try:
-            encode_properties(key, None, None)
-        except (IllegalProperty, PropertiesTooLarge) as error:
-            raise type(error)(f"column key: {_shown(key)}: {error}") from None
-
-
-def _culprit(key: str | None, pairs: Mapping[str, str] | None) -> str:
-    """Names the one of the two columns that can't be stored, with its value."""
-    try:
-        encode_properties(key, None, None)
-    except RecordError:
-        return f"column key: {_shown(key)}"
-    return f"column headers: {_shown(pairs)}"
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"

@@ -1,4 +1,4 @@
-"""The sink in a real session over a running store.
+"""The sink in a real session over a running store: by path, and by URL.
 
 What arrives, what is refused, lanes, failures, kills.
 """
@@ -23,6 +23,7 @@ from commitlog.errors import NoFreeLane
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import Lane
 from tests.builders.hand_made import small_store
+from tests.served import is_by_url, place_of
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ _begins: dict[int, int] = {}
 
 
 def write(frame: DataFrame, store: commitlog.Store, **options: object) -> None:
-    frame.write.format("commitlog").options(**options).mode("append").save(str(store.path))  # type: ignore[arg-type]
+    frame.write.format("commitlog").options(**options).mode("append").save(place_of(store.path))  # type: ignore[arg-type]
 
 
 def messages(store: commitlog.Store, topic: str | None = None) -> list[commitlog.Message]:
@@ -100,17 +101,19 @@ def check_lanes_free(store: commitlog.Store) -> None:
 # ---- what arrives ------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_a_topic_is_copied_whole(spark: SparkSession, store: commitlog.Store) -> None:
     """With all of its columns, as they come from the source, and keys that are no text."""
     keys = [b"text", b"\xff\x01", None]
-    rows = [("copied", key, b"%d" % number) for number, key in enumerate(keys)]
+    one, other = ("original-by-url", "copy-by-url") if is_by_url() else ("original", "copy")
+    rows = [(one, key, b"%d" % number) for number, key in enumerate(keys)]
     write(spark.createDataFrame(rows, "topic string, key binary, value binary"), store)
-    whole = spark.read.format("commitlog").option("subscribe", "copied").option("includeHeaders", True)
-    frame = whole.load(str(store.path))
+    whole = spark.read.format("commitlog").option("subscribe", one).option("includeHeaders", True)
+    frame = whole.load(place_of(store.path))
     with pytest.raises(PySparkException, match=r"column partition: .* set option ignorePartition to true"):
-        write(frame, store, topic="copy")
-    write(frame, store, topic="copy", ignorePartition=True)
-    copy = spark.read.format("commitlog").option("subscribe", "copy").load(str(store.path)).select("key", "value")
+        write(frame, store, topic=other)
+    write(frame, store, topic=other, ignorePartition=True)
+    copy = spark.read.format("commitlog").option("subscribe", other).load(str(store.path)).select("key", "value")
     found = sorted((bytes(row.value), row.key and bytes(row.key)) for row in copy.collect())
     assert found == [(b"%d" % number, key) for number, key in enumerate(keys)]
 
@@ -165,6 +168,7 @@ def test_many_rows_of_some_topics_over_many_segments(spark: SparkSession, store:
     assert all(numbers == sorted(numbers) for numbers in of_a_task.values())
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_a_stream_and_its_restart(spark: SparkSession, store: commitlog.Store, tmp_path: Path) -> None:
     """From one store into another and back, batch by batch, each row once if nothing fails."""
     source = small_store(tmp_path / "source", lanes=1)
@@ -180,7 +184,7 @@ def test_a_stream_and_its_restart(spark: SparkSession, store: commitlog.Store, t
             .option("topic", "copy")
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
-            .start(str(store.path))
+            .start(place_of(store.path))
         )
         query.awaitTermination()
 
@@ -198,6 +202,7 @@ def test_a_stream_and_its_restart(spark: SparkSession, store: commitlog.Store, t
 # ---- lanes -------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_more_tasks_than_lanes(spark: SparkSession, store: commitlog.Store) -> None:
     """One lane is taken: of two tasks at a time one waits for the other."""
     with commitlog.Producer(store.path):
@@ -207,6 +212,7 @@ def test_more_tasks_than_lanes(spark: SparkSession, store: commitlog.Store) -> N
     check_lanes_free(store)
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_no_lane_within_the_limit(spark: SparkSession, store: commitlog.Store) -> None:
     """And a task without a row needs none."""
     frame = spark.range(1).selectExpr("CAST(id AS STRING) AS value")
@@ -262,17 +268,20 @@ def test_a_sink_option_is_none_of_the_source(spark: SparkSession, store: commitl
     assert values(store) == []
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_a_store_whose_stages_do_not_run(spark: SparkSession, own_store: commitlog.Store, tmp_path: Path) -> None:
     frame = spark.sql("SELECT 'x' AS value")
     stopped = own_store
-    with pytest.raises(PySparkException, match=r"StoreNotFound: .*/nowhere: there is no store here"):
-        frame.write.format("commitlog").option("topic", "t").mode("append").save(str(tmp_path / "nowhere"))
+    with pytest.raises(PySparkException, match=r"StoreNotFound: .*nowhere: there is no store here"):
+        frame.write.format("commitlog").option("topic", "t").mode("append").save(place_of(tmp_path / "nowhere"))
     stopped.close()
     with pytest.raises(
-        PySparkException, match=r"StoreNotRunning: on .* start them with `commitlog run .*its executor"
+        PySparkException,
+        match=r"StoreNotRunning: .* start them with `commitlog run .*stages must run on (the machine of its exec|its mach)",
     ) as it:
         write(frame, stopped, topic="t")
     assert "Traceback" not in str(it.value)  # in a task too, the line alone says what is wrong
+    assert not is_by_url() or str(stopped.path) not in str(it.value)
 
 
 # ---- failures ----------------------------------------------------------------------------------
@@ -307,6 +316,7 @@ def lessee(store: commitlog.Store) -> int:
         view.close()
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_a_task_that_fails_gives_its_lane_back(spark: SparkSession, store: commitlog.Store, tmp_path: Path) -> None:
     go = tmp_path / "go"
     go.write_text("fail")
@@ -329,7 +339,7 @@ def test_a_worker_killed_in_mid_write(spark: SparkSession, own_store: commitlog.
             .option("topic", "t")
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
-            .start(str(own_store.path))
+            .start(place_of(own_store.path))
         )
 
     query = start()

@@ -1,4 +1,4 @@
-"""The sink is called as Spark calls it, over a running store.
+"""The sink is called as Spark calls it, over a running store: by path, and by URL.
 
 What a row becomes, and each row or option that is refused.
 """
@@ -29,9 +29,11 @@ from commitlog.errors import (
 )
 from commitlog.record.properties import BytesKey
 from commitlog.spark.source import CommitLogDataSource
+from tests.served import place_of
 from tests.waiting import wait_until
 
 CONFIG: dict[str, Any] = {"store": {"segment_bytes": 1 << 20, "max_lanes": 1}, "producer": {"lane_wait_ms": 20}}
+pytestmark = pytest.mark.usefixtures("both_ways")
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 NO_UTF8 = pa.array([b"\xff\xfe"]).view(pa.string())
 """A string as Spark makes it with CAST(binary AS STRING)."""
@@ -51,7 +53,7 @@ def headers(*pairs: tuple[str, bytes | None]) -> pa.Array:
 def write(to: Path, columns: dict[str, Any], *, overwrite: bool = False, stream: bool = False, **options: Any) -> None:
     """One task: as many rows as the columns are long."""
     batch = pa.RecordBatch.from_pydict(columns)
-    given = {"path": str(to)} | ({} if "topic" in columns else {"topic": "t"}) | options
+    given = {"path": place_of(to)} | ({} if "topic" in columns else {"topic": "t"}) | options
     source = CommitLogDataSource({name.lower(): value for name, value in given.items() if value})
     make = source.streamWriter if stream else source.writer
     writer = pickle.loads(pickle.dumps(make(from_arrow_schema(batch.schema), overwrite)))
@@ -235,7 +237,7 @@ def test_what_is_refused_before_any_row(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"mode overwrite: .* nothing was deleted\. Use \.mode\('append'\)"):
         write(tmp_path / "nowhere", x, overwrite=True)
     for stream in (False, True):
-        with pytest.raises(StoreNotFound, match="/nowhere: there is no store here"):
+        with pytest.raises(StoreNotFound, match="nowhere: there is no store here"):
             write(tmp_path / "nowhere", x, stream=stream, checkpointLocation="c", queryName="q")
 
 

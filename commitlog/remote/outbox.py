@@ -1,0 +1,265 @@
+"""The messages of a RemoteProducer: collected into batches, sent, and kept until they are flushed.
+
+Messages have numbers from 1 on, in the order in which they came. Batches go in that order too, so
+one number says how far all are accepted, and another how far they are flushed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
+
+import pyarrow as pa
+
+from commitlog.clock import SYSTEM_CLOCK, limit_ns
+from commitlog.errors import (
+    CommitLogError,
+    ForkedProducer,
+    IllegalArgument,
+    NoBufferAvailable,
+    ProducerClosed,
+    WaitTimeout,
+)
+from commitlog.status import PutMessageStatus
+
+RemoteLevel = Literal["accepted", "flushed"]
+
+LINGER_NS = 3_000_000
+"""How long a message waits for others to come along, unless somebody waits for it."""
+BATCH_MESSAGES, BATCH_BYTES = 10_000, 1 << 20
+OUTBOX_BYTES = 32 << 20
+"""How much may be on its way. A message that is larger alone is sent when there is nothing else."""
+ROOM_SECONDS = 60.0
+"""How long `add` waits for room."""
+_MESSAGE_BYTES = 200
+"""What a message takes here besides its own bytes, about."""
+
+_PAIRS = pa.list_(pa.struct({"key": pa.string(), "value": pa.string()}))
+SCHEMA = pa.schema(
+    {"topic": pa.string(), "value": pa.binary(), "key": pa.string(), "tags": pa.string(), "headers": _PAIRS}
+)
+"""The columns of a stream."""
+
+
+class Outgoing(NamedTuple):
+    """A message on its way. Nothing of it changes."""
+
+    topic: str
+    value: bytes
+    key: str | None
+    tags: str | None
+    headers: Mapping[str, str] | None
+
+
+class Batch:
+    """Messages that are sent together. `before` is the number of the last message before them."""
+
+    __slots__ = ("before", "messages", "since_ns", "size")
+
+    def __init__(self, before: int) -> None:
+        self.before, self.messages = before, list[Outgoing]()
+        self.size = self.since_ns = 0
+
+    @property
+    def end(self) -> int:
+        """The number of its last message."""
+        return self.before + len(self.messages)
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """The columns of the messages."""
+        topics, values, keys, tags, headers = zip(*self.messages, strict=True)
+        pairs = [found and [{"key": name, "value": value} for name, value in found.items()] for found in headers]
+        columns = zip((topics, values, keys, tags, pairs), SCHEMA.types, strict=True)
+        return pa.RecordBatch.from_arrays([pa.array(items, kind) for items, kind in columns], schema=SCHEMA)
+
+
+class Outbox:
+    """Any thread may add messages and wait for them; one thread sends them.
+
+    The lock lets in a signal handler of the thread that holds it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._work, self._moved = threading.Condition(self._lock), threading.Condition(self._lock)
+        self._open = Batch(0)
+        self._unsent: deque[Batch] = deque()
+        self._sent: deque[Batch] = deque()
+        self._size = self._wanted = 0
+        self.accepted = self.flushed = 0
+        self._fault: CommitLogError | None = None
+        self._error: CommitLogError | None = None
+        self._closing = self._forked = False
+
+    # ---- those who send and wait ----------------------------------------------------------------
+
+    def add(self, messages: Iterable[tuple[Outgoing, int]]) -> int:
+        """Collects messages, each with its bytes, and returns the number of the last message.
+
+        Raises NoBufferAvailable if there was no room in time, what has ended the sending,
+        ProducerClosed, ForkedProducer. The messages before are on their way then.
+        """
+        with self._lock:
+            self.check()
+            number = self.last
+            for message, own_size in messages:
+                size = own_size + _MESSAGE_BYTES
+                if self._size and self._size + size > OUTBOX_BYTES:
+                    self._await_room(size)
+                batch = self._open
+                if batch.messages and (len(batch.messages) >= BATCH_MESSAGES or batch.size + size > BATCH_BYTES):
+                    self._seal()
+                    batch = self._open
+                batch.messages.append(message)
+                batch.size += size
+                self._size += size
+                if not batch.since_ns:
+                    batch.since_ns = SYSTEM_CLOCK.monotonic_ns()
+                    self._work.notify()
+                number = batch.end
+            return number
+
+    def check(self) -> None:
+        """Raises if no message can be added any more."""
+        if self._forked:
+            raise ForkedProducer("this producer belongs to the parent process; make one in the child")
+        if self._closing:
+            raise ProducerClosed("this producer was closed")
+        if self._error is not None:
+            raise _copy(self._error)
+
+    def _await_room(self, size: int) -> None:
+        deadline = SYSTEM_CLOCK.monotonic_ns() + int(ROOM_SECONDS * 1e9)
+        self._want(self.last)
+        while self._size and self._size + size > OUTBOX_BYTES:
+            left = deadline - SYSTEM_CLOCK.monotonic_ns()
+            if left <= 0:
+                raise NoBufferAvailable(
+                    f"{self._size:,} bytes are on their way to the server, and did not become flushed within "
+                    f"{ROOM_SECONDS:g} s: {self._fault or 'the server does not keep up'}"
+                )
+            self._moved.wait(left / 1e9)
+            self.check()
+
+    @property
+    def last(self) -> int:
+        """The number of the last message."""
+        return self._open.end
+
+    def reached(self, level: RemoteLevel, number: int) -> bool:
+        """Whether a message has reached a level. Raises IllegalArgument for one that is none."""
+        if level not in ("accepted", "flushed"):
+            raise IllegalArgument(f"a level of a remote message is 'accepted' or 'flushed', not {level!r:.80}")
+        return (self.accepted if level == "accepted" else self.flushed) >= number
+
+    def wait(self, level: RemoteLevel, number: int, timeout: float | None) -> PutMessageStatus:
+        """See RemoteReceipt.wait."""
+        limit, began = limit_ns(timeout), SYSTEM_CLOCK.monotonic_ns()
+        with self._lock:
+            if not self.reached(level, number):
+                if self._forked:
+                    raise ForkedProducer("the producer of this receipt belongs to the parent process; wait there")
+                self._want(number)
+            while not self.reached(level, number):
+                error = self._error or (self._fault if level == "flushed" else None)
+                if error is not None:
+                    raise _copy(error)
+                left = limit - (SYSTEM_CLOCK.monotonic_ns() - began)
+                if left <= 0:
+                    raise WaitTimeout(
+                        f"{number - (self.flushed if level == 'flushed' else self.accepted):,} messages are not {level} "
+                        f"after {limit / 1e9:g} s; they are still on their way: wait again, to send them again would "
+                        f"double them"
+                    )
+                self._moved.wait(min(left / 1e9, threading.TIMEOUT_MAX))
+        return PutMessageStatus.PUT_OK
+
+    def _want(self, number: int) -> None:
+        """Has everything up to a message sent without delay."""
+        if number > self._wanted:
+            self._wanted = number
+            self._work.notify()
+
+    def close(self) -> None:
+        """Lets no more messages in; those that are here are sent without delay."""
+        with self._lock:
+            self._closing = True
+            self._work.notify()
+
+    # ---- the thread that sends ------------------------------------------------------------------
+
+    def next_batch(self, is_broken: threading.Event) -> Batch | None:
+        """The next batch to send, when it is time.
+
+        None: the stream is broken, and there are messages to send again; or all were sent, and no
+        more come.
+        """
+        with self._lock:
+            while True:
+                if is_broken.is_set() and self.flushed < self.last:
+                    return None
+                if self._unsent:
+                    self._sent.append(self._unsent.popleft())
+                    return self._sent[-1]
+                wait: float | None = None
+                if self._open.messages:
+                    age = SYSTEM_CLOCK.monotonic_ns() - self._open.since_ns
+                    if self._closing or self._wanted > self._open.before or age >= LINGER_NS:
+                        self._seal()
+                        continue
+                    wait = (LINGER_NS - age) / 1e9
+                elif self._closing:
+                    return None
+                self._work.wait(wait)
+
+    def _seal(self) -> None:
+        self._unsent.append(self._open)
+        self._open = Batch(self._open.end)
+        self._work.notify()
+
+    def wake(self) -> None:
+        """Has `next_batch` look again."""
+        with self._lock:
+            self._work.notify()
+
+    def send_again(self) -> int:
+        """Takes back what was sent and is not flushed; returns up to which message all are."""
+        with self._lock:
+            self._unsent.extendleft(reversed(self._sent))
+            self._sent.clear()
+            self._fault = None
+            return self._unsent[0].before if self._unsent else self._open.before
+
+    def told(self, accepted: int, flushed: int, fault: CommitLogError | None) -> None:
+        """Takes the server's word for how far the messages are."""
+        with self._lock:
+            self.accepted, self.flushed = max(accepted, self.accepted), max(flushed, self.flushed)
+            self._fault = fault
+            while self._sent and self._sent[0].end <= self.flushed:
+                self._size -= self._sent.popleft().size
+            self._moved.notify_all()
+
+    def fail(self, error: CommitLogError) -> None:
+        """Ends the sending: all who wait, and all who come, hear of the error."""
+        with self._lock:
+            self._error = error
+            self._moved.notify_all()
+
+    @property
+    def error(self) -> CommitLogError | None:
+        """What has ended the sending."""
+        return None if self._error is None else _copy(self._error)
+
+    def leave_to_parent(self) -> None:
+        """Called in a forked child, where no other thread is left."""
+        self._forked = True
+        self._lock = threading.RLock()  # a thread of the parent may hold the other one
+
+
+def _copy(error: CommitLogError) -> CommitLogError:
+    """The same error anew: each raise adds to a traceback."""
+    made = type(error)(*error.args)
+    made.__notes__ = list(getattr(error, "__notes__", ()))
+    return made

@@ -1,0 +1,356 @@
+"""A producer of another machine: what arrives, what is refused, and bad days."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import commitlog
+from commitlog.errors import (
+    AccessDenied,
+    IllegalArgument,
+    IllegalMessage,
+    IllegalProperty,
+    IllegalRow,
+    IllegalTopic,
+    MessageTooLarge,
+    NoFreeLane,
+    NoSchema,
+    NotCopied,
+    OptionError,
+    ProducerClosed,
+    ServerUnavailable,
+    StoreNotFound,
+    StoreNotRunning,
+    WaitTimeout,
+)
+from commitlog.remote import sending
+from commitlog.serving.access import Access, add_token, remove_token
+from tests.builders.serve_command import serve_command
+from tests.served import ROOT, by_url, place_of
+from tests.waiting import wait_until
+
+CONFIG: dict[str, Any] = {"store": {"segment_bytes": 1 << 20, "max_lanes": 2}, "producer": {"lane_wait_ms": 20}}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[commitlog.Store]:
+    """Running, with two lanes."""
+    with commitlog.Store.open(tmp_path / "store", CONFIG) as opened:
+        yield opened
+
+
+@pytest.fixture
+def url(store: commitlog.Store, served_base: str) -> str:
+    """Where the store is served."""
+    return url_of(store.path, served_base)
+
+
+def url_of(path: Path, served_base: str) -> str:
+    with by_url(served_base):
+        return place_of(path)
+
+
+def messages(store: commitlog.Store, topic: str | None = None) -> list[commitlog.Message]:
+    with commitlog.Reader(store.path, topic=topic) as reader:
+        return list(reader)
+
+
+# ---- what arrives -------------------------------------------------------------------------------
+
+
+def test_a_message_arrives_as_it_was_sent(store: commitlog.Store, url: str) -> None:
+    """It is flushed when `wait` returns, and its lane is free after the with-block."""
+    with commitlog.RemoteProducer(url) as producer:
+        receipt = producer.send("orders", b"\x00\xff", key="ж", headers={"h": "x", "g": "ж"}, tags="T")
+        assert receipt.wait("accepted", 60) is commitlog.PutMessageStatus.PUT_OK
+        assert receipt.wait(timeout=60) is commitlog.PutMessageStatus.PUT_OK
+        assert (receipt.topic, receipt.done(), receipt.done("accepted")) == ("orders", True, True)
+        producer.send("orders", b"").wait(timeout=60)
+        (first, second) = messages(store)
+    assert (first.topic, first.value, first.key, first.tags) == ("orders", b"\x00\xff", "ж", "T")
+    assert first.headers == {"h": "x", "g": "ж"}
+    assert (second.value, second.key, second.headers, second.tags) == (b"", None, {}, None)
+    with store.producer(), store.producer():
+        pass
+
+
+def test_many_messages_keep_their_order(store: commitlog.Store, url: str) -> None:
+    """Of some topics, single ones and batches; `close` flushes them all."""
+    with commitlog.RemoteProducer(url) as producer:
+        for number in range(30_000):
+            producer.send(f"t{number % 3}", b"%d" % number)
+        last = producer.send_batch("b", [b"%d" % number for number in range(30_000)])
+        assert len({message.partition for message in messages(store)}) <= 1
+    assert last.done()
+    for topic in range(3):
+        assert [int(m.value) for m in messages(store, f"t{topic}")] == list(range(topic, 30_000, 3))
+    assert [int(m.value) for m in messages(store, "b")] == list(range(30_000))
+
+
+@pytest.mark.parametrize("kind", ["list", "numpy", "arrow"])
+def test_a_batch_in_each_of_its_forms(store: commitlog.Store, url: str, kind: str) -> None:
+    """With a key for each message; and a batch of nothing."""
+    values = [b"ab", b"cd", b"ef"]
+    made = {"list": values, "numpy": np.frombuffer(b"abcdef", np.uint8).reshape(3, 2), "arrow": pa.array(values)}
+    with commitlog.RemoteProducer(url) as producer:
+        producer.send_batch("t", made[kind], keys=["a", None, "b"], headers={"h": "x"}).wait(timeout=60)
+        assert producer.send_batch("t", []).done()
+        with pytest.raises(IllegalMessage, match="2 keys for 3 values"):
+            producer.send_batch("t", values, keys=["a", "b"])
+    assert [(m.value, m.key, m.headers) for m in messages(store)] == [
+        (b"ab", "a", {"h": "x"}),
+        (b"cd", None, {"h": "x"}),
+        (b"ef", "b", {"h": "x"}),
+    ]
+
+
+def test_rows_of_a_typed_topic(store: commitlog.Store, url: str) -> None:
+    """Also when the schema has grown meanwhile; what does not fit is refused before it is sent."""
+    store.create_topic("orders", pa.schema({"id": pa.int64(), "name": pa.string()}))
+    with commitlog.RemoteProducer(url) as producer:
+        rows = [{"id": number, "name": f"n{number}"} for number in range(25_000)]
+        receipt = producer.send_rows("orders", rows)
+        assert receipt is not None
+        assert producer.send_rows("orders", []) is None
+        store.create_topic("orders", pa.schema({"id": pa.int64(), "name": pa.string(), "no": pa.int32()}), evolve=True)
+        producer.send_rows("orders", pa.table({"id": [25_000], "no": pa.array([7], pa.int32())}), compression="zstd")
+        with pytest.raises(IllegalRow, match="row 1: there is no column 'nome'"):
+            producer.send_rows("orders", [{"id": 1}, {"nome": "x"}])
+        with pytest.raises(NoSchema, match="topic other has no schema"):
+            producer.send_rows("other", [{"id": 1}])
+    read = commitlog.read_arrow(store.path, "orders").read_all().to_pylist()
+    assert read == [{**row, "no": None} for row in rows] + [{"id": 25_000, "name": None, "no": 7}]
+
+
+def test_threads_share_a_producer(store: commitlog.Store, url: str) -> None:
+    def send(name: str) -> None:
+        for number in range(2_000):
+            receipt = producer.send(name, b"%d" % number)
+        receipt.wait(timeout=60)
+
+    with commitlog.RemoteProducer(url) as producer:
+        threads = [threading.Thread(target=send, args=(f"t{number}",)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for number in range(4):
+        assert [int(m.value) for m in messages(store, f"t{number}")] == list(range(2_000))
+
+
+def test_more_than_may_be_on_its_way(store: commitlog.Store, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`send` waits for room, and goes on: with messages as large as may be."""
+    from commitlog.remote import outbox
+
+    monkeypatch.setattr(outbox, "OUTBOX_BYTES", 100_000)
+    with commitlog.RemoteProducer(url) as producer:
+        for number in range(40):
+            producer.send("t", bytes([number]) * 200_000)
+    assert [m.value[0] for m in messages(store)] == list(range(40))
+
+
+def test_a_program_that_ends_without_close(store: commitlog.Store, url: str) -> None:
+    """Everything is flushed at its end."""
+    program = f"import commitlog; p = commitlog.RemoteProducer({url!r}); [p.send('t', b'%d' % n) for n in range(1000)]"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)
+    assert [int(m.value) for m in messages(store)] == list(range(1000))
+
+
+# ---- what is refused ----------------------------------------------------------------------------
+
+
+def test_what_send_refuses(store: commitlog.Store, url: str) -> None:
+    """Nothing of it is sent, and what comes after it is."""
+    with commitlog.RemoteProducer(url) as producer:
+        with pytest.raises(IllegalTopic, match="topic 'a b': only letters"):
+            producer.send("a b", b"x")
+        with pytest.raises(IllegalMessage, match=r"a value is bytes, not str: send value\.encode"):
+            producer.send("t", "x")  # type: ignore[arg-type]
+        with pytest.raises(IllegalProperty, match="header 'h': readers drop"):
+            producer.send("t", b"x", headers={"h": ""})
+        with pytest.raises(IllegalProperty, match="KEYS"):
+            producer.send("t", b"x", headers={"KEYS": "x"})
+        with pytest.raises(MessageTooLarge, match="MESSAGE_SIZE_EXCEEDED: a record of 300,"):
+            producer.send("t", b"x" * 300_000)
+        with pytest.raises(IllegalArgument, match="a level of a remote message is 'accepted' or 'flushed'"):
+            producer.send("t", b"last").wait("committed")  # type: ignore[arg-type]
+        with pytest.raises(NotCopied):
+            pickle.dumps(producer)
+    with pytest.raises(ProducerClosed):
+        producer.send("t", b"x")
+    producer.close()
+    assert [m.value for m in messages(store)] == [b"last"]
+
+
+def test_a_place_that_is_none(store: commitlog.Store, url: str, served_base: str, tmp_path: Path) -> None:
+    """Each with one line, and without a path of the server."""
+    with pytest.raises(IllegalArgument, match=r"takes the URL of a served store; see commitlog\.Producer"):
+        commitlog.RemoteProducer(str(store.path))
+    with pytest.raises(OptionError, match="token and tokenFile: give only one"):
+        commitlog.RemoteProducer(url, token="a", token_file="b")
+    with pytest.raises(StoreNotFound, match="there is no store here"):
+        commitlog.RemoteProducer(url_of(tmp_path / "nowhere", served_base))
+    with pytest.raises(ServerUnavailable, match="no server answers"):
+        commitlog.RemoteProducer("commitlog://127.0.0.1:1/store")
+    with store.producer(), store.producer(), pytest.raises(NoFreeLane, match="no lane is free: 2 of 2"):
+        commitlog.RemoteProducer(url)
+    store.close()
+    with pytest.raises(StoreNotRunning, match="so the stages must run on its machine") as it:
+        commitlog.RemoteProducer(url)
+    assert str(store.path) not in str(it.value)
+
+
+def test_what_a_token_is_not_for(store: commitlog.Store, tmp_path: Path) -> None:
+    """A server that is not writable; a token to read with; a topic that a token does not cover."""
+    with serve_command(store.path) as command, pytest.raises(AccessDenied, match=r"served for reading; .* --writable"):
+        commitlog.RemoteProducer(command.url)
+    tokens = tmp_path / "tokens"
+    reading = add_token(tokens, Access("reader"))
+    file = tmp_path / "token"
+    file.write_text(add_token(tokens, Access("writer", topics=("orders*",), read=False, write=True)) + "\n")
+    with serve_command(store.path, "--writable", "--tokens", str(tokens)) as command:
+        with pytest.raises(AccessDenied, match="the token reader is not one to write with"):
+            commitlog.RemoteProducer(command.url, token=reading)
+        with pytest.raises(AccessDenied, match="the server wants a token"):
+            commitlog.RemoteProducer(command.url)
+        with commitlog.RemoteProducer(command.url, token_file=file) as producer:
+            with pytest.raises(AccessDenied, match=r"the token writer is not for topic secret; it is for orders\*"):
+                producer.send("secret", b"x")
+            producer.send("orders-1", b"x")
+    assert [m.topic for m in messages(store)] == ["orders-1"]
+
+
+# ---- bad days -----------------------------------------------------------------------------------
+
+
+def test_a_server_killed_in_mid_stream(store: commitlog.Store) -> None:
+    """What was on its way is sent again: nothing is lost, the order is kept, some are doubled."""
+    with serve_command(store.path, "--writable") as command, commitlog.RemoteProducer(command.url) as producer:
+        receipts = []
+        for number in range(60_000):
+            if number in (20_000, 40_000):
+                command.kill_server()
+            receipts.append(producer.send("t", b"%d" % number))
+            if number == 10_000:
+                receipts[-1].wait(timeout=60)
+        producer.flush(120)
+        assert all(receipt.done() for receipt in receipts)
+    counts = Counter(int(m.value) for m in messages(store))
+    assert set(counts) == set(range(60_000))
+    assert {counts[number] for number in range(10_000)} == {1}, "what was flushed is not sent again"
+    assert max(counts.values()) <= 3
+    in_order = list(dict.fromkeys(int(m.value) for m in messages(store) if m.partition == 0))
+    assert in_order == sorted(in_order)
+
+
+def test_a_store_that_is_stopped_and_started(tmp_path: Path, served_base: str) -> None:
+    """Messages wait for it, and receipts too."""
+    path = tmp_path / "store"
+    with commitlog.Store.open(path, CONFIG):
+        producer = commitlog.RemoteProducer(url_of(path, served_base))
+        producer.send("t", b"before").wait(timeout=60)
+    receipt = producer.send("t", b"after")
+    with pytest.raises(WaitTimeout, match=r"1 messages are not flushed after 0\.1 s; they are still on their way"):
+        receipt.wait(timeout=0.1)
+    with commitlog.Store.open(path, CONFIG) as store:
+        receipt.wait(timeout=60)
+        producer.close()
+        values = [m.value for m in messages(store)]
+    assert values[0] == b"before"
+    assert set(values[1:]) == {b"after"}, "it may be doubled"
+
+
+def test_a_server_that_does_not_come_back(store: commitlog.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Receipts, flush, send and close say so: no message is lost without a word."""
+    monkeypatch.setattr(sending, "RESEND_SECONDS", 0.5)
+    with serve_command(store.path, "--writable") as command:
+        producer = commitlog.RemoteProducer(command.url)
+        flushed = producer.send("t", b"flushed")
+        flushed.wait(timeout=60)
+    lost = producer.send("t", b"lost")
+    for call in (lost.wait, producer.flush, lambda: producer.send("t", b"x"), producer.close):
+        with pytest.raises(ServerUnavailable, match=r"1 messages are not known to be flushed: send them again"):
+            call()
+    flushed.wait()
+    producer.close()
+
+
+def test_a_token_that_is_removed(store: commitlog.Store, tmp_path: Path) -> None:
+    """A stream that is open goes on; after a restart of the server its messages are refused."""
+    tokens = tmp_path / "tokens"
+    token = add_token(tokens, Access("writer", write=True))
+    with serve_command(store.path, "--writable", "--tokens", str(tokens)) as command:
+        producer = commitlog.RemoteProducer(command.url, token=token)
+        producer.send("t", b"x").wait(timeout=60)
+        remove_token(tokens, "writer")
+        command.kill_server()
+        receipt = producer.send("t", b"y")
+        with pytest.raises(AccessDenied, match=r"does not know this token; .* 1 messages are not known"):
+            receipt.wait(timeout=60)
+        with pytest.raises(AccessDenied):
+            producer.close()
+    assert [m.value for m in messages(store)] == [b"x"]
+
+
+def test_a_client_that_is_killed_gives_its_lane_back(store: commitlog.Store, url: str) -> None:
+    program = (
+        f"import commitlog, time; p = commitlog.RemoteProducer({url!r})\n"
+        f"p.send('t', b'x').wait(); print('sent', flush=True); time.sleep(1000)"
+    )
+    client = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE)
+    assert client.stdout is not None
+    assert client.stdout.readline() == b"sent\n"
+    with store.producer():
+        with pytest.raises(NoFreeLane):
+            store.producer()
+        client.kill()
+        client.wait()
+        client.stdout.close()
+
+        def lane() -> bool:
+            try:
+                store.producer().close()
+            except NoFreeLane:
+                return False
+            return True
+
+        wait_until(lane, "its lane is free")
+
+
+def test_a_forked_child(store: commitlog.Store, url: str) -> None:
+    """It can't use its parent's producer, says so, and ends; the parent's goes on."""
+    program = f"""if True:
+        import os
+        import commitlog
+        with commitlog.RemoteProducer({url!r}) as producer:
+            receipt = producer.send("t", b"parent")
+            receipt.wait()
+            later = producer.send("t", b"later")
+            pid = os.fork()
+            if not pid:
+                for call in (lambda: producer.send("t", b"child"), producer.flush, later.wait, lambda: None):
+                    try:
+                        call()
+                        later.done() or print("not flushed")
+                    except commitlog.errors.ForkedProducer as error:
+                        print(type(error).__name__)
+                producer.close()
+                raise SystemExit
+            print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    """
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stderr == ""
+    assert [m.value for m in messages(store)] == [b"parent", b"later"]
+    assert done.stdout.startswith("ForkedProducer\n")
+    assert done.stdout.endswith("\n0\n")
