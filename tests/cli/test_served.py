@@ -77,7 +77,7 @@ def test_cat(store: HandMadeStore, served_base: str, words: tuple[str, ...]) -> 
 
 
 def test_topics_and_stat(store: HandMadeStore, served_base: str) -> None:
-    for words in (("topics",), ("topics", "--schema"), ("topics", "--json"), ("stat",), ("stat", "--json")):
+    for words in (("topics",), ("topics", "--columns"), ("topics", "--json"), ("stat",), ("stat", "--json")):
         assert both(served_base, store.path, *words)
     with Reader(store.path, topic="values", name="billing") as reader:
         reader.commit(next(reader))
