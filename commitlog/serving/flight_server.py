@@ -172,6 +172,12 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
 
                 appending.append_stream(store, access, asked, reader, writer, count)
 
+    def do_exchange(
+        self, context: flight.ServerCallContext, _descriptor: flight.FlightDescriptor, _reader: Any, _writer: Any
+    ) -> None:
+        with self._answering(context):
+            raise IllegalArgument("there is no DoExchange here: read with DoGet, append with DoPut")
+
     def writable_store(self, name: str) -> ServedStore:
         """The store of a name. Raises StoreNotFound, and AccessDenied where nobody may append."""
         found = self.store(name)

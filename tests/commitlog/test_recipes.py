@@ -67,7 +67,7 @@ def test_the_unit_lets_the_store_drain_and_keeps_its_memory() -> None:
 
 
 def test_the_unit_of_the_server_runs_a_command_that_there_is() -> None:
-    """On an address that others reach, so with TLS and tokens; of the other unit's store."""
+    """With TLS and tokens, and of the store that the other unit runs."""
     service = unit(SERVE_UNIT)["Service"]
     words = shlex.split(service["ExecStart"].replace("\\\n", " ").replace("%i", "events"))
     check_command(words)
