@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 
 import orjson
@@ -129,8 +128,8 @@ def check_append(connection: Connection, address: Address, topic: str | None = N
         return None
     try:
         version, columns = answer
-        return TopicSchema(topic, int(version), pa.ipc.read_schema(pa.py_buffer(base64.b64decode(columns))))
-    except (TypeError, ValueError, pa.ArrowException) as error:
+        return TopicSchema(topic, int(version), requests.decode_schema(columns))
+    except (TypeError, ValueError, OSError, pa.ArrowException) as error:
         raise ServerError(
             f"{address}: its server's schema can't be read ({error}); is it of another version?"
         ) from None

@@ -23,7 +23,7 @@ def ticket_of(plan: ReadPlan, schema: pa.Schema, store: str, isolation: requests
         requests.RowsTicket(
             store,
             plan.store_id,
-            requests.encode_bytes(schema.serialize()),
+            requests.encode_schema(schema),
             tuple((piece.topic, piece.lane, piece.start, piece.end) for piece in plan.slices),
             isolation,
             plan.values,

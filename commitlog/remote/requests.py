@@ -10,6 +10,8 @@ import base64
 from dataclasses import dataclass
 from typing import Literal
 
+import pyarrow as pa
+
 from commitlog.columns.slice_reader import JsonMode, Values
 
 Isolation = Literal["flushed", "committed"]
@@ -226,6 +228,11 @@ class RowsTicket:
     """Whose names of options an error gives."""
 
 
-def encode_bytes(data: bytes | memoryview) -> str:
-    """Bytes as text that JSON can hold."""
-    return base64.b64encode(data).decode()
+def encode_schema(schema: pa.Schema) -> str:
+    """Arrow's IPC message of a schema, in base64: text that JSON can hold."""
+    return base64.b64encode(schema.serialize()).decode()
+
+
+def decode_schema(text: str) -> pa.Schema:
+    """What `encode_schema` was given. Raises ValueError, TypeError, OSError, pa.ArrowException."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -188,10 +187,10 @@ def typed_topics(address: Address, topics: tuple[str, ...] | None = None) -> dic
     answer = connection_of(address).ask("schemas", requests.Schemas(address.store, topics))
     try:
         return {
-            topic: TopicSchema(topic, int(version), pa.ipc.read_schema(pa.py_buffer(base64.b64decode(columns))))
+            topic: TopicSchema(topic, int(version), requests.decode_schema(columns))
             for topic, (version, columns) in answer.items()
         }
-    except (TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+    except (TypeError, ValueError, AttributeError, OSError, pa.ArrowException) as error:
         raise ServerError(
             f"{address}: its server's schemas can't be read ({error}); is it of another version?"
         ) from None

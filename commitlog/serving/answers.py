@@ -79,7 +79,7 @@ def limit_rows(store: ServedStore, access: Access, request: requests.LimitRows) 
 
 def schemas(store: ServedStore, access: Access, request: requests.Schemas) -> dict[str, tuple[int, str]]:
     return {
-        topic: (schema.version, requests.encode_bytes(schema.columns.serialize()))
+        topic: (schema.version, requests.encode_schema(schema.columns))
         for topic, schema in newest_schemas(store, access, request.topics).items()
     }
 

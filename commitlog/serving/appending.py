@@ -36,7 +36,7 @@ def check_append(store: ServedStore, access: Access, request: requests.CheckAppe
     directory.load()
     _check_topic(access, request.topic)
     latest = None if request.topic is None else TopicSchemas(directory).latest(request.topic)
-    return None if latest is None else (latest.version, requests.encode_bytes(latest.columns.serialize()))
+    return None if latest is None else (latest.version, requests.encode_schema(latest.columns))
 
 
 def append_stream(

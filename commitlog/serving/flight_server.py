@@ -6,7 +6,6 @@ So each stream has one batch in memory here, and waits as long as its client is 
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from commitlog.clock import SYSTEM_CLOCK
 from commitlog.columns.arrow_columns import COLUMN_TYPES
 from commitlog.columns.segments import SEGMENTS
 from commitlog.columns.slice_reader import OF_READ_ARROW, OF_SPARK, JsonOptions, ReadPlan, read_slices
-from commitlog.errors import AccessDenied, DataLoss, IllegalArgument, OffsetOutOfRange, StoreNotFound
+from commitlog.errors import AccessDenied, DataLoss, IllegalArgument, OffsetOutOfRange
 from commitlog.reading.topic_index import STOPPED_REREAD_NS
 from commitlog.remote import requests
 from commitlog.serving import answers, appending, flights
@@ -30,7 +29,7 @@ from commitlog.serving.access import EVERYTHING, Access, Tokens
 from commitlog.serving.connections import peer_of, peers
 from commitlog.serving.doorkeeper import SLICES_MAX, Doorkeeper, check_size
 from commitlog.serving.flight_errors import told_to_client, without_paths
-from commitlog.serving.served_store import ServedStore
+from commitlog.serving.served_store import ServedStore, find_store
 from commitlog.serving.traffic import Traffic
 
 _WHO = "who"
@@ -84,10 +83,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
 
     def store(self, name: str) -> ServedStore:
         """The store of a name. Raises StoreNotFound."""
-        found = self._stores.get(name)
-        if found is None:
-            raise StoreNotFound(f"no store {name[:80]!r} is served here; those are {', '.join(self._stores)}")
-        return found
+        return find_store(self._stores, name)
 
     def names(self) -> list[str]:
         """The stores that are served."""
@@ -268,7 +264,7 @@ def _parsed(kind: type[T], data: bytes) -> T:
 def _schema(asked: requests.RowsTicket) -> pa.Schema:
     """The columns of a ticket. Raises IllegalArgument."""
     try:
-        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(asked.schema, validate=True)))
+        schema = requests.decode_schema(asked.schema)
     except (ValueError, OSError, pa.ArrowException) as error:
         raise IllegalArgument(f"the ticket's columns can't be read: {error}") from None
     if asked.values == "bytes":

@@ -19,7 +19,7 @@ from pyarrow import flight
 
 from commitlog.columns.arrow_columns import COLUMN_TYPES
 from commitlog.columns.slice_reader import ReadPlan
-from commitlog.errors import IllegalArgument, OptionError, StoreNotFound, UnknownTopic
+from commitlog.errors import IllegalArgument, OptionError, UnknownTopic
 from commitlog.planning.options import (
     SPELLING,
     SourceOptions,
@@ -38,7 +38,7 @@ from commitlog.schemas.ddl import parse_ddl
 from commitlog.schemas.topic_schemas import TopicSchema
 from commitlog.serving.access import Access
 from commitlog.serving.answers import newest_schemas
-from commitlog.serving.served_store import ServedStore
+from commitlog.serving.served_store import ServedStore, find_store
 
 COMMAND_BYTES_MAX = 1 << 20
 _SHAPE = 'give a path [store, topic], or JSON such as {"store": "events", "subscribe": "orders"}'
@@ -184,15 +184,11 @@ def _text(data: bytes) -> str:
 
 
 def _store(stores: Stores, name: str | None) -> ServedStore:
-    served = ", ".join(stores)
     if name is None:
         if len(stores) != 1:
-            raise IllegalArgument(f"descriptor: it names no store; those served here are {served}")
+            raise IllegalArgument(f"descriptor: it names no store; those served here are {', '.join(stores)}")
         (name,) = stores
-    store = stores.get(name)
-    if store is None:
-        raise StoreNotFound(f"no store {name[:80]!r} is served here; those are {served}")
-    return store
+    return find_store(stores, name)
 
 
 # ---- its rows ----------------------------------------------------------------------------------

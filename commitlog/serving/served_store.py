@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.errors import AccessDenied, CommitLogError, IllegalArgument, ReaderError, ReaderInUse
+from commitlog.errors import AccessDenied, CommitLogError, IllegalArgument, ReaderError, ReaderInUse, StoreNotFound
 from commitlog.planning.reader_name import HeldReaderName
 from commitlog.planning.store_index import LocalIndex
 from commitlog.reading.named_readers import NamedReader
@@ -163,3 +163,11 @@ class ServedStore:
         for index, _ in self._indexes.values():
             index.close()
         self._indexes.clear()
+
+
+def find_store(stores: Mapping[str, ServedStore], name: str) -> ServedStore:
+    """The served store of a name. Raises StoreNotFound."""
+    found = stores.get(name)
+    if found is None:
+        raise StoreNotFound(f"no store {name[:80]!r} is served here; those are {', '.join(stores)}")
+    return found
