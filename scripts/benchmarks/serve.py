@@ -75,12 +75,12 @@ def _batches(bench: Bench, session: Any, broker: kafka_broker.Broker | None, fil
         spark.send(store, bodies, count)
         plain = stack.enter_context(served(store.path))
         tls = stack.enter_context(served(store.path, files))
-        ours = session.read.format("commitlog").option("subscribe", TOPIC)
+        ours = partial(_reader, session)  # a new one each time: `option` changes the reader itself
         url, secure = (str(server.address(store.path.name)) for server in (plain, tls))
         ways = {
-            PATH: Way(lambda: ours.load(str(store.path))),
-            PLAIN: Way(lambda: ours.load(url), partial(cpu_seconds, plain)),
-            TLS: Way(lambda: ours.option("caFile", files["ca"]).load(secure), partial(cpu_seconds, tls)),
+            PATH: Way(lambda: ours().load(str(store.path))),
+            PLAIN: Way(lambda: ours().load(url), partial(cpu_seconds, plain)),
+            TLS: Way(lambda: ours().option("caFile", files["ca"]).load(secure), partial(cpu_seconds, tls)),
         }
         if broker is not None:
             topic = stack.enter_context(broker.topic(partitions=spark.LANES))
@@ -100,6 +100,10 @@ def _batches(bench: Bench, session: Any, broker: kafka_broker.Broker | None, fil
             TLS: partial(_read_alone, tls, secure, files["ca"], count),
         }
         bench.compare(f"one client, read_arrow, {size} B", STREAM, PLAIN, streams, rows=count * _REPEATS)
+
+
+def _reader(session: Any) -> Any:
+    return session.read.format("commitlog").option("subscribe", TOPIC)
 
 
 def _read(session: Any, way: Way, count: int) -> Sample:
