@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
+from commitlog.shm.layout import ALL_STAGES, STAGES
+
 MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES = 1 << 16, 1 << 30
 AUTO_SEGMENT_BYTES_MAX = 1 << 26
 
@@ -140,6 +142,34 @@ class SupervisorConfig(_Checked):
 
 
 @dataclass(frozen=True)
+class ReplicationConfig(_Checked):
+    """`[replication]`, RocketMQ's HAService. It runs where there is an address to listen at."""
+
+    role: Literal["ASYNC_MASTER", "SYNC_MASTER"] = "ASYNC_MASTER"
+    listen: str = ""
+    certificate: str = ""
+    key: str = ""
+    authority: str = ""
+    peers: str = ""
+    slave_listen: str = ""
+    slaves: str = ""
+    allow_plain: bool = False
+    slaves_count: bool = False
+    min_in_sync: Annotated[int, Interval(ge=1, le=16)] = 1
+    slave_timeout_ms: Milliseconds = 3_000
+    fall_behind_max_bytes: Annotated[int, Interval(ge=1, le=1 << 60)] = 256 << 20
+    heartbeat_ms: Annotated[int, Interval(ge=10, le=3_600_000)] = 5_000
+    housekeeping_ms: Annotated[int, Interval(ge=100, le=3_600_000)] = 20_000
+    transfer_second_bytes: Annotated[int, Interval(ge=0, le=1 << 40)] = 0
+    keep_bytes: Annotated[int, Interval(ge=0, le=1 << 60)] = 1 << 30
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the store is replicated."""
+        return bool(self.listen or self.slave_listen)
+
+
+@dataclass(frozen=True)
 class LogsConfig(_Checked):
     """`[logs]`: what the stages and the supervisor write to `STORE/logs`."""
 
@@ -159,7 +189,13 @@ class Config(_Checked):
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     dispatcher: DispatcherConfig = field(default_factory=DispatcherConfig)
     supervisor: SupervisorConfig = field(default_factory=SupervisorConfig)
+    replication: ReplicationConfig = field(default_factory=ReplicationConfig)
     logs: LogsConfig = field(default_factory=LogsConfig)
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Names of the stages that a store with this configuration has."""
+        return ALL_STAGES if self.replication.enabled else STAGES
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, as they stand in `store.json`."""
@@ -211,6 +247,7 @@ WHEN_CHANGED = {
     "dispatcher": AT_ONCE,
     "dispatcher.queue_file_entries": RESTART,
     "supervisor": AT_ONCE,
+    "replication": RESTART,
     "logs": RESTART,
 }
 """When a changed knob takes effect in a running store: by section, or by knob."""

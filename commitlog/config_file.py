@@ -10,15 +10,17 @@ import re
 import tomllib
 from collections.abc import Mapping
 from fractions import Fraction
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import orjson
 
-from commitlog.config import Config, Interval, RetentionConfig
+from commitlog.config import Config, Interval, ReplicationConfig, RetentionConfig
 from commitlog.errors import ConfigError
 from commitlog.lines import printable
 from commitlog.quantities import bytes_of, nanoseconds_of
+from commitlog.shm.layout import LANE_ROWS
 
 _UNITS = {"_bytes": 1, "_ms": 1_000_000, "_hours": 3_600_000_000_000}
 """How the names of knobs with a unit end → the unit: one byte, or its nanoseconds."""
@@ -98,6 +100,7 @@ def _validated(values: dict[str, Any], where: str) -> Config:
             f"powers of two from 65536 to 1073741824"
         )
     _check_retention(config.retention, where)
+    _check_replication(config.replication, where)
     return config
 
 
@@ -113,6 +116,52 @@ def _check_retention(retention: RetentionConfig, where: str) -> None:
             f"{where}: retention.disk_clean_forcibly_percent = {middle}: it has to lie between disk_max_used_percent ({low}) "
             f"and disk_refuse_percent ({retention.disk_refuse_percent})"
         )
+
+
+def _check_replication(replication: ReplicationConfig, where: str) -> None:
+    for name in ("listen", "slave_listen"):
+        address = getattr(replication, name)
+        if address and not _is_address(address):
+            raise ConfigError(f"{where}: replication.{name} = {address!r}: allowed are HOST:PORT, and '' for none")
+    if not all(map(_is_address, replication.peers.split())):
+        raise ConfigError(
+            f"{where}: replication.peers = {replication.peers!r}: allowed are HOST:PORT, with spaces between"
+        )
+    for part in replication.slaves.split():
+        lane, _, address = part.partition("=")
+        if not (lane.isdecimal() and int(lane) < LANE_ROWS and _is_address(address)):
+            raise ConfigError(f"{where}: replication.slaves: {part!r}: allowed are LANE=HOST:PORT, with spaces between")
+    if replication.slave_listen and not replication.allow_plain and not _is_loopback(replication.slave_listen):
+        raise ConfigError(
+            f"{where}: replication.slave_listen = {replication.slave_listen!r}: RocketMQ's protocol has no encryption: "
+            f"listen at 127.0.0.1 and give slaves a tunnel, or set allow_plain"
+        )
+    if replication.listen:
+        for name in ("certificate", "key", "authority"):
+            file = getattr(replication, name)
+            if not file or not Path(file).is_file():
+                raise ConfigError(f"{where}: replication.{name} = {file!r}: replicas come over TLS: give a file in PEM")
+    if (
+        replication.role == "SYNC_MASTER"
+        and not replication.listen
+        and not (replication.slave_listen and replication.slaves_count)
+    ):
+        raise ConfigError(
+            f"{where}: replication.role = 'SYNC_MASTER': no replica can come that counts: give replication.listen"
+        )
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host.strip("[]")) and port.isascii() and port.isdecimal() and int(port) < 1 << 16
+
+
+def _is_loopback(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:  # another name
+        return False
 
 
 def _describe(problem: Any, where: str) -> str:

@@ -66,6 +66,24 @@ class BackupRefused(CommitLogError):
     """
 
 
+class ReplicaRefused(CommitLogError):
+    """A copy can't follow this store, or can't be promoted. Both were left as they are.
+
+    It is of another store, has gone on by itself, is of an older epoch, or is too far behind.
+    """
+
+
+class StoreSuperseded(CommitLogError):
+    """A copy of this store was promoted, so this store must not go on.
+
+    What only this store has is still in it: `commitlog rejoin` puts that aside.
+    """
+
+
+class ReplicationRefused(CommitLogError):
+    """The address, the certificate or the protocol of a replication is not usable."""
+
+
 class StoreRunning(CommitLogError):
     """The stages of this store are running already, under another owner."""
 
@@ -173,6 +191,26 @@ class WaitTimeout(ProducerError):
     """
 
     status = PutMessageStatus.FLUSH_DISK_TIMEOUT
+    append_status = AppendMessageStatus.PUT_OK
+
+
+class ReplicationTimeout(WaitTimeout):
+    """A message is flushed here, and too few replicas have it in time. They may still get it.
+
+    RocketMQ's FLUSH_SLAVE_TIMEOUT. Sending the message again would double it.
+    """
+
+    status = PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+
+
+class ReplicaNotAvailable(ProducerError):
+    """A message is flushed here, and fewer replicas are in sync than `min_in_sync`.
+
+    RocketMQ's SLAVE_NOT_AVAILABLE. A replica that comes back gets the message, so sending it again
+    would double it.
+    """
+
+    status = PutMessageStatus.SLAVE_NOT_AVAILABLE
     append_status = AppendMessageStatus.PUT_OK
 
 

@@ -112,7 +112,7 @@ class Handler(logging.Handler):
         producer = self._producer
         try:
             if producer is not None:
-                producer.flush(FLUSH_SECONDS)
+                producer.flush(timeout=FLUSH_SECONDS)
         except ForkedProducer:
             pass  # the producer is the parent's, and this process has sent nothing
         except Exception:

@@ -47,7 +47,7 @@ from commitlog.errors import (
 )
 from commitlog.message import Message
 from commitlog.native import core
-from commitlog.receipt import BatchReceipt, Receipt
+from commitlog.receipt import BatchReceipt, Level, Receipt
 from commitlog.record.batch import batch_size, encode_batch, largest_record
 from commitlog.record.bodies import Bodies
 from commitlog.record.bound_encoder import BoundEncoder, bind
@@ -146,7 +146,7 @@ class Producer(Appender, RowProducer):
         self._sleep_at, self._seen = attachment.sleep_at, 0
         self._wrote, self._messages = words[self._wrote_at], words[self._messages_at]
         self._timestamp, self._next_tick = end.store_timestamp, 0  # ms; ns
-        self._sync = self._progress.sync
+        self._sync = self._progress.promised != "accepted"
         self._turns = Turns(clock)
         self._take_lane(
             words, self._wrote_at, self._messages_at, self._sleep_at, self._progress, Receipt, RESERVED_NAMES
@@ -428,13 +428,13 @@ class Producer(Appender, RowProducer):
 
     # ---- acknowledgements -----------------------------------------------------------------------
 
-    def flush(self, timeout: float | None = None) -> None:
-        """Returns when everything sent so far is flushed.
+    def flush(self, level: Level = "flushed", timeout: float | None = None) -> None:
+        """Returns when everything sent so far has reached the level.
 
         Raises what `Receipt.wait` does: WaitTimeout after `timeout` seconds (None: never), and so
         on. Whatever it raises, the messages stay in the log.
         """
-        self._progress.flush(timeout)
+        self._progress.flush(level, timeout)
 
     def statistics(self) -> LaneStatistics:
         """What happened in its lane since the store was started, by earlier producers too."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 else:
     _Values = tuple
 
-Level = Literal["accepted", "committed", "flushed"]
+Level = Literal["accepted", "committed", "flushed", "replicated"]
 """How safe a message is: what each level survives stands in README."""
 
 
@@ -115,9 +115,12 @@ class Receipt(_Values):
         Raises:
         - WaitTimeout: the time is over. The message may still become flushed, so sending it again
           would double it. `error.status` is FLUSH_DISK_TIMEOUT.
+        - ReplicationTimeout: the same, of a message that is flushed and not yet replicated.
+          `error.status` is FLUSH_SLAVE_TIMEOUT.
+        - ReplicaNotAvailable: it is flushed, and too few replicas are in sync.
         - DiskError (DiskFull, DiskInputOutput, …): the disk refuses.
         - StoreStopped, StoreNotRunning: no stage is left that could flush it.
-        - IllegalArgument: there is no such level, or the timeout is not a time.
+        - IllegalArgument: there is no such level here, or the timeout is not a time.
         """
         return self._progress.wait(level, self.end, timeout)
 
@@ -127,9 +130,10 @@ class Receipt(_Values):
         """Calls `callback(status)` when the message has reached the level.
 
         It is called once, from another thread. The status is PUT_OK, or FLUSH_DISK_TIMEOUT after
-        `timeout` seconds (None: never), or SERVICE_NOT_AVAILABLE when the stages are gone. While
-        the disk refuses, it goes on waiting. Thousands of callbacks may be outstanding; each costs
-        a place in a queue.
+        `timeout` seconds (None: never), or SERVICE_NOT_AVAILABLE when the stages are gone. Of a
+        message that is flushed and not replicated it is FLUSH_SLAVE_TIMEOUT, or SLAVE_NOT_AVAILABLE
+        while too few replicas are in sync. While the disk refuses, it goes on waiting. Thousands of
+        callbacks may be outstanding; each costs a place in a queue.
 
         Raises IllegalArgument, and ForkedProducer in a forked child.
         """
@@ -137,13 +141,18 @@ class Receipt(_Values):
 
     def __await__(self) -> Generator[Any, None, PutMessageStatus]:
         """Returns and raises what `wait()` does, for asyncio; `asyncio.timeout` limits it."""
-        return self._progress.wait_async("flushed", self.end).__await__()
+        return self.wait_async().__await__()
+
+    def wait_async(self, level: Level = "flushed") -> Coroutine[Any, Any, PutMessageStatus]:
+        """Returns and raises what `wait(level)` does, for asyncio."""
+        return self._progress.wait_async(level, self.end)
 
     @property
     def status(self) -> PutMessageStatus:
-        """PUT_OK once the message is as safe as the store promises, else FLUSH_DISK_TIMEOUT.
+        """PUT_OK once the message is as safe as the store promises.
 
-        `flush_disk_type` is the promise.
+        `flush_disk_type` and `replication.role` are the promise. Until then it is
+        FLUSH_DISK_TIMEOUT, or FLUSH_SLAVE_TIMEOUT of a message that is flushed.
         """
         return self._progress.status_of(self.end)
 

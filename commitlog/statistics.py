@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.config import Config
 from commitlog.disk.locks import holder_of, is_leased, is_running
 from commitlog.reading.view import StoreView
-from commitlog.shm.layout import LANE_ROWS, STAGES, Header, Lane, Stage
+from commitlog.shm.layout import LANE_ROWS, Header, Lane, Stage
 from commitlog.shm.pool import available_buffers
 from commitlog.shm.positions import ControlRegion
 from commitlog.shm.statistics import PUT_TIME_NAMES, Histogram, RetentionFlag, Throughput, put_times, throughput
@@ -22,6 +23,7 @@ FAULT_WORDS = {
     "flusher": Lane.FLUSHER_FAULT,
     "allocator": Lane.ALLOCATOR_FAULT,
     "dispatcher": Lane.DISPATCHER_FAULT,
+    "ha_service": Lane.HA_SERVICE_FAULT,
 }
 RETENTION_WORDS = {
     RetentionFlag.CLOCK_JUMPED: "the machine's clock has jumped since the start: nothing is deleted for its age",
@@ -157,13 +159,18 @@ def store_statistics(view: StoreView, clock: Clock = SYSTEM_CLOCK) -> StoreStati
         generation=view.facts.generation,
         segment_bytes=view.segment_bytes,
         lanes=tuple(_lane(view, number, now) for number in view.lanes()),
-        stages=tuple(_stage(view, control, name, now) for name in STAGES) if control else (),
+        stages=tuple(_stage(view, control, name, now) for name in _stages_of(view)) if control else (),
         throughput=throughput(control.words, now) if control else (),
         retention=_retention(control.words) if control else None,
         killed=not running and not _stopped_properly(view),
         starting=running and not _has_opened(view),
         supervisor_silent_ms=max(now - control.words[Header.SUPERVISOR_HEARTBEAT], 0) / 1e6 if control else None,
     )
+
+
+def _stages_of(view: StoreView) -> tuple[str, ...]:
+    """Names of the stages that the store has in its configuration."""
+    return Config.from_json(view.facts.config).stages
 
 
 def _has_opened(view: StoreView) -> bool:

@@ -17,8 +17,8 @@ one left. All numbers are unsigned 64-bit words in the machine's byte order.
 cache line. So no store of one process delays or overwrites another's. The roles are:
 
 - the *lessee* holds the lane's lock and sends;
-- the *committer*, *flusher*, *allocator* and *dispatcher* are the stages. Each holds its stage
-  lock, so there is only one of each. In a stage's own row it is called the *stage*;
+- the *committer*, *flusher*, *allocator*, *dispatcher* and *ha_service* are the stages. Each holds
+  its stage lock, so there is only one of each. In a stage's own row it is called the *stage*;
 - the *supervisor* holds the store's lock;
 - the *lock holder* is any process that holds the lane's lock.
 
@@ -64,9 +64,15 @@ ENTRY_COUNTS = 3
 HISTOGRAM_BUCKETS = 192
 
 STAGES = ("committer", "flusher", "allocator", "dispatcher")
-"""Names of the stages; the index is the row in the control region."""
+"""Names of the stages that every running store has."""
+HA_SERVICE = "ha_service"
+"""The stage of a store that is replicated."""
+ALL_STAGES = (*STAGES, HA_SERVICE)
+"""Names of all stages; the index is the row in the control region."""
 
-Writer = Literal["supervisor", "stage", "lessee", "lock holder", "committer", "flusher", "allocator", "dispatcher"]
+Writer = Literal[
+    "supervisor", "stage", "lessee", "lock holder", "committer", "flusher", "allocator", "dispatcher", "ha_service"
+]
 Block = TypeVar("Block", bound=type)
 LogOffset = TypeVar("LogOffset", int, "npt.NDArray[np.int64]")
 
@@ -251,6 +257,11 @@ class Lane:
     # lines 13 and 14: counts of puts by duration, in RocketMQ's buckets. The first bucket is not
     # counted (statistics.py).
     PUT_TIMES = word(104, writer="lessee", width=PUT_TIME_BUCKETS)
+    # line 15: replication
+    REPLICATED = word(120, writer="ha_service")  # every in-sync replica has the log up to here, and they are enough
+    IN_SYNC = word(121, writer="ha_service")  # how many replicas are in sync now
+    HA_SERVICE_FAULT = word(122, writer="ha_service")
+    REPLICATED_NS = word(123, writer="ha_service")  # CLOCK_MONOTONIC when REPLICATED was last stored
 
 
 assert CONTROL_BYTES == 151552

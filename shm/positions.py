@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commitlog.shm.layout import (
+    ALL_STAGES,
     CONTROL_BYTES,
     ENTRY_COUNTS,
     LANE_ROW_WORDS,
@@ -31,7 +32,6 @@ from commitlog.shm.layout import (
     LAYOUT_VERSION,
     MAGIC,
     STAGE_ROW_WORDS,
-    STAGES,
     STAGES_AT,
     Header,
     Lane,
@@ -57,9 +57,9 @@ class ControlRegion:
             raise RegionError(f"{region.path} has layout {region.words[Header.LAYOUT_VERSION]}, not {LAYOUT_VERSION}")
         self.region = region
         self.words = words = region.words
-        lanes, stages = map(self.row_at, range(LANE_ROWS)), map(self.stage_row_at, STAGES)
+        lanes, stages = map(self.row_at, range(LANE_ROWS)), map(self.stage_row_at, ALL_STAGES)
         self._rows = [words[at : at + LANE_ROW_WORDS] for at in lanes]
-        self._stage_rows = dict(zip(STAGES, (words[at : at + STAGE_ROW_WORDS] for at in stages), strict=True))
+        self._stage_rows = dict(zip(ALL_STAGES, (words[at : at + STAGE_ROW_WORDS] for at in stages), strict=True))
 
     @classmethod
     def create(cls, directory: Path, store_id: str, store_path: Path) -> ControlRegion:
@@ -151,7 +151,7 @@ class ControlRegion:
     @staticmethod
     def stage_row_at(stage: str) -> int:
         """Where the row of a stage begins in `words`."""
-        return STAGES_AT + STAGES.index(stage) * STAGE_ROW_WORDS
+        return STAGES_AT + ALL_STAGES.index(stage) * STAGE_ROW_WORDS
 
     def lane_table(self) -> npt.NDArray[np.uint64]:
         """All lane rows as a live array of words, of shape (128, 128).

@@ -38,7 +38,7 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, StageFailed, StoreNotFound, store_moved
 from commitlog.native import description
 from commitlog.reading.view import attach_control
-from commitlog.shm.layout import STAGES, Header, Lane, Stage
+from commitlog.shm.layout import ALL_STAGES, Header, Lane, Stage
 from commitlog.shm.statistics import record_duration
 from commitlog.stages.store_channel import StoreChannel
 from commitlog.stages.supervising.log_files import log_to_own_output
@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 
 
 class BaseStage(ABC):
-    """Base of the four stages: its life, its waits and its words. A subclass does the work.
+    """Base of the stages: its life, its waits and its words. A subclass does the work.
 
     A subclass sets three class attributes. `watched` has the lane words whose change is news to it.
     `reach` is the lane word that says how far it has done its part of a synchronous flush; it is
@@ -445,7 +445,7 @@ def main(kind: type[BaseStage]) -> None:
     Its output goes to the stage's log file in the store.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    assert kind.name in STAGES
+    assert kind.name in ALL_STAGES
     log_file = StoreDirectory(sys.argv[1]).logs_directory / f"{kind.name}.log"
     log_to_own_output(log_file, LogsConfig())
     try:

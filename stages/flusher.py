@@ -27,7 +27,7 @@ from commitlog.appending.wakeups import NoticePublisher
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.disk.checkpoint import Positions, PositionsFile, StoreCheckpoint
 from commitlog.disk.file_channel import FileChannel
-from commitlog.shm.layout import Lane, Stage, segment_start
+from commitlog.shm.layout import HA_SERVICE, Lane, Stage, segment_start
 from commitlog.shm.positions import counted_entries
 from commitlog.stages.base_stage import BaseStage, main
 
@@ -83,6 +83,7 @@ class Flusher(BaseStage):
         self._flushed = self.lanes[:, Lane.FLUSHED]
         self._opened, self._allocated = self.lanes[:, Lane.OPENED], self.lanes[:, Lane.ALLOCATED]
         self._committer, self._dispatcher = self.bell_of("committer"), self.bell_of("dispatcher")
+        self._ha_service = self.bell_of(HA_SERVICE) if self.config.replication.enabled else None
         self._committer_row = self.control.stage_row("committer")
         self._committer_beat = 0
         self._notices = NoticePublisher(self.context, self.pool)
@@ -133,8 +134,14 @@ class Flusher(BaseStage):
         order = self._order(lane)
         moved = self._finish(order, self._sync(order))
         if moved:
-            self._dispatcher.wake()
+            self._wake_the_next()
         return moved
+
+    def _wake_the_next(self) -> None:
+        """Wakes the stages that go on with what is flushed. Somebody may wait for a replica."""
+        if self._ha_service is not None:
+            self._ha_service.hurry()
+        self._dispatcher.wake()
 
     def left(self) -> int:
         return int(np.sum(self._wrote - self._flushed))
@@ -216,7 +223,7 @@ class Flusher(BaseStage):
             for future in as_completed(pending):
                 moved += self._finish(pending[future], future.result())
         if moved:
-            self._dispatcher.wake()
+            self._wake_the_next()
         return moved
 
     def _is_due(self, lane: int, now: int) -> bool:
@@ -365,6 +372,8 @@ class Flusher(BaseStage):
         del self._wrote, self._committed, self._flushed, self._opened, self._allocated
         self._committer.close()
         self._dispatcher.close()
+        if self._ha_service is not None:
+            self._ha_service.close()
         self._notices.close()
 
 

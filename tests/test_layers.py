@@ -44,7 +44,7 @@ FLOORS = (
     {"__init__"},
     {"doctor"},
     {"cli"},
-    {"__main__", "stages.allocating", "stages.supervising"},
+    {"__main__", "stages.allocating", "stages.replicating", "stages.supervising"},
     {"stages"},
 )
 # Where a distribution's module has another name.

@@ -21,7 +21,16 @@ from typing import NoReturn, TypeVar
 from commitlog.appending.attachment import Attachment
 from commitlog.appending.lease import FAULT_PATIENCE_NS
 from commitlog.clock import Clock, limit_ns
-from commitlog.errors import CommitLogError, ForkedProducer, IllegalArgument, NotCopied, PoolUnlinked, WaitTimeout
+from commitlog.errors import (
+    CommitLogError,
+    ForkedProducer,
+    IllegalArgument,
+    NotCopied,
+    PoolUnlinked,
+    ReplicaNotAvailable,
+    ReplicationTimeout,
+    WaitTimeout,
+)
 from commitlog.receipt import Level, Receipt
 from commitlog.record.host import Host, message_id
 from commitlog.shm.layout import Lane
@@ -34,7 +43,12 @@ _Outcome = PutMessageStatus | CommitLogError
 _Tell = Callable[[_Outcome], object]
 _Due = tuple[_Tell, _Outcome]
 
-_WORD_OF: dict[Level, int] = {"accepted": Lane.WROTE, "committed": Lane.COMMITTED, "flushed": Lane.FLUSHED}
+_WORD_OF: dict[Level, int] = {
+    "accepted": Lane.WROTE,
+    "committed": Lane.COMMITTED,
+    "flushed": Lane.FLUSHED,
+    "replicated": Lane.REPLICATED,
+}
 _SPIN_NS = 1_000_000
 NOTICE_WAIT_MS = 5
 _TIDY_ABOVE = 1_000
@@ -119,6 +133,12 @@ class _Waiters:
                 due.append((tell, error))
         return due
 
+    def take_unreplicated(self, flushed: int, error: CommitLogError) -> list[_Due]:
+        """Removes the waiters for replicas whose message is flushed here."""
+        due: list[_Due] = []
+        self._take(self._by_where[Lane.REPLICATED], flushed, error, due)
+        return due
+
     def _take(self, heap: _Heap, limit: float, outcome: _Outcome, due: list[_Due]) -> None:
         while heap and (heap[0][0] <= limit or heap[0][2].tell is None):
             tell = self._turn_out(heappop(heap)[2])
@@ -153,15 +173,20 @@ class LaneProgress:
 
     Any thread may use it, also after the producer was closed.
 
-    Attributes: `lane`, its number; `sync`, whether the store's level is flushed.
+    Attributes: `lane`, its number; `promised`, the level that the store promises for a message when
+    its `send` returns.
     """
 
     def __init__(self, attachment: Attachment, lane: int, store_host: Host, clock: Clock) -> None:
         self.lane, self._store_host = lane, store_host
-        self.sync = attachment.config.store.flush_disk_type == "SYNC_FLUSH"
+        config = attachment.config
+        self._replication = config.replication
+        self.promised: Level = "flushed" if config.store.flush_disk_type == "SYNC_FLUSH" else "accepted"
+        if self._replication.enabled and self._replication.role == "SYNC_MASTER":
+            self.promised = "replicated"
         self._attachment, self._clock = attachment, clock
         self._row = attachment.control.row(lane)
-        self._timeout_seconds = attachment.config.producer.sync_flush_timeout_ms / 1000
+        self._timeout_seconds = config.producer.sync_flush_timeout_ms / 1000
         self._waiters = _Waiters(_WORD_OF.values())
         self._watching = False
         self._blocked_ns = 0
@@ -181,14 +206,22 @@ class LaneProgress:
         Raises IllegalArgument.
         """
         try:
-            return self._row[_WORD_OF[level]] >= where
+            reached = self._row[_WORD_OF[level]] >= where
         except (KeyError, TypeError):
             raise _no_level(level) from None
+        if level == "replicated" and not self._replication.enabled:
+            raise IllegalArgument("the store is not replicated: configure [replication], or wait for 'flushed'")
+        return reached
 
     def status_of(self, where: int) -> PutMessageStatus:
-        """PUT_OK when `where` has reached the store's own level, else FLUSH_DISK_TIMEOUT."""
-        reached = self.reached("flushed" if self.sync else "accepted", where)
-        return PutMessageStatus.PUT_OK if reached else PutMessageStatus.FLUSH_DISK_TIMEOUT
+        """PUT_OK when `where` has reached the level that the store promises."""
+        return PutMessageStatus.PUT_OK if self.reached(self.promised, where) else self._late(self.promised, where)
+
+    def _late(self, level: Level, where: int) -> PutMessageStatus:
+        """The status of a message that has not reached a level in time."""
+        if level == "replicated" and self.reached("flushed", where):
+            return PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+        return PutMessageStatus.FLUSH_DISK_TIMEOUT
 
     def request(self, where: int) -> None:
         """Asks the stages to flush up to `where` without any rest."""
@@ -210,7 +243,8 @@ class LaneProgress:
         while row[word] < where:
             waited = clock.monotonic_ns() - began
             if waited >= limit:
-                raise WaitTimeout(
+                late = self._late(level, where) is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+                raise (ReplicationTimeout if late else WaitTimeout)(
                     f"lane {self.lane}: {where - row[word]:,} bytes are not {level} after {limit / 1e9:g} s; they stay in "
                     f"the log and may still become so: wait again, to send them again would double them"
                 )
@@ -219,9 +253,20 @@ class LaneProgress:
                 continue
             if waited > FAULT_PATIENCE_NS:
                 self.check()
+            if level == "replicated" and row[Lane.FLUSHED] >= where and row[word] < where:
+                self._check_replicas()
             self.request(where)  # again: another process that leased the lane may have asked for less
             self._attachment.await_notice(NOTICE_WAIT_MS, lambda: row[word] >= where)
         return PutMessageStatus.PUT_OK
+
+    def _check_replicas(self) -> None:
+        """Raises ReplicaNotAvailable where fewer replicas are in sync than there have to be."""
+        found, wanted = self._row[Lane.IN_SYNC], self._replication.min_in_sync
+        if found < wanted:
+            raise ReplicaNotAvailable(
+                f"lane {self.lane}: {found} of {wanted} replicas are in sync (replication.min_in_sync): what was sent is "
+                f"flushed here, and a replica that comes back gets it; see `commitlog stat`, do not send it again"
+            )
 
     def _check_process(self) -> None:
         if self._attachment.forked:
@@ -233,20 +278,23 @@ class LaneProgress:
         A put that does not wait does not look at the clock.
         """
         record_wait(self._row, nanoseconds)
-        if self.sync:
+        if self.promised != "accepted":
             self._blocked_ns += nanoseconds  # the put's wait for the flush comes next
         else:
             record_put_time(self._row, nanoseconds)
 
     def wait_put(self, receipt: R) -> R:
-        """Waits for a put of a store with SYNC_FLUSH, and counts how long that took.
+        """Waits for a put of a store with SYNC_FLUSH or SYNC_MASTER, and counts how long that took.
 
-        It waits for `sync_flush_timeout_ms` at most. An error that it raises carries the receipt;
-        see Receipt.wait.
+        It waits for `sync_flush_timeout_ms` at most until the put is flushed, and then for
+        `slave_timeout_ms` until it is replicated. An error that it raises carries the receipt; see
+        Receipt.wait.
         """
         began = self._clock.monotonic_ns()
         try:
             self.wait("flushed", receipt.end, self._timeout_seconds)
+            if self.promised == "replicated":
+                self.wait("replicated", receipt.end, self._replication.slave_timeout_ms / 1000)
         except CommitLogError as error:
             error.receipt = receipt
             raise
@@ -280,10 +328,10 @@ class LaneProgress:
         self._attachment.raise_fault(self._row)
         self._attachment.check_stages()
 
-    def flush(self, timeout: float | None) -> None:
+    def flush(self, level: Level, timeout: float | None) -> None:
         """See Producer.flush."""
         self._check_process()
-        self.wait("flushed", self._row[Lane.WROTE], timeout)
+        self.wait(level, self._row[Lane.WROTE], timeout)
 
     # ---- callbacks ------------------------------------------------------------------------------
 
@@ -293,7 +341,9 @@ class LaneProgress:
             raise IllegalArgument(f"a callback is called with a PutMessageStatus, and {callback!r:.80} can't be called")
 
         def tell(outcome: _Outcome) -> None:
-            callback(outcome.status if isinstance(outcome, CommitLogError) else outcome)
+            late = outcome is PutMessageStatus.FLUSH_DISK_TIMEOUT
+            status = outcome.status if isinstance(outcome, CommitLogError) else outcome
+            callback(self._late(level, where) if late else status)
 
         self._enlist(level, where, limit_ns(timeout), tell, of_faults=False)
 
@@ -339,6 +389,11 @@ class LaneProgress:
         except CommitLogError as error:
             return self._waiters.take_all(error)
         try:
+            self._check_replicas()
+        except ReplicaNotAvailable as error:
+            if due := self._waiters.take_unreplicated(self._row[Lane.FLUSHED], error):
+                return due
+        try:
             self._attachment.raise_fault(self._row)
         except CommitLogError as error:
             return self._waiters.take_patient(error, now)
@@ -377,7 +432,7 @@ class LaneProgress:
 
 def _no_level(level: object) -> IllegalArgument:
     hint = f"; a limit in seconds is timeout={level!r}" if isinstance(level, int | float) else ""
-    return IllegalArgument(f"a level is 'accepted', 'committed' or 'flushed', not {level!r:.80}{hint}")
+    return IllegalArgument(f"a level is 'accepted', 'committed', 'flushed' or 'replicated', not {level!r:.80}{hint}")
 
 
 def _tell(tell: _Tell, outcome: _Outcome) -> None:

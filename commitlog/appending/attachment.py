@@ -13,7 +13,7 @@ from pathlib import Path
 
 from commitlog.appending.lease import Lease, has_lost_files, is_damaged, try_lease
 from commitlog.appending.sockets import Sockets
-from commitlog.appending.wakeups import WakeupSender
+from commitlog.appending.wakeups import FLUSHED_NOTICES, REPLICATED_NOTICES, WakeupSender
 from commitlog.clock import Clock
 from commitlog.config import Config
 from commitlog.disk.descriptors import check_free, occupy_standard_descriptors
@@ -83,7 +83,8 @@ class Attachment:
         self.control, self.words = control, control.words
         self.pool = Path(self.facts.pool.directory)
         self.sleep_at = control.stage_row_at("committer") + Stage.SLEEP
-        self._sockets = Sockets(self.pool, control)
+        replicated = (REPLICATED_NOTICES,) if self.config.replication.enabled else ()
+        self._sockets = Sockets(self.pool, control, (FLUSHED_NOTICES, *replicated))
         # Strong references: a context waits for ever for sockets that end as garbage together with
         # it.
         weakref.finalize(self, self._sockets.close).atexit = False

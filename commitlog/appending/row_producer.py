@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from commitlog.appending.attachment import Attachment
 from commitlog.appending.row_writer import RowWriter
 from commitlog.errors import CommitLogError, IllegalArgument, IllegalProperty
-from commitlog.receipt import Receipt
+from commitlog.receipt import Level, Receipt
 from commitlog.record.row_headers import ROW_HEADERS
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class RowProducer:
             wait: bool = True,
         ) -> Receipt: ...
 
-        def flush(self, timeout: float | None = None) -> None: ...
+        def flush(self, level: Level = "flushed", timeout: float | None = None) -> None: ...
 
     def send_rows(
         self,
@@ -129,7 +129,7 @@ class RowProducer:
         how, sending = HowToSend(max_rows=max_rows, wait=False, compression=compression), self._sending()
         sending.prepare(topic)
         send = partial(sending.send_counted, self, topic, how=how)
-        return RowWriter(send, self.flush, linger_ms, max_rows)
+        return RowWriter(send, lambda timeout: self.flush(timeout=timeout), linger_ms, max_rows)
 
     def _sending(self) -> RowSending:
         found = self._row_sending

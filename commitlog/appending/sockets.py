@@ -36,8 +36,8 @@ class Sockets:
     Any thread may use them, and a signal handler may interrupt that use.
     """
 
-    def __init__(self, pool: Path, control: ControlRegion) -> None:
-        self._pool, self._control = pool, control
+    def __init__(self, pool: Path, control: ControlRegion, notices: tuple[str, ...]) -> None:
+        self._pool, self._control, self._publishers = pool, control, notices
         self._lock = threading.RLock()  # a socket is for one thread at a time
         self._making = threading.RLock()  # the making threads': none waits for a thread that a handler interrupts
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
@@ -98,7 +98,7 @@ class Sockets:
 
     def _make_notices(self, context: zmq.Context[zmq.Socket[bytes]], lane: int) -> None:
         if self._notices is None:
-            self._notices = NoticeSubscriber(context, self._pool, lane)
+            self._notices = NoticeSubscriber(context, self._pool, lane, self._publishers)
 
     def abandon(self) -> None:
         """Leaves the sockets to the parent process. A forked child calls it."""

@@ -9,6 +9,7 @@ a limit on what it receives.
 | --- | --- | --- |
 | `<stage>.ipc`, PUSH → PULL | each stage | wakeup: `CLW1` |
 | `notices.ipc`, PUB → SUB | flusher | notice: `CLN1`, lane, committed, flushed |
+| `replicated.ipc`, PUB → SUB | HAService | notice: `CLN1`, lane, flushed, replicated |
 
 The numbers of a notice are u64, little-endian.
 """
@@ -32,6 +33,8 @@ _NOTICE_PREFIX = struct.Struct("<4sQ")
 _NOTICE_MAGIC = b"CLN1"
 _HIGH_WATER_MARK = 64
 _MAX_FRAME_BYTES = 64
+FLUSHED_NOTICES, REPLICATED_NOTICES = "notices", "replicated"
+"""Who publishes notices, as the name of the socket: the flusher, and the HAService."""
 _FRAMES_AT_ONCE = 1000
 
 
@@ -149,31 +152,38 @@ class WakeupSender:
 
 
 class NoticePublisher:
-    """The flusher's side of offset notices."""
+    """The side of offset notices that sends them: the flusher's, or the HAService's."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], directory: Path) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], directory: Path, name: str = FLUSHED_NOTICES) -> None:
         self._socket = _socket(context, zmq.PUB)
         try:
-            _bind(self._socket, directory, "notices")
+            _bind(self._socket, directory, name)
         except BaseException:
             self._socket.close()
             raise
 
-    def publish(self, lane: int, committed: int, flushed: int) -> None:
+    def publish(self, lane: int, before: int, reached: int) -> None:
+        """Says how far a lane has come: `reached` by this stage, `before` by the one before it."""
         with contextlib.suppress(zmq.ZMQError):
-            self._socket.send(_NOTICE.pack(_NOTICE_MAGIC, lane, committed, flushed), zmq.NOBLOCK)
+            self._socket.send(_NOTICE.pack(_NOTICE_MAGIC, lane, before, reached), zmq.NOBLOCK)
 
     def close(self) -> None:
         self._socket.close()
 
 
 class NoticeSubscriber:
-    """Sleeps until the flusher publishes a notice about one lane, or a limit has passed."""
+    """Sleeps until a stage publishes a notice about one lane, or a limit has passed.
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], directory: Path, lane: int) -> None:
+    `names` are the publishers.
+    """
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], directory: Path, lane: int, names: tuple[str, ...]
+    ) -> None:
         self._socket = _socket(context, zmq.SUB)
         self._socket.setsockopt(zmq.SUBSCRIBE, _NOTICE_PREFIX.pack(_NOTICE_MAGIC, lane))
-        _connected(self._socket, directory, "notices")
+        for name in names:
+            _connected(self._socket, directory, name)
 
     def wait(self, milliseconds: int) -> None:
         """Returns at the next notice, or after the limit. The caller reads shared memory then."""

@@ -14,7 +14,7 @@ import typer
 
 from commitlog.cli.arguments import StoreArgument
 from commitlog.errors import StoreRefused, StoreRunning
-from commitlog.shm.layout import STAGES
+from commitlog.shm.layout import ALL_STAGES
 
 if TYPE_CHECKING:
     from commitlog.disk.store_directory import StoreDirectory
@@ -75,7 +75,7 @@ def _take_locks(directory: StoreDirectory, control: Path | None, locks: contextl
     from commitlog.disk.locks import stage_at
 
     files = {"its supervisor": (directory.lock_file, stage_at(""))}
-    files |= {f"its {stage}": (directory.stage_lock_file(stage), stage_at(stage)) for stage in STAGES}
+    files |= {f"its {stage}": (directory.stage_lock_file(stage), stage_at(stage)) for stage in ALL_STAGES}
     files |= {f"the producer of lane {n}": (directory.lane_directory(n).lock_file, n) for n in directory.lane_numbers()}
     for who, (file, at) in files.items():
         is_held = file.exists() and not DISK.try_lock(locks.enter_context(DISK.opened(file, write=True)))

@@ -25,7 +25,7 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
 from commitlog.errors import ForkedProducer, StoreRefused
-from commitlog.shm.layout import LANE_ROWS, STAGES
+from commitlog.shm.layout import ALL_STAGES, LANE_ROWS
 from commitlog.shm.positions import CONTROL_NAME
 
 _SUPERVISOR_AT = LANE_ROWS
@@ -188,7 +188,7 @@ def lane_locked(lane_directory: LaneDirectory, pool: Path, channel: FileChannel)
 
 def stage_at(stage: str) -> int:
     """The byte of a stage in the control file; "" is the supervisor's."""
-    return _SUPERVISOR_AT + 1 + STAGES.index(stage) if stage else _SUPERVISOR_AT
+    return _SUPERVISOR_AT + 1 + ALL_STAGES.index(stage) if stage else _SUPERVISOR_AT
 
 
 def is_leased(lane_directory: LaneDirectory, pool: Path | None, channel: FileChannel) -> bool:

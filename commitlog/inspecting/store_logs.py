@@ -12,9 +12,9 @@ from pathlib import Path
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.lines import parse_log_line
-from commitlog.shm.layout import STAGES
+from commitlog.shm.layout import ALL_STAGES
 
-LOGGERS = ("supervisor", *STAGES)
+LOGGERS = ("supervisor", *ALL_STAGES)
 """Who writes a log, `STORE/logs/<name>.log`."""
 _READ_BYTES = 1 << 20
 _ROTATED_MOST = 100

@@ -18,7 +18,7 @@ from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.processes import stat_fields
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError
-from commitlog.shm.layout import LANE_ROWS, STAGES, Header, Lane, Stage
+from commitlog.shm.layout import ALL_STAGES, LANE_ROWS, Header, Lane, Stage
 from commitlog.shm.positions import ControlRegion
 from commitlog.shm.region import RegionError, base_directory, private_directory
 
@@ -138,7 +138,7 @@ def _names(store: Path, pool: Path) -> bool:
 def _lives(control: ControlRegion, clock: Clock) -> bool:
     """Whether a supervisor, a stage or a producer of the pool may still be there."""
     pids = [control.words[Header.SUPERVISOR_PID]]
-    pids += [control.stage_row(stage)[Stage.PID] for stage in STAGES]
+    pids += [control.stage_row(stage)[Stage.PID] for stage in ALL_STAGES]
     pids += [control.row(lane)[Lane.LESSEE_PID] for lane in range(LANE_ROWS)]
     silent_ns = clock.monotonic_ns() - control.words[Header.SUPERVISOR_HEARTBEAT]
     return silent_ns < _SILENT_NS or any(pid and _is_alive(pid) for pid in pids)

@@ -32,7 +32,7 @@ from commitlog.record.layout import (
     SysFlag,
     size_and_magic,
 )
-from commitlog.shm.layout import STAGES, Lane, Stage, segment_start
+from commitlog.shm.layout import Lane, Stage, segment_start
 from commitlog.shm.statistics import Histogram
 from commitlog.statistics import LaneStatistics, StoreStatistics, store_statistics
 
@@ -143,7 +143,9 @@ class StoreWatch:
             topics=topics,
             readers=readers,
             space=self._space(),
-            durations={name: Histogram.load(control.stage_row(name), Stage.HISTOGRAM) for name in STAGES}
+            durations={
+                one.stage: Histogram.load(control.stage_row(one.stage), Stage.HISTOGRAM) for one in statistics.stages
+            }
             if control
             else {},
             blocked_ms=self._blocked(statistics, now),

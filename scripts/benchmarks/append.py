@@ -129,7 +129,7 @@ def send_all(producer: commitlog.Producer, body: bytes, count: int, key: str | N
         else:
             for _ in range(count):
                 append(TOPIC, body, key=key)
-    producer.flush(120)
+    producer.flush(timeout=120)
     return watch.each(count)
 
 
@@ -139,7 +139,7 @@ def send_batches(producer: commitlog.Producer, bodies: Any, count: int) -> Sampl
     with Stopwatch() as watch:
         for _ in range(count // each):
             append(TOPIC, bodies)
-    producer.flush(120)
+    producer.flush(timeout=120)
     return watch.each(count // each * each)
 
 

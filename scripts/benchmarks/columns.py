@@ -71,7 +71,7 @@ def run_sending(bench: Bench) -> None:
 
 
 def _sent(producer: commitlog.Producer, watch: Stopwatch, count: int) -> Sample:
-    producer.flush(60)
+    producer.flush(timeout=60)
     return {"rate": count / watch.seconds, "each": watch.cpu_seconds / count * 1e6}
 
 
@@ -199,4 +199,4 @@ def _fill(store: commitlog.Store, table: pa.Table, texts: list[bytes]) -> None:
             producer.send_rows(topic, table, max_rows=most)
         for start in range(0, len(texts), _BATCH_ROWS):
             producer.send_batch(JSON, texts[start : start + _BATCH_ROWS])
-        producer.flush(120)
+        producer.flush(timeout=120)

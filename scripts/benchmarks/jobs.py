@@ -40,7 +40,7 @@ def send(
     """
     with commitlog.Producer(path) as producer:
         producer.send(TOPIC, b"warm")
-        producer.flush(30)
+        producer.flush(timeout=30)
         bodies = [floors.body_of(size) for _ in range(batch)]
 
         def turn() -> dict[str, Any]:
@@ -57,7 +57,7 @@ def send(
                         if seconds and number & 31 == 0 and time.perf_counter() > end:
                             break
                 if flush:
-                    producer.flush(120)
+                    producer.flush(timeout=120)
             return {**_answer(whole, sent), "append_seconds": appending.seconds}
 
         yield turn

@@ -212,7 +212,7 @@ def _kafka(session: Any, broker: kafka_broker.Broker) -> Iterator[Live]:
             producer.poll(0)
 
         yield Live(reader.option("subscribe", topic).load(), send, broker.cpu_seconds)
-        producer.flush(30)
+        producer.flush(timeout=30)
 
 
 @contextlib.contextmanager

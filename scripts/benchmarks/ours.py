@@ -39,7 +39,7 @@ def warm_producer(store: commitlog.Store) -> Iterator[commitlog.Producer]:
     try:
         producer.send(TOPIC, b"warm").wait("flushed", 30)
         producer.send_batch(TOPIC, [b"warm", b"up"])
-        producer.flush(30)
+        producer.flush(timeout=30)
         yield producer
     finally:
         producer.close()

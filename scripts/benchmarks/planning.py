@@ -122,7 +122,7 @@ def idle_stream(bench: Bench, lanes: int) -> Iterator[Any]:
         producers = [store.producer() for _ in range(lanes)]
         for producer in producers:
             producer.send(TOPIC, b"one")
-            producer.flush(30)
+            producer.flush(timeout=30)
         source = CommitLogDataSource({"path": str(store.path), "subscribe": TOPIC, "readername": "benchmark"})
         reader = source.streamReader(source.schema())
         end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())

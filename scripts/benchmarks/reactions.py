@@ -203,7 +203,7 @@ def _import() -> Sample:
 def _restarted(pipeline: Pipeline, stage: str) -> Sample:
     """From the kill until something that was sent after it has passed the stage."""
     producer, bodies = pipeline.producer, [floors.body_of(1024)] * 500
-    producer.flush(_PATIENCE_SECONDS)
+    producer.flush(timeout=_PATIENCE_SECONDS)
     pipeline.await_sleep(stage=stage)
     pid, rounds = pipeline.word(stage, Stage.PID), pipeline.word(stage, Stage.ROUNDS)
     with _silent(), Stopwatch() as watch:

@@ -60,7 +60,7 @@ def _fill(path: Path, total: int, sizes: Sequence[int] = (SIZE,), lanes: int = 1
         for producer in [stack.enter_context(commitlog.Producer(path)) for _ in range(lanes)]:
             while producer.send_batch(TOPIC, bodies).end < total:
                 pass
-            producer.flush(120)
+            producer.flush(timeout=120)
 
 
 @dataclass

@@ -287,7 +287,7 @@ def fill_topic(broker: kafka_broker.Broker, topic: str, bodies: list[bytes], cou
     producer = broker.client.Producer(broker.settings)
     for number in range(count):
         kafka_broker.send_all(producer, topic, bodies[number % len(bodies)], 1)
-    producer.flush(300)
+    producer.flush(timeout=300)
     broker.pause()
 
 
@@ -296,7 +296,7 @@ def send(store: commitlog.Store, bodies: list[bytes], count: int) -> None:
     for number in range(count // len(bodies)):
         producers[number % LANES].send_batch(TOPIC, bodies)
     for producer in producers:
-        producer.flush(120)
+        producer.flush(timeout=120)
         producer.close()
 
 

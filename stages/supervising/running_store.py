@@ -76,7 +76,7 @@ class RunningStore:
         self.request = request or StopRequest()
         self.config = config
         self.store_watch = StoreWatch(directory, control)
-        self.stages = StageProcesses(directory, control, config.supervisor, channel, clock, report, module_of)
+        self.stages = StageProcesses(directory, control, config, channel, clock, report, module_of)
         self._made_pool = made_pool
         self._heard = b""  # the owner's last words, without the end of a line
 

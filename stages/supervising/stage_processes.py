@@ -11,20 +11,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from commitlog.clock import Clock
-from commitlog.config import SupervisorConfig
+from commitlog.config import Config, SupervisorConfig
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import StageFailed
 from commitlog.lines import parse_log_line
-from commitlog.shm.layout import STAGES, Stage
+from commitlog.shm.layout import ALL_STAGES, Stage
 from commitlog.shm.positions import ControlRegion
 from commitlog.stages.supervising.forked_stage import ForkedStage
 from commitlog.stages.supervising.log_files import last_lines, open_log
 from commitlog.stages.supervising.patience import Heartbeats, Patience
 
-STOP_ORDER = ("committer", "flusher", "dispatcher", "allocator")
-"""Each stage drains what the one before it has done."""
-assert set(STOP_ORDER) == set(STAGES)
+STOP_ORDER = ("committer", "flusher", "ha_service", "dispatcher", "allocator")
+"""Each stage drains what the one before it has done. A store may lack some."""
+assert set(STOP_ORDER) == set(ALL_STAGES)
 _START_NS = 20_000_000_000
 _BACKOFF_SECONDS_MAX = 2.0
 _ROUNDS_OF_A_LIFE = 3
@@ -68,7 +68,7 @@ class StageProcesses:
         self,
         directory: StoreDirectory,
         control: ControlRegion,
-        config: SupervisorConfig,
+        config: Config,
         channel: FileChannel,
         clock: Clock,
         warn: Callable[[str], None],
@@ -76,7 +76,8 @@ class StageProcesses:
     ) -> None:
         self.by_name: dict[str, StageProcess] = {}
         self.heartbeats = Heartbeats(control, clock)
-        self._directory, self._control, self._config = directory, control, config
+        self._directory, self._control, self._config = directory, control, config.supervisor
+        self._names = config.stages
         self._channel, self._clock, self._warn, self._module_of = channel, clock, warn, module_of
 
     # ---- starting -------------------------------------------------------------------------------
@@ -86,7 +87,7 @@ class StageProcesses:
 
         Raises OSError, and StageFailed with the last line of a stage's log.
         """
-        for name in STAGES:
+        for name in self._names:
             self.by_name[name] = self._launch(name)
         patience = Patience(self._clock, _START_NS)
         for stage in self.by_name.values():
@@ -201,7 +202,7 @@ class StageProcesses:
         A stage that needs too long is killed. Once `is_hurried` is true, all of them are killed.
         Returns whether none had to be killed.
         """
-        were_done = [self._stop(self.by_name[name], is_hurried) for name in STOP_ORDER]
+        were_done = [self._stop(self.by_name[name], is_hurried) for name in STOP_ORDER if name in self.by_name]
         return all(were_done)
 
     def _stop(self, stage: StageProcess, is_hurried: Callable[[], bool]) -> bool:

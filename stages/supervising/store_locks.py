@@ -12,7 +12,7 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import holder_of, poll, stage_at, try_file, write_holder
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import StoreRefused, StoreRunning
-from commitlog.shm.layout import STAGES
+from commitlog.shm.layout import ALL_STAGES
 from commitlog.shm.positions import CONTROL_NAME
 
 _OWNER_WAIT_NS = 1_000_000_000
@@ -50,7 +50,7 @@ class StoreLocks:
         began = self._clock.monotonic_ns()
         self._files[_SUPERVISOR] = self._take(_SUPERVISOR, self._file(_SUPERVISOR), None, began)
         write_holder(self._files[_SUPERVISOR], self._channel)  # at once: others see who it is that waits for the stages
-        for name in STAGES:
+        for name in ALL_STAGES:
             self._files[name] = self._take(name, self._file(name), None, began)
 
     def take_in(self, pool: Path) -> None:
@@ -63,7 +63,7 @@ class StoreLocks:
             return
         self._close(self._bytes)
         began = self._clock.monotonic_ns()
-        for name in (_SUPERVISOR, *STAGES):
+        for name in (_SUPERVISOR, *ALL_STAGES):
             self._bytes[name] = self._take(name, pool / CONTROL_NAME, stage_at(name), began)
         self._pool = pool
 
@@ -73,7 +73,7 @@ class StoreLocks:
         The files' locks are released last, because a late orphan waits for them.
         """
         for held in (self._bytes, self._files):
-            for name in STAGES:
+            for name in ALL_STAGES:
                 self._channel.close(held.pop(name))
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class StoreLocks:
     def _is_running(self, control: Path | None) -> StoreRunning:
         """The error, with the holder of each lock."""
         holders = []
-        for name in (_SUPERVISOR, *STAGES):
+        for name in (_SUPERVISOR, *ALL_STAGES):
             in_file = name not in self._files and self._channel.is_locked(self._file(name))
             in_pool = control and name not in self._bytes and self._channel.is_locked(control, stage_at(name))
             if in_file or in_pool:

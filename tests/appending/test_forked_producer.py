@@ -75,7 +75,7 @@ def test_the_child_has_producers_of_its_own(tmp_path: Path) -> None:
 
         assert _said_in_child([send]) == ["lane 1 PUT_OK"]
         producer.send("t", b"z")
-        producer.flush(60)
+        producer.flush(timeout=60)
 
 
 def test_a_producer_that_forked_and_is_killed_frees_its_lane(tmp_path: Path) -> None:

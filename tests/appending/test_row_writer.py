@@ -75,7 +75,7 @@ def test_rows_are_sent_and_read(live: commitlog.Store, compression: str | None) 
         assert receipt.offset == 3
         assert producer.send_rows("orders", []) is None
         assert producer.send_rows("orders", pa.table({"id": pa.array([], pa.int64())})) is None
-        producer.flush(60)
+        producer.flush(timeout=60)
         columns = ["key", "tags", "properties"]
         messages = read(live, values="bytes", columns=columns).to_pylist()
     assert [(m["key"], m["tags"], dict(m["properties"])["h"]) for m in messages] == [(b"k", "t", "v")] * 4
@@ -153,7 +153,7 @@ def test_rows_sent_counts_what_waits_for_the_disk(tmp_path: Path) -> None:
             os.kill(flusher, signal.SIGCONT)
         assert caught.value.receipt is not None
         assert caught.value.rows_sent == 10
-        producer.flush(60)
+        producer.flush(timeout=60)
         assert len(ids(store, 20)) == 20
 
 

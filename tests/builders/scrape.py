@@ -125,7 +125,7 @@ def full_scrape(directory: Path) -> Scrape:
     """A scrape that has a sample of every metric: the stages hang, and a lane has a fault."""
     with commitlog.Store.open(directory / "store", SMALL) as store, store.producer() as producer:
         producer.send("apples", b"x")
-        producer.flush(60)
+        producer.flush(timeout=60)
         with commitlog.Reader(store.path, topic="apples", name="billing") as reader:
             reader.commit(next(iter(reader)))
         with halted(store.path):

@@ -52,7 +52,7 @@ def test_degraded(tmp_path: Path) -> None:
     """The reader has not moved for the shortest time that can be asked for."""
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
         producer.send_batch("t", [b"x"] * 3)
-        producer.flush(60)
+        producer.flush(timeout=60)
         with commitlog.Reader(store.path, topic="t", start="earliest", name="billing") as reader:
             reader.commit(next(iter(reader)))
         behind = call(store.path, "--reader-behind", 1)

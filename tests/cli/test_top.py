@@ -59,7 +59,7 @@ def test_it_shows_what_happened_since_the_last_look(tmp_path: Path) -> None:
         earlier = watch.snapshot()
         for _ in range(100):
             producer.send("t", bytes(100))
-        producer.flush(60)
+        producer.flush(timeout=60)
         clock.pass_seconds(2)
         now = watch.snapshot()
         text = list(lines(now, rates(now, earlier)))
@@ -211,7 +211,7 @@ def test_it_fits_the_terminal(tmp_path: Path, width: int, height: int) -> None:
                 producer = stack.enter_context(store.producer())
                 for topic in range(8):
                     producer.send(f"a-topic-with-a-name-that-is-too-long-for-a-small-terminal-{topic}", b"x")
-            producer.flush(60)
+            producer.flush(timeout=60)
         for name in ("audit", "billing"):
             with commitlog.Reader(store.path, name=name) as reader:
                 reader.commit(next(iter(reader)))

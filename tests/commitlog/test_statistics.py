@@ -43,7 +43,7 @@ def test_a_store_a_producer_and_a_reader_say_what_they_did(tmp_path: Path) -> No
     with commitlog.Store.open(tmp_path / "store", config) as store, store.producer() as producer:
         for _ in range(500):
             producer.send("t", bytes(200))
-        producer.flush(60)
+        producer.flush(timeout=60)
         facts = wait_until(lambda: _facts_at_rest(store, producer), "the stages to have done, and counted, all of it")
         assert facts is not None
         (lane,) = facts.lanes
@@ -165,7 +165,7 @@ def test_a_reader_that_retention_overtook_is_told(tmp_path: Path) -> None:
         with commitlog.Reader(store.path, follow=True) as reader:
             next(reader)
             send_many(producer, 600)
-            producer.flush(60)
+            producer.flush(timeout=60)
             first = store.path / "lanes/0/commitlog" / f"{1 << 16:020d}"
             wait_until(lambda: not first.exists(), "old segments to go")
             with pytest.raises(errors.DataLoss, match="retention"):

@@ -35,7 +35,7 @@ def test_a_reader_goes_on_with_the_trace(tracer: trace.Tracer, tmp_path: Path) -
             token = context.attach(baggage.set_baggage("user", "a b,ö"))
             producer.send("t", b"x", headers={"own": "1", **commitlog.tracing.headers()})
             context.detach(token)
-            producer.flush(60)
+            producer.flush(timeout=60)
         (message,) = commitlog.Reader(store.path, topic="t", start="earliest")
     found = commitlog.tracing.context(message)
     assert message.headers["own"] == "1"

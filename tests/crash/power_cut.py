@@ -89,9 +89,9 @@ class _Run:
                         )
                         self.sent[number] += 1
                         if chance.random() < 0.05:
-                            producer.flush(60)
+                            producer.flush(timeout=60)
                             self.journal.note("flushed", lane=producer.lane)
-                    producer.flush(60)
+                    producer.flush(timeout=60)
                     self.journal.note("flushed", lane=producer.lane)
             except (errors.StoreStopped, errors.StoreNotRunning):
                 return
@@ -369,7 +369,7 @@ class _State:
             self._no_damage(tuple(self._said()))
             with store.producer() as producer:
                 mine = [producer.send(f"topic-{number % 3}", b"after the cut") for number in range(6)]
-                producer.flush(60)
+                producer.flush(timeout=60)
             crc = zlib.crc32(b"after the cut")
             new = {(receipt.partition, receipt.topic, receipt.offset, receipt.physical_offset, crc) for receipt in mine}
         self.sent = self.sent | new

@@ -82,7 +82,7 @@ def running(path: Path) -> Iterator[tuple[commitlog.Store, Sent]]:
     try:
         for topic in ("orders", "payments") * 20:
             sent.send(topic)
-        sent.producer.flush(60)
+        sent.producer.flush(timeout=60)
         wait_until(lambda: store.statistics().lanes[0].dispatched == sent.producer.statistics().wrote, "dispatch")
         yield store, sent
     finally:
@@ -179,7 +179,7 @@ def test_a_wait_ends_while_another_store_runs_in_the_old_place(tmp_path: Path) -
             store.close()
         receipt = sent.send("orders")
         with commitlog.Store.open(path, CONFIG):
-            for wait in (lambda: receipt.wait(timeout=60), lambda: sent.producer.flush(60)):
+            for wait in (lambda: receipt.wait(timeout=60), lambda: sent.producer.flush(timeout=60)):
                 with pytest.raises(errors.StoreStopped):
                     wait()
         sent.producer.close()

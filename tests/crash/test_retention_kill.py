@@ -69,7 +69,7 @@ def completes(sender: Sender) -> None:
     """
     for _ in range(100):
         sender.send(900)
-    sender.producer.flush(60)
+    sender.producer.flush(timeout=60)
     directory = sender.store.path / "lanes/0/commitlog"
     row = sender.producer._lease.row
 
@@ -128,7 +128,7 @@ def test_the_pool_lost_between_the_steps_of_a_deletion(tmp_path: Path, shm_root:
         for rule in POINTS[3::2]:  # rules of the allocator: the flusher goes on
             sender.faults.set(rule)
             send_until(sender, rule.skip + 1)
-            sender.producer.flush(60)
+            sender.producer.flush(timeout=60)
             _start_after_killing_everything(sender, lose=shm_root)
             completes(sender)
     looks_whole(sender)

@@ -50,7 +50,7 @@ def _work(producer: commitlog.Producer, body: bytes) -> None:
     answers: list[object] = []
     receipt = producer.send("t", body)
     receipt.add_callback(answers.append, "flushed", 60)
-    producer.flush(60)
+    producer.flush(timeout=60)
     wait_until(lambda: len(answers) == 1, "the callback")
     assert receipt.wait("flushed", 60).name == answers[0].name == "PUT_OK"  # type: ignore[attr-defined]
 
@@ -152,7 +152,7 @@ with commitlog.Store.open(sys.argv[1], {"store": {"segment_bytes": 65536, "write
         for number in range(200):
             producer.send("t", b"%d " % number + bytes(1000))
             stray()
-        producer.flush(60)
+        producer.flush(timeout=60)
         stray()
     assert store.running
 """

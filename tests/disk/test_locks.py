@@ -284,7 +284,7 @@ def test_a_removed_lock_file_gives_nobody_a_second_lessee(store: commitlog.Store
     first = commitlog.Producer(store.path)
     for number in range(50):
         first.send("t", b"first %d" % number)
-    first.flush(60)
+    first.flush(timeout=60)
     (store.path / "lanes/0/lock").unlink()
     with commitlog.Producer(store.path) as second:
         assert (first.lane, second.lane) == (0, 1)
@@ -295,8 +295,8 @@ def test_a_removed_lock_file_gives_nobody_a_second_lessee(store: commitlog.Store
         for number in range(50, 100):
             first.send("t", b"first %d" % number)
             second.send("t", b"second %d" % number)
-        second.flush(60)
-        first.flush(60)
+        second.flush(timeout=60)
+        first.flush(timeout=60)
     assert bodies(store.path) == Counter(
         [b"first %d" % n for n in range(100)] + [b"second %d" % n for n in range(50, 100)]
     )

@@ -68,7 +68,7 @@ def deaf_and_dumb(kind: Any) -> Kind:
             return bool(super()._poll(milliseconds))
 
     wakeups.WakeupSender.ring = lambda self: None  # type: ignore[method-assign]
-    wakeups.NoticePublisher.publish = lambda self, lane, committed, flushed: None  # type: ignore[method-assign]
+    wakeups.NoticePublisher.publish = lambda self, lane, before, reached: None  # type: ignore[method-assign]
     return WithoutBells
 
 

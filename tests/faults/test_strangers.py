@@ -137,7 +137,7 @@ def test_what_rocketmq_appended_to_a_killed_store_is_not_written_over(
     store = commitlog.Store.open(path, {**SMALL, "allocator": {"lane_idle_ms": 0 if lane == "given back" else 60_000}})
     with store.producer() as producer:
         end = 2 * [producer.send("t", b"ours") for _ in range(2)][1].physical_offset
-        producer.flush(60)
+        producer.flush(timeout=60)
     if lane == "not leased yet":
         store.close()
         store = commitlog.Store.open(path)
@@ -155,7 +155,7 @@ def test_what_rocketmq_appended_to_a_killed_store_is_not_written_over(
     shutil.rmtree(pool)
     with commitlog.Store.open(path) as store, store.producer() as producer:
         assert producer.send("t", b"ours again").offset == 3
-        producer.flush(60)
+        producer.flush(timeout=60)
     with commitlog.Reader(path) as reader:
         assert [message.value for message in reader] == [b"ours", b"ours", b"theirs", b"ours again"]
 
@@ -194,7 +194,7 @@ def test_every_socket_is_limited(shm_root: Path) -> None:
         receiver = WakeupReceiver(context, shm_root, "committer")
         publisher = NoticePublisher(context, shm_root)
         made: list[Any] = [receiver, publisher, WakeupSender(context, shm_root, "committer", row)]
-        made.append(NoticeSubscriber(context, shm_root, 0))
+        made.append(NoticeSubscriber(context, shm_root, 0, ("notices",)))
         for end in made:
             stack.callback(end.close)
             socket = getattr(end, "socket", None) or end._socket
@@ -225,7 +225,7 @@ def test_names_play_no_tricks_in_logs(tmp_path: Path) -> None:
     with commitlog.Store.open(path, config) as store, store.producer() as producer:
         for _ in range(400):
             producer.send("t", b"a secret body " * 70)
-        producer.flush(60)
+        producer.flush(timeout=60)
         log = path / "logs/allocator.log"
         wait_until(lambda: "is deleted for the store's size" in log.read_text(), "retention to say something")
     written = "".join(file.read_text() for file in (path / "logs").iterdir())
@@ -251,7 +251,7 @@ def test_a_lane_whose_segment_was_removed_is_refused_by_name(tmp_path: Path) -> 
             with store.producer() as producer:
                 for _ in range(6):
                     producer.send("t", bytes(14_000))
-                producer.flush(60)
+                producer.flush(timeout=60)
             segment = store.path / "lanes/0/commitlog" / f"{0:020}"
             segment.rename(tmp_path / "removed")
             with pytest.raises(errors.DiskError, match="reading the end of lane 0"):

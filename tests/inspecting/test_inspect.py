@@ -127,7 +127,7 @@ def test_verify_of_a_store_whose_segments_retention_removes(tmp_path: Path) -> N
     with commitlog.Store.open(tmp_path / "store", SHORT) as store, store.producer() as producer:
         for _ in range(10):
             send_some(producer)
-        producer.flush(60)
+        producer.flush(timeout=60)
         looked: list[int] = []
 
         def overtake_once(where: int) -> None:
@@ -138,7 +138,7 @@ def test_verify_of_a_store_whose_segments_retention_removes(tmp_path: Path) -> N
         report = verify_store(store.path, progress=overtake_once)
         assert report.good, report.lanes[0].findings
         assert looked
-        producer.flush(60)
+        producer.flush(timeout=60)
         assert verify_store(store.path).good
 
 
@@ -147,7 +147,7 @@ def test_dump_of_a_store_whose_segments_retention_removes(tmp_path: Path) -> Non
     with commitlog.Store.open(tmp_path / "store", SHORT) as store, store.producer() as producer:
         for _ in range(10):
             send_some(producer)
-        producer.flush(60)
+        producer.flush(timeout=60)
         records = dump_records(store.path)
         offsets = [next(records)["queueOffset"]]
         overtake(store, producer)

@@ -277,7 +277,7 @@ def test_of_a_running_store(tmp_path: Path) -> None:
         producer = store.producer()
         for number in range(500):
             producer.send("t", b"%d" % number)
-        producer.flush(60)
+        producer.flush(timeout=60)
         reader = Reader(store.path, follow=True)
         given: list[Message] = []
         thread = threading.Thread(target=lambda: given.extend(islice(reader, 3 * 500)))

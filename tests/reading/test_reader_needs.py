@@ -78,7 +78,7 @@ def test_retention_of_a_running_store(tmp_path: Path) -> None:
         with commitlog.Reader(path, topic="t", name="billing", follow=True) as reader:
             for _ in range(800):
                 producer.send("t", bytes(1000))
-            producer.flush(60)
+            producer.flush(timeout=60)
             given = [message.offset for message in islice(reader, 801)]
             assert given == list(range(801))
             segments = path / "lanes/0/commitlog"

@@ -244,7 +244,7 @@ def test_a_server_killed_in_mid_stream(store: commitlog.Store) -> None:
             receipts.append(producer.send("t", b"%d" % number))
             if number == 10_000:
                 receipts[-1].wait(timeout=60)
-        producer.flush(120)
+        producer.flush(timeout=120)
         assert all(receipt.done() for receipt in receipts)
     counts = Counter(int(m.value) for m in messages(store))
     assert set(counts) == set(range(60_000))

@@ -40,7 +40,7 @@ with commitlog.Store.open(path, {"store": {"segment_bytes": 1 << 20}}) as store,
         producer.send("orders", b"%d" % number)
         if number % 100 == 99:
             time.sleep(0.05)
-    producer.flush(60)
+    producer.flush(timeout=60)
     print("sent", flush=True)
     sys.stdin.read()
 """

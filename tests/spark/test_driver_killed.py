@@ -123,7 +123,7 @@ def test_every_row_once_by_batch_id(tmp_path: Path, quick_java: None, starting: 
             for _ in range(count):
                 sent.append(f"message {len(sent)}")
                 producer.send("orders", sent[-1].encode())
-            producer.flush(30)
+            producer.flush(timeout=30)
 
         def position() -> Any:
             readers = NamedReaders(StoreDirectory(store.path))
@@ -164,7 +164,7 @@ def test_every_row_of_a_typed_topic_once(tmp_path: Path, quick_java: None) -> No
         store.create_topic("orders", "text STRING")
         for batch in (0, 2, -1):
             producer.send_rows("orders", [{"text": f"row {number}"} for number in range(70)], max_rows=7)
-            producer.flush(30)
+            producer.flush(timeout=30)
             with driver(store.path, directory, batch, ROWS, columns) as process:
                 if batch < 0:
                     assert process.wait(300) == 0, (directory / "log--1").read_text()

@@ -199,7 +199,7 @@ def test_producers_killed_in_mid_batch(spark: SparkSession, tmp_path: Path) -> N
                 sender.wait()
             with store.producer() as last:
                 last.send_rows("orders", [{"id": -1}])
-                last.flush(60)
+                last.flush(timeout=60)
             accepted = [int((tmp_path / f"notes-{turn}").read_text().split()[-1]) for turn in range(3)]
             wait_until(lambda: -1 in sink.all and len(sink.all) > sum(end % 1_000_000 for end in accepted))
             wait_until(lambda: len(sink.all) == commitlog.read_arrow(store.path, "orders").read_all().num_rows)

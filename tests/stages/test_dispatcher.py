@@ -88,7 +88,7 @@ def test_a_low_limit_of_descriptors_stops_no_dispatch(tmp_path: Path) -> None:
         with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
             for number in range(900):
                 producer.send(f"t{number % 300}", b"%d" % number)
-            producer.flush(60)
+            producer.flush(timeout=60)
             wait_until(lambda: producer.statistics().dispatched_records == 900, "all to be dispatched")
         return "done"
 

@@ -53,7 +53,7 @@ def test_memory_is_flat_over_a_long_run(tmp_path: Path) -> None:
                 for number in range(100):
                     one.send_batch("t", bodies)
                     other.send(f"t{number % 10}", bodies[0], key="k").wait("flushed", timeout=30)
-                one.flush(30)
+                one.flush(timeout=30)
             if age > WARM_UP:
                 for name, pid in {**pids, "producer": os.getpid()}.items():
                     memory[name].append(own_memory(pid))

@@ -23,6 +23,6 @@ def test_a_lane_from_the_time_of_a_higher_limit_is_served(tmp_path: Path) -> Non
     with commitlog.Store.open(path, {"store": {**SMALL, "max_lanes": 1}}) as store, store.producer() as producer:
         assert producer.lane == 2
         producer.send("t", b"after")
-        producer.flush(60)
+        producer.flush(timeout=60)
     with commitlog.Reader(path, topic="t") as reader:
         assert [message.value for message in reader] == [b"before", b"after"]

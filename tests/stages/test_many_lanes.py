@@ -51,7 +51,7 @@ def _send_from_many(path: Path, notes: Path, ready: int, go: int) -> None:
                 place = f"{producer.lane} t{number % 2} {receipt.offset} {receipt.physical_offset}"
                 file.write(f"{place} {zlib.crc32(body)}\n")
     for producer in producers:
-        producer.flush(60)
+        producer.flush(timeout=60)
         producer.close()
 
 

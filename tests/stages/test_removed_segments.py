@@ -43,7 +43,7 @@ def test_who_waits_is_told(level: str, tmp_path: Path) -> None:
 
         def send() -> None:
             receipt = producer.send("t", b"after")  # with SYNC_FLUSH it is this that waits
-            producer.flush(60) if level == "flush" else receipt.wait("flushed", 60)
+            producer.flush(timeout=60) if level == "flush" else receipt.wait("flushed", 60)
 
         with pytest.raises(errors.PoolUnlinked, match=r"files of the store were removed.*put them back"):
             send()

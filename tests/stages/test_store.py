@@ -442,7 +442,7 @@ def test_a_copy_of_a_store_leaves_the_originals_pool_alone(tmp_path: Path) -> No
     with commitlog.Store.open(tmp_path / "copy", SMALL), commitlog.Reader(tmp_path / "copy") as reader:
         assert list(reader) == []
     with commitlog.Store.open(tmp_path / "store", SMALL) as again:
-        again.producer().flush(60)
+        again.producer().flush(timeout=60)
         with commitlog.Reader(tmp_path / "store") as reader:
             assert [message.value for message in reader] == [b"only in the pool"]
 
@@ -463,4 +463,4 @@ def test_a_lane_closed_while_another_is_kept_goes_on_at_the_next_start(tmp_path:
         assert producer.lane == 0
         for _ in range(300):
             producer.send("t", bytes(1000))
-        producer.flush(60)
+        producer.flush(timeout=60)

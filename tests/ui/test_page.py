@@ -81,7 +81,7 @@ def send(store: commitlog.Store, topic: str, values: list[bytes]) -> None:
     with store.producer() as producer:
         for number, value in enumerate(values):
             producer.send(topic, value, key=str(number))
-        producer.flush(60)
+        producer.flush(timeout=60)
 
 
 def test_only_who_has_the_address_gets_in(tmp_path: Path) -> None:

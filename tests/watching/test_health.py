@@ -243,7 +243,7 @@ def test_messages_that_are_not_flushed(store: commitlog.Store) -> None:
         with halted(pid_of(store.path, "flusher")):
             producer.send("t", b"late")
             expect(store.path, "unflushed", HealthLimits(unflushed_ms=300), lanes=(0,))
-        producer.flush(60)
+        producer.flush(timeout=60)
     assert "unflushed" not in codes(store.path, HealthLimits(unflushed_ms=1))
 
 
@@ -287,7 +287,7 @@ def test_a_slow_reader(store: commitlog.Store) -> None:
         reader.commit(next(iter(reader)))
         with store.producer() as producer:
             producer.send_batch("t", [b"x"] * 10)
-            producer.flush(60)
+            producer.flush(timeout=60)
         reason = expect(store.path, "reader-behind", replace(LIMITS, reader_behind=9), reader="billing")
         assert reason.text == "reader billing is 10 messages behind"
         assert look(store.path, replace(LIMITS, reader_behind=10)) == Health("good")

@@ -182,7 +182,7 @@ def test_the_values_are_those_of_the_store(tmp_path: Path) -> None:
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
         for topic in ("apples", "pears", "apples"):
             producer.send(topic, bytes(100))
-        producer.flush(60)
+        producer.flush(timeout=60)
         with commitlog.Reader(store.path, topic="apples", name="billing") as reader:
             reader.commit(next(iter(reader)))
         with halted(store.path), scraping(store.path) as collector, StoreWatch(store.path) as watch:

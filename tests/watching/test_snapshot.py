@@ -19,7 +19,7 @@ def test_a_running_store(tmp_path: Path) -> None:
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
         for topic in ("apples", "pears", "apples"):
             producer.send(topic, bytes(100))
-        producer.flush(60)
+        producer.flush(timeout=60)
         with commitlog.Reader(store.path, topic="apples", name="billing") as reader:
             reader.commit(next(iter(reader)))
         with StoreWatch(store.path) as watch:
@@ -42,7 +42,7 @@ def test_it_follows_a_store_through_its_stop(tmp_path: Path) -> None:
     with commitlog.Store.open(tmp_path / "store", SMALL) as store:
         with store.producer() as producer:
             producer.send("t", b"x")
-            producer.flush(60)
+            producer.flush(timeout=60)
         watch = StoreWatch(store.path)
         assert watch.snapshot().statistics.running
     with watch:
@@ -55,7 +55,7 @@ def test_it_follows_a_store_through_its_stop(tmp_path: Path) -> None:
 def test_the_time_since_a_flush_is_that_of_the_clock(tmp_path: Path) -> None:
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
         producer.send("t", b"x")
-        producer.flush(60)
+        producer.flush(timeout=60)
         clock = SetClock()
         with StoreWatch(store.path, clock) as watch:
             earlier = watch.snapshot()
@@ -69,7 +69,7 @@ def test_the_time_since_a_flush_is_that_of_the_clock(tmp_path: Path) -> None:
 def test_only_health_has_readers_and_no_topics(tmp_path: Path) -> None:
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
         producer.send("t", b"x")
-        producer.flush(60)
+        producer.flush(timeout=60)
         with commitlog.Reader(store.path, topic="t", start="earliest", name="billing") as reader:
             reader.commit()
         with StoreWatch(store.path, only_health=True) as watch:

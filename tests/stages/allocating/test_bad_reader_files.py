@@ -234,7 +234,7 @@ def test_the_allocator_lives_and_goes_on_deleting(tmp_path: Path) -> None:
         with store.producer() as producer:
             for number in range(600):
                 producer.send(SLOW_TOPIC if number % 2 else "orders", bytes(1000))
-            producer.flush(60)
+            producer.flush(timeout=60)
             commitlog_directory = path / "lanes/0/commitlog"
             wait_until(lambda: len(list(commitlog_directory.iterdir())) <= 4, "old segments to go")
         assert pid_of(store.path, "allocator") == pid

@@ -117,7 +117,7 @@ def test_a_running_store_stays_below_its_size(tmp_path: Path) -> None:
     with commitlog.Store.open(tmp_path / "store", config) as store, store.producer() as producer:
         for body in bodies:
             producer.send("t", body)
-        producer.flush(60)
+        producer.flush(timeout=60)
         commitlog_directory = tmp_path / "store/lanes/0/commitlog"
         wait_until(lambda: len(list(commitlog_directory.iterdir())) <= 6, "old segments to go")
     with commitlog.Store.open(tmp_path / "store", config), commitlog.Reader(tmp_path / "store") as reader:
@@ -141,7 +141,7 @@ def test_an_index_that_follows_knows_what_was_deleted(tmp_path: Path) -> None:
             producer.send("early" if number < 10 else f"t{number % 3}", bytes(1000))
             if number % 20 == 0:
                 following.refresh()
-        producer.flush(60)
+        producer.flush(timeout=60)
         wait_until(lambda: len(list((store.path / "lanes/0/commitlog").iterdir())) <= 6, "old segments to go")
         wait_until(lambda: store.statistics().lanes[0].dispatched == producer.statistics().wrote, "dispatch")
         following.refresh()

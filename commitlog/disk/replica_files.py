@@ -1,0 +1,91 @@
+"""The replicas of a store, and how far each has come: `STORE/replicas/<name>.json`.
+
+The HAService writes them each second while something moves, and nobody else. A file stays when its
+replica is gone, because retention keeps for a while what the replica still needs. `commitlog
+replicas --forget` removes it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import orjson
+
+from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import DamagedFile
+
+_FILE_BYTES_MAX = 1 << 20
+_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._:-]{0,99}")
+
+
+@dataclass
+class ReplicaState:
+    """One replica, as it was when the HAService looked last.
+
+    - `kind`: "replica" is a copy of this package's, which acknowledges what is durable there;
+      "slave" is a RocketMQ slave of one lane, which acknowledges its page cache
+    - `acknowledged`: lane → how far it has the lane's log
+    - `in_sync`: lanes in which it is in sync
+    - `behind_since_ms`: wall time since when it lacks something that is flushed; 0 where it has all
+    - `seen_ms`: wall time of its last word
+    """
+
+    name: str
+    kind: str
+    store_id: str
+    address: str = ""
+    connected: bool = False
+    connects: int = 0
+    sent_bytes: int = 0
+    acknowledged: dict[int, int] = field(default_factory=dict)
+    in_sync: list[int] = field(default_factory=list)
+    behind_bytes: int = 0
+    behind_since_ms: int = 0
+    seen_ms: int = 0
+    refusal: str = ""
+    """Why it was refused last; empty once it is connected."""
+
+
+class ReplicaFiles:
+    """The files of all replicas of a store. Only the HAService writes."""
+
+    def __init__(self, directory: StoreDirectory) -> None:
+        self._channel: FileChannel = directory.channel
+        self._store, self._folder = directory, directory.replicas_directory
+
+    def names(self) -> list[str]:
+        """The names of all replicas that have a file. Raises OSError."""
+        found = (name.removesuffix(".json") for name in self._channel.list(self._folder) if name.endswith(".json"))
+        return sorted(name for name in found if _NAME.fullmatch(name))
+
+    def load(self, name: str) -> ReplicaState:
+        """One replica. Raises DamagedFile, FileNotFoundError, OSError."""
+        path = self._folder / f"{name}.json"
+        try:
+            values: dict[str, Any] = orjson.loads(self._channel.read_file(path, _FILE_BYTES_MAX))
+            values["acknowledged"] = {int(lane): int(where) for lane, where in values["acknowledged"].items()}
+            known = ReplicaState.__dataclass_fields__
+            return ReplicaState(**{key: value for key, value in values.items() if key in known})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise DamagedFile(
+                f"{path}: not a replica's file ({error}); remove it, the replica writes a new one"
+            ) from error
+
+    def save(self, state: ReplicaState) -> None:
+        """Replaces a replica's file. Raises OSError."""
+        self._channel.create_directory(self._folder, below=self._store.path)
+        data = orjson.dumps(asdict(state), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
+        self._channel.replace_file(self._folder / f"{state.name}.json", data + b"\n")
+
+    def forget(self, name: str) -> None:
+        """Removes a replica's file. Raises FileNotFoundError, OSError."""
+        self._channel.unlink(self._folder / f"{name}.json")
+        self._channel.sync_directory(self._folder)
+
+
+def is_replica_name(name: str) -> bool:
+    """Whether a replica may have this name: it is the name of a file."""
+    return bool(_NAME.fullmatch(name))

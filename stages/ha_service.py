@@ -1,0 +1,123 @@
+"""Sends what is flushed to other machines: RocketMQ's HAService, its last step of a write.
+
+It is a stage like the others, of stores that have an address in `[replication]`. The flusher wakes
+it. Its main thread finds how far each lane may be sent (`replicating/lane_log.py`), and wakes a
+thread for each peer (HAConnection). Peers say how far they have a lane, and `REPLICATED` is what
+all replicas have that are in sync (`replicating/in_sync.py`).
+
+Two kinds of peers come to two addresses. A *replica* is a copy of the whole store, made by this
+package, over TLS. A *slave* is a RocketMQ slave broker, which follows one lane: each lane has a
+port.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+
+from commitlog.appending.wakeups import REPLICATED_NOTICES, NoticePublisher
+from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
+from commitlog.disk.file_channel import FileChannel
+from commitlog.errors import CommitLogError
+from commitlog.shm.layout import HA_SERVICE, Lane
+from commitlog.stages.base_stage import BaseStage, main
+from commitlog.stages.replicating.connection import Throttle
+from commitlog.stages.replicating.in_sync import InSync
+from commitlog.stages.replicating.lane_log import LaneLog
+from commitlog.stages.replicating.peers import Peers
+from commitlog.stages.replicating.slave_listener import SlaveListener
+
+_LOOK_NS = 1_000_000_000
+"""How often the files of the replicas are written, and new lanes get their ports."""
+
+log = logging.getLogger(__name__)
+
+
+class HAService(BaseStage):
+    """The HAService stage. `lane_logs` are the lanes that there are."""
+
+    name = HA_SERVICE
+    fault_word = Lane.HA_SERVICE_FAULT
+    watched = (Lane.FLUSHED, Lane.DISPATCHED)
+
+    def __init__(self, path: Path, channel: FileChannel | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__(path, channel, clock)
+        self.interval_ms, self.linger_ms = 1_000, 0
+        config = self.config.replication
+        self._flushed = self.lanes[:, Lane.FLUSHED]
+        self._notices = NoticePublisher(self.context, self.pool, REPLICATED_NOTICES)
+        self.lane_logs: dict[int, LaneLog] = {}
+        in_sync = InSync(self.control, len(self.lanes), config, self.clock, self._notices.publish)
+        self.peers = Peers(self.directory, self.facts, self.control, config, self.clock, in_sync, self.count_action)
+        throttle = Throttle(config.transfer_second_bytes, self.clock)
+        self._slaves = SlaveListener(self.peers, config, self.clock, throttle) if config.slave_listen else None
+        self._looked_ns = LONG_AGO_NS
+
+    def on_start(self) -> None:
+        self._look()
+
+    def work(self) -> int:
+        """Finds what more may be sent of each lane, and wakes the peers' threads."""
+        moved = 0
+        for lane in np.flatnonzero(self._flushed).tolist():
+            moved += self._advance(lane)
+        if moved:
+            self.peers.wake()
+        return moved
+
+    def _advance(self, lane: int) -> int:
+        lane_log = self.lane_logs.get(lane)
+        if lane_log is None:
+            lane_log = self._add(lane)
+            self._open_ports()
+        if lane_log.limit >= self._flushed[lane]:
+            return 0
+        before = lane_log.limit
+        try:
+            lane_log.advance()
+        except (OSError, CommitLogError) as error:
+            if self.set_fault(lane, getattr(error, "errno", 0) or 5):
+                log.warning("lane %d can't be read: %s", lane, error)
+            return 0
+        self.set_fault(lane, 0)
+        return lane_log.limit - before
+
+    def _add(self, lane: int) -> LaneLog:
+        row = self.control.row(lane)
+        size = row[Lane.SEGMENT_SIZE] or self.facts.segment_bytes
+        lane_log = self.lane_logs[lane] = LaneLog(self.directory.lane_directory(lane), row, size, self.channel)
+        return lane_log
+
+    def _open_ports(self) -> None:
+        if self._slaves is not None:
+            self._slaves.serve(self.lane_logs)
+
+    def left(self) -> int:
+        """How much connected replicas do not have yet."""
+        return self.peers.left(self.lane_logs)
+
+    def on_wait_end(self) -> None:
+        if self.clock.monotonic_ns() - self._looked_ns >= _LOOK_NS:
+            self._look()
+
+    def _look(self) -> None:
+        """Looks for new lanes and for peers that are too far behind, and writes what is known."""
+        self._looked_ns = self.clock.monotonic_ns()
+        for lane in self.directory.lane_numbers():
+            if lane < len(self.lanes) and lane not in self.lane_logs:
+                self._add(lane)
+        self._open_ports()
+        self.peers.look(self.lane_logs)
+
+    def on_stop(self) -> None:
+        if self._slaves is not None:
+            self._slaves.close()
+        self.peers.end(self.lane_logs)
+        del self._flushed
+        self._notices.close()
+
+
+if __name__ == "__main__":
+    main(HAService)

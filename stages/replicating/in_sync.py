@@ -1,0 +1,88 @@
+"""Which replicas are in sync, and what all of them have.
+
+These are Kafka's in-sync replicas and its high watermark.
+
+RocketMQ's GroupTransferService waits until enough slaves have a message, whichever they are. So a
+slave that is near enough may lack a message that another one has acknowledged. Here `REPLICATED`
+counts what *every* in-sync replica has: whichever of them is promoted, it has all of that. A
+replica comes in when it has everything that counts as replicated, and goes out when it is too far
+behind or gone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from commitlog.clock import Clock
+from commitlog.config import ReplicationConfig
+from commitlog.shm.layout import Lane
+from commitlog.shm.positions import ControlRegion
+
+Published = Callable[[int, int, int], None]
+"""Is called with lane, flushed and replicated when somebody listens."""
+
+
+class InSync:
+    """The acknowledgements of all connected replicas that count. Any thread may use it.
+
+    `peer` names a connection: a replica that comes again is another peer.
+    """
+
+    def __init__(
+        self, control: ControlRegion, lanes: int, config: ReplicationConfig, clock: Clock, publish: Published
+    ) -> None:
+        self._control, self._config, self._clock, self._publish = control, config, clock, publish
+        self._lock = threading.Lock()
+        self._acknowledged: dict[int, dict[object, int]] = {lane: {} for lane in range(lanes)}
+        self._members: dict[int, set[object]] = {lane: set() for lane in range(lanes)}
+        self._came_in_at: dict[int, int] = {}
+        """How far a replica has to be to come in: what an earlier pool counted is unknown here."""
+        for lane in range(lanes):
+            row = control.row(lane)
+            row[Lane.IN_SYNC] = 0
+            self._came_in_at[lane] = row[Lane.REPLICATED] or row[Lane.FLUSHED]
+
+    def acknowledge(self, peer: object, lane: int, where: int) -> int:
+        """Notes that a peer has a lane up to `where`. Returns by how far REPLICATED moved."""
+        with self._lock:
+            self._acknowledged[lane][peer] = where
+            return self._count(lane)
+
+    def leave(self, peer: object) -> None:
+        """Forgets a peer whose connection has ended: what it has acknowledged counts no more."""
+        with self._lock:
+            for lane, acknowledged in self._acknowledged.items():
+                if acknowledged.pop(peer, None) is not None:
+                    self._members[lane].discard(peer)
+                    self._count(lane)
+
+    def look(self) -> None:
+        """Puts out who has fallen too far behind without saying anything."""
+        with self._lock:
+            for lane, members in self._members.items():
+                if members:
+                    self._count(lane)
+
+    def is_member(self, peer: object, lane: int) -> bool:
+        return peer in self._members[lane]
+
+    def _count(self, lane: int) -> int:
+        row, members = self._control.row(lane), self._members[lane]
+        flushed, replicated = row[Lane.FLUSHED], row[Lane.REPLICATED]
+        for peer, where in self._acknowledged[lane].items():
+            if flushed - where >= self._config.fall_behind_max_bytes:
+                members.discard(peer)
+            elif where >= max(replicated, self._came_in_at[lane]):
+                members.add(peer)
+        row[Lane.IN_SYNC] = len(members)
+        if len(members) < self._config.min_in_sync:
+            return 0
+        everywhere = min(self._acknowledged[lane][peer] for peer in members)
+        if everywhere <= replicated:
+            return 0
+        row[Lane.REPLICATED_NS] = self._clock.monotonic_ns()
+        row[Lane.REPLICATED] = everywhere
+        if row[Lane.LISTENING]:
+            self._publish(lane, flushed, everywhere)
+        return everywhere - replicated

@@ -1,0 +1,170 @@
+"""All peers of a store: their threads, and what is known of each replica."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+
+from commitlog.clock import Clock
+from commitlog.config import ReplicationConfig
+from commitlog.disk.replica_files import ReplicaFiles, ReplicaState
+from commitlog.disk.store_directory import StoreDirectory, StoreFacts
+from commitlog.errors import DamagedFile
+from commitlog.shm.layout import Lane
+from commitlog.shm.positions import ControlRegion
+from commitlog.stages.replicating.connection import HAConnection
+from commitlog.stages.replicating.in_sync import InSync
+from commitlog.stages.replicating.lane_log import LaneLog
+
+log = logging.getLogger(__name__)
+
+
+class Peers:
+    """The connections that are open, and the state of every replica that ever came.
+
+    Any thread may use it. `count_action` is told how long it took from flushed to replicated.
+    """
+
+    def __init__(
+        self,
+        directory: StoreDirectory,
+        facts: StoreFacts,
+        control: ControlRegion,
+        config: ReplicationConfig,
+        clock: Clock,
+        in_sync: InSync,
+        count_action: Callable[[int], None],
+    ) -> None:
+        self.directory, self.facts, self.control = directory, facts, control
+        self._config, self._clock, self.in_sync, self._count_action = config, clock, in_sync, count_action
+        self._lock = threading.RLock()
+        self._connections: list[HAConnection] = []
+        self._files = ReplicaFiles(directory)
+        self._saved: dict[str, bytes] = {}
+        self._states: dict[str, ReplicaState] = {}
+        self._sent_before: dict[str, int] = {}
+        """Name of a replica → the bytes that its earlier connections were sent."""
+        self._load_states()
+
+    def _load_states(self) -> None:
+        try:
+            names = self._files.names()
+        except OSError as error:
+            log.warning("the replicas of earlier runs are not known: %s", error)
+            return
+        for name in names:
+            try:
+                state = self._files.load(name)
+            except (OSError, DamagedFile) as error:
+                log.warning("%s", error)
+                continue
+            if state.store_id == self.facts.id:
+                state.connected, state.in_sync = False, []
+                self._states[name], self._sent_before[name] = state, state.sent_bytes
+
+    # ---- coming and going -----------------------------------------------------------------------
+
+    def add(self, connection: HAConnection, kind: str, address: str) -> None:
+        """Starts the thread of a new connection."""
+        with self._lock:
+            name = connection.peer_name
+            state = self._states.setdefault(name, ReplicaState(name, kind, self.facts.id))
+            state.kind, state.address, state.connected, state.refusal = kind, address, True, ""
+            state.connects += 1
+            state.seen_ms = self._clock.wall_ms()
+            self._connections.append(connection)
+        log.info("%s: connected from %s", name, address)
+        connection.start()
+
+    def refuse(self, name: str, kind: str, address: str, why: str) -> None:
+        """Notes that a replica was refused, for everybody who asks what is wrong with it."""
+        with self._lock:
+            state = self._states.setdefault(name, ReplicaState(name, kind, self.facts.id))
+            state.address, state.refusal, state.seen_ms = address, why, self._clock.wall_ms()
+        log.warning("%s: refused: %s", name, why)
+
+    def acknowledged(self, connection: HAConnection, lane: int, where: int, counts: bool) -> None:
+        """Notes how far a replica has a lane. `counts` says that it counts for REPLICATED."""
+        row = self.control.row(lane)
+        if counts and self.in_sync.acknowledge(connection, lane, where) and where >= row[Lane.FLUSHED]:
+            flushed_ns = row[Lane.FLUSHED_NS]
+            if flushed_ns:
+                self._count_action(max(row[Lane.REPLICATED_NS] - flushed_ns, 0))
+        with self._lock:
+            state = self._states.get(connection.peer_name)
+            if state is not None:
+                state.acknowledged[lane] = where
+                state.seen_ms = self._clock.wall_ms()
+
+    def left_by(self, connection: HAConnection) -> None:
+        """Notes that a connection has ended."""
+        self.in_sync.leave(connection)
+        with self._lock:
+            if connection in self._connections:
+                self._connections.remove(connection)
+            state = self._states.get(connection.peer_name)
+            if state is not None:
+                self._sent_before[state.name] = self._sent_before.get(state.name, 0) + connection.sent_bytes
+                state.connected = any(one.peer_name == state.name for one in self._connections)
+
+    def named(self, name: str) -> list[HAConnection]:
+        """The open connections of one replica."""
+        with self._lock:
+            return [one for one in self._connections if one.peer_name == name]
+
+    # ---- the main thread ------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Tells all threads that there is more to send."""
+        with self._lock:
+            for connection in self._connections:
+                connection.wake()
+
+    def left(self, lane_logs: Mapping[int, LaneLog]) -> int:
+        """How many bytes the connected replica lacks that lacks most."""
+        with self._lock:
+            return max((_behind(state, lane_logs) for state in self._states.values() if state.connected), default=0)
+
+    def look(self, lane_logs: Mapping[int, LaneLog]) -> None:
+        """Counts who is in sync, and writes the files of replicas that have changed."""
+        self.in_sync.look()
+        now = self._clock.wall_ms()
+        with self._lock:
+            for state in self._states.values():
+                state.behind_bytes = _behind(state, lane_logs)
+                state.behind_since_ms = (state.behind_since_ms or now) if state.behind_bytes else 0
+                connections = [one for one in self._connections if one.peer_name == state.name]
+                lanes = (lane for lane in lane_logs if any(self.in_sync.is_member(one, lane) for one in connections))
+                state.in_sync = sorted(lanes)
+                state.sent_bytes = self._sent_before.get(state.name, 0) + sum(one.sent_bytes for one in connections)
+            states = list(self._states.values())
+        for state in states:
+            self._save(state)
+
+    def _save(self, state: ReplicaState) -> None:
+        known = repr(state).encode()
+        if self._saved.get(state.name) == known:
+            return
+        try:
+            self._files.save(state)
+        except OSError as error:
+            log.warning("replica %s: its file can't be written: %s", state.name, error)
+            return
+        self._saved[state.name] = known
+
+    def end(self, lane_logs: Mapping[int, LaneLog]) -> None:
+        """Ends all connections, and writes the files a last time."""
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            connection.end()
+        for connection in connections:
+            connection.join()
+        self.look(lane_logs)
+
+
+def _behind(state: ReplicaState, lane_logs: Mapping[int, LaneLog]) -> int:
+    """How many bytes a replica lacks of what may be sent. A slave has one lane only."""
+    lanes = lane_logs if state.kind == "replica" else lane_logs.keys() & state.acknowledged.keys()
+    return sum(max(lane_logs[lane].limit - state.acknowledged.get(lane, 0), 0) for lane in lanes)
