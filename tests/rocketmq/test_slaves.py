@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from commitlog.disk.consume_queue import FILE_BYTES, ConsumeQueue
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import LaneDirectory
 from tests.builders.slave import slave_port
+from tests.programs import DOCS
 from tests.rocketmq.rocketmq import HERE, class_path
 from tests.waiting import wait_until
 
@@ -147,3 +150,59 @@ def test_a_slave_begins_where_retention_has_cut(tmp_path: Path) -> None:
             for slave in started:
                 slave.follow(end)
                 check(slave, store.path / "lanes" / "0", begin, end)
+
+
+@pytest.mark.nightly
+def test_consumers_of_rocketmq_read_from_a_slave_broker(tmp_path: Path) -> None:
+    """A name server, a whole slave broker, a push and a pull consumer, as docs/replicate.md says.
+
+    Each gets every message, and the broker keeps their offsets.
+    """
+    names, broker = free_port(), free_port()
+    told = {**CONFIG["replication"], "slaves": f"0=127.0.0.1:{broker}"}
+    (page,) = re.findall(r"```json\n(.*?)```", (DOCS / "replicate.md").read_text(), re.DOTALL)
+    root = tmp_path / "slave"
+    (root / "config").mkdir(parents=True)
+    (root / "config" / "topics.json").write_text(page)
+    command = ["java", "-Xmx700m", f"-Duser.home={tmp_path / 'home'}", "-cp", class_path("pom-broker.xml")]
+    command += [
+        str(HERE / "SlaveBroker.java"),
+        str(root),
+        str(SEGMENT),
+        str(FILE_BYTES),
+        str(names),
+        str(broker),
+        "orders",
+    ]
+    expected = {(number, f"m{number}") for number in range(200)}
+    with (
+        commitlog.Store.open(tmp_path / "store", {**CONFIG, "replication": told}) as store,
+        store.producer() as producer,
+    ):
+        for number in range(200):
+            producer.send("orders", f"m{number}".encode(), tags="a" if number % 2 else None)
+        producer.flush(timeout=60)
+        got: dict[str, set[tuple[int, str]]] = {"push": set(), "pull": set()}
+        places: dict[str, str] = {}
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.PIPE
+        ) as slave:
+            try:
+                for line in slave.stdout or ():
+                    kind, _, rest = line.decode(errors="replace").strip().partition(" ")
+                    first, _, second = rest.partition(" ")
+                    if kind in got:
+                        got[kind].add((int(first), second))
+                    elif kind == "at":
+                        places[first] = second
+                    if places == {"push": "200", "pull": "200"}:
+                        break
+            finally:
+                slave.kill()
+    assert got == {"push": expected, "pull": expected}
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
