@@ -27,6 +27,7 @@ from commitlog.stages.replicating.connection import Throttle
 from commitlog.stages.replicating.in_sync import InSync
 from commitlog.stages.replicating.lane_log import LaneLog
 from commitlog.stages.replicating.peers import Peers
+from commitlog.stages.replicating.replica_listener import ReplicaListener
 from commitlog.stages.replicating.slave_listener import SlaveListener
 
 _LOOK_NS = 1_000_000_000
@@ -53,6 +54,10 @@ class HAService(BaseStage):
         self.peers = Peers(self.directory, self.facts, self.control, config, self.clock, in_sync, self.count_action)
         throttle = Throttle(config.transfer_second_bytes, self.clock)
         self._slaves = SlaveListener(self.peers, config, self.clock, throttle) if config.slave_listen else None
+        lanes = len(self.lanes)
+        self._replicas = (
+            ReplicaListener(self.peers, self.lane_logs, lanes, config, self.clock, throttle) if config.listen else None
+        )
         self._looked_ns = LONG_AGO_NS
 
     def on_start(self) -> None:
@@ -93,6 +98,8 @@ class HAService(BaseStage):
     def _open_ports(self) -> None:
         if self._slaves is not None:
             self._slaves.serve(self.lane_logs)
+        if self._replicas is not None:
+            self._replicas.serve()
 
     def left(self) -> int:
         """How much connected replicas do not have yet."""
@@ -114,6 +121,8 @@ class HAService(BaseStage):
     def on_stop(self) -> None:
         if self._slaves is not None:
             self._slaves.close()
+        if self._replicas is not None:
+            self._replicas.close()
         self.peers.end(self.lane_logs)
         del self._flushed
         self._notices.close()
