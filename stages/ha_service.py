@@ -26,6 +26,7 @@ from commitlog.stages.base_stage import BaseStage, main
 from commitlog.stages.replicating.connection import Throttle
 from commitlog.stages.replicating.in_sync import InSync
 from commitlog.stages.replicating.lane_log import LaneLog
+from commitlog.stages.replicating.peer_watch import PeerWatch
 from commitlog.stages.replicating.peers import Peers
 from commitlog.stages.replicating.replica_listener import ReplicaListener
 from commitlog.stages.replicating.slave_listener import SlaveListener
@@ -58,10 +59,13 @@ class HAService(BaseStage):
         self._replicas = (
             ReplicaListener(self.peers, self.lane_logs, lanes, config, self.clock, throttle) if config.listen else None
         )
+        self._peer_watch: PeerWatch | None = None
         self._looked_ns = LONG_AGO_NS
 
     def on_start(self) -> None:
         self._look()
+        if self.config.replication.peers:
+            self._peer_watch = PeerWatch(self.directory, self.facts, self.config.replication)
 
     def work(self) -> int:
         """Finds what more may be sent of each lane, and wakes the peers' threads."""
@@ -119,6 +123,8 @@ class HAService(BaseStage):
         self.peers.look(self.lane_logs)
 
     def on_stop(self) -> None:
+        if self._peer_watch is not None:
+            self._peer_watch.close()
         if self._slaves is not None:
             self._slaves.close()
         if self._replicas is not None:

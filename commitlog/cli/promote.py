@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from commitlog.cli.arguments import JsonOption, print_json
 from commitlog.cli.replica import ReplicaArgument
 
 
-def promote(directory: ReplicaArgument, json: JsonOption = False) -> None:
+def promote(directory: ReplicaArgument) -> None:
     """Make a replica a store that can be opened, because its primary is gone.
 
         commitlog promote data/copy
@@ -16,15 +15,10 @@ def promote(directory: ReplicaArgument, json: JsonOption = False) -> None:
     End `commitlog replica` before, and make sure that the primary does not run: nothing here
     decides that by itself.
     """
-    from dataclasses import asdict
-
     from commitlog.lines import printable
     from commitlog.replicas.promotion import promote as make_store
 
     made = make_store(directory, lambda line: typer.echo(printable(line), err=True))
-    if json:
-        print_json(asdict(made))
-        return
     for lane, end in made.ends.items():
         typer.echo(f"lane {lane} ends at {end:,}")
     typer.echo(f"{made.path} is a store now, epoch {made.epoch}; `commitlog run {made.path}` starts it")

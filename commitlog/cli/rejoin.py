@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from commitlog.cli.arguments import JsonOption, print_json
 from commitlog.cli.replica import AuthorityOption, CertificateOption, FromOption, KeyOption, NameOption, replica_name
 from commitlog.quantities import counted
 
@@ -19,7 +18,6 @@ def rejoin(
     key: KeyOption,
     authority: AuthorityOption,
     name: NameOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Make an old primary a replica of the store that was promoted.
 
@@ -28,8 +26,6 @@ def rejoin(
     What only OLD has goes to the quarantine of each lane, and is counted. Then `commitlog replica
     OLD` with the same options brings it up to date.
     """
-    from dataclasses import asdict
-
     from commitlog.lines import printable
     from commitlog.replicas.rejoining import rejoin as make_replica
     from commitlog.replicas.tls import Credentials
@@ -38,9 +34,6 @@ def rejoin(
     made = make_replica(
         old, source, credentials, replica_name(name), lambda line: typer.echo(printable(line), err=True)
     )
-    if json:
-        print_json({"path": str(old), "source": source, "set_aside": [asdict(lane) for lane in made]})
-        return
     for lane in made:
         typer.echo(
             f"lane {lane.lane}: {counted(lane.messages, 'message')} behind offset {lane.end:,} were only here "

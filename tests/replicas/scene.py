@@ -17,7 +17,7 @@ from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.replica_mark import load_mark
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.reading.queue_bounds import QueueBounds
-from commitlog.reading.view import StoreView
+from commitlog.reading.view import LaneLimits, StoreView
 from tests.serving.asking import Certificates
 from tests.waiting import wait_until
 
@@ -117,13 +117,18 @@ class ReplicaCommand:
         return self.said()
 
 
-def flushed_of(path: Path) -> dict[int, int]:
-    """How far each lane is flushed now, lanes without a byte left out."""
+def limits_of(path: Path) -> dict[int, LaneLimits]:
+    """The positions of each lane now, lanes without a byte left out."""
     view = StoreView(path)
     try:
-        return {lane: end for lane in view.lanes() if (end := view.limits(lane).flushed)}
+        return {lane: limits for lane in view.lanes() if (limits := view.limits(lane)).flushed}
     finally:
         view.close()
+
+
+def flushed_of(path: Path) -> dict[int, int]:
+    """How far each lane is flushed now."""
+    return {lane: limits.flushed for lane, limits in limits_of(path).items()}
 
 
 def await_copy(scene: Scene, copy: Path | None = None) -> None:
@@ -134,14 +139,12 @@ def await_copy(scene: Scene, copy: Path | None = None) -> None:
         if not directory.file.exists():
             return False
         mark = load_mark(directory)
-        view = StoreView(directory.path)
-        try:
-            limits = {lane: view.limits(lane) for lane in view.lanes()}
-        finally:
-            view.close()
-        ends = {lane: one.flushed for lane, one in limits.items() if one.flushed}
-        indexed = all(one.dispatched == one.flushed for one in limits.values())
-        return mark is not None and mark.complete and ends == flushed_of(scene.primary) and indexed
+        limits, wanted = limits_of(directory.path), limits_of(scene.primary)
+        indexed = all(one.dispatched == one.flushed for one in (*limits.values(), *wanted.values()))
+        is_equal = {lane: (one.first, one.flushed) for lane, one in limits.items()} == {
+            lane: (one.first, one.flushed) for lane, one in wanted.items()
+        }
+        return mark is not None and mark.complete and is_equal and indexed
 
     wait_until(has_all, "the copy has everything")
 
