@@ -136,7 +136,7 @@ def _check_replication(replication: ReplicationConfig, where: str) -> None:
             f"{where}: replication.slave_listen = {replication.slave_listen!r}: RocketMQ's protocol has no encryption: "
             f"listen at 127.0.0.1 and give slaves a tunnel, or set allow_plain"
         )
-    if replication.listen:
+    if replication.listen or replication.peers:
         for name in ("certificate", "key", "authority"):
             file = getattr(replication, name)
             if not file or not Path(file).is_file():

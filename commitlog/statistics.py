@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import Config
 from commitlog.disk.locks import holder_of, is_leased, is_running
+from commitlog.disk.replica_mark import load_mark
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import LANE_ROWS, Header, Lane, Stage
 from commitlog.shm.pool import available_buffers
@@ -133,6 +134,10 @@ class StoreStatistics:
     """Its supervisor opens it, and no stage runs yet: it may be recovering what a kill has left."""
     supervisor_silent_ms: float | None = field(default=None, compare=False)
     """Since the supervisor's last heartbeat; None where there is no pool."""
+    replica_of: str = ""
+    """HOST:PORT of the store that it follows as a replica; empty for a store."""
+    replica_behind_ms: int = 0
+    """How long ago the replica had all of its store."""
 
     @property
     def state(self) -> str:
@@ -155,6 +160,7 @@ def store_statistics(view: StoreView, clock: Clock = SYSTEM_CLOCK) -> StoreStati
     """What the store of a view has done until now."""
     control, now = view.control, clock.monotonic_ns()
     running = is_running(view.directory, control.region.path.parent if control else None)
+    mark = load_mark(view.directory)
     return StoreStatistics(
         path=str(view.directory.path),
         store_id=view.store_id,
@@ -166,9 +172,11 @@ def store_statistics(view: StoreView, clock: Clock = SYSTEM_CLOCK) -> StoreStati
         stages=tuple(_stage(view, control, name, now) for name in _stages_of(view)) if control else (),
         throughput=throughput(control.words, now) if control else (),
         retention=_retention(control.words) if control else None,
-        killed=not running and not _stopped_properly(view),
-        starting=running and not _has_opened(view),
+        killed=not running and not mark and not _stopped_properly(view),
+        starting=running and not mark and not _has_opened(view),
         supervisor_silent_ms=max(now - control.words[Header.SUPERVISOR_HEARTBEAT], 0) / 1e6 if control else None,
+        replica_of=mark.source if mark else "",
+        replica_behind_ms=mark.behind_ms(clock.wall_ms()) if mark else 0,
     )
 
 

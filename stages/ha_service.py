@@ -26,7 +26,9 @@ from commitlog.stages.base_stage import BaseStage, main
 from commitlog.stages.replicating.connection import Throttle
 from commitlog.stages.replicating.in_sync import InSync
 from commitlog.stages.replicating.lane_log import LaneLog
+from commitlog.stages.replicating.peer_watch import PeerWatch
 from commitlog.stages.replicating.peers import Peers
+from commitlog.stages.replicating.replica_listener import ReplicaListener
 from commitlog.stages.replicating.slave_listener import SlaveListener
 
 _LOOK_NS = 1_000_000_000
@@ -53,10 +55,17 @@ class HAService(BaseStage):
         self.peers = Peers(self.directory, self.facts, self.control, config, self.clock, in_sync, self.count_action)
         throttle = Throttle(config.transfer_second_bytes, self.clock)
         self._slaves = SlaveListener(self.peers, config, self.clock, throttle) if config.slave_listen else None
+        lanes = len(self.lanes)
+        self._replicas = (
+            ReplicaListener(self.peers, self.lane_logs, lanes, config, self.clock, throttle) if config.listen else None
+        )
+        self._peer_watch: PeerWatch | None = None
         self._looked_ns = LONG_AGO_NS
 
     def on_start(self) -> None:
         self._look()
+        if self.config.replication.peers:
+            self._peer_watch = PeerWatch(self.directory, self.facts, self.config.replication)
 
     def work(self) -> int:
         """Finds what more may be sent of each lane, and wakes the peers' threads."""
@@ -98,6 +107,8 @@ class HAService(BaseStage):
     def _open_ports(self) -> None:
         if self._slaves is not None:
             self._slaves.serve(self.lane_logs)
+        if self._replicas is not None:
+            self._replicas.serve()
 
     def left(self) -> int:
         """How much connected replicas do not have yet."""
@@ -117,8 +128,12 @@ class HAService(BaseStage):
         self.peers.look(self.lane_logs)
 
     def on_stop(self) -> None:
+        if self._peer_watch is not None:
+            self._peer_watch.close()
         if self._slaves is not None:
             self._slaves.close()
+        if self._replicas is not None:
+            self._replicas.close()
         self.peers.end(self.lane_logs)
         for lane_log in self.lane_logs.values():
             lane_log.close()

@@ -26,7 +26,7 @@ import orjson
 from commitlog.config import Config
 from commitlog.disk.descriptors import occupy_standard_descriptors
 from commitlog.disk.file_channel import DISK, FileChannel
-from commitlog.errors import CommitLogError, PoolUnlinked, StageFailed, StoreMoved, refusal
+from commitlog.errors import CommitLogError, PoolUnlinked, StageFailed, StoreMoved, StoreSuperseded, refusal
 from commitlog.stages import base_stage  # noqa: F401  for the stages: a child that is forked has it then
 from commitlog.stages.supervising.log_files import log_to_file
 from commitlog.stages.supervising.reporting import tell, tell_error
@@ -61,7 +61,7 @@ class Supervisor:
         code = 0
         try:
             store.watch()
-        except (StageFailed, PoolUnlinked, StoreMoved) as error:
+        except (StageFailed, PoolUnlinked, StoreMoved, StoreSuperseded) as error:
             tell_error(error)
             code = 1
         report = store.stop()

@@ -39,7 +39,7 @@ FLOORS = (
     {"producer", "reader"},
     {"store", "stream_producer", "logging", "watching"},
     {"spark.launching"},
-    {"spark", "ui", "serving"},
+    {"spark", "ui", "serving", "replicas"},
     {"ingest"},
     {"__init__"},
     {"doctor"},

@@ -19,6 +19,7 @@ from commitlog.config import Config
 from commitlog.disk.descriptors import check_free, occupy_standard_descriptors
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.locks import is_leased, is_pool_held, is_running
+from commitlog.disk.replica_mark import refuse_replica
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import (
     NoFreeLane,
@@ -53,7 +54,7 @@ log = logging.getLogger(__name__)
 class Attachment:
     """A producer's connection to its store.
 
-    Raises StoreNotFound, StoreNotRunning, NotEnoughDescriptors.
+    Raises StoreNotFound, StoreNotRunning, StoreRefused, StoreSuperseded, NotEnoughDescriptors.
 
     Attributes: `control` and its `words`; `sleep_at`, the index of the committer's sleep word;
     `forked`, whether this is the copy in a forked child. The sockets of a copy in a child belong to
@@ -67,6 +68,7 @@ class Attachment:
         occupy_standard_descriptors()
         self.facts = self.directory.load()
         self.directory.check_owner()
+        refuse_replica(self.directory)
         self.config = Config.from_json(self.facts.config)
         control = attach_control(self.directory, self.facts, writable=True)
         if (

@@ -33,7 +33,7 @@ def _limits_of(view: StoreView, lane: int, store_id: str) -> LaneLimits:
 
 def _settled(view: StoreView) -> bool | None:
     view.refresh()
-    return True if view.live or not is_running(view.directory, None) else None
+    return True if view.live or view.is_replica or not is_running(view.directory, None) else None
 
 
 def is_unfinished(gap: Gap, end: int) -> bool:

@@ -20,20 +20,18 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from commitlog.backups.lane_backup import LaneBackup
 from commitlog.backups.lane_source import LaneSource
 from commitlog.backups.report import BackupReport
+from commitlog.backups.small_files import SmallFiles
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.locks import holder_of, try_file, write_holder
-from commitlog.disk.store_directory import DELETED_FILE, INCOMPLETE_BACKUP_FILE, StoreDirectory, StoreFacts
+from commitlog.disk.store_directory import INCOMPLETE_BACKUP_FILE, StoreDirectory, StoreFacts
 from commitlog.errors import FAULT_BY_ERRNO, BackupRefused, DiskError, StoreRefused, StoreRunning
 from commitlog.inspecting.verify import verify_store
 from commitlog.reading.view import StoreView
 
-_READER_BYTES_MAX = 5 << 20
-_SCHEMA_BYTES_MAX = 64 << 20
 Progress = Callable[[int], None]
 """Is called now and then with the number of bytes that were copied so far."""
 
@@ -90,6 +88,7 @@ class StoreBackup:
             StoreDirectory(destination, channel),
             channel,
         )
+        self._source_files, self._files = SmallFiles(self.source), SmallFiles(self.target)
         self._progress = progress
         self._copied_bytes = 0
 
@@ -194,7 +193,7 @@ class StoreBackup:
     # ---- copying --------------------------------------------------------------------------------
 
     def _copy(self, view: StoreView) -> tuple[list[LaneBackup], int]:
-        readers, deletions = self._read_readers(), self._read_deletions()
+        readers, deletions = self._source_files.readers(), self._source_files.deletions()
         facts = view.facts
         lanes = [
             LaneBackup(LaneSource(view, number), self.target, facts, self._count_copied) for number in view.lanes()
@@ -206,8 +205,8 @@ class StoreBackup:
             lane.copy()
             self._copy_schemas()
             lane.publish()
-        self._write_deletions(deletions)
-        self._write_readers(readers)
+        self._files.become(self._files.deletions(), deletions)
+        self._files.become(self._files.readers(), readers)
         self.target.save(self._facts_of_backup(facts))
         if self.target.incomplete_backup_file.exists():
             self.channel.unlink(self.target.incomplete_backup_file)
@@ -229,59 +228,6 @@ class StoreBackup:
 
     def _copy_schemas(self) -> None:
         """Copies the versions of schemas that are new. A version never changes."""
-        source, target = self.source.topics_directory, self.target.topics_directory
-        for topic in self._names(source):
-            names = [name for name in self._names(source / topic) if name.endswith(".json")]
-            new = [name for name in names if not name.startswith(".") and not (target / topic / name).exists()]
-            for name in new:
-                self.channel.create_directory(target / topic, below=self.target.path)
-                self.channel.replace_file(
-                    target / topic / name, self.channel.read_file(source / topic / name, _SCHEMA_BYTES_MAX)
-                )
-
-    def _names(self, directory: Path) -> list[str]:
-        """Names in a directory; a file that somebody has put in its place has none."""
-        try:
-            return self.channel.list(directory)
-        except NotADirectoryError:
-            return []
-
-    def _read_deletions(self) -> dict[str, bytes]:
-        """Topic → what says up to which version its schema was deleted."""
-        directory, found = self.source.topics_directory, {}
-        for topic in self._names(directory):
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                found[topic] = self.channel.read_file(directory / topic / DELETED_FILE)
-        return found
-
-    def _write_deletions(self, deletions: dict[str, bytes]) -> None:
-        directory = self.target.topics_directory
-        for topic in {*self._names(directory), *deletions}:
-            file, data = directory / topic / DELETED_FILE, deletions.get(topic)
-            known = self.channel.read_file(file) if file.exists() else None
-            if data is None and known is not None:
-                self.channel.unlink(file)
-                self.channel.sync_directory(file.parent)
-            elif data is not None and data != known:
-                self.channel.create_directory(file.parent, below=self.target.path)
-                self.channel.replace_file(file, data)
-
-    def _read_readers(self) -> dict[str, bytes]:
-        directory, found = self.source.readers_directory, {}
-        for name in self.channel.list(directory):
-            if name.endswith(".json") and not name.startswith("."):
-                with contextlib.suppress(FileNotFoundError):  # it was just removed
-                    found[name] = self.channel.read_file(directory / name, _READER_BYTES_MAX)
-        return found
-
-    def _write_readers(self, readers: dict[str, bytes]) -> None:
-        directory = self.target.readers_directory
-        if readers:
-            self.channel.create_directory(directory, below=self.target.path)
-        for name, data in readers.items():
-            self.channel.replace_file(directory / name, data)
-        gone = [name for name in self.channel.list(directory) if name.endswith(".json") and name not in readers]
-        for name in gone:
-            self.channel.unlink(directory / name)
-        if gone:
-            self.channel.sync_directory(directory)
+        for name in self._source_files.schemas():
+            if not self._files.exists(name):
+                self._files.write(name, self._source_files.read(name))

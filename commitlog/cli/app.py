@@ -38,6 +38,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "version": "version",
     },
     "Serve other machines": {"serve": "serve", "token": "token"},
+    "Keep a copy elsewhere": {"replica": "replica", "promote": "promote", "rejoin": "rejoin"},
     "Keep and repair": {"backup": "backup", "trim": "trim", "verify": "inspect", "dump": "inspect"},
     "Measure": {"bench": "bench", "profile": "profile"},
 }

@@ -92,7 +92,7 @@ def lines(facts: StoreStatistics, topics: Topics, readers: list[ReaderState]) ->
     """What `stat` prints."""
     from commitlog.watching.health import DEFAULT_LIMITS
 
-    yield f"{facts.path}  {facts.state}, segments of {facts.segment_bytes:,} bytes, generation {facts.generation}"
+    yield f"{facts.path}  {_state(facts)}, segments of {facts.segment_bytes:,} bytes, generation {facts.generation}"
     yield f"core here: {description}"
     if facts.killed:
         yield f"WARNING: {store_killed(facts.path)}"
@@ -121,6 +121,14 @@ def lines(facts: StoreStatistics, topics: Topics, readers: list[ReaderState]) ->
         yield from (f"WARNING: {text}" for text in done.warnings)
     yield from (f"reader {summary(reader)}" for reader in readers)
     yield from (f"WARNING: {reader.warning}" for reader in readers if reader.warning)
+
+
+def _state(facts: StoreStatistics) -> str:
+    if not facts.replica_of:
+        return facts.state
+    if not facts.running:
+        return f"replica of {facts.replica_of}, not kept up to date: `commitlog replica` does not run"
+    return f"replica of {facts.replica_of}, {facts.replica_behind_ms:,} ms behind"
 
 
 def _lane_lines(lane: LaneStatistics) -> Iterator[str]:

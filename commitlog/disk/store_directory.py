@@ -13,6 +13,8 @@ STORE/
   replicas/<name>.json    replicas: how far each has come
   servers/<id>.json       servers that run, and what their clients have used
   incomplete-backup.json  in place of `store.json` until a first backup is complete
+  replica.json            says that the directory is a replica, of whom, and how far behind
+  superseded.json         says that a copy of the store was promoted, so that this one must not run
   topics/<topic>/<n>.json version n of a topic's schema
   topics/<topic>/deleted  the last version that was deleted with the topic
 """
@@ -88,6 +90,10 @@ class StoreFacts:
     generation: int = 0
     backup_generation: int | None = None
     """The generation that the store had when this directory became its backup, or None."""
+    epoch: int = 0
+    """How often a replica was promoted to become this store."""
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+    """Each promotion, the oldest first: `epoch`, and `ends`, where each lane ended then."""
     pool: PoolPlace | None = None
     config: dict[str, dict[str, Any]] = field(default_factory=dict)
     other: dict[str, Any] = field(default_factory=dict)
@@ -103,7 +109,9 @@ class StoreFacts:
         values = {"format": FORMAT_VERSION, **values.pop("other"), **values, "pool": pool}
         if self.backup_generation is None:  # a store that was never a backup
             del values["backup_generation"]
-        return orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n"
+        if not self.epoch:  # no replica was ever promoted
+            del values["epoch"], values["epochs"]
+        return orjson.dumps(values, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS) + b"\n"
 
     @classmethod
     def from_bytes(cls, data: bytes, file: Path) -> StoreFacts:
@@ -116,7 +124,7 @@ class StoreFacts:
             if version > FORMAT_VERSION:
                 raise StoreTooNew(f"{file}: format {version}, this package knows {FORMAT_VERSION}: upgrade commitlog")
             pool = values.pop("pool", None)
-            names = ("id", "segment_bytes", "generation", "backup_generation", "config")
+            names = ("id", "segment_bytes", "generation", "backup_generation", "epoch", "epochs", "config")
             own = {name: values.pop(name) for name in names if name in values}
             facts = cls(pool=None if pool is None else PoolPlace.from_json(pool), **own, other=values)
             facts._check()
@@ -137,6 +145,10 @@ class StoreFacts:
             raise ValueError("generation")
         if not (self.backup_generation is None or _is_number(self.backup_generation, 0)):
             raise ValueError("backup_generation")
+        if not (_is_number(self.epoch, 0) and isinstance(self.epochs, list)):
+            raise ValueError("epoch")
+        if not all(_is_number(one["epoch"], 1) and isinstance(one["ends"], dict) for one in self.epochs):
+            raise ValueError("epochs")
         if not isinstance(self.config, dict):
             raise ValueError("config")
         for name, kind in SECTIONS.items():
@@ -195,6 +207,8 @@ class StoreDirectory:
         self.channel = channel
         self.file = self.path / STORE_FILE
         self.incomplete_backup_file = self.path / INCOMPLETE_BACKUP_FILE
+        self.replica_file = self.path / "replica.json"
+        self.superseded_file = self.path / "superseded.json"
         self.lock_file = self.path / "lock"
         self.lanes_directory = self.path / "lanes"
         self.logs_directory = self.path / "logs"

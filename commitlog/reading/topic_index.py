@@ -472,7 +472,7 @@ class TopicIndex:
         if self._warned or self.view.live or self.view.one_log:
             return
         lanes = [str(lane) for lane, index in self.lanes.items() if index.goes_on()]
-        if lanes:
+        if lanes and not self.view.is_replica:
             self._warned = True
             warnings.warn(
                 f"{self.view.path} was not stopped properly: lane {', '.join(lanes)} has more than its `positions` say, "

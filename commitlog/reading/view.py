@@ -77,6 +77,10 @@ class LogView(Protocol):
     def one_log(self) -> bool:
         """Whether all lanes are queue ids of one log of RocketMQ's own: see RocketMQView."""
 
+    @property
+    def is_replica(self) -> bool:
+        """Whether `commitlog replica` writes to it: its positions move, and it has no pool."""
+
     def refresh(self) -> None:
         """Looks whether the store was stopped or started since."""
 
@@ -177,6 +181,10 @@ class StoreView:
     def one_log(self) -> bool:
         return False
 
+    @property
+    def is_replica(self) -> bool:
+        return self.directory.replica_file.exists()
+
     def refresh(self) -> None:
         """Looks whether the store was stopped or started since.
 
@@ -226,7 +234,7 @@ class RocketMQView:
     read, and nothing is walked. Raises StoreNotFound.
     """
 
-    live, one_log, store_id = False, True, ""
+    live, one_log, is_replica, store_id = False, True, False, ""
 
     def __init__(self, path: str | os.PathLike[str], channel: FileChannel = DISK) -> None:
         self.path, self.channel = checked_path(path), channel

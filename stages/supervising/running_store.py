@@ -118,7 +118,7 @@ class RunningStore:
     def watch(self) -> None:
         """Starts stages that died again, and reloads, until the owner asks to stop or goes away.
 
-        Raises StageFailed, PoolUnlinked, StoreMoved.
+        Raises StageFailed, PoolUnlinked, StoreMoved, StoreSuperseded.
         """
         poller = select.poll()
         poller.register(_STDIN, select.POLLIN)

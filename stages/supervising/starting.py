@@ -8,6 +8,7 @@ written before.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +17,7 @@ from pathlib import Path
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import AUTO_SEGMENT_BYTES_MAX, MIN_SEGMENT_BYTES, Config
 from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.replica_mark import mark_superseded, refuse_replica, superseded
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts, new_store_id
 from commitlog.errors import CommitLogError, StoreNotFound, StoreRefused
 from commitlog.opening.pool import open_pool
@@ -28,6 +30,10 @@ from commitlog.stages.supervising.stage_processes import stage_module
 from commitlog.stages.supervising.store_locks import StoreLocks
 
 _LEFT_OF_A_START = {"lock", "locks", "logs", "lanes"}
+_PEER_SECONDS = 2.0
+"""How long a start waits for each peer."""
+
+log = logging.getLogger(__name__)
 
 
 class StoreOpening:
@@ -54,12 +60,14 @@ class StoreOpening:
 
         `on_locked` is called when the store is ours: before that, not even its log may be written.
         Raises StoreRunning, StoreRefused, StoreDamaged, StoreTooNew, NotEnoughSharedMemory,
-        PoolNotAdopted, RecoveryError, UnsafePath, DiskError, OSError.
+        PoolNotAdopted, RecoveryError, UnsafePath, StoreSuperseded, DiskError, OSError.
         """
         facts = self._load_or_plan()
         self.locks.take()
         on_locked()
         facts = replace(self._load_or_make(facts), config=self._config.to_json())
+        if self._config.replication.peers:
+            self._ask_peers(facts)
         if last := attach_control(self.directory, facts):
             last.close()
             self.locks.take_in(last.region.path.parent)
@@ -91,6 +99,7 @@ class StoreOpening:
         try:
             facts = self.directory.load()
             self.directory.check_owner()
+            refuse_replica(self.directory)
             check_lane_fits(facts.segment_bytes, self._config.store.buffers_per_lane)
             return facts
         except StoreNotFound:
@@ -132,6 +141,27 @@ class StoreOpening:
             facts = planned
         self._channel.create_directory(self.directory.lanes_directory, below=self.directory.path)
         return facts
+
+    def _ask_peers(self, facts: StoreFacts) -> None:
+        """Asks the other machines' stores whether one of them was promoted.
+
+        Those that do not answer are passed over: this one has to start without them, too. Raises
+        StoreSuperseded.
+        """
+        from commitlog.replicas.asking import ask_epoch  # other starts do without it
+        from commitlog.replicas.tls import Credentials
+
+        config = self._config.replication
+        credentials = Credentials(Path(config.certificate), Path(config.key), Path(config.authority))
+        for peer in config.peers.split():
+            try:
+                welcome = ask_epoch(peer, credentials, facts, _PEER_SECONDS)
+            except (CommitLogError, OSError, EOFError) as error:
+                log.warning("peer %s does not say its epoch: %s", peer, error)
+                continue
+            if welcome.store == facts.id and welcome.epoch > facts.epoch:
+                mark_superseded(self.directory, welcome.epoch, peer)
+                raise superseded(self.directory)
 
     def _mark_lanes_dirty(self) -> None:
         """Writes RocketMQ's `abort` file in every lane.

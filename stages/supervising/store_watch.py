@@ -1,6 +1,6 @@
-"""Watches whether a running store still has its memory and its directory.
+"""Watches whether a running store still has its memory and its directory, and may go on.
 
-Somebody may remove either of them while the store runs.
+Somebody may remove either of them while the store runs, or promote a replica of it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from commitlog.disk.replica_mark import superseded
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import PoolUnlinked, store_moved
 from commitlog.shm.layout import Lane
@@ -24,8 +25,10 @@ class StoreWatch:
         self.pool = control.region.path.parent
 
     def check(self) -> None:
-        """Raises StoreMoved, PoolUnlinked."""
+        """Raises StoreMoved, PoolUnlinked, StoreSuperseded."""
         self.check_place()
+        if self.directory.superseded_file.exists():  # the HAService has met the store that was promoted
+            raise superseded(self.directory)
         gone = self.pool if self.control.region.is_unlinked() else self._unlinked_buffers()
         if gone:
             raise PoolUnlinked(

@@ -1,0 +1,90 @@
+"""The small files of a store that belong to a copy of it: schemas, deletions, named readers.
+
+Backups copy them from one directory to another, and the HAService sends them to replicas. A file
+has a name below the store's directory, such as `topics/orders/1.json`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from commitlog.disk.store_directory import DELETED_FILE, StoreDirectory
+
+_BYTES_MAX = 64 << 20
+
+
+class SmallFiles:
+    """The small files in one directory. Raises OSError."""
+
+    def __init__(self, directory: StoreDirectory) -> None:
+        self.directory, self.channel = directory, directory.channel
+
+    # ---- reading --------------------------------------------------------------------------------
+
+    def schemas(self) -> Iterator[str]:
+        """The names of all versions of schemas. A version never changes."""
+        for topic in self._list(self.directory.topics_directory):
+            for name in self._list(self.directory.topics_directory / topic):
+                if name.endswith(".json") and not name.startswith("."):
+                    yield f"topics/{topic}/{name}"
+
+    def deletions(self) -> dict[str, bytes]:
+        """The files that say up to which version a topic's schema was deleted."""
+        topics = self._list(self.directory.topics_directory)
+        return self._read_all(f"topics/{topic}/{DELETED_FILE}" for topic in topics)
+
+    def readers(self) -> dict[str, bytes]:
+        """The positions of named readers."""
+        names = self.channel.list(self.directory.readers_directory)
+        return self._read_all(f"readers/{name}" for name in names if name.endswith(".json") and name[0] != ".")
+
+    def read(self, name: str) -> bytes:
+        return self.channel.read_file(self.directory.path / name, _BYTES_MAX)
+
+    def _read_all(self, names: Iterable[str]) -> dict[str, bytes]:
+        found = {}
+        for name in names:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it was just removed
+                found[name] = self.read(name)
+        return found
+
+    def _list(self, directory: Path) -> list[str]:
+        """Names in a directory; a file that somebody has put in its place has none."""
+        try:
+            return self.channel.list(directory)
+        except NotADirectoryError:
+            return []
+
+    # ---- writing --------------------------------------------------------------------------------
+
+    def exists(self, name: str) -> bool:
+        return (self.directory.path / name).exists()
+
+    def write(self, name: str, data: bytes) -> None:
+        """Makes this the content of a file, durably."""
+        path = self.directory.path / name
+        try:
+            is_known = self.channel.read_file(path, len(data) + 1) == data
+        except FileNotFoundError:
+            is_known = False
+        if not is_known:
+            self.channel.create_directory(path.parent, below=self.directory.path)
+            self.channel.replace_file(path, data)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Removes files, durably. Those that are not there are passed over."""
+        changed = set()
+        for name in names:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                self.channel.unlink(self.directory.path / name)
+                changed.add((self.directory.path / name).parent)
+        for directory in changed:
+            self.channel.sync_directory(directory)
+
+    def become(self, known: Iterable[str], wanted: Mapping[str, bytes]) -> None:
+        """Writes the files that are wanted, and removes those that are known and not wanted."""
+        for name, data in wanted.items():
+            self.write(name, data)
+        self.remove([name for name in known if name not in wanted])

@@ -1,0 +1,24 @@
+"""`commitlog promote DIR`: makes a replica the store."""
+
+from __future__ import annotations
+
+import typer
+
+from commitlog.cli.replica import ReplicaArgument
+
+
+def promote(directory: ReplicaArgument) -> None:
+    """Make a replica a store that can be opened, because its primary is gone.
+
+        commitlog promote data/copy
+
+    End `commitlog replica` before, and make sure that the primary does not run: nothing here
+    decides that by itself.
+    """
+    from commitlog.lines import printable
+    from commitlog.replicas.promotion import promote as make_store
+
+    made = make_store(directory, lambda line: typer.echo(printable(line), err=True))
+    for lane, end in made.ends.items():
+        typer.echo(f"lane {lane} ends at {end:,}")
+    typer.echo(f"{made.path} is a store now, epoch {made.epoch}; `commitlog run {made.path}` starts it")

@@ -1,0 +1,42 @@
+"""`commitlog rejoin OLD`: makes an old primary a replica of the store that was promoted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from commitlog.cli.replica import AuthorityOption, CertificateOption, FromOption, KeyOption, NameOption, replica_name
+from commitlog.quantities import counted
+
+
+def rejoin(
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="Directory of the store that was the primary.")],
+    source: FromOption,
+    certificate: CertificateOption,
+    key: KeyOption,
+    authority: AuthorityOption,
+    name: NameOption = None,
+) -> None:
+    """Make an old primary a replica of the store that was promoted.
+
+        commitlog rejoin old --from db2:4440 --certificate c.pem --key k.pem --authority a.pem
+
+    What only OLD has goes to the quarantine of each lane, and is counted. Then `commitlog replica
+    OLD` with the same options brings it up to date.
+    """
+    from commitlog.lines import printable
+    from commitlog.replicas.rejoining import rejoin as make_replica
+    from commitlog.replicas.tls import Credentials
+
+    credentials = Credentials(certificate, key, authority)
+    made = make_replica(
+        old, source, credentials, replica_name(name), lambda line: typer.echo(printable(line), err=True)
+    )
+    for lane in made:
+        typer.echo(
+            f"lane {lane.lane}: {counted(lane.messages, 'message')} behind offset {lane.end:,} were only here "
+            f"({counted(lane.bytes, 'byte')}): they are in {old}/lanes/{lane.lane}/quarantine"
+        )
+    typer.echo(f"{old} is a replica of {source} now; `commitlog replica {old} --from {source} …` brings it up to date")

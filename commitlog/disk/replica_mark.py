@@ -1,0 +1,92 @@
+"""The marks of a replica and of a superseded store: `replica.json`, `superseded.json`.
+
+A replica may be read, and only `commitlog replica` writes to it. `commitlog promote` removes the
+mark. A store that learns that a replica of it was promoted is superseded: its messages from then on
+would be lost, so it stops, and does not start again before `commitlog rejoin`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import orjson
+
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import DamagedFile, StoreRefused, StoreSuperseded
+
+
+@dataclass
+class ReplicaMark:
+    """The content of `replica.json`.
+
+    - `source`: HOST:PORT of the store that it follows
+    - `complete`: whether it has had all that the store had at one moment; then it may be promoted
+    - `connected`: whether it follows now
+    - `behind_since_ms`: wall time since when it may lack something; 0 where it has all
+    """
+
+    source: str
+    name: str
+    complete: bool = False
+    connected: bool = False
+    behind_bytes: int = 0
+    behind_since_ms: int = 0
+
+    def behind_ms(self, now_ms: int) -> int:
+        """How long ago it had everything, at the wall time `now_ms`."""
+        return max(now_ms - self.behind_since_ms, 0) if self.behind_since_ms else 0
+
+
+def load_mark(directory: StoreDirectory) -> ReplicaMark | None:
+    """The mark of a replica; None for a store. Raises DamagedFile, OSError."""
+    path = directory.replica_file
+    try:
+        values: dict[str, Any] = orjson.loads(directory.channel.read_file(path))
+        known = ReplicaMark.__dataclass_fields__
+        return ReplicaMark(**{key: value for key, value in values.items() if key in known})
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise DamagedFile(
+            f"{path}: not the mark of a replica ({error}); run `commitlog replica` with the same options again, with --again"
+        ) from error
+
+
+def save_mark(directory: StoreDirectory, mark: ReplicaMark) -> None:
+    """Replaces the mark, durably. Raises OSError."""
+    data = orjson.dumps(asdict(mark), option=orjson.OPT_INDENT_2) + b"\n"
+    directory.channel.replace_file(directory.replica_file, data)
+
+
+def refuse_replica(directory: StoreDirectory) -> None:
+    """Raises StoreRefused for a replica, and StoreSuperseded for a store that was superseded."""
+    path = directory.path
+    if directory.replica_file.exists():
+        mark = load_mark(directory)
+        source = mark.source if mark else "another store"
+        raise StoreRefused(
+            f"{path} is a replica of {source}, and only `commitlog replica` writes to it: send to {source}, or make it a "
+            f"store with `commitlog promote {path}`"
+        )
+    if directory.superseded_file.exists():
+        raise superseded(directory)
+
+
+def mark_superseded(directory: StoreDirectory, epoch: int, by: str) -> None:
+    """Notes durably that a copy of this store was promoted, with `epoch`. Raises OSError."""
+    data = orjson.dumps({"epoch": epoch, "by": by}, option=orjson.OPT_INDENT_2) + b"\n"
+    directory.channel.replace_file(directory.superseded_file, data)
+
+
+def superseded(directory: StoreDirectory) -> StoreSuperseded:
+    """The error of a store that was superseded."""
+    try:
+        said = orjson.loads(directory.channel.read_file(directory.superseded_file))
+        by = f"{said['by']} has epoch {said['epoch']}"
+    except (OSError, ValueError, KeyError, TypeError):  # that it is there says enough
+        by = "superseded.json says so"
+    return StoreSuperseded(
+        f"{directory.path}: a replica of this store was promoted ({by}): send to that one, and bring this directory back as "
+        f"its replica with `commitlog rejoin {directory.path} --from HOST:PORT`"
+    )

@@ -1,0 +1,23 @@
+"""Asks a store over the network which epoch it has."""
+
+from __future__ import annotations
+
+import socket
+
+from commitlog.disk.replica_files import is_replica_name
+from commitlog.disk.store_directory import StoreFacts
+from commitlog.replicas.tls import GREETING_SECONDS, Credentials, connect
+from commitlog.replicas.wire import Hello, Welcome, read_greeting
+
+
+def ask_epoch(address: str, credentials: Credentials, facts: StoreFacts, seconds: float = GREETING_SECONDS) -> Welcome:
+    """What the store at an address says of itself. It learns the epoch of the one that asks.
+
+    Raises StoreSuperseded where it is of an older epoch, ReplicaRefused where it is another store,
+    ReplicationRefused, EOFError, and OSError where nobody answers.
+    """
+    host = socket.gethostname()
+    hello = Hello(host if is_replica_name(host) else "store", facts.id, facts.epoch, follows=False)
+    with connect(address, credentials, seconds) as peer:
+        peer.sendall(hello.to_bytes())
+        return Welcome.from_bytes(read_greeting(peer.recv_into))

@@ -1,0 +1,162 @@
+"""What a replica does with each frame of the store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from commitlog.backups.small_files import SmallFiles
+from commitlog.disk.replica_mark import ReplicaMark
+from commitlog.disk.store_directory import StoreDirectory, StoreFacts
+from commitlog.errors import ReplicationRefused
+from commitlog.opening.disk_faults import named_faults
+from commitlog.replicas.lane_copy import LaneCopy
+from commitlog.replicas.wire import (
+    ACKNOWLEDGEMENT,
+    Frame,
+    Kind,
+    check_file_name,
+    ends_from_bytes,
+    file_part,
+    queues_from_bytes,
+)
+
+
+class Incoming:
+    """Takes the frames of one connection, in their order.
+
+    `unsynced` says how many bytes were written and are not durable. `lanes` gets the lanes that
+    begin. `index_lock` is held while what the other thread uses is changed. Raises DiskError where
+    the disk refuses, so that an OSError is always of the connection.
+    """
+
+    def __init__(
+        self,
+        directory: StoreDirectory,
+        facts: StoreFacts,
+        lanes: dict[int, LaneCopy],
+        index_lock: threading.Lock,
+        mark: ReplicaMark,
+    ) -> None:
+        self._directory, self._facts, self._lanes = directory, facts, lanes
+        self._index_lock, self._mark = index_lock, mark
+        self._files = SmallFiles(directory)
+        self._named: set[str] = set()
+        """The small files that the store has told of in this connection."""
+        self._part = bytearray()
+        """The begin of a small file that comes in parts."""
+        self._ends: dict[int, int] = {}
+        self._said: dict[int, int] = {}
+        """Lane → what was acknowledged last."""
+        self.unsynced = 0
+
+    def expect(self, ends: Mapping[int, int]) -> None:
+        """Notes how far the store's lanes may be sent."""
+        for lane, end in ends.items():
+            self._ends[lane] = max(self._ends.get(lane, 0), end)
+
+    def take(self, frame: Frame) -> None:
+        """Does what a frame says. Raises ReplicationRefused, ReplicaRefused, DiskError."""
+        with named_faults(f"{self._directory.path}: taking in the store's log", "the next run goes on from there"):
+            match frame.kind:
+                case Kind.DATA:
+                    self._lane(frame.lane).write(frame.offset, frame.body)
+                    self.unsynced += len(frame.body)
+                    self.expect({frame.lane: frame.offset + len(frame.body)})
+                case Kind.HEARTBEAT:
+                    self.expect(ends_from_bytes(frame.body))
+                case Kind.FIRST:
+                    self._take_first(frame.lane, frame.offset)
+                case Kind.QUEUES:
+                    self._take_queues(frame)
+                case Kind.FILE:
+                    self._take_part(frame)
+                case Kind.GONE:
+                    self._take_gone(check_file_name(bytes(frame.body).decode("utf-8", "replace")))
+                case Kind.COMPLETE:
+                    self._take_complete()
+
+    def _lane(self, number: int) -> LaneCopy:
+        lane = self._lanes.get(number)
+        if lane is None:
+            raise ReplicationRefused(f"data of lane {number}, before it was said where that begins")
+        return lane
+
+    def _take_first(self, number: int, first: int) -> None:
+        if first % self._facts.segment_bytes:
+            raise ReplicationRefused(f"lane {number}: begins at {first:,}, where no segment begins")
+        lane = self._lanes.get(number)
+        if lane is None or (lane.is_empty and lane.first != first):
+            with self._index_lock:
+                lane = lane or LaneCopy(self._directory, self._facts, number)
+                lane.begin(first)
+                self._lanes[number] = lane
+        elif lane.first != first:
+            lane.sync()
+            lane.retire(first)
+
+    def _take_queues(self, frame: Frame) -> None:
+        lane = self._lane(frame.lane)
+        if not lane.is_empty:
+            raise ReplicationRefused(f"lane {frame.lane}: consume queues behind the first data")
+        with self._index_lock:
+            lane.fill_queues(queues_from_bytes(frame.body))
+
+    def _take_part(self, frame: Frame) -> None:
+        part = file_part(frame.body)
+        if frame.offset != (len(self._part) if frame.offset else 0):
+            raise ReplicationRefused(f"{part.name}: a part from byte {frame.offset:,} on does not follow on")
+        if not frame.offset:
+            self._part.clear()
+        self._part += part.part
+        if len(self._part) > part.total:
+            raise ReplicationRefused(f"{part.name}: has more than its {part.total:,} bytes")
+        if len(self._part) == part.total:
+            self._write(part.name, bytes(self._part))
+
+    def _write(self, name: str, data: bytes) -> None:
+        """Writes a small file, when the log that it names is durable."""
+        self._sync_lanes()
+        self._files.write(name, data)
+        self._named.add(name)
+        if name.startswith("lanes/") and "/quarantine/" in name:
+            lane = self._lanes.get(int(name.split("/")[1]))
+            if lane is not None:
+                with self._index_lock:
+                    lane.read_notes()
+
+    def _take_gone(self, name: str) -> None:
+        self._files.remove([name])
+        self._named.discard(name)
+
+    def _take_complete(self) -> None:
+        """Removes the small files that the store does not have, and notes that this is a copy."""
+        self._sync_lanes()
+        marks = [f"lanes/{number}/trimmed.json" for number in self._lanes]
+        known = [*self._files.schemas(), *self._files.deletions(), *self._files.readers(), *marks]
+        self._files.remove([name for name in known if name not in self._named])
+        self._mark.complete = True
+
+    # ---- durability -----------------------------------------------------------------------------
+
+    def _sync_lanes(self) -> None:
+        self.unsynced = 0
+        for lane in self._lanes.values():
+            lane.sync()
+
+    def sync(self) -> bytes:
+        """Makes durable what was written, and returns what to acknowledge."""
+        with named_faults(f"{self._directory.path}: syncing the store's log", "the next run goes on from there"):
+            self._sync_lanes()
+        changed = {
+            lane.number: lane.durable for lane in self._lanes.values() if self._said.get(lane.number) != lane.durable
+        }
+        self._said.update(changed)
+        return b"".join(ACKNOWLEDGEMENT.pack(lane, end) for lane, end in changed.items())
+
+    def note_behind(self, now_ms: int) -> None:
+        """Notes how far the copy is behind what is known of the store."""
+        have = {number: lane.durable for number, lane in self._lanes.items()}
+        behind = sum(max(end - have.get(lane, 0), 0) for lane, end in self._ends.items())
+        self._mark.behind_bytes = behind
+        self._mark.behind_since_ms = (self._mark.behind_since_ms or now_ms) if behind else 0

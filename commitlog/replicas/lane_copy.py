@@ -1,0 +1,323 @@
+"""One lane of a replica: takes its log in, makes it durable, and indexes it behind that.
+
+    first       recorded          indexed        durable          end
+      ├────────────┼────────────────┼───────────────┼──────────────┤
+      │            │ consume queues │ acknowledged, │ written, its │
+      │            │ have entries   │ fdatasynced   │ CRCs hold    │
+
+A record is checked before it is written, and only whole records are written. So the log on the disk
+is always a prefix of the store's. Two threads use a lane: one takes in and syncs, one indexes. On
+the disk it looks like a lane of a store that runs: it has an `abort` file, and `positions` are
+recorded behind what they name. So recovery knows what to do after a kill.
+
+The caller holds one lock for `begin`, `fill_queues`, `read_notes`, `index` and `record`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from commitlog.disk.checkpoint import Positions, PositionsFile, StoreCheckpoint
+from commitlog.disk.consume_queue import queue_directories, unlink_below
+from commitlog.disk.mapped_file import MappedFile
+from commitlog.disk.mapped_file_queue import MappedFileQueue
+from commitlog.disk.quarantine import corruption_notes, read_corruption_note
+from commitlog.disk.store_directory import StoreDirectory, StoreFacts, segment_name
+from commitlog.errors import CorruptRecord, DamagedFile, ReplicaRefused, ReplicationRefused
+from commitlog.opening import Report
+from commitlog.opening.new_pool import queue_file_bytes
+from commitlog.opening.queue_files import QueueFiles
+from commitlog.opening.queue_repair import QueueRepair
+from commitlog.opening.recovery import recover_lane
+from commitlog.reading.log_scan import Gap
+from commitlog.reading.queue_bounds import total_of_ends
+from commitlog.record.crc import crc32
+from commitlog.record.scan import scan
+from commitlog.record.table import Stop
+from commitlog.replicas.wire import TAIL_BYTES, LaneTail
+from commitlog.shm.layout import segment_start
+
+_INDEX_BYTES = 16 << 20
+"""How much of a lane is indexed before the next one has its turn."""
+
+
+class LaneCopy:
+    """One lane. Raises OSError where the disk refuses.
+
+    Attributes are offsets of its log: `first`, `end` and `durable` belong to the thread that takes
+    in, `indexed` to the one that indexes.
+    """
+
+    def __init__(self, directory: StoreDirectory, facts: StoreFacts, number: int) -> None:
+        self.number, self._store, self._facts = number, directory, facts
+        self.channel, self.size = directory.channel, facts.segment_bytes
+        self.lane = directory.lane_directory(number)
+        self.first = self.end = self.durable = self.indexed = 0
+        self._pending = b""
+        """What was received behind `end`: the begin of a record."""
+        self._gaps: list[Gap] = []
+        self._start, self._fd = -1, -1
+        self._positions = PositionsFile(self.lane, facts.id, self.channel)
+        self._recorded: Positions | None = None
+        self._timestamp, self._entries = 0, -1
+        self._queues: QueueFiles | None = None
+        self._repair: QueueRepair | None = None
+        self._mapped: MappedFile | None = None
+
+    # ---- begin and end --------------------------------------------------------------------------
+
+    def recover(self, report: Report) -> None:
+        """Goes on with what an earlier run has left. Raises RecoveryError, DiskError."""
+        found = recover_lane(
+            self.lane, self.size, self.channel, report,
+            queue_file_bytes=queue_file_bytes(self._facts), store_id=self._facts.id,
+        )  # fmt: skip
+        self.first, self.end, self.indexed = found.first, found.end, found.dispatched
+        self.durable, self._timestamp, self._entries = found.end, found.last_store_timestamp, found.entries
+        self._mark_abort()
+        self.read_notes()
+
+    def begin(self, first: int) -> None:
+        """Makes the lane, or makes one that has nothing yet begin at another offset.
+
+        A log has at least one file, which tells where it begins.
+        """
+        for directory in (self.lane.commitlog, self.lane.consumequeue, self.lane.tmp):
+            self.channel.create_directory(directory, below=self._store.path)
+        self._mark_abort()
+        self._close_segment()
+        if first:
+            self._make_segment(first)
+        self.first = self.end = self.durable = self.indexed = first
+        self.record()
+        self._unlink_retired()
+
+    def _mark_abort(self) -> None:
+        self.channel.replace_file(self.lane.abort_file, str(os.getpid()).encode())
+
+    def close(self) -> None:
+        """Closes what it has open; nothing is written."""
+        self._close_segment()
+        if self._queues is not None:
+            self._queues.close()
+        if self._mapped is not None:
+            self._mapped.close()
+            self._mapped = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has nothing of the log yet, and may begin anywhere."""
+        return self.end == self.first
+
+    def tail(self) -> LaneTail:
+        """What a Hello says of it, as far as it is durable."""
+        start = segment_start(max(self.durable - 1, 0), self.size)
+        begin = max(self.durable - TAIL_BYTES, start, self.first)
+        with self.channel.opened(self.lane.segment_path(start)) as fd:
+            crc = crc32(self.channel.pread(fd, self.durable - begin, begin - start))
+        return LaneTail(self.number, begin, self.durable, crc)
+
+    # ---- taking in ------------------------------------------------------------------------------
+
+    def forget_pending(self) -> None:
+        """Forgets a record that a lost connection has left without its end."""
+        self._pending = b""
+
+    def read_notes(self) -> None:
+        """Reads which ranges of the log are damaged in the store, too, and are taken as they are.
+
+        Raises DamagedFile.
+        """
+        gaps = []
+        for _, path in corruption_notes(self.lane, self.channel):
+            try:
+                start, end = read_corruption_note(path, self.channel)
+            except (ValueError, KeyError, TypeError) as error:
+                raise DamagedFile(f"{path}: not a note of damage ({error}); remove it, then start again") from error
+            gaps.append(Gap(start, end, str(path), "noted", dirty=True, last=False, claimed_end=start))
+        self._gaps = gaps
+        if self._repair is not None:
+            self._repair.gaps = gaps
+
+    def write(self, offset: int, body: bytes | memoryview) -> None:
+        """Takes bytes in, and writes the records that are whole now.
+
+        Raises ReplicationRefused for bytes that do not follow on, and ReplicaRefused for bytes that
+        are no records. Then nothing of them is written.
+        """
+        where = self.end + len(self._pending)
+        start = segment_start(self.end, self.size)
+        if offset != where:
+            raise ReplicationRefused(f"lane {self.number}: data for offset {offset:,}, and the copy ends at {where:,}")
+        if offset + len(body) > start + self.size:
+            raise ReplicationRefused(f"lane {self.number}: data at offset {offset:,} goes over its segment's end")
+        data = memoryview(self._pending + bytes(body)) if self._pending else memoryview(body)
+        whole = self._whole_records(data, start)
+        if whole:
+            self._open_segment(start)
+            self.channel.pwrite(self._fd, data[:whole], self.end - start)
+            self.end += whole
+        self._pending = bytes(data[whole:])
+
+    def _whole_records(self, data: memoryview, start: int) -> int:
+        """How many bytes of the data, which begin at `end`, are whole records. See `write`."""
+        at, rest = 0, start + self.size - self.end
+        while at < len(data):
+            gap = next((gap for gap in self._gaps if gap.start <= self.end + at < gap.end), None)
+            if gap is not None:
+                at = min(gap.end - self.end, len(data))
+                continue
+            table = scan(data, at, len(data), self.end, self.number, check_crc=True, segment_end=rest)
+            at = table.stop_position
+            if table.stop is Stop.FULL or self._is_noted(self.end + at):
+                continue
+            if table.stop is Stop.BLANK:
+                return len(data) if len(data) == rest else at
+            if table.stop is Stop.PARTIAL and len(data) < rest:
+                return at
+            if at < len(data):
+                reason = table.reason or "zeros where a record should be"
+                path = str(self.lane.segment_path(start))
+                raise ReplicaRefused(
+                    f"{CorruptRecord(reason, self.end + at, path)}, as the store sends it: `commitlog verify` on the store "
+                    f"says whether it is damaged there; start it again to have its damage noted, then the copy goes on"
+                )
+        return at
+
+    def _is_noted(self, where: int) -> bool:
+        return any(gap.start <= where < gap.end for gap in self._gaps)
+
+    def sync(self) -> bool:
+        """Makes durable what was written. Returns whether there was anything."""
+        if self.durable == self.end:
+            return False
+        if self._fd >= 0:
+            self.channel.fdatasync(self._fd)
+        self.durable = self.end
+        return True
+
+    def _open_segment(self, start: int) -> None:
+        if start == self._start:
+            return
+        if self._fd >= 0:  # full: nothing more comes to it
+            self.channel.fdatasync(self._fd)
+        self._close_segment()
+        path = self.lane.segment_path(start)
+        if not path.exists():
+            self._make_segment(start)
+        self._fd, self._start = self.channel.open(path, write=True), start
+
+    def _make_segment(self, start: int) -> None:
+        """Makes a segment file of its full size, before it has its name."""
+        partial = self.lane.tmp / segment_name(start)
+        with self.channel.opened(partial, write=True, create=True) as fd:
+            self.channel.truncate(fd, 0)
+            self.channel.allocate(fd, self.size)
+            self.channel.fdatasync(fd)
+        self.channel.rename(partial, self.lane.segment_path(start))
+        self.channel.sync_directory(self.lane.commitlog)
+
+    def _close_segment(self) -> None:
+        if self._fd >= 0:
+            self.channel.close(self._fd)
+        self._start = self._fd = -1
+
+    def fill_queues(self, begins: dict[str, int]) -> None:
+        """Makes topics go on at these queue offsets: retention has deleted what was before."""
+        queues = self._open_queues()
+        for topic, begin in begins.items():
+            queue = queues.queue(topic)
+            if begin:
+                queue.fill(queue.begin_of_file(begin), begin)
+        queues.sync()
+        self._entries = -1
+
+    # ---- indexing -------------------------------------------------------------------------------
+
+    def index(self) -> bool:
+        """Places the entries of some records that are durable. Returns whether it did anything."""
+        limit = self.durable
+        if self.indexed < self.first:  # retention was quicker
+            self.indexed, self._entries = self.first, -1
+        begun = self.indexed
+        self._open_queues()
+        assert self._repair is not None
+        while self.indexed < limit and self.indexed - begun < _INDEX_BYTES:
+            gap = next((gap for gap in self._gaps if gap.start <= self.indexed < gap.end), None)
+            if gap is not None:
+                self.indexed, self._entries = min(gap.end, limit), -1
+                continue
+            self._index_some(self._repair, limit)
+        return self.indexed > begun
+
+    def _index_some(self, repair: QueueRepair, limit: int) -> None:
+        start = segment_start(self.indexed, self.size)
+        segment = self._segment(start)
+        table = scan(
+            segment.view, self.indexed - start, min(limit - start, self.size), start, self.number,
+            check_crc=False, segment_end=self.size,
+        )  # fmt: skip
+        if len(table):
+            repair.place(table)
+            self._timestamp = int(table.store_timestamps[-1])
+            if self._entries >= 0:
+                self._entries += int(table.in_queue.sum())
+        where = start + table.stop_position
+        if table.stop is Stop.BLANK:
+            where = start + self.size
+        elif where == self.indexed and not self._is_noted(where):
+            raise DamagedFile(
+                f"{self.lane.segment_path(start)} at offset {where}: {table.reason or 'no record'}: the copy is damaged; set "
+                f"it aside with `commitlog replica … --again`"
+            )
+        self.indexed = where
+
+    def _segment(self, start: int) -> MappedFile:
+        if self._mapped is None or self._mapped.start != start:
+            if self._mapped is not None:
+                self._mapped.close()
+            self._mapped = MappedFile(self.lane.segment_path(start), start, self.size, self.channel)
+        return self._mapped
+
+    def _open_queues(self) -> QueueFiles:
+        if self._queues is None:
+            self._queues = QueueFiles(self.lane, self.channel, queue_file_bytes(self._facts))
+            self._repair = QueueRepair(self._queues)
+            self._repair.gaps = self._gaps
+        return self._queues
+
+    def record(self) -> None:
+        """Records how far the lane is, and removes what the store's retention has deleted.
+
+        Data and consume queues are durable up to the positions in the file.
+        """
+        first, durable, indexed = self.first, self.durable, max(self.indexed, self.first)
+        if self._queues is not None:
+            self._queues.sync()
+        if self._entries < 0:
+            self._entries = total_of_ends(self.lane, first, indexed, self.channel)
+        now = Positions(self._facts.generation, durable, indexed, first, self._timestamp, False, self._entries)
+        if now == self._recorded:
+            return
+        retired = self._recorded is None or first > self._recorded.first_where
+        self._positions.store(now)
+        StoreCheckpoint(self._timestamp, self._timestamp, 0).save(self.lane.checkpoint_file, self.channel)
+        self._recorded = now
+        if retired:
+            self._unlink_retired()
+
+    def retire(self, first: int) -> None:
+        """Notes that the store's retention keeps the lane from `first` on. `record` removes it."""
+        if first % self.size or not self.first <= first <= self.end:
+            raise ReplicationRefused(f"lane {self.number}: begins at {first:,}, and the copy has {self.end:,} bytes")
+        self.first = first
+
+    def _unlink_retired(self) -> None:
+        segments = MappedFileQueue(self.lane.commitlog, self.size, self.channel)
+        old = [start for start in segments.starts if start + self.size <= self.first]
+        for start in old:
+            self.channel.unlink(segments.segment_path(start))
+        if old:
+            self.channel.sync_directory(self.lane.commitlog)
+        for queue in queue_directories(self.lane.consumequeue, self.channel):
+            unlink_below(queue, self.first, self.channel)

@@ -1,0 +1,87 @@
+"""Makes a replica the store (`commitlog promote`).
+
+Its lanes are recovered, as after a kill. Then the epoch is raised, with a note of where each lane
+ended: what the old primary has behind these ends never was in this store. At last the mark of the
+replica goes, so that the directory may be opened. A promotion that was killed may be repeated.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.replica_mark import load_mark
+from commitlog.disk.store_directory import StoreDirectory, StoreFacts
+from commitlog.errors import ReplicaRefused, refusal
+from commitlog.opening import Report
+from commitlog.opening.new_pool import queue_file_bytes
+from commitlog.opening.parallel_recovery import recover_lanes
+from commitlog.replicas.replica import take_lock
+from commitlog.replicas.wire import Epoch, epochs_from_json, epochs_to_json
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """What a promotion has made: the store's epoch, and where each lane ended."""
+
+    path: str
+    epoch: int
+    ends: dict[int, int]
+
+
+def promote(path: str | os.PathLike[str], report: Report = lambda line: None, channel: FileChannel = DISK) -> Promotion:
+    """Makes a replica's directory a store that can be opened.
+
+    Raises:
+    - ReplicaRefused: the directory is no replica, or one that never had all of its store
+    - StoreRunning: `commitlog replica` runs there
+    - StoreRefused, StoreDamaged, RecoveryError, DiskError
+    """
+    directory = StoreDirectory(path, channel)
+    try:
+        directory.check_path()
+        _check(directory)
+        lock = take_lock(directory)
+        try:
+            return _promote(directory, report)
+        finally:
+            channel.close(lock)
+    except OSError as error:
+        raise refusal(error, directory.path) from error
+
+
+def _check(directory: StoreDirectory) -> None:
+    mark = load_mark(directory)
+    if mark is None:
+        raise ReplicaRefused(
+            f"{directory.path} is no replica: only the directory of a `commitlog replica` is promoted, and a store runs "
+            f"with `commitlog run`"
+        )
+    if not mark.complete or not directory.file.exists():
+        raise ReplicaRefused(
+            f"{directory.path}: this replica never had all of {mark.source} and is not promoted: let `commitlog replica` "
+            f"go on with it"
+        )
+
+
+def _promote(directory: StoreDirectory, report: Report) -> Promotion:
+    _check(directory)
+    facts = directory.load()
+    ends = recover_all(directory, facts, report)
+    epoch = facts.epoch + 1
+    history = epochs_to_json((*epochs_from_json(facts.epochs), Epoch(epoch, ends)))
+    directory.save(replace(facts, epoch=epoch, epochs=history, pool=None))
+    directory.channel.unlink(directory.replica_file)
+    directory.channel.sync_directory(directory.path)
+    return Promotion(str(directory.path), epoch, ends)
+
+
+def recover_all(directory: StoreDirectory, facts: StoreFacts, report: Report) -> dict[int, int]:
+    """Recovers all lanes, and returns where each of them ends. Raises RecoveryError, DiskError."""
+    lanes = [directory.lane_directory(number) for number in directory.lane_numbers()]
+    found = recover_lanes(
+        lanes, facts.segment_bytes, directory.channel, report,
+        queue_file_bytes=queue_file_bytes(facts), store_id=facts.id,
+    )  # fmt: skip
+    return {lane: found[lane].end for lane in sorted(found)}

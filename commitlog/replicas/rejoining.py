@@ -1,0 +1,173 @@
+"""Makes an old primary a replica of the store that was promoted (`commitlog rejoin`).
+
+The promoted store knows where each lane ended at its promotion. What only the old one has behind
+these ends goes to the quarantine of its lane, and is counted: it was flushed, and not replicated.
+Then the directory is a replica, which `commitlog replica` brings up to date.
+
+The mark of a replica is there before anything is taken out, so nobody opens what is half done. If
+this is killed, the next run goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, replace
+
+from commitlog.disk.checkpoint import PositionsFile
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.mapped_file_queue import MappedFileQueue
+from commitlog.disk.quarantine import Quarantine, corruption_notes
+from commitlog.disk.replica_mark import ReplicaMark, load_mark, mark_superseded, save_mark
+from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts
+from commitlog.errors import ReplicaRefused, ReplicationRefused, refusal
+from commitlog.opening import Report
+from commitlog.reading.log_scan import Gap, LogScan
+from commitlog.reading.view import attach_control
+from commitlog.replicas.asking import ask_epoch
+from commitlog.replicas.promotion import recover_all
+from commitlog.replicas.replica import take_lock
+from commitlog.replicas.tls import Credentials
+from commitlog.replicas.wire import Welcome, shared_end
+from commitlog.shm.layout import segment_start
+from commitlog.store import Store
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """What only the old primary had of a lane, behind the log offset `end`."""
+
+    lane: int
+    end: int
+    messages: int
+    bytes: int
+
+
+def rejoin(
+    path: str | os.PathLike[str],
+    source: str,
+    credentials: Credentials,
+    name: str,
+    report: Report = lambda line: None,
+    channel: FileChannel = DISK,
+) -> list[SetAside]:
+    """Makes a directory a replica of the store at `source`. Returns what only the directory had.
+
+    Raises:
+    - ReplicaRefused: `source` is another store, or was not promoted since
+    - ReplicationRefused: `source` does not answer, or the certificates do not fit
+    - StoreRunning: the store, or its `commitlog replica`, runs
+    - StoreNotFound, StoreRefused, StoreDamaged, RecoveryError, DiskError
+    """
+    directory = StoreDirectory(path, channel)
+    try:
+        facts = directory.load()
+        directory.check_owner()
+        welcome = _ask(source, credentials, facts, directory)
+        if load_mark(directory) is None:
+            _drain(directory, facts, welcome, source)
+        lock = take_lock(directory)
+        try:
+            return _Rejoining(directory, welcome, report).run(ReplicaMark(source, name))
+        finally:
+            channel.close(lock)
+    except OSError as error:
+        raise refusal(error, directory.path) from error
+
+
+def _ask(source: str, credentials: Credentials, facts: StoreFacts, directory: StoreDirectory) -> Welcome:
+    try:
+        welcome = ask_epoch(source, credentials, facts)
+    except (OSError, EOFError) as error:
+        raise ReplicationRefused(f"{source} does not answer ({error}): start the promoted store there first") from error
+    if (welcome.store, welcome.segment_bytes) != (facts.id, facts.segment_bytes):
+        raise ReplicaRefused(f"{directory.path} is of store {facts.id}, and {source} has store {welcome.store}")
+    if welcome.epoch <= facts.epoch:
+        raise ReplicaRefused(
+            f"{source} has epoch {welcome.epoch}, and {directory.path} has {facts.epoch}: it was not promoted since, so "
+            f"nothing has to be taken out; give the address of the store that was promoted"
+        )
+    return welcome
+
+
+def _drain(directory: StoreDirectory, facts: StoreFacts, welcome: Welcome, source: str) -> None:
+    """Brings to the disk what a killed store has left in its pool: it is counted, too.
+
+    For this it has to run for a moment, by itself and without its replicas.
+    """
+    control = attach_control(directory, facts)
+    if control is None:
+        return
+    control.close()
+    with contextlib.suppress(FileNotFoundError):
+        directory.channel.unlink(directory.superseded_file)
+    try:
+        Store.open(directory.path, {**facts.config, "replication": {}}).close()
+    finally:
+        mark_superseded(directory, welcome.epoch, source)
+
+
+class _Rejoining:
+    """One run, with the lock of the directory held."""
+
+    def __init__(self, directory: StoreDirectory, welcome: Welcome, report: Report) -> None:
+        self._directory, self._welcome, self._report = directory, welcome, report
+        self._channel, self._facts = directory.channel, directory.load()
+
+    def run(self, mark: ReplicaMark) -> list[SetAside]:
+        directory = self._directory
+        ends = recover_all(directory, self._facts, self._report)
+        shared = {lane: shared_end(self._welcome.epochs, self._facts.epoch, lane) for lane in ends}
+        for lane, end in shared.items():
+            self._refuse_lost(directory.lane_directory(lane), end, ends[lane])
+        save_mark(directory, mark)
+        directory.save(replace(self._facts, pool=None))
+        with contextlib.suppress(FileNotFoundError):
+            self._channel.unlink(directory.superseded_file)
+            self._channel.sync_directory(directory.path)
+        cut = [
+            self._cut(directory.lane_directory(lane), end, ends[lane])
+            for lane, end in shared.items()
+            if ends[lane] > end
+        ]
+        recover_all(directory, self._facts, self._report)  # empties what the consume queues have of it
+        return cut
+
+    def _refuse_lost(self, lane: LaneDirectory, end: int, had: int) -> None:
+        """Raises ReplicaRefused where retention has deleted here what both stores share."""
+        first = self._segments(lane).first
+        if had > end and first > end:
+            raise ReplicaRefused(
+                f"lane {lane.number} begins at {first:,} here, and the promoted store has it only up to {end:,} in common: "
+                f"rename {self._directory.path}, and begin anew with `commitlog replica`"
+            )
+
+    def _segments(self, lane: LaneDirectory) -> MappedFileQueue:
+        return MappedFileQueue(lane.commitlog, self._facts.segment_bytes, self._channel)
+
+    def _cut(self, lane: LaneDirectory, end: int, had: int) -> SetAside:
+        """Moves what is behind `end` to the quarantine of the lane. The positions say so before."""
+        segments, size = self._segments(lane), self._facts.segment_bytes
+        messages = self._count(lane, end)
+        positions = PositionsFile(lane, self._facts.id, self._channel)
+        if (known := positions.load()) is not None:
+            dispatched, first = min(known.dispatched_where, end), min(known.first_where, end)
+            positions.store(
+                replace(
+                    known, flushed_where=end, dispatched_where=dispatched, first_where=first, drained=False, entries=-1
+                )
+            )
+        self._channel.replace_file(lane.abort_file, str(os.getpid()).encode())
+        start = segment_start(end, size)
+        dirty_end = start + segments.last_nonzero(start, end - start) if start in segments else end
+        quarantine = Quarantine(lane, size, self._channel)
+        reason = f"not in epoch {self._welcome.epoch}"
+        quarantine.carry_out(quarantine.plan(end, dirty_end, segments.after(start), reason, messages))
+        for at, note in list(corruption_notes(lane, self._channel)):
+            if at >= end:
+                self._channel.rename(note, note.with_name(f"superseded-{self._facts.epoch}-{note.name}"))
+        return SetAside(lane.number, end, messages, had - end)
+
+    def _count(self, lane: LaneDirectory, end: int) -> int:
+        pieces = LogScan(self._segments(lane), lane.number).pieces(end)
+        return sum(len(piece) for piece in pieces if not isinstance(piece, Gap))

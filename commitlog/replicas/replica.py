@@ -1,0 +1,327 @@
+"""Keeps a replica: follows a store over TLS for as long as it runs (`commitlog replica`).
+
+One thread takes in: it writes what comes, syncs it, and only then acknowledges it. It syncs when
+nothing more is there, or after 16 MiB. Another thread indexes and records positions. So an index
+that is behind never delays an acknowledgement.
+
+A connection that is lost is made again, with growing pauses. The store may refuse the copy by name;
+then this ends, or begins anew (`again`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.locks import holder_of, try_file, write_holder
+from commitlog.disk.replica_mark import ReplicaMark, load_mark, save_mark
+from commitlog.disk.store_directory import StoreDirectory, StoreFacts
+from commitlog.errors import CommitLogError, ReplicaRefused, StoreRunning, StoreSuperseded, refusal
+from commitlog.replicas.incoming import Incoming
+from commitlog.replicas.lane_copy import LaneCopy
+from commitlog.replicas.tls import Credentials, connect, refused_certificate
+from commitlog.replicas.wire import (
+    ACKNOWLEDGEMENT,
+    NO_LANE,
+    Hello,
+    Welcome,
+    epochs_to_json,
+    read_frame,
+    read_greeting,
+)
+
+_SYNC_BYTES = 16 << 20
+_PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""Seconds before the next try to connect. The last one is for all further tries."""
+_RECORD_SECONDS = 1.0
+_INDEX_SECONDS = 0.05
+_LIFE_MS_MOST = 5_000
+"""A sign of life is given at least this often."""
+
+Tell = Callable[[str], None]
+"""Takes a line for whoever runs it."""
+
+
+class Replica:
+    """A replica's directory, and who keeps it. `run` does the work until `stop`.
+
+    Raises ReplicaRefused, StoreSuperseded, ReplicationRefused, StoreRunning, StoreRefused,
+    DiskError, RecoveryError.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        source: str,
+        credentials: Credentials,
+        name: str,
+        *,
+        again: bool = False,
+        tell: Tell = lambda line: None,
+        channel: FileChannel = DISK,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.directory = StoreDirectory(path, channel)
+        self.source, self.name, self._credentials = source, name, credentials
+        self._again, self._tell, self._clock, self.channel = again, tell, clock, channel
+        self._stop_event = threading.Event()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._lock = -1
+        self._index_lock = threading.Lock()
+        self._failure: BaseException | None = None
+        self.mark = ReplicaMark(source, name)
+        self.facts: StoreFacts | None = None
+        self.lanes: dict[int, LaneCopy] = {}
+        self._saved_mark: ReplicaMark | None = None
+
+    def stop(self) -> None:
+        """Makes `run` return soon. Any thread or signal handler may call it."""
+        self._stop_event.set()
+        with contextlib.suppress(OSError):
+            os.eventfd_write(self._wake, 1)
+
+    def run(self) -> None:
+        """Follows the store until `stop`."""
+        try:
+            while not self._stop_event.is_set():
+                try:
+                    self._keep()
+                except ReplicaRefused as error:
+                    if not self._again or self.facts is None:
+                        raise
+                    self._again = False
+                    self._tell(f"refused: {error}")
+                    self._set_aside()
+        except OSError as error:  # of a connection it is handled where it happens
+            raise refusal(error, self.directory.path) from error
+        finally:
+            os.close(self._wake)
+
+    # ---- the directory --------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        """Follows with the directory that is there, until `stop` or until it is refused."""
+        with self._opened():
+            indexing = threading.Thread(target=self._index, name="commitlog-index", daemon=True)
+            self._done = threading.Event()
+            indexing.start()
+            try:
+                self._follow()
+            finally:
+                self._done.set()
+                indexing.join()
+            self._raise_failure()
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[None]:
+        """Holds the lock of the directory, with its lanes recovered."""
+        directory = self.directory
+        directory.check_path()
+        self._refuse_other_things()
+        self.channel.create_directory(directory.path)
+        self._lock = take_lock(directory)
+        try:
+            mark = load_mark(directory)
+            if mark is not None and directory.file.exists():  # else it was killed before it had anything
+                self.facts = directory.load()
+                self.mark = replace(mark, source=self.source, name=self.name, connected=False)
+                self._recover(self.facts)
+            yield
+        finally:
+            for lane in self.lanes.values():
+                lane.close()
+            self.lanes.clear()
+            self.channel.close(self._lock)
+
+    def _refuse_other_things(self) -> None:
+        """Raises ReplicaRefused for a directory that is neither a replica nor empty."""
+        directory = self.directory
+        if directory.replica_file.exists() or not directory.path.exists():
+            return
+        directory.check_owner()
+        if directory.file.exists():
+            raise ReplicaRefused(
+                f"{directory.path} is a store and no replica: give a new directory, or, if it was the primary once, bring it "
+                f"back with `commitlog rejoin {directory.path} --from {self.source}`"
+            )
+        names = [name for name in self.channel.list(directory.path) if name != "lock" and not name.startswith(".")]
+        if names:
+            raise ReplicaRefused(
+                f"{directory.path} is no replica, and there are other things in it ({', '.join(names[:3])}); give a new or "
+                f"an empty directory"
+            )
+
+    def _recover(self, facts: StoreFacts) -> None:
+        for number in self.directory.lane_numbers():
+            lane = LaneCopy(self.directory, facts, number)
+            lane.recover(self._tell)
+            self.lanes[number] = lane
+
+    def _set_aside(self) -> None:
+        """Renames the directory, so that a new copy begins in its place."""
+        path = self.directory.path
+        number = 1
+        while (aside := path.with_name(f"{path.name}.aside-{number}")).exists():
+            number += 1
+        self.channel.rename(path, aside)
+        self.channel.sync_directory(path.parent)
+        self.facts, self.mark, self._saved_mark = None, ReplicaMark(self.source, self.name), None
+        self._tell(f"{path} is now {aside}; a new copy begins")
+
+    # ---- connections ----------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        """Connects again and again. Raises what the store refuses with."""
+        failures = 0
+        while not self._stop_event.is_set():
+            self._raise_failure()
+            try:
+                with connect(self.source, self._credentials) as peer:
+                    welcome = self._greet(peer)
+                    failures = 0
+                    self._tell(f"following {self.source}, epoch {welcome.epoch}")
+                    self._receive(peer, welcome)
+            except ssl.SSLError as error:
+                if not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+                    raise refused_certificate(self.source, error) from error
+                why: object = error
+            except (OSError, EOFError) as error:
+                why = error
+            else:
+                continue
+            finally:
+                self._lost()
+            pause = _PAUSES[min(failures, len(_PAUSES) - 1)]
+            self._tell(f"no connection to {self.source}: {why}; again in {pause:g} s")
+            failures += 1
+            self._stop_event.wait(pause)
+
+    def _lost(self) -> None:
+        for lane in self.lanes.values():
+            lane.forget_pending()
+        self.mark.connected = False
+        self.mark.behind_since_ms = self.mark.behind_since_ms or self._clock.wall_ms()
+
+    def _greet(self, peer: ssl.SSLSocket) -> Welcome:
+        """Says what is here, and takes what the store says of itself."""
+        facts = self.facts
+        lanes = tuple(lane.tail() for lane in self.lanes.values() if not lane.is_empty)
+        hello = Hello(self.name, facts.id, facts.epoch, lanes=lanes) if facts else Hello(self.name)
+        peer.sendall(hello.to_bytes())
+        welcome = Welcome.from_bytes(read_greeting(peer.recv_into))
+        self._adopt(welcome)
+        return welcome
+
+    def _adopt(self, welcome: Welcome) -> None:
+        """Makes `store.json` say what the store says. The directory is marked before that."""
+        known = self.facts or StoreFacts(welcome.store, welcome.segment_bytes)
+        if (known.id, known.segment_bytes) != (welcome.store, welcome.segment_bytes):
+            raise ReplicaRefused(
+                f"{self.directory.path} is a copy of store {known.id}, and {self.source} has store {welcome.store}: give "
+                f"each store a directory of its own for its copy"
+            )
+        if welcome.epoch < known.epoch:
+            raise StoreSuperseded(
+                f"{self.source} has epoch {welcome.epoch}, and this copy has {known.epoch}: that store was superseded; "
+                f"follow the one that was promoted"
+            )
+        facts = replace(
+            known,
+            generation=welcome.generation,
+            config=welcome.config,
+            pool=None,
+            epoch=welcome.epoch,
+            epochs=epochs_to_json(welcome.epochs),
+        )
+        if facts != self.facts:
+            save_mark(self.directory, self.mark)
+            self.directory.save(facts)
+            self.channel.create_directory(self.directory.lanes_directory, below=self.directory.path)
+        self.facts = facts
+
+    def _receive(self, peer: ssl.SSLSocket, welcome: Welcome) -> None:
+        """Takes in what comes, until the connection ends or `stop`."""
+        assert self.facts is not None
+        incoming = Incoming(self.directory, self.facts, self.lanes, self._index_lock, self.mark)
+        incoming.expect({lane: limit for lane, (_, limit) in welcome.lanes.items()})
+        self.mark.connected = True
+        peer.settimeout(welcome.housekeeping_ms / 1000)
+        life_ms = min(_LIFE_MS_MOST, max(welcome.housekeeping_ms // 4, 10))
+        poller = select.poll()
+        poller.register(peer, select.POLLIN)
+        poller.register(self._wake, select.POLLIN)
+        heard = said = self._clock.monotonic_ns()
+        while not self._stop_event.is_set():
+            self._raise_failure()
+            if peer.pending() or any(fd == peer.fileno() for fd, _ in poller.poll(0)):
+                incoming.take(read_frame(peer.recv_into))
+                heard = self._clock.monotonic_ns()
+                if incoming.unsynced < _SYNC_BYTES:
+                    continue
+            acknowledgements = incoming.sync()
+            incoming.note_behind(self._clock.wall_ms())
+            now = self._clock.monotonic_ns()
+            if not acknowledgements and now - said >= life_ms * 1_000_000:
+                acknowledgements = ACKNOWLEDGEMENT.pack(NO_LANE, 0)
+            if acknowledgements:
+                peer.sendall(acknowledgements)
+                said = now
+            if now - heard > welcome.housekeeping_ms * 1_000_000:
+                raise TimeoutError(f"it has said nothing for {welcome.housekeeping_ms / 1000:g} s")
+            poller.poll(life_ms)
+
+    # ---- the other thread -----------------------------------------------------------------------
+
+    def _index(self) -> None:
+        """Indexes what is durable, and records positions and the mark now and then."""
+        recorded_ns = 0
+        try:
+            while True:
+                is_over = self._done.is_set()
+                with self._index_lock:
+                    moved = [lane.index() for lane in list(self.lanes.values())]
+                now = self._clock.monotonic_ns()
+                if is_over or now - recorded_ns >= _RECORD_SECONDS * 1e9:
+                    recorded_ns = now
+                    with self._index_lock:
+                        for lane in list(self.lanes.values()):
+                            lane.record()
+                    self._save_mark()
+                if is_over and not any(moved):
+                    return
+                if not any(moved):
+                    self._done.wait(_INDEX_SECONDS)
+        except (OSError, CommitLogError) as error:
+            self._failure = error
+            with contextlib.suppress(OSError):
+                os.eventfd_write(self._wake, 1)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _save_mark(self) -> None:
+        if self.facts is not None and self.mark != self._saved_mark:
+            mark = replace(self.mark)
+            save_mark(self.directory, mark)
+            self._saved_mark = mark
+
+
+def take_lock(directory: StoreDirectory) -> int:
+    """Takes the lock that the store's supervisor would hold. Raises StoreRunning, OSError."""
+    lock = try_file(directory.lock_file, directory.channel)
+    if lock is None:
+        holder = holder_of(directory.lock_file, directory.channel)
+        raise StoreRunning(
+            f"{directory.path} is in use by process {holder}: a store's supervisor, a `commitlog replica`, or a backup; end "
+            f"that one first"
+        )
+    write_holder(lock, directory.channel)
+    return lock

@@ -1,0 +1,80 @@
+"""TLS between a store and its replicas: version 1.3, and both sides show a certificate."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from commitlog.errors import ReplicationRefused
+
+GREETING_SECONDS = 10.0
+"""How long the other side may take for connecting, the handshake and the greetings."""
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Files in PEM: this machine's certificate and key, and who has signed those of the others."""
+
+    certificate: Path
+    key: Path
+    authority: Path
+
+    def context(self, *, server_side: bool) -> ssl.SSLContext:
+        """The settings of a connection. The files are read each time: they may be renewed.
+
+        Raises ReplicationRefused.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server_side else ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_verify_locations(self.authority)
+            context.load_cert_chain(self.certificate, self.key)
+        except (OSError, ssl.SSLError) as error:
+            files = f"{self.certificate}, {self.key}, {self.authority}"
+            raise ReplicationRefused(
+                f"one of {files} can't be used: {error}; give a certificate, its key and the authority, all in PEM"
+            ) from error
+        return context
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """Host and port of HOST:PORT. Raises ReplicationRefused."""
+    host, _, port = text.rpartition(":")
+    host = host.strip("[]")
+    if not host or not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):
+        raise ReplicationRefused(f"{text!r} is no address; give HOST:PORT, as in 10.0.0.1:4440")
+    return host, int(port)
+
+
+def connect(address: str, credentials: Credentials, seconds: float = GREETING_SECONDS) -> ssl.SSLSocket:
+    """A connection to a store that listens for replicas.
+
+    Raises ReplicationRefused where the certificates do not fit, and OSError where nobody is there.
+    """
+    context = credentials.context(server_side=False)
+    host, port = address_of(address)
+    plain = socket.create_connection((host, port), timeout=seconds)
+    try:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return context.wrap_socket(plain, server_hostname=host)
+    except ssl.SSLEOFError:  # it has ended the connection, and may be there again soon
+        plain.close()
+        raise
+    except ssl.SSLError as error:
+        plain.close()
+        raise refused_certificate(address, error) from error
+    except BaseException:
+        plain.close()
+        raise
+
+
+def refused_certificate(address: str, error: ssl.SSLError) -> ReplicationRefused:
+    """The error where one side does not take the other's certificate, or has none."""
+    reason = getattr(error, "verify_message", "") or error.reason or error
+    return ReplicationRefused(
+        f"{address}: no TLS connection ({reason}): both sides need a certificate that is valid, made for their host, and "
+        f"signed by the authority that the other one has"
+    )

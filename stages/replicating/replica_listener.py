@@ -1,0 +1,171 @@
+"""Where replicas come: one address for the whole store, over TLS with certificates on both sides.
+
+Each that comes is greeted in a short thread of its own, so that one that says nothing keeps nobody
+waiting. Then it gets a ReplicaConnection.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import ssl
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from commitlog.backups.small_files import SmallFiles
+from commitlog.clock import Clock
+from commitlog.config import ReplicationConfig
+from commitlog.errors import CommitLogError
+from commitlog.replicas.tls import GREETING_SECONDS, Credentials, address_of
+from commitlog.replicas.wire import LENGTH, Hello, read_greeting, refusal
+from commitlog.shm.layout import Lane
+from commitlog.stages.replicating.connection import HAConnection, Throttle
+from commitlog.stages.replicating.lane_log import LaneLog
+from commitlog.stages.replicating.peers import Peers
+from commitlog.stages.replicating.replica_connection import ReplicaConnection
+from commitlog.stages.replicating.replica_greeting import Greeting
+
+_GREETED_MOST = 16
+"""How many may be in their greetings at a time. Others are turned away, and come again."""
+
+log = logging.getLogger(__name__)
+
+
+class ReplicaListener:
+    """Listens for replicas, in a thread of its own, until `close`."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        lane_logs: dict[int, LaneLog],
+        lanes: int,
+        config: ReplicationConfig,
+        clock: Clock,
+        throttle: Throttle,
+    ) -> None:
+        self._peers, self._lane_logs, self._lanes = peers, lane_logs, lanes
+        self._config, self._clock, self._throttle = config, clock, throttle
+        self._credentials = Credentials(Path(config.certificate), Path(config.key), Path(config.authority))
+        self._greeting = Greeting(peers.directory, peers.facts, lane_logs, config)
+        self._free = threading.BoundedSemaphore(_GREETED_MOST)
+        self._greeted: set[threading.Thread] = set()
+        self._wake, self._waker = socket.socketpair()
+        self._listener: socket.socket | None = None
+        self._thread: threading.Thread | None = None
+        self._complaint = ""
+
+    def serve(self) -> None:
+        """Opens the port, unless it is open. A port that is in use is tried again later."""
+        if self._listener is not None:
+            return
+        try:
+            host, port = address_of(self._config.listen)
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._credentials.context(server_side=True)
+            self._listener = socket.create_server((host, port), family=family, backlog=16)
+        except (OSError, CommitLogError) as error:
+            if str(error) != self._complaint:
+                log.error("no replica can come to %s: %s", self._config.listen, error)
+            self._complaint = str(error)
+            return
+        self._listener.setblocking(False)
+        log.info("replicas come to %s, port %d", host, self._listener.getsockname()[1])
+        self._thread = threading.Thread(target=self._accept, args=(self._listener,), name="replicas", daemon=True)
+        self._thread.start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        poller = select.poll()
+        poller.register(self._wake, select.POLLIN)
+        poller.register(listener, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poller.poll()}
+            if self._wake.fileno() in ready:
+                return
+            try:
+                peer, address = listener.accept()
+            except OSError as error:  # it has gone again, or there is no descriptor
+                log.warning("a replica could not come: %s", error)
+                self._clock.sleep(0.1)
+                continue
+            if not self._free.acquire(blocking=False):
+                peer.close()
+                continue
+            where = f"{address[0]}:{address[1]}"
+            thread = threading.Thread(target=self._greet, args=(peer, where), name=f"greeting {where}", daemon=True)
+            self._greeted.add(thread)
+            thread.start()
+
+    def _greet(self, peer: socket.socket, address: str) -> None:
+        try:
+            peer.settimeout(GREETING_SECONDS)
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with peer:
+                tls = self._credentials.context(server_side=True).wrap_socket(peer, server_side=True)
+            self._answer(tls, address)
+        except (OSError, EOFError, CommitLogError) as error:
+            log.warning("%s: %s", address, error)
+        finally:
+            self._free.release()
+            self._greeted.discard(threading.current_thread())
+
+    def _answer(self, tls: ssl.SSLSocket, address: str) -> None:
+        """Lets it follow, or says why not. Takes over the socket."""
+        name = ""
+        try:
+            hello = Hello.from_bytes(read_greeting(tls.recv_into))
+            name = hello.name if hello.follows else ""
+            self._greeting.check(hello, address)
+            if hello.follows:
+                self._follow(tls, hello, address)
+                return
+            tls.sendall(self._greeting.welcome().to_bytes())
+        except CommitLogError as error:
+            if name:
+                self._peers.refuse(name, "replica", address, str(error))
+            data = refusal(error)
+            tls.sendall(LENGTH.pack(len(data)) + data)
+            if not name:
+                log.warning("%s: %s", address, error)
+        except BaseException:
+            tls.close()
+            raise
+        with suppress(OSError):  # it reads our answer before the connection is gone
+            tls.unwrap()
+        tls.close()
+
+    def _follow(self, tls: ssl.SSLSocket, hello: Hello, address: str) -> None:
+        for other in self._peers.named(hello.name):  # the same replica: its last connection may be half open
+            other.end()
+        connection = ReplicaConnection(
+            tls,
+            hello,
+            self._greeting.welcome(),
+            self._lane_logs,
+            SmallFiles(self._peers.directory),
+            self._config,
+            self._clock,
+            self._throttle,
+            self._acknowledged,
+            self._peers.left_by,
+        )
+        for lane in range(self._lanes):
+            if not self._peers.control.row(lane)[Lane.FLUSHED]:  # it has all of an empty lane
+                self._peers.in_sync.acknowledge(connection, lane, 0)
+        self._peers.add(connection, "replica", address)
+
+    def _acknowledged(self, connection: HAConnection, lane: int, where: int) -> None:
+        self._peers.acknowledged(connection, lane, where, counts=True)
+
+    def close(self) -> None:
+        """Ends the thread, and closes the port."""
+        self._waker.send(b"w")
+        if self._thread is not None:
+            self._thread.join()
+        if self._listener is not None:
+            self._listener.close()
+        for thread in list(self._greeted):
+            thread.join()
+        self._wake.close()
+        self._waker.close()

@@ -1,0 +1,59 @@
+"""A replica follows its store: the same bytes, the same consume queues, readable all the while."""
+
+from __future__ import annotations
+
+import commitlog
+from commitlog.backups.store_backup import backup
+from commitlog.cli.stat import lines
+from commitlog.watching.store_facts import collect
+from tests.replicas.scene import Scene, await_copy, check_equal, log_of
+from tests.waiting import wait_until
+
+
+def test_a_copy_has_the_same_bytes_and_the_same_consume_queues(scene: Scene) -> None:
+    with scene.open() as store, scene.replica():
+        first, second = store.producer(), store.producer()
+        for number in range(3_000):
+            first.send("orders", b"%d" % number * 20, tags="a")
+            second.send("other", b"%d" % number * 30)
+        first.flush()
+        second.flush()
+        await_copy(scene)
+        check_equal(scene)
+
+
+def test_a_message_is_replicated_when_the_copy_has_it(scene: Scene) -> None:
+    with scene.open() as store, scene.replica():
+        producer = store.producer()
+        producer.send("orders", b"first")
+        await_copy(scene)
+        producer.send("orders", b"second").wait("replicated", timeout=60)
+        with commitlog.Reader(scene.copy, topic="orders", follow=True) as reader:
+            assert [message and message.value for message in (reader.poll(60), reader.poll(60))] == [
+                b"first",
+                b"second",
+            ]
+
+
+def test_stat_says_of_whom_it_is_a_copy_and_how_far_behind(scene: Scene) -> None:
+    with scene.open() as store, scene.replica():
+        producer = store.producer()
+        producer.send("orders", b"first")
+        await_copy(scene)
+        wait_until(lambda: f"replica of localhost:{scene.port}, 0 ms behind" in stat_of(scene), "it has all")
+    assert "not kept up to date" in stat_of(scene)
+
+
+def stat_of(scene: Scene) -> str:
+    facts, topics, readers, damage = collect(scene.copy)
+    assert damage is None
+    return "\n".join(lines(facts, topics, readers))
+
+
+def test_a_backup_of_a_running_copy_is_a_backup_of_the_store(scene: Scene) -> None:
+    with scene.open() as store, scene.replica():
+        producer = store.producer()
+        producer.send("orders", b"first")
+        await_copy(scene)
+        assert backup(scene.copy, scene.path / "backup").good
+    assert log_of(scene.path / "backup") == log_of(scene.primary)

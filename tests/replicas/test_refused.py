@@ -1,0 +1,166 @@
+"""Who may not follow, and is told why: certificates, other stores, copies that have diverged."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import ssl
+from pathlib import Path
+
+import pytest
+
+import commitlog
+from commitlog.errors import ReplicaRefused, ReplicationRefused, StoreSuperseded
+from commitlog.replicas.promotion import promote
+from commitlog.replicas.replica import Replica
+from commitlog.replicas.tls import Credentials
+from tests.replicas.scene import SEGMENT_BYTES, Scene, await_copy, check_equal
+from tests.waiting import wait_until
+
+
+def keeper(scene: Scene, copy: Path | None = None, *, again: bool = False, **certificate: bool) -> Replica:
+    """A replica of the scene's store in this process. `certificate` says what is wrong with its."""
+    own, key = scene.certificates.make("here", **certificate)
+    credentials = Credentials(own, key, scene.certificates.authority)
+    return Replica(copy or scene.copy, f"localhost:{scene.port}", credentials, "here", again=again)
+
+
+def send(store: commitlog.Store, *values: bytes) -> None:
+    with store.producer() as producer:
+        for value in values:
+            producer.send("orders", value)
+        producer.flush()
+
+
+def copied(scene: Scene) -> None:
+    """A primary that has stopped, and a copy of all of it."""
+    with scene.open() as store, scene.replica():
+        send(store, b"one", b"two")
+        await_copy(scene)
+
+
+@pytest.mark.parametrize("wrong", ["foreign", "expired"])
+def test_a_certificate_that_is_not_good_here_is_refused(scene: Scene, wrong: str) -> None:
+    bad = keeper(scene, foreign=wrong == "foreign", expired=wrong == "expired")
+    with scene.open(), pytest.raises(ReplicationRefused, match="no TLS connection"):
+        bad.run()
+    assert not (scene.copy / "store.json").exists()
+
+
+def test_a_store_with_a_foreign_certificate_is_not_followed(scene: Scene) -> None:
+    certificate, key = scene.certificates.make("foreign-store", foreign=True)
+    own, own_key = scene.certificates.make("here")
+    with (
+        scene.open(certificate=str(certificate), key=str(key)),
+        pytest.raises(ReplicationRefused, match="no TLS connection"),
+    ):
+        Replica(
+            scene.copy, f"localhost:{scene.port}", Credentials(own, own_key, scene.certificates.authority), "a"
+        ).run()
+
+
+def test_nobody_without_a_certificate_hears_anything(scene: Scene) -> None:
+    """Neither with TLS nor without. The store goes on, and takes those that have one."""
+    context = ssl.create_default_context(cafile=str(scene.certificates.authority))
+    with scene.open() as store:
+        wait_until(lambda: "replicas come to" in (scene.primary / "logs/ha_service.log").read_text(), "it listens")
+        with (
+            socket.create_connection(("localhost", scene.port)) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as tls,
+            pytest.raises(ssl.SSLError, match=r"(?i)certificate required"),
+        ):
+            tls.recv(1)
+        with socket.create_connection(("localhost", scene.port)) as plain:
+            plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            with contextlib.suppress(ConnectionResetError):
+                assert not plain.makefile("rb").read().startswith(b"HTTP")
+        with scene.replica():
+            send(store, b"one")
+            await_copy(scene)
+
+
+def test_a_copy_of_another_store_is_refused(scene: Scene) -> None:
+    copied(scene)
+    shutil.rmtree(scene.primary)
+    with scene.open(), pytest.raises(ReplicaRefused, match="is a copy of store"):
+        keeper(scene).run()
+
+
+def test_a_directory_that_is_no_replica_is_left_alone(scene: Scene) -> None:
+    (scene.copy / "photos").mkdir(parents=True)
+    with pytest.raises(ReplicaRefused, match="other things in it"):
+        keeper(scene).run()
+    with scene.open():
+        pass
+    with pytest.raises(ReplicaRefused, match="commitlog rejoin"):
+        keeper(scene, scene.primary).run()
+
+
+def test_a_store_that_was_restored_has_another_log(scene: Scene) -> None:
+    """The copy has diverged, whether it is longer than the store or not."""
+    copied(scene)
+    shutil.copytree(scene.primary, scene.path / "older")
+    with scene.open() as store, scene.replica():
+        send(store, b"three")
+        await_copy(scene)
+    shutil.rmtree(scene.primary)
+    (scene.path / "older").rename(scene.primary)
+    with scene.open() as store:
+        with pytest.raises(ReplicaRefused, match="diverged"):
+            keeper(scene).run()
+        send(store, b"three, and it is another one", b"four")
+        with pytest.raises(ReplicaRefused, match="diverged"):
+            keeper(scene).run()
+
+
+def test_a_copy_too_far_behind_is_refused_and_again_begins_a_new_one(scene: Scene) -> None:
+    """The old one is renamed. The new one begins where the store does, with all its topics."""
+    scene.sections["retention"] = {"max_bytes": 4 * SEGMENT_BYTES, "interval_ms": 20}
+    with scene.open(keep_bytes=0) as store, scene.replica():
+        send(store, b"one")
+        with store.producer() as producer:
+            producer.send("gone", b"a topic without a message left")
+            producer.flush()
+        await_copy(scene)
+    first = scene.primary / "lanes/0/commitlog" / f"{0:020d}"
+    with scene.open(keep_bytes=0) as store:
+        with store.producer() as producer:
+            for number in range(1000):
+                producer.send("orders", b"%4d" % number * 256)
+            producer.flush()
+        wait_until(lambda: not first.exists(), "retention has deleted the first segment")
+        with pytest.raises(ReplicaRefused, match="too far behind"):
+            keeper(scene).run()
+        with scene.replica(None, "--again"):
+            wait_until((scene.path / "copy.aside-1").exists, "the old copy is set aside")
+            await_copy(scene)
+            check_equal(scene)
+    promote(scene.copy)
+    with scene.open(scene.copy, listen="") as store, store.producer() as producer:
+        assert producer.send("gone", b"it goes on").offset == 1
+
+
+def test_a_copy_with_more_than_was_promoted_has_to_rejoin(scene: Scene) -> None:
+    copied(scene)
+    third = scene.path / "third"
+    with scene.open() as store, scene.replica(third, name="third"):
+        send(store, b"only in the third copy")
+        await_copy(scene, third)
+    promote(scene.copy)
+    with scene.open(scene.copy), pytest.raises(ReplicaRefused, match="commitlog rejoin"):
+        keeper(scene, third).run()
+
+
+def test_a_copy_of_a_later_epoch_stops_the_old_primary(scene: Scene) -> None:
+    copied(scene)
+    third = scene.path / "third"
+    promote(scene.copy)
+    with scene.open(scene.copy), scene.replica(third, name="third"):
+        wait_until((third / "store.json").exists, "the third copy has begun")
+    old = scene.open()
+    with pytest.raises(StoreSuperseded):
+        keeper(scene, third).run()
+    wait_until(lambda: not old.running, "the old primary has stopped")
+    with pytest.raises(StoreSuperseded):
+        old.close()

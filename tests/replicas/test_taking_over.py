@@ -1,0 +1,150 @@
+"""A replica is promoted, and the old primary comes back: it is refused, and then it rejoins."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import commitlog
+from commitlog.disk.replica_mark import load_mark
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import ReplicaRefused, StoreRefused, StoreRunning, StoreSuperseded
+from commitlog.replicas.promotion import promote
+from tests.replicas.scene import Scene, await_copy, flushed_of, free_port, log_of
+from tests.waiting import wait_until
+
+
+def command(name: str, *arguments: str) -> str:
+    """Runs a command that has to succeed, and returns what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "commitlog", name, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def send(store: commitlog.Store, *values: bytes) -> None:
+    with store.producer() as producer:
+        for value in values:
+            producer.send("orders", value)
+        producer.flush()
+
+
+def values_of(path: Path) -> list[bytes]:
+    with commitlog.Reader(path, topic="orders") as reader:
+        return [bytes(message.value) for message in reader]
+
+
+def copied(scene: Scene) -> None:
+    """A primary that has stopped, and a copy of all of it."""
+    with scene.open() as store, scene.replica():
+        send(store, b"one", b"two")
+        await_copy(scene)
+
+
+def test_a_promoted_copy_is_a_store_of_the_next_epoch(scene: Scene) -> None:
+    copied(scene)
+    assert "epoch 1" in command("promote", str(scene.copy))
+    facts = StoreDirectory(scene.copy).load()
+    assert facts.epoch == 1
+    assert facts.epochs[-1]["ends"]["0"] == flushed_of(scene.primary)[0]
+    with scene.open(scene.copy, listen="") as store:
+        send(store, b"three")
+    assert values_of(scene.copy) == [b"one", b"two", b"three"]
+
+
+def test_a_copy_is_not_opened_and_takes_no_messages_before_it_is_promoted(scene: Scene) -> None:
+    copied(scene)
+    with pytest.raises(StoreRefused, match="commitlog promote"):
+        scene.open(scene.copy)
+    with pytest.raises(StoreRefused, match="commitlog promote"):
+        commitlog.Producer(scene.copy)
+    promote(scene.copy)
+    with scene.open(scene.copy, listen=""), commitlog.Producer(scene.copy) as producer:
+        producer.send("orders", b"three")
+
+
+def test_a_copy_that_is_kept_is_not_promoted(scene: Scene) -> None:
+    with scene.open() as store, scene.replica():
+        send(store, b"one")
+        await_copy(scene)
+        with pytest.raises(StoreRunning, match="in use by process"):
+            promote(scene.copy)
+
+
+def test_only_a_complete_replica_is_promoted(scene: Scene) -> None:
+    copied(scene)
+    with pytest.raises(ReplicaRefused, match="is no replica"):
+        promote(scene.primary)
+    mark = StoreDirectory(scene.copy).replica_file
+    mark.write_text(mark.read_text().replace("true", "false"))
+    with pytest.raises(ReplicaRefused, match="never had all"):
+        promote(scene.copy)
+
+
+def test_an_old_primary_rejoins_and_what_only_it_had_is_counted(scene: Scene) -> None:
+    """It follows the promoted store then, byte for byte, and has its surplus in quarantine."""
+    copied(scene)
+    with scene.open() as store:
+        send(store, *(b"only here %d" % number * 50 for number in range(300)))
+    promote(scene.copy)
+    old, new = scene.primary, scene.copy
+    port = free_port()
+    with scene.open(new, listen=f"127.0.0.1:{port}") as store:
+        send(store, b"three")
+        said = command("rejoin", *scene.arguments(old, port))
+        assert "300 messages" in said
+        assert not values_of(old)[2:]
+        renamed = Scene(scene.path, scene.certificates, port)
+        with renamed.replica(old):
+            wait_until(lambda: flushed_of(old) == flushed_of(new), "the old primary has what the new one has")
+            wait_until(lambda: (mark := load_mark(StoreDirectory(old))) is not None and mark.complete, "it is complete")
+    assert log_of(old) == log_of(new)
+    kept = b"".join(path.read_bytes() for path in sorted((old / "lanes/0/quarantine").glob("torn-*.bin")))
+    kept += b"".join(path.read_bytes() for path in sorted((old / "lanes/0/quarantine").glob("segment-*")))
+    assert sum(b"only here %d" % number in kept for number in range(300)) == 300
+
+
+def test_a_primary_that_meets_the_promoted_store_stops_and_does_not_start_again(scene: Scene) -> None:
+    copied(scene)
+    promote(scene.copy)
+    old = scene.open()
+    with scene.open(scene.copy, listen=f"127.0.0.1:{free_port()}", peers=f"localhost:{scene.port}"):
+        wait_until(lambda: not old.running, "the old primary has stopped")
+    with pytest.raises(StoreSuperseded, match="commitlog rejoin"):
+        old.close()
+    with pytest.raises(StoreSuperseded, match="commitlog rejoin"):
+        scene.open()
+    with pytest.raises(StoreSuperseded, match="commitlog rejoin"):
+        commitlog.Producer(scene.primary)
+
+
+def test_a_start_asks_the_peers_and_passes_over_those_that_do_not_answer(scene: Scene) -> None:
+    copied(scene)
+    promote(scene.copy)
+    port = free_port()
+    peers = f"localhost:{free_port()} localhost:{port}"
+    with scene.open(scene.copy, listen=f"127.0.0.1:{port}"), pytest.raises(StoreSuperseded, match="epoch 1"):
+        scene.open(peers=peers)
+    assert "does not say its epoch" in (scene.primary / "logs" / "supervisor.log").read_text()
+
+
+def test_a_second_promotion_and_a_copy_of_an_older_epoch(scene: Scene) -> None:
+    """A copy that has nothing of its own follows the store of a later epoch."""
+    copied(scene)
+    with scene.open(), scene.replica(scene.path / "third", name="third"):
+        await_copy(scene, scene.path / "third")
+    promote(scene.copy)
+    with scene.open(scene.copy) as store:
+        send(store, b"three")
+        third = scene.path / "third"
+        with scene.replica(third, name="third"):
+            wait_until(lambda: flushed_of(third) == flushed_of(scene.copy), "the third follows")
+    assert promote(third).epoch == 2
+    assert values_of(third) == [b"one", b"two", b"three"]
