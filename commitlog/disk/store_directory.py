@@ -10,6 +10,7 @@ STORE/
   lanes/<n>/trimmed.json  which messages of the lane were trimmed
   logs/<stage>.log        what the stages say
   readers/<name>.json     named readers: where they are
+  forwarders/<name>.json  forwarders: what they have done
   servers/<id>.json       servers that run, and what their clients have used
   incomplete-backup.json  in place of `store.json` until a first backup is complete
   topics/<topic>/<n>.json version n of a topic's schema
@@ -198,6 +199,7 @@ class StoreDirectory:
         self.lanes_directory = self.path / "lanes"
         self.logs_directory = self.path / "logs"
         self.readers_directory = self.path / "readers"
+        self.forwarders_directory = self.path / "forwarders"
         self.servers_directory = self.path / "servers"
         self.topics_directory = self.path / "topics"
         self.topics_lock_file = self.path / "locks" / "topics"
