@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -30,6 +31,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
     ResourceType,
 )
 
+from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import ForwardError, TargetRefused, TargetUnavailable
 from commitlog.forwarding.properties import without_secrets
 from commitlog.forwarding.settings import ForwardSettings
@@ -71,6 +73,10 @@ def error_of(error: KafkaException) -> KafkaError:
     return found
 
 
+class _NotReady(KafkaException):
+    """A topic was just made, and has no leader yet."""
+
+
 @dataclass(frozen=True)
 class KafkaTopic:
     """A topic as it is in the cluster now. `id` tells it from one that was there before."""
@@ -84,8 +90,8 @@ class KafkaTopic:
 class Cluster:
     """Asks the cluster, and makes topics. `close` is not needed: a client ends with its object."""
 
-    def __init__(self, settings: ForwardSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: ForwardSettings, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.settings, self._clock = settings, clock
         self.last_error = ""
         """What librdkafka said last of a connection: a timeout alone would not tell why."""
         self._admin = self._made(AdminClient, {})
@@ -134,7 +140,7 @@ class Cluster:
         except (KafkaException, ValueError, TypeError) as error:
             text = error_of(error).str() if isinstance(error, KafkaException) else str(error)
             raise ForwardError(
-                f"a setting for Kafka is not possible: {self.shown(text)}; names and values are librdkafka's: "
+                f"a setting for Kafka is not possible: {self.shown(text).rstrip('.')}; names and values are librdkafka's: "
                 "https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md"
             ) from None
 
@@ -174,6 +180,7 @@ class Cluster:
         try:
             self._admin.list_topics(timeout=CALL_SECONDS)
         except KafkaException as error:
+            self._admin.poll(0)  # says why
             self.check(error_of(error))
             raise
 
@@ -190,6 +197,8 @@ class Cluster:
                 if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     continue
                 raise
+            if not all(partition.leader for partition in about.partitions):
+                raise _NotReady(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, f"topic {name} has no leader"))
             limit = self._batch_bytes_max(name)
             found[name] = KafkaTopic(name, str(about.topic_id), len(about.partitions), limit)
         return found
@@ -204,6 +213,18 @@ class Cluster:
                 raise
             return BATCH_BYTES_MOST
         return min(int(values["max.message.bytes"].value), BATCH_BYTES_MOST)
+
+    def awaited(self, name: str, partitions: int) -> KafkaTopic:
+        """A topic, as soon as all know that it was made. Raises KafkaException."""
+        deadline = self._clock.monotonic_ns() + int(CALL_SECONDS * 1e9)
+        while True:
+            with suppress(_NotReady):
+                found = self.find([name]).get(name)
+                if found is not None and found.partitions >= partitions:
+                    return found
+            if self._clock.monotonic_ns() > deadline:
+                raise _NotReady(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, f"topic {name} is not ready"))
+            self._clock.sleep(0.02)
 
     def end_of(self, topic: str) -> int:
         """The offset behind the last record of partition 0, committed or not."""

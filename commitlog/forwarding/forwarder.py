@@ -71,12 +71,13 @@ class Forwarder:
         self.settings, self._stop, self._clock = settings, stop, clock
         self._owner = Owner.here()
         self._batch_bytes = 1_000_000
-        self._begun = False
+        self._reached = False
+        """Whether a broker has ever answered."""
         self._ends: dict[QueueKey, int] | None = None
 
     def run(self) -> None:
         """Forwards."""
-        self._cluster = Cluster(self.settings)
+        self._cluster = Cluster(self.settings, self._clock)
         self._source = Source(self.settings.store, accept_loss=self.settings.accept_loss)
         try:
             id_ = self._source.store_id or hashlib.sha256(bytes(Path(self.settings.store).resolve())).hexdigest()[:32]
@@ -116,7 +117,7 @@ class Forwarder:
         self._cluster.check(found)
         if found.code() in FENCED:
             self._check_owner()
-        if not self._begun and not self.settings.wait:
+        if not self._reached and not self.settings.wait:
             raise self._cluster.unavailable(found) from None
         text = self._cluster.shown(found.str())
         why = f" ({self._cluster.last_error})" if self._cluster.last_error else ""
@@ -136,6 +137,7 @@ class Forwarder:
 
     def _session(self) -> None:
         self._cluster.check_is_there()
+        self._reached = True
         create_positions(self._cluster, self._positions_topic)
         session = Session(self._cluster, self._positions_topic, self._batch_bytes, self._is_stopping, self._clock)
         try:
@@ -143,9 +145,8 @@ class Forwarder:
             if positions.owner is None:
                 positions.topics.update(self._continued())
             session.take_over(self._owner, positions.topics)
-            self._begun = True
             self._progress.begun(positions)
-            self._forward(session, Targets(self._cluster, positions, self._clock))
+            self._forward(session, Targets(self._cluster, positions))
         finally:
             session.close()
 
@@ -217,6 +218,8 @@ class Forwarder:
             self._batch_bytes = min(self._batch_bytes, target.batch_bytes_max)
         if self._batch_bytes < session.batch_bytes:
             raise _NewSession
+        if targets.forgotten():
+            return  # what waits is more now
         session.begin_transaction()
         sent = Sent({key: begin for key, (begin, _) in waiting.items()})
         try:
@@ -264,6 +267,6 @@ class Forwarder:
 
     def _message_refused(self, what: str, refused: RefusedByKafka) -> MessageRefused:
         return MessageRefused(
-            f"{what} is refused by Kafka's topic {refused.topic} ({self._cluster.shown(refused.why)}): raise max.message.bytes of "
-            "that topic, then start the forwarder again; it goes on with this message"
+            f"{what} is refused by Kafka's topic {refused.topic} ({self._cluster.shown(refused.why)}): raise that topic's "
+            "max.message.bytes, then start the forwarder again; it goes on with this message"
         )

@@ -3,8 +3,8 @@
 A forwarder has a topic of its own there, `commitlog-forward-<name>-<store id>`, of one partition,
 compacted. Each transaction that has messages has their new positions too. So both are there or
 neither is, and a start goes on exactly where the last transaction that counts has ended. This is
-how Kafka Connect keeps the offsets of exactly-once sources. Offsets of a consumer group would not do:
-they are for topics of Kafka's, and Kafka forgets those of a group that is idle for a week.
+how Kafka Connect keeps the offsets of exactly-once sources. Offsets of a consumer group would not
+do: they are for topics of Kafka's, and Kafka forgets those of a group that is idle for a week.
 
     orders → {"topic": "orders", "topic_id": "tXvM…", "offsets": {"0": 42, "1": 7}}
     @owner → {"owner": "9f0c…", "host": "one", "pid": 4711}
@@ -99,12 +99,11 @@ def positions_topic(settings: ForwardSettings, store_id: str) -> str:
     return f"commitlog-forward-{settings.name}-{store_id}"
 
 
-def create_positions(cluster: Cluster, topic: str) -> bool:
-    """Makes the topic if it is not there. Returns whether it was there. Raises KafkaException."""
-    if cluster.find([topic]):
-        return True
-    cluster.create(topic, 1, _TOPIC_CONFIG)
-    return False
+def create_positions(cluster: Cluster, topic: str) -> None:
+    """Makes the topic if it is not there. Raises KafkaException."""
+    if not cluster.find([topic]):
+        cluster.create(topic, 1, _TOPIC_CONFIG)
+        cluster.awaited(topic, 1)
 
 
 def read_positions(cluster: Cluster, topic: str, clock: Clock = SYSTEM_CLOCK) -> Positions:
@@ -120,7 +119,7 @@ def read_positions(cluster: Cluster, topic: str, clock: Clock = SYSTEM_CLOCK) ->
     try:
         consumer.assign([whole_partition(topic)])
         while clock.monotonic_ns() < deadline:
-            for message in consumer.consume(1000, timeout=0.2):
+            for message in consumer.consume(10_000, timeout=0.05):
                 error = message.error()
                 if error is None:
                     _take(found, topic, message.key(), message.value())

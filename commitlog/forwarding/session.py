@@ -8,6 +8,7 @@ before: an error, a timeout or a kill.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -19,6 +20,7 @@ from commitlog.forwarding.source import Rows
 
 _STEP_SECONDS = 0.2
 """After this time a call that waits for a broker looks whether the forwarder is to stop."""
+_ABORT_SECONDS = 3.0
 _COMMIT_SECONDS = 60.0
 """Kafka's default of transaction.timeout.ms: after that the coordinator aborts a transaction."""
 ANY_PARTITION = -1
@@ -63,6 +65,7 @@ class Session:
         self._cluster, self._positions_topic, self._is_stopping = cluster, positions_topic, is_stopping
         self.batch_bytes = batch_bytes
         self._refused: RefusedByKafka | None = None
+        self._in_transaction = False
         self._producer = cluster.producer(positions_topic, batch_bytes, self._delivered)
 
     def begin(self) -> Positions:
@@ -72,12 +75,13 @@ class Session:
 
     def take_over(self, owner: Owner, positions: Mapping[str, TopicPosition]) -> None:
         """Writes who forwards from now on, and from where."""
-        self._producer.begin_transaction()
+        self.begin_transaction()
         self._producer.produce(self._positions_topic, owner.to_bytes(), OWNER_KEY, 0)
         self.commit(positions)
 
     def begin_transaction(self) -> None:
         self._producer.begin_transaction()
+        self._in_transaction = True
 
     def send(self, topic: str, partition: int, rows: Rows) -> None:
         """Gives messages to librdkafka. Where its queue is full, this waits: back-pressure."""
@@ -117,6 +121,7 @@ class Session:
             if self._refused is not None:
                 raise self._refused from None
             raise
+        self._in_transaction = False
 
     def serve(self) -> None:
         """Lets librdkafka say what it has to say."""
@@ -148,7 +153,13 @@ class Session:
             self._refused = RefusedByKafka(str(message.topic()), value, error.str())
 
     def close(self) -> None:
-        """Drops what was not committed. The next session aborts it, or the broker in a minute."""
+        """Aborts what was not committed: until then it hides what comes after from consumers.
+
+        Where no broker answers, the next session aborts it, or the broker does after a minute.
+        """
         self._producer.purge()
         self._producer.poll(0)
+        if self._in_transaction:
+            with suppress(KafkaException):
+                self._producer.abort_transaction(_ABORT_SECONDS)
         del self._producer

@@ -89,11 +89,10 @@ class Source:
         return self._index.live
 
     def lanes_max(self) -> int:
-        """How many lanes the store may have; of a RocketMQ root, how many queue ids it has."""
+        """How many lanes the store may have; 0 for a RocketMQ root, whose topics differ."""
         if self.one_log:
-            return max(self._index.index.lanes, default=0) + 1
-        configured = StoreDirectory(self._path).load().config.get("store", {}).get("max_lanes", 0)
-        return max(int(configured), max(self._index.index.lanes, default=0) + 1)
+            return 0
+        return int(StoreDirectory(self._path).load().config.get("store", {}).get("max_lanes", 0))
 
     def begin(self, key: QueueKey, queue: QueueRange, position: int | None, *, at_start: bool) -> int:
         """Where to go on in a queue. Raises DataLoss, OffsetOutOfRange."""
@@ -149,13 +148,14 @@ class Source:
 def _rows_of(batch: pa.RecordBatch) -> Rows:
     offsets, values, keys, times, properties = batch.columns
     ms = np.maximum(np.asarray(times.view(pa.int64())) // 1000, 1)  # librdkafka takes 0 for the present
+    found = values.to_pylist()
     return Rows(
         np.asarray(offsets),
-        values.to_pylist(),
+        found,
         repeat(None) if keys.null_count == len(keys) else keys.to_pylist(),
         ms.tolist(),
         map(_headers, properties.to_pylist()) if len(properties.items) else repeat(None),
-        values.nbytes,
+        sum(map(len, found)),
     )
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import ForwardError, TargetChanged
-from commitlog.forwarding.cluster import CALL_SECONDS, Cluster, KafkaTopic
+from commitlog.forwarding.cluster import Cluster, KafkaTopic
 from commitlog.forwarding.positions import Positions, TopicPosition
 
 _USUAL = -1
 """As many partitions as the broker gives a topic."""
+_PARTITIONS_MOST = 100_000
+"""librdkafka asks for no more."""
 
 
 class Targets:
@@ -19,11 +20,17 @@ class Targets:
     Raises KafkaException, TargetRefused, TargetChanged, ForwardError.
     """
 
-    def __init__(self, cluster: Cluster, positions: Positions, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._cluster, self._clock = cluster, clock
+    def __init__(self, cluster: Cluster, positions: Positions) -> None:
+        self._cluster = cluster
         self.settings = cluster.settings
         self.positions = positions
         self._ready: dict[str, KafkaTopic] = {}
+        self._forgotten = False
+
+    def forgotten(self) -> bool:
+        """Whether a position was given up since this was asked: its topic begins anew."""
+        forgotten, self._forgotten = self._forgotten, False
+        return forgotten
 
     def prepare(self, topic: str, lanes: Collection[int], lanes_max: int) -> KafkaTopic:
         """The Kafka topic of a topic: there, the same as before, and with enough partitions.
@@ -40,15 +47,19 @@ class Targets:
 
     def _prepared(self, topic: str, needed: int, lanes_max: int) -> KafkaTopic:
         name = self.settings.kafka_topic(topic)
+        if needed > _PARTITIONS_MOST:
+            raise ForwardError(
+                f"topic {topic} has queue {needed - 1}, and no topic of Kafka's so many partitions: give --by-key"
+            )
         found = self._cluster.find([name]).get(name)
         self._check_same(topic, name, found)
         if found is None:
-            usual = _USUAL if self.settings.by_key else lanes_max
+            usual = _USUAL if self.settings.by_key else max(lanes_max, needed)
             self._cluster.create(name, self.settings.partitions or usual)
-            found = self._awaited(name, 1)
+            found = self._cluster.awaited(name, 1)
         if found.partitions < (self.settings.partitions or 0):
             self._cluster.grow(name, self.settings.partitions or 0)
-            found = self._awaited(name, self.settings.partitions or 0)
+            found = self._cluster.awaited(name, self.settings.partitions or 0)
         if found.partitions < needed:
             raise ForwardError(
                 f"topic {name} in Kafka has {found.partitions} partitions, and lane {needed - 1} of topic {topic} goes to "
@@ -58,16 +69,6 @@ class Targets:
         position.topic, position.topic_id = name, found.id
         return found
 
-    def _awaited(self, name: str, partitions: int) -> KafkaTopic:
-        """The topic, as soon as the brokers know what was done to it."""
-        deadline = self._clock.monotonic_ns() + int(CALL_SECONDS * 1e9)
-        while self._clock.monotonic_ns() < deadline:
-            found = self._cluster.find([name]).get(name)
-            if found is not None and found.partitions >= partitions:
-                return found
-            self._clock.sleep(0.05)
-        raise ForwardError(f"topic {name} in Kafka is not ready {CALL_SECONDS:g} s after it was made: start again")
-
     def _check_same(self, topic: str, name: str, found: KafkaTopic | None) -> None:
         position = self.positions.topics.get(topic)
         if position is None or not any(position.offsets.values()):
@@ -76,6 +77,7 @@ class Targets:
             return
         if self.settings.new_target == "again":
             del self.positions.topics[topic]
+            self._forgotten = True
         elif self.settings.new_target == "stop":
             was = (
                 "another one, " + position.topic
