@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import typer
 
 from commitlog.cli.arguments import JsonOption, print_json, print_lines
+from commitlog.cli.forwarders import lines as forwarder_lines
 from commitlog.cli.readers import summary
 from commitlog.cli.served import (
     CaFileOption,
@@ -50,12 +52,14 @@ def stat(
     Exit code 3: the store was killed and does not run. Where topics and readers can't be read,
     everything else is shown, and the exit code is 1.
     """
+    from commitlog.disk.forwarder_files import ForwarderStatistics, forwarders
     from commitlog.disk.server_files import ServerStatistics, running_servers
     from commitlog.disk.store_directory import StoreDirectory, checked_path
     from commitlog.opening.stray_pools import stray_pools
 
     address = served_address(store, token_file, ca_file, cert_file, key_file)
     servers: list[ServerStatistics] = []
+    feeding: list[ForwarderStatistics] = []
     if address is not None:
         from commitlog.remote.store_index import served_stat
 
@@ -68,12 +72,15 @@ def stat(
             if left:
                 raise StoreNotFound("; ".join(left)) from None
             raise
-        servers = running_servers(StoreDirectory(store))
+        servers, feeding = running_servers(StoreDirectory(store)), forwarders(StoreDirectory(store))
     if json:
-        shown = {"servers": [server_as_json(server) for server in servers]}
+        shown = {
+            "servers": [server_as_json(server) for server in servers],
+            "forwarders": [asdict(forwarder) for forwarder in feeding],
+        }
         print_json({**as_json(facts, topics, readers, damage), **shown})
     else:
-        print_lines((*lines(facts, topics, readers), *server_lines(servers)))
+        print_lines((*lines(facts, topics, readers), *server_lines(servers), *forwarder_lines(feeding)))
         print_lines(f"WARNING: {pool}" for pool in (stray_pools() if address is None else ()))
     if damage:
         raise damage

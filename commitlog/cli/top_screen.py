@@ -24,6 +24,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from commitlog.cli.forwarders import HEADS as FORWARDER_HEADS
+from commitlog.cli.forwarders import rows as forwarder_rows
 from commitlog.cli.servers import CLIENT_HEADS, client_rows
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.lines import printable
@@ -167,12 +169,14 @@ def render(
     topics = _ordered([topic for topic in changes.topics if _wanted(topic.topic, choice)], choice)
     readers = _ordered([reader for reader in changes.readers if _wanted(reader.reader, choice)], choice)
     clients = [row for row in client_rows(now.servers) if _wanted(row[0], choice)]
+    forwarders = [row for row in forwarder_rows(now.forwarders) if _wanted(row[0], choice)]
     all_tables = (
         (_lane_table, lanes),
         (_stage_table, changes.stages),
         (_topic_table, topics),
         (_reader_table, readers),
         (_client_table, clients),
+        (_forwarder_table, forwarders),
     )
     tables: list[tuple[Any, Sequence[Any]]] = [(table, rows) for table, rows in all_tables if rows]
     shares = share(height - len(head) - 2 * len(tables) - 1, [len(rows) for _, rows in tables])
@@ -343,6 +347,13 @@ def _client_table(clients: Sequence[tuple[str, ...]], left_out: int) -> Renderab
     table = _table(*CLIENT_HEADS)
     for name, *counts in clients:
         table.add_row(Text(printable(name)), *counts)
+    return _finished(table, left_out)
+
+
+def _forwarder_table(forwarders: Sequence[tuple[str, ...]], left_out: int) -> RenderableType:
+    table = _table(*FORWARDER_HEADS)
+    for name, state, *counts in forwarders:
+        table.add_row(Text(printable(name)), state, *counts, style="" if state == "forwarding" else "yellow")
     return _finished(table, left_out)
 
 

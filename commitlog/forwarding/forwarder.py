@@ -213,7 +213,7 @@ class Forwarder:
         kafka_topics: dict[str, str] = {}
         lanes_max = self._source.lanes_max()
         for topic in {topic for topic, _ in waiting}:
-            target = targets.prepare(topic, [lane for other, lane in waiting if other == topic], lanes_max)
+            target = targets.prepare(topic, self._source.lanes(topic), lanes_max)
             kafka_topics[topic] = target.name
             self._batch_bytes = min(self._batch_bytes, target.batch_bytes_max)
         if self._batch_bytes < session.batch_bytes:

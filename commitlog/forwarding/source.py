@@ -6,7 +6,7 @@ long as all the rest of the way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
@@ -87,6 +87,10 @@ class Source:
     def live(self) -> bool:
         """Whether the store has a pool, so that its ends are right without a recovery."""
         return self._index.live
+
+    def lanes(self, topic: str) -> Collection[int]:
+        """The lanes that have the topic."""
+        return self._index.ranges(topic)
 
     def lanes_max(self) -> int:
         """How many lanes the store may have; 0 for a RocketMQ root, whose topics differ."""

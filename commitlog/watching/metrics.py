@@ -20,6 +20,7 @@ from commitlog.disk.server_files import ClientTraffic
 from commitlog.native import description
 from commitlog.reading.named_readers import ReaderState
 from commitlog.statistics import RETENTION_WORDS
+from commitlog.watching.forwarder_metrics import FORWARDER_METRICS
 from commitlog.watching.health import health
 from commitlog.watching.metric import (
     Kind,
@@ -421,7 +422,7 @@ READER_METRICS = (
         "commitlog_reader_running",
         "gauge",
         ("reader", "kind"),
-        "1 while a process reads under the name; kind is Python, Spark, or empty if its position can't be read",
+        "1 while a process reads under the name; kind is python, spark, forward, or empty if its position can't be read",
         lambda snapshot: (((reader.name, reader.kind), reader.running) for reader in snapshot.readers),
     ),
     Metric(
@@ -470,4 +471,5 @@ METRICS = (
     *TOPIC_METRICS,
     *READER_METRICS,
     *SERVER_METRICS,
+    *FORWARDER_METRICS,
 )

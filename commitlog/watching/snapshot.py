@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.disk.forwarder_files import ForwarderStatistics, forwarders
 from commitlog.disk.quarantine import corruption_notes
 from commitlog.disk.server_files import ServerStatistics, running_servers
 from commitlog.errors import CommitLogError
@@ -106,6 +107,8 @@ class StoreSnapshot:
     """Stage → its process. Only those that run, and only where psutil is installed."""
     servers: tuple[ServerStatistics, ...] = ()
     """The servers of `commitlog serve` that have the store, and what their clients have used."""
+    forwarders: tuple[ForwarderStatistics, ...] = ()
+    """The forwarders of the store, also those that have ended."""
     index_damage: str = ""
     """Why there are no topics and readers here: what tells of them is damaged. Else empty."""
 
@@ -152,6 +155,7 @@ class StoreWatch:
             damaged_ranges=self._damaged(statistics),
             usage={} if self._only_health else _usage({one.stage: one.pid for one in statistics.stages if one.pid}),
             servers=() if self._only_health else tuple(running_servers(self.view.directory)),
+            forwarders=() if self._only_health else tuple(forwarders(self.view.directory)),
             index_damage=index_damage,
         )
 

@@ -132,13 +132,13 @@ class Broker:
             while len(ended) < count:
                 assert time.monotonic() < deadline, f"{topic}: the end is not reached"
                 for message in consumer.consume(1000, timeout=0.1):
-                    error = message.error()
+                    error, number = message.error(), message.partition() or 0
                     if error is None:
-                        found[message.partition()].append(message)
+                        found[number].append(message)
                         continue
                     assert error.code() == KafkaError._PARTITION_EOF, error
-                    if message.offset() >= ends[message.partition()]:
-                        ended.add(message.partition())
+                    if (message.offset() or 0) >= ends[number]:
+                        ended.add(number)
         finally:
             consumer.close()
         return found

@@ -136,6 +136,7 @@ def test_a_forwarder_of_a_copy_of_the_store_fences_the_first_one(tmp_path: Path,
     assert kafka.values(name) == {0: [b"one"]}
 
 
+@pytest.mark.nightly
 def test_broker_and_store_are_killed_and_started_while_it_runs(tmp_path: Path) -> None:
     """It waits for both, also at its start, and ends calmly with SIGTERM."""
     room = tmp_path / "kafka"

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from prometheus_client.exposition import generate_latest
 
 import commitlog
+from commitlog.disk.forwarder_files import ForwarderStatistics
 from commitlog.disk.server_files import ClientTraffic, ServerStatistics
 from commitlog.errors import StoreNotFound
 from commitlog.reading.named_readers import ReaderState
@@ -72,6 +73,7 @@ def example() -> StoreSnapshot:
         damaged_ranges={0: 1},
         usage={"flusher": ProcessUsage(1.0, 1)},
         servers=(ServerStatistics("commitlog://h:1/s", 7, {"billing": ClientTraffic(1, 1, 1, 1, 1, 1, 1)}),),
+        forwarders=(ForwarderStatistics("kafka", "kafka://h:1", 7, "waiting", 1, 1, 1.0, 1, 1, "e", 1, 1, 1, 1),),
     )
 
 
@@ -105,6 +107,8 @@ def with_part(snapshot: StoreSnapshot, part: object, changed: Any) -> StoreSnaps
             return replace(snapshot, statistics=replace(facts, **{name: value}))
     if part is snapshot.space:
         return replace(snapshot, space=changed)
+    if part is snapshot.forwarders[0]:
+        return replace(snapshot, forwarders=(changed,))
     if part is snapshot.usage["flusher"]:
         return replace(snapshot, usage={"flusher": changed})
     (server,) = snapshot.servers
@@ -126,6 +130,7 @@ def parts_of(snapshot: StoreSnapshot) -> list[Any]:
         *snapshot.topics,
         *snapshot.readers,
         *snapshot.servers,
+        *snapshot.forwarders,
         *snapshot.servers[0].clients.values(),
     ]
     return [snapshot, facts, snapshot.space, *inner]
