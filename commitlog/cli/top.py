@@ -116,7 +116,7 @@ def _print(watch: StoreWatch, interval: float, count: int) -> None:
 
 
 def lines(now: StoreSnapshot, changes: Rates) -> Iterator[str]:
-    """One look as plain lines: the store, what is wrong, lanes, stages, servers' clients, forwarders."""
+    """One look as plain lines: the store, what is wrong, lanes, stages, clients, forwarders."""
     yield from _head(now)
     yield from _tables(now, changes)
 

@@ -162,6 +162,16 @@ TARGETS = (
     Target("spark", "Spark's defaults, p50 by Kafka's", "≤", 1, _ratio(_DEFAULTS, "commitlog", "Kafka", "p50")),
     Target("spark", "Spark's defaults, p99 by Kafka's", "≤", 1, _ratio(_DEFAULTS, "commitlog", "Kafka", "p99")),
     Target("spark", "idle query, by Kafka's", "≤", 1, _ratio(_LIVE, "commitlog", "Kafka", "query")),
+    *(
+        Target(
+            "replicate",
+            f"forward, {size}, by from memory",
+            "≥",
+            0.8,
+            _ratio(f"forward, {size}", "commitlog forward", "confluent-kafka, from memory", "rate"),
+        )
+        for size in ("100 B", "1024 B")
+    ),
 )
 
 

@@ -41,6 +41,10 @@ NOT_SHOWN = {
     "StoreSnapshot.taken_ns": "Prometheus has a time of its own for each scrape",
     "StoreSnapshot.time_ms": "the same",
     "ServerStatistics.pid": "the label `server` says which one it is",
+    "ForwarderStatistics.pid": "the label `forwarder` says which one it is",
+    "ForwarderStatistics.messages_per_second": "Prometheus makes rates itself, of commitlog_forwarder_messages_total",
+    "ForwarderStatistics.last_error": "a text is no sample; commitlog_forwarder_errors_total counts them",
+    "ForwarderStatistics.updated_ms": "a forwarder that has ended has the state stopped",
 }
 """Fields without a metric, and why."""
 
