@@ -439,6 +439,30 @@ class ServingRefused(CommitLogError):
     """A store can't be served as it was asked for: unsafe, or files that can't be used."""
 
 
+class ForwardError(CommitLogError):
+    """A forwarder can't do what it was asked for; base of what `commitlog forward` raises."""
+
+
+class TargetUnavailable(ForwardError):
+    """No broker of the Kafka cluster answers."""
+
+
+class TargetRefused(ForwardError):
+    """The Kafka cluster does not know the forwarder's credentials, or gives it too few rights."""
+
+
+class TargetChanged(ForwardError):
+    """A forwarder that has a position finds another cluster, or a topic that was removed there."""
+
+
+class MessageRefused(ForwardError):
+    """The Kafka cluster does not take a message, which is too large for it or not allowed."""
+
+
+class ForwarderFenced(ForwardError):
+    """Another forwarder of the same name and store has taken over."""
+
+
 class JavaNotFound(CommitLogError):
     """PySpark needs Java 17 or newer and none was found."""
 

@@ -39,7 +39,7 @@ FLOORS = (
     {"producer", "reader"},
     {"store", "stream_producer", "logging", "watching"},
     {"spark.launching"},
-    {"spark", "ui", "serving", "replicas"},
+    {"spark", "ui", "serving", "forwarding", "replicas"},
     {"ingest"},
     {"__init__"},
     {"doctor"},
@@ -52,6 +52,7 @@ MODULE_OF = {"opentelemetry-api": "opentelemetry", "pyzmq": "zmq", "zlib-ng": "z
 HEAVY = (
     "pyspark",
     "pyarrow",
+    "confluent_kafka",
     "pandas",
     "psutil",
     "rich",
@@ -63,7 +64,9 @@ HEAVY = (
     "zstandard",
 )
 
-ARROW_ROOMS = tuple(f"commitlog/{room}/" for room in ("columns", "schemas", "planning", "remote", "serving"))
+ARROW_ROOMS = tuple(
+    f"commitlog/{room}/" for room in ("columns", "schemas", "planning", "remote", "serving", "forwarding")
+)
 ARROW_MODULES = ("commitlog/arrow.py", "commitlog/appending/row_sending.py")
 
 # The door to the disk, and the one to shared memory.
@@ -78,6 +81,7 @@ EXCEPTIONS = {
     "commitlog/cli/logs.py": ({"os.open"}, "a closed pipe: points standard output at /dev/null"),
     "commitlog/cli/produce.py": ({"os.open"}, "the user's input file"),
     "commitlog/cli/top.py": ({"os.open"}, "a closed pipe: points standard output at /dev/null"),
+    "commitlog/forwarding/properties.py": ({"read_text"}, "the user's file of Kafka's settings"),
     "commitlog/ui/server.py": ({"read_bytes"}, "the page that it serves"),
     "commitlog/config_file.py": ({"read_text"}, "the user's TOML file"),
     "commitlog/opening/new_pool.py": ({"os.rmdir"}, "the pool's directory, in shared memory"),
@@ -242,14 +246,16 @@ def test_shared_memory_needs_numpy_only() -> None:
 def test_what_is_imported_is_declared() -> None:
     """The core needs its own dependencies only; an extra serves the folder of its name.
 
-    `arrow` serves ARROW_ROOMS and ARROW_MODULES, `serve` serves serving/, `tools` serves watching/
-    and cli/.
+    `arrow` serves ARROW_ROOMS and ARROW_MODULES, `serve` serves serving/, `kafka` serves
+    forwarding/, `tools` serves watching/ and cli/.
     """
     wrong = []
     for module in EVERY_MODULE:
         allowed = {"commitlog"} | declared(None) | declared("rocketmq") | sys.stdlib_module_names
         if module.startswith(ARROW_ROOMS) or module in ARROW_MODULES:
             allowed |= declared("arrow")
+        if module.startswith("commitlog/forwarding/"):
+            allowed |= declared("kafka")
         if module.startswith("commitlog/serving/"):
             allowed |= declared("serve")
         if module.startswith(("commitlog/spark/", "commitlog/ingest/")):

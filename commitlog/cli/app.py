@@ -37,7 +37,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "bundle": "bundle",
         "version": "version",
     },
-    "Serve other machines": {"serve": "serve", "token": "token"},
+    "Serve other machines": {"serve": "serve", "token": "token", "forward": "forward"},
     "Keep a copy elsewhere": {"replica": "replica", "promote": "promote", "rejoin": "rejoin"},
     "Keep and repair": {"backup": "backup", "trim": "trim", "verify": "inspect", "dump": "inspect"},
     "Measure": {"bench": "bench", "profile": "profile"},

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import typer
 
 from commitlog.cli.arguments import JsonOption, print_json, print_lines
+from commitlog.cli.forwarders import lines as forwarder_lines
 from commitlog.cli.readers import summary
 from commitlog.cli.replicas import as_json as replica_as_json
 from commitlog.cli.replicas import lines as replica_lines
@@ -52,6 +54,7 @@ def stat(
     Exit code 3: the store was killed and does not run. Where topics and readers can't be read,
     everything else is shown, and the exit code is 1.
     """
+    from commitlog.disk.forwarder_files import ForwarderStatistics, forwarders
     from commitlog.disk.replica_files import ReplicaState, known_replicas
     from commitlog.disk.server_files import ServerStatistics, running_servers
     from commitlog.disk.store_directory import StoreDirectory, checked_path
@@ -60,6 +63,7 @@ def stat(
     address = served_address(store, token_file, ca_file, cert_file, key_file)
     servers: list[ServerStatistics] = []
     replicas: list[ReplicaState] = []
+    feeding: list[ForwarderStatistics] = []
     if address is not None:
         from commitlog.remote.store_index import served_stat
 
@@ -72,15 +76,18 @@ def stat(
             if left:
                 raise StoreNotFound("; ".join(left)) from None
             raise
-        servers, replicas = running_servers(StoreDirectory(store)), known_replicas(StoreDirectory(store))
+        directory = StoreDirectory(store)
+        servers, replicas, feeding = running_servers(directory), known_replicas(directory), forwarders(directory)
     if json:
         shown = {
             "servers": [server_as_json(server) for server in servers],
+            "forwarders": [asdict(forwarder) for forwarder in feeding],
             "replicas": [replica_as_json(replica) for replica in replicas],
         }
         print_json({**as_json(facts, topics, readers, damage), **shown})
     else:
-        print_lines((*lines(facts, topics, readers), *server_lines(servers), *replica_lines(replicas)))
+        others = (*server_lines(servers), *forwarder_lines(feeding), *replica_lines(replicas))
+        print_lines((*lines(facts, topics, readers), *others))
         print_lines(f"WARNING: {pool}" for pool in (stray_pools() if address is None else ()))
     if damage:
         raise damage

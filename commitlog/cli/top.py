@@ -16,6 +16,8 @@ from typing import Annotated
 import typer
 
 from commitlog.cli.arguments import StoreArgument, duration, print_lines
+from commitlog.cli.forwarders import HEADS as FORWARDER_HEADS
+from commitlog.cli.forwarders import rows as forwarder_rows
 from commitlog.cli.replicas import REPLICA_HEADS, replica_rows
 from commitlog.cli.servers import CLIENT_HEADS, client_rows
 from commitlog.errors import MissingPackage
@@ -115,7 +117,7 @@ def _print(watch: StoreWatch, interval: float, count: int) -> None:
 
 
 def lines(now: StoreSnapshot, changes: Rates) -> Iterator[str]:
-    """One look as plain lines: the store, what is wrong, lanes, stages, clients, replicas."""
+    """One look as plain lines: the store, what is wrong, lanes, stages, and who else uses it."""
     yield from _head(now)
     yield from _tables(now, changes)
 
@@ -140,6 +142,9 @@ def _tables(now: StoreSnapshot, changes: Rates) -> Iterator[str]:
     if now.replicas:
         yield ""
         yield from _table(REPLICA_HEADS, list(replica_rows(now.replicas)))
+    if now.forwarders:
+        yield ""
+        yield from _table(FORWARDER_HEADS, list(forwarder_rows(now.forwarders)))
 
 
 def _throughput(facts: StoreStatistics) -> str:

@@ -24,6 +24,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from commitlog.cli.forwarders import HEADS as FORWARDER_HEADS
+from commitlog.cli.forwarders import rows as forwarder_rows
 from commitlog.cli.replicas import REPLICA_HEADS, replica_rows
 from commitlog.cli.servers import CLIENT_HEADS, client_rows
 from commitlog.clock import SYSTEM_CLOCK, Clock
@@ -169,6 +171,7 @@ def render(
     readers = _ordered([reader for reader in changes.readers if _wanted(reader.reader, choice)], choice)
     clients = [row for row in client_rows(now.servers) if _wanted(row[0], choice)]
     replicas = [row for row in replica_rows(now.replicas) if _wanted(row[0], choice)]
+    forwarders = [row for row in forwarder_rows(now.forwarders) if _wanted(row[0], choice)]
     all_tables = (
         (_lane_table, lanes),
         (_stage_table, changes.stages),
@@ -176,6 +179,7 @@ def render(
         (_reader_table, readers),
         (_client_table, clients),
         (_replica_table, replicas),
+        (_forwarder_table, forwarders),
     )
     tables: list[tuple[Any, Sequence[Any]]] = [(table, rows) for table, rows in all_tables if rows]
     shares = share(height - len(head) - 2 * len(tables) - 1, [len(rows) for _, rows in tables])
@@ -353,6 +357,13 @@ def _replica_table(replicas: Sequence[tuple[str, ...]], left_out: int) -> Render
     table = _table(*REPLICA_HEADS)
     for name, *cells in replicas:
         table.add_row(Text(printable(name)), *cells)
+    return _finished(table, left_out)
+
+
+def _forwarder_table(forwarders: Sequence[tuple[str, ...]], left_out: int) -> RenderableType:
+    table = _table(*FORWARDER_HEADS)
+    for name, state, *counts in forwarders:
+        table.add_row(Text(printable(name)), state, *counts, style="" if state == "forwarding" else "yellow")
     return _finished(table, left_out)
 
 

@@ -11,6 +11,7 @@ STORE/
   logs/<stage>.log        what the stages say
   readers/<name>.json     named readers: where they are
   replicas/<name>.json    replicas: how far each has come
+  forwarders/<name>.json  forwarders: what they have done
   servers/<id>.json       servers that run, and what their clients have used
   incomplete-backup.json  in place of `store.json` until a first backup is complete
   replica.json            says that the directory is a replica, of whom, and how far behind
@@ -213,6 +214,7 @@ class StoreDirectory:
         self.lanes_directory = self.path / "lanes"
         self.logs_directory = self.path / "logs"
         self.readers_directory = self.path / "readers"
+        self.forwarders_directory = self.path / "forwarders"
         self.servers_directory = self.path / "servers"
         self.replicas_directory = self.path / "replicas"
         self.topics_directory = self.path / "topics"

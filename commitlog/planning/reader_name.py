@@ -1,6 +1,6 @@
 """Option `readerName`: keeps a query's finished position in the store, under a name.
 
-One process at a time holds the name.
+One process at a time holds the name. A forwarder's position is kept in the same way.
 
 Spark tells in one place only what is done: in the `start` that it passes to `latestOffset`.
 (`commit` is one batch behind and is not called for the last batch.) So `start` is the position. It
@@ -22,10 +22,14 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import ReaderError
 from commitlog.planning.options import Subscription
-from commitlog.reading.named_readers import SPARK, NamedReader, NamedReaders
+from commitlog.reading.named_readers import FORWARD, PYTHON, SPARK, NamedReader, NamedReaders
 from commitlog.reading.starting_point import Offsets
 
 WRITE_EVERY_NS = 1_000_000_000
+
+_WITHOUT = {SPARK: ", or read without readerName", FORWARD: ""}
+_WHO = {SPARK: "query", FORWARD: "forwarder"}
+_WHOSE = {SPARK: "a Spark query's", PYTHON: "one of Python's (commitlog.Reader)", FORWARD: "a forwarder's"}
 
 log = logging.getLogger(__name__)
 
@@ -59,14 +63,14 @@ def position_of(name: str, subscription: Subscription, store_id: str, done: Offs
 
 
 class HeldReaderName:
-    """Holds the reader's name until `close`.
+    """Holds the reader's name until `close`. `kind` is whose position it keeps.
 
     Making one raises ReaderInUse, or ReaderError (this process may only read the store).
     """
 
-    def __init__(self, path: str | os.PathLike[str], name: str, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, path: str | os.PathLike[str], name: str, clock: Clock = SYSTEM_CLOCK, kind: str = SPARK) -> None:
         self.readers = NamedReaders(StoreDirectory(path), clock)
-        self.name, self.clock = name, clock
+        self.name, self.clock, self.kind = name, clock, kind
         self._held = self.readers.hold(name)
         self._position: NamedReader | None = None
         self._written: NamedReader | None = None
@@ -79,7 +83,7 @@ class HeldReaderName:
             raise
 
     def _check_kind(self) -> None:
-        """Raises ReaderError if the name's position is not that of a query, as it would be lost.
+        """Raises ReaderError if the name's position is of another kind, as it would be lost.
 
         A position that can't be read is replaced.
         """
@@ -87,9 +91,9 @@ class HeldReaderName:
             kind = self.readers.load(self.name).kind
         except (OSError, ReaderError):
             return
-        if kind != SPARK:
+        if kind != self.kind:
             raise ReaderError(
-                f"reader {self.name} is one of Python's (commitlog.Reader), whose position this query would replace: choose "
+                f"reader {self.name} is {_WHOSE[kind]}, whose position this {_WHO[self.kind]} would replace: choose "
                 f"another name, or drop that one with `commitlog readers {self.readers.directory.path} --remove {self.name}`"
             )
 
@@ -123,7 +127,7 @@ class HeldReaderName:
         place = self.readers.directory.readers_directory
         text = f"reader {self.name}: its position can't be written to {place}: {error.strerror}"
         if self._written is None:
-            raise ReaderError(f"{text}; make room or fix permissions, or read without readerName") from error
+            raise ReaderError(f"{text}; make room or fix permissions{_WITHOUT[self.kind]}") from error
         if text != self._complaint:
             log.warning("%s; until it can, more is kept for it than it needs", text)
             self._complaint = text

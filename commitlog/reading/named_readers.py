@@ -8,6 +8,7 @@ without an offset counts as 0: the reader has not seen anything of it yet. More 
 are needed:
 
     "kind": "python"        a `Reader`, which goes on from here; without it a Spark query's
+    "kind": "forward"       a forwarder's: Kafka has its position, and this follows behind it
     "all_topics": true      topics without offsets are read too, from 0
     "pattern": "or.*"       topics that match are read too, from 0 when they appear
     "passed_over": ["x"]    topics that were looked at and do not match
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS = 5.0
 """How long to wait for a name in use: a reader that was just stopped may still be ending."""
-SPARK, PYTHON = "spark", "python"
+SPARK, PYTHON, FORWARD = "spark", "python", "forward"
 """Kinds of readers."""
 OFFSET_END = (1 << 63) // ENTRY_BYTES
 """Queue offsets are below this, because an entry's place is a signed number of 64 bits."""
@@ -297,7 +298,7 @@ def _from_json(name: str, values: dict[str, Any]) -> NamedReader:
     for topic in passed_over:
         check_topic(topic)
     kind = values.get("kind", SPARK)
-    if kind not in (SPARK, PYTHON):
+    if kind not in (SPARK, PYTHON, FORWARD):
         raise ValueError(f"kind {kind!r}")
     return NamedReader(
         name,
@@ -352,7 +353,7 @@ class ReaderState:
     running: bool
     """Whether a process reads under the name now."""
     kind: str = ""
-    """SPARK or PYTHON; empty where its position can't be read."""
+    """SPARK, PYTHON or FORWARD; empty where its position can't be read."""
     still_ms: int = 0
     """For how long it has not moved."""
     offsets: Mapping[str, Mapping[int, int]] | None = None

@@ -37,7 +37,7 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DataLoss, IllegalArgument, OffsetOutOfRange, OptionError, ReaderError, ReadingWarning
 from commitlog.message import Message
 from commitlog.reading.lane_choice import ALL_LANES, LaneChoice
-from commitlog.reading.named_readers import PYTHON, NamedReader, NamedReaders, check_name
+from commitlog.reading.named_readers import FORWARD, PYTHON, NamedReader, NamedReaders, check_name
 from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.starting_point import EARLIEST, EARLIEST_OFFSET, Offsets, QueueStarts, parse_starts, resolve
 from commitlog.reading.topic_index import TopicIndex
@@ -372,6 +372,11 @@ def check_options(
 def check_owner(reader: NamedReader, store_id: str, readers: NamedReaders) -> None:
     """Raises ReaderError if a position is not a Python reader's, or belongs to another store."""
     remove = f"`commitlog readers {readers.directory.path} --remove {reader.name}`"
+    if reader.kind == FORWARD:
+        raise ReaderError(
+            f"reader {reader.name} is a forwarder's, and Kafka has its position: forward under another --name to begin anew. "
+            f"For a reader of Python choose another name, or drop this one with {remove}"
+        )
     if reader.kind != PYTHON:
         raise ReaderError(
             f"reader {reader.name} is a Spark query's, and its checkpoint says where it is: start the query with a new "

@@ -21,6 +21,7 @@ from commitlog.disk.server_files import ClientTraffic
 from commitlog.native import description
 from commitlog.reading.named_readers import ReaderState
 from commitlog.statistics import RETENTION_WORDS
+from commitlog.watching.forwarder_metrics import FORWARDER_METRICS
 from commitlog.watching.health import health
 from commitlog.watching.metric import (
     Kind,
@@ -437,7 +438,7 @@ READER_METRICS = (
         "commitlog_reader_running",
         "gauge",
         ("reader", "kind"),
-        "1 while a process reads under the name; kind is Python, Spark, or empty if its position can't be read",
+        "1 while a process reads under the name; kind is python, spark, forward, or empty if its position can't be read",
         lambda snapshot: (((reader.name, reader.kind), reader.running) for reader in snapshot.readers),
     ),
     Metric(
@@ -525,4 +526,5 @@ METRICS = (
     *READER_METRICS,
     *SERVER_METRICS,
     *REPLICA_METRICS,
+    *FORWARDER_METRICS,
 )

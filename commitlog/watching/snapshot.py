@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.disk.forwarder_files import ForwarderStatistics, forwarders
 from commitlog.disk.quarantine import corruption_notes
 from commitlog.disk.replica_files import ReplicaState, known_replicas
 from commitlog.disk.server_files import ServerStatistics, running_servers
@@ -109,6 +110,8 @@ class StoreSnapshot:
     """The servers of `commitlog serve` that have the store, and what their clients have used."""
     replicas: tuple[ReplicaState, ...] = ()
     """The replicas that there are or were, and how far each has come."""
+    forwarders: tuple[ForwarderStatistics, ...] = ()
+    """The forwarders of the store, also those that have ended."""
     index_damage: str = ""
     """Why there are no topics and readers here: what tells of them is damaged. Else empty."""
 
@@ -158,6 +161,7 @@ class StoreWatch:
             usage={} if self._only_health else _usage({one.stage: one.pid for one in statistics.stages if one.pid}),
             servers=() if self._only_health else tuple(running_servers(self.view.directory)),
             replicas=tuple(known_replicas(self.view.directory)),
+            forwarders=() if self._only_health else tuple(forwarders(self.view.directory)),
             index_damage=index_damage,
         )
 

@@ -183,6 +183,16 @@ TARGETS = (
     Target("serve", "50 messages/s, p50, ms more than by path", "≤", 10, _more(_SERVED, "by URL", "by path", "p50")),
     Target("serve", "an idle stream, the server, of a core", "≤", 0.005, _plain(_SERVED, "by URL", "source")),
     Target("spark", "idle query, by Kafka's", "≤", 1, _ratio(_LIVE, "commitlog", "Kafka", "query")),
+    *(
+        Target(
+            "replicate",
+            f"forward, {size}, by from memory",
+            "≥",
+            0.8,
+            _ratio(f"forward, {size}", "commitlog forward", "confluent-kafka, from memory", "rate"),
+        )
+        for size in ("100 B", "1024 B")
+    ),
 )
 
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import commitlog
 from commitlog.cli.app import app
+from commitlog.disk.forwarder_files import ForwarderStatistics, write_forwarder
 from commitlog.disk.replica_files import ReplicaFiles, ReplicaState
 from commitlog.disk.server_files import ClientTraffic, ServerFile, ServerStatistics
 from commitlog.disk.store_directory import StoreDirectory
@@ -84,6 +85,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         server = ServerFile(StoreDirectory(path))
         server.write(ServerStatistics("commitlog://127.0.0.1:4433/store", 1, {"everybody": ClientTraffic()}))
         ReplicaFiles(StoreDirectory(path)).save(ReplicaState("standby", "replica", "id", acknowledged={0: 1}))
+        write_forwarder(StoreDirectory(path), ForwarderStatistics("kafka", "kafka://127.0.0.1:9092", 1))
         for command in ("stat", "topics", "readers", "replicas", "logs", "dump"):
             found[f"{command} --json"] = list(printed(command, path, "--json"))
         server.close()

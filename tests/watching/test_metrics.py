@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from prometheus_client.exposition import generate_latest
 
 import commitlog
+from commitlog.disk.forwarder_files import ForwarderStatistics
 from commitlog.disk.replica_files import ReplicaState
 from commitlog.disk.server_files import ClientTraffic, ServerStatistics
 from commitlog.errors import StoreNotFound
@@ -46,6 +47,10 @@ NOT_SHOWN = {
     "ReplicaState.seen_ms": "while it is connected it says something all the time",
     "ReplicaState.refusal": "a text; commitlog_replica_connected is 0 then",
     "ServerStatistics.pid": "the label `server` says which one it is",
+    "ForwarderStatistics.pid": "the label `forwarder` says which one it is",
+    "ForwarderStatistics.messages_per_second": "Prometheus makes rates itself, of commitlog_forwarder_messages_total",
+    "ForwarderStatistics.last_error": "a text is no sample; commitlog_forwarder_errors_total counts them",
+    "ForwarderStatistics.updated_ms": "a forwarder that has ended has the state stopped",
 }
 """Fields without a metric, and why."""
 
@@ -79,6 +84,7 @@ def example() -> StoreSnapshot:
         usage={"flusher": ProcessUsage(1.0, 1)},
         servers=(ServerStatistics("commitlog://h:1/s", 7, {"billing": ClientTraffic(1, 1, 1, 1, 1, 1, 1)}),),
         replicas=(ReplicaState("standby", "replica", "id", "h:1", True, 1, 1, {0: 1}, [0], 1, 1, 1, "no"),),
+        forwarders=(ForwarderStatistics("kafka", "kafka://h:1", 7, "waiting", 1, 1, 1.0, 1, 1, "e", 1, 1, 1, 1),),
     )
 
 
@@ -112,6 +118,8 @@ def with_part(snapshot: StoreSnapshot, part: object, changed: Any) -> StoreSnaps
             return replace(snapshot, statistics=replace(facts, **{name: value}))
     if part is snapshot.space:
         return replace(snapshot, space=changed)
+    if part is snapshot.forwarders[0]:
+        return replace(snapshot, forwarders=(changed,))
     if part is snapshot.usage["flusher"]:
         return replace(snapshot, usage={"flusher": changed})
     (server,) = snapshot.servers
@@ -135,6 +143,7 @@ def parts_of(snapshot: StoreSnapshot) -> list[Any]:
         *snapshot.topics,
         *snapshot.readers,
         *snapshot.servers,
+        *snapshot.forwarders,
         *snapshot.servers[0].clients.values(),
         *snapshot.replicas,
     ]

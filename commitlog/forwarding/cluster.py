@@ -1,0 +1,262 @@
+"""The Kafka cluster that a forwarder feeds: its topics, and what its errors mean.
+
+librdkafka sorts errors into three kinds: retriable, those that end a transaction, and fatal ones.
+A forwarder needs fewer: it begins anew after every error that may pass (forwarder.py), and stops at
+those that only a person can mend. So this module names the latter.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init__ does not list them
+    AdminClient,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.errors import ForwardError, TargetRefused, TargetUnavailable
+from commitlog.forwarding.properties import without_secrets
+from commitlog.forwarding.settings import ForwardSettings
+
+T = TypeVar("T")
+
+CALL_SECONDS = 15.0
+"""How long one question to the cluster may take."""
+BATCH_BYTES_MOST = 1_000_000
+"""librdkafka's default of batch.size, which is below the brokers' default of message.max.bytes."""
+REFUSED = {
+    KafkaError._AUTHENTICATION,
+    KafkaError._SSL,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError.INVALID_REPLICATION_FACTOR,
+}
+"""Only a person can mend these: the cluster does not let the forwarder do its work."""
+FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
+
+log = logging.getLogger(__name__)
+_quiet = logging.getLogger(f"{__name__}.librdkafka")
+"""librdkafka repeats itself; what matters of it comes as errors. DEBUG shows it all."""
+_quiet.addFilter(lambda record: _quiet.isEnabledFor(logging.DEBUG))
+
+
+def _no_error(_error: KafkaError) -> None:
+    """Errors of connections are asked for, not told."""
+
+
+def error_of(error: KafkaException) -> KafkaError:
+    """What librdkafka says."""
+    found = error.args[0]
+    assert isinstance(found, KafkaError)
+    return found
+
+
+class _NotReady(KafkaException):
+    """A topic was just made, and has no leader yet."""
+
+
+@dataclass(frozen=True)
+class KafkaTopic:
+    """A topic as it is in the cluster now. `id` tells it from one that was there before."""
+
+    name: str
+    id: str
+    partitions: int
+    batch_bytes_max: int
+
+
+class Cluster:
+    """Asks the cluster, and makes topics. `close` is not needed: a client ends with its object."""
+
+    def __init__(self, settings: ForwardSettings, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.settings, self._clock = settings, clock
+        self.last_error = ""
+        """What librdkafka said last of a connection: a timeout alone would not tell why."""
+        self._admin = self._made(AdminClient, {})
+
+    # ---- clients --------------------------------------------------------------------------------
+
+    def producer(self, transactional_id: str, batch_bytes: int, on_delivery: Callable[[Any, Any], None]) -> Producer:
+        """A producer whose messages count only in transactions."""
+        return self._made(
+            Producer,
+            {
+                "linger.ms": "5",
+                "queue.buffering.max.messages": "500000",
+                "queue.buffering.max.kbytes": "65536",
+                "message.max.bytes": "67108864",  # the broker says what is too large
+                "batch.size": str(batch_bytes),
+                "partitioner": "murmur2_random",  # as Java's clients do it
+            },
+            {
+                "transactional.id": transactional_id,
+                "acks": "all",
+                "enable.idempotence": "true",
+                "delivery.report.only.error": True,
+                "on_delivery": on_delivery,
+            },
+        )
+
+    def consumer(self) -> Consumer:
+        """A consumer that sees committed transactions only, and is in no group."""
+        return self._made(
+            Consumer,
+            {},
+            {
+                "group.id": "commitlog-forward",
+                "enable.auto.commit": "false",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": "true",
+                "auto.offset.reset": "earliest",
+            },
+        )
+
+    def _made(self, kind: Callable[..., T], defaults: dict[str, Any], fixed: dict[str, Any] | None = None) -> T:
+        own = {"bootstrap.servers": self.settings.servers, "error_cb": self._note}
+        try:
+            return kind({**defaults, **self.settings.properties, **own, **(fixed or {})}, logger=_quiet)
+        except (KafkaException, ValueError, TypeError) as error:
+            text = error_of(error).str() if isinstance(error, KafkaException) else str(error)
+            raise ForwardError(
+                f"a setting for Kafka is not possible: {self.shown(text).rstrip('.')}; names and values are librdkafka's: "
+                "https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md"
+            ) from None
+
+    def _note(self, error: KafkaError) -> None:
+        self.last_error = self.shown(error.str())
+        if error.code() in REFUSED:
+            self._refusal = error
+
+    _refusal: KafkaError | None = None
+
+    # ---- errors ---------------------------------------------------------------------------------
+
+    def shown(self, text: str) -> str:
+        """A text of librdkafka's without secrets."""
+        return without_secrets(" ".join(text.split()), self.settings.properties)
+
+    def check(self, error: KafkaError) -> None:
+        """Raises TargetRefused for what does not pass by itself."""
+        refusal = error if error.code() in REFUSED else self._refusal
+        if refusal is not None:
+            raise TargetRefused(
+                f"{self.settings.url}: {self.shown(refusal.str())}; check the credentials in the --config file, and that "
+                "they may create, describe and write topics and use the transactional id"
+            )
+
+    def unavailable(self, error: KafkaError) -> TargetUnavailable:
+        """The error of a cluster that does not answer."""
+        why = self.last_error or self.shown(error.str())
+        return TargetUnavailable(
+            f"{self.settings.url}: no broker answers ({why}); check the address, or wait for it with --wait"
+        )
+
+    # ---- topics ---------------------------------------------------------------------------------
+
+    def check_is_there(self) -> None:
+        """Raises KafkaException if no broker answers, TargetRefused."""
+        try:
+            self._admin.list_topics(timeout=CALL_SECONDS)
+        except KafkaException as error:
+            self._admin.poll(0)  # says why
+            self.check(error_of(error))
+            raise
+
+    def find(self, names: Iterable[str]) -> dict[str, KafkaTopic]:
+        """Those of the topics that are there. Raises KafkaException, TargetRefused."""
+        wanted = list(names)
+        described = self._admin.describe_topics(TopicCollection(wanted), request_timeout=CALL_SECONDS)
+        found = {}
+        for name, future in described.items():
+            try:
+                about = future.result()
+            except KafkaException as error:
+                self.check(error_of(error))
+                if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    continue
+                raise
+            if not all(partition.leader for partition in about.partitions):
+                raise _NotReady(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, f"topic {name} has no leader"))
+            limit = self._batch_bytes_max(name)
+            found[name] = KafkaTopic(name, str(about.topic_id), len(about.partitions), limit)
+        return found
+
+    def _batch_bytes_max(self, name: str) -> int:
+        """The size of a batch that the topic takes; the default where we may not ask."""
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        try:
+            values = self._admin.describe_configs([resource], request_timeout=CALL_SECONDS)[resource].result()
+        except KafkaException as error:
+            if error_of(error).code() not in REFUSED:
+                raise
+            return BATCH_BYTES_MOST
+        return min(int(values["max.message.bytes"].value), BATCH_BYTES_MOST)
+
+    def awaited(self, name: str, partitions: int) -> KafkaTopic:
+        """A topic, as soon as all know that it was made. Raises KafkaException."""
+        deadline = self._clock.monotonic_ns() + int(CALL_SECONDS * 1e9)
+        while True:
+            with suppress(_NotReady):
+                found = self.find([name]).get(name)
+                if found is not None and found.partitions >= partitions:
+                    return found
+            if self._clock.monotonic_ns() > deadline:
+                raise _NotReady(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, f"topic {name} is not ready"))
+            self._clock.sleep(0.02)
+
+    def end_of(self, topic: str) -> int:
+        """The offset behind the last record of partition 0, committed or not."""
+        wanted = {TopicPartition(topic, 0): OffsetSpec.latest()}  # type: ignore[no-untyped-call]
+        found = self._admin.list_offsets(
+            wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=CALL_SECONDS
+        )
+        return int(next(iter(found.values())).result().offset)
+
+    def create(self, name: str, partitions: int, config: dict[str, str] | None = None) -> None:
+        """Makes a topic; one that is there meanwhile is as good. Raises KafkaException."""
+        log.info("making topic %s in Kafka%s", name, f", with {partitions} partitions" if partitions > 1 else "")
+        future = self._admin.create_topics(
+            [NewTopic(name, partitions, config=config or {})], request_timeout=CALL_SECONDS
+        )
+        self._done(future[name], KafkaError.TOPIC_ALREADY_EXISTS)
+
+    def grow(self, name: str, partitions: int) -> None:
+        """Raises a topic's number of partitions. Raises KafkaException."""
+        log.info("raising topic %s in Kafka to %d partitions", name, partitions)
+        future = self._admin.create_partitions([NewPartitions(name, partitions)], request_timeout=CALL_SECONDS)
+        self._done(future[name], KafkaError.INVALID_PARTITIONS)
+
+    def _done(self, future: Any, harmless: int) -> None:
+        try:
+            future.result()
+        except KafkaException as error:
+            self.check(error_of(error))
+            if error_of(error).code() != harmless:
+                raise
+
+
+def whole_partition(topic: str) -> TopicPartition:
+    """Partition 0 of a topic, from its first message on."""
+    return TopicPartition(topic, 0, 0)

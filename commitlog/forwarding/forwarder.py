@@ -1,0 +1,272 @@
+"""Feeds a Kafka cluster from a store: every flushed message once, in its lane's order.
+
+**Exactly once.** Messages and the positions behind them are in one transaction. After any error
+that may pass, the forwarder drops its producer and begins a new session (session.py): that one
+fences what was there before, and asks Kafka how far it is. So an error, a kill and a restart are
+one case.
+
+**One forwarder a name.** In one store the reader's lock holds a second one off. Of a copy of the
+store, with the same id, Kafka fences the older one. A producer is fenced too when its transaction
+has lasted too long (a machine that stood still). The owner in the positions tells the two apart.
+
+**Retention.** The named reader of the store follows the position in Kafka. It is never ahead of it,
+so nothing is deleted that was not forwarded. It decides nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from pathlib import Path
+from threading import Event
+
+from confluent_kafka import KafkaException
+
+from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
+from commitlog.errors import ForwarderFenced, MessageRefused, TargetChanged, UnknownTopic
+from commitlog.forwarding.cluster import FENCED, Cluster, error_of
+from commitlog.forwarding.positions import (
+    Owner,
+    Positions,
+    TopicPosition,
+    create_positions,
+    positions_topic,
+    read_positions,
+)
+from commitlog.forwarding.progress import Progress, Sent
+from commitlog.forwarding.session import ANY_PARTITION, RefusedByKafka, Session, Stopped
+from commitlog.forwarding.settings import ForwardSettings
+from commitlog.forwarding.source import Source
+from commitlog.forwarding.targets import Targets
+from commitlog.planning.row_limit import QueueKey
+
+TRANSACTION_NS = 500_000_000
+"""A transaction takes messages for this long, if there are so many."""
+INTERVAL_NS = 100_000_000
+"""Two transactions begin so far apart: each costs the cluster some writes, however small it is."""
+CHUNK_ROWS = 20_000
+"""How many messages of a queue are taken before it is the next one's turn."""
+_CHECK_NS = 30_000_000_000
+"""How often to look whether the topics in Kafka are the same ones, and for deleted segments."""
+_PAUSE_SECONDS_LEAST, _PAUSE_SECONDS_MOST = 0.5, 10.0
+_IDLE_SECONDS = 0.02
+
+log = logging.getLogger(__name__)
+Waiting = dict[QueueKey, tuple[int, int]]
+"""What is to be forwarded: topic and lane → offsets [begin, end)."""
+
+
+class _NewSession(Exception):  # no error: the producer needs another setting
+    """The session ends, and the next one has smaller batches."""
+
+
+class Forwarder:
+    """Forwards until `stop` is set, or, with `once`, until all is done. Use it once.
+
+    Raises ForwardError and its subclasses, ReaderInUse, ReaderError, DataLoss, OffsetOutOfRange,
+    CorruptRecord, DamagedFile, and what opening a store raises.
+    """
+
+    def __init__(self, settings: ForwardSettings, stop: Event, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.settings, self._stop, self._clock = settings, stop, clock
+        self._owner = Owner.here()
+        self._batch_bytes = 1_000_000
+        self._reached = False
+        """Whether a broker has ever answered."""
+        self._ends: dict[QueueKey, int] | None = None
+
+    def run(self) -> None:
+        """Forwards."""
+        self._cluster = Cluster(self.settings, self._clock)
+        self._source = Source(self.settings.store, accept_loss=self.settings.accept_loss)
+        try:
+            id_ = self._source.store_id or hashlib.sha256(bytes(Path(self.settings.store).resolve())).hexdigest()[:32]
+            self._positions_topic = positions_topic(self.settings, id_)
+            self._progress = Progress(self.settings, self._source, self._clock)
+            try:
+                self._sessions()
+            except BaseException as error:
+                self._progress.failed(error)
+                raise
+            finally:
+                self._progress.close()
+        finally:
+            self._source.close()
+
+    def _sessions(self) -> None:
+        pause = _PAUSE_SECONDS_LEAST
+        while not self._stop.is_set():
+            before = self._progress.transactions
+            try:
+                self._session()
+                return
+            except _NewSession:
+                continue
+            except Stopped:
+                return
+            except KafkaException as error:
+                self._explain(error)
+            pause = (
+                _PAUSE_SECONDS_LEAST if self._progress.transactions > before else min(2 * pause, _PAUSE_SECONDS_MOST)
+            )
+            self._stop.wait(pause)
+
+    def _explain(self, error: KafkaException) -> None:
+        """Raises what only a person can mend; notes what may pass."""
+        found = error_of(error)
+        self._cluster.check(found)
+        if found.code() in FENCED:
+            self._check_owner()
+        if not self._reached and not self.settings.wait:
+            raise self._cluster.unavailable(found) from None
+        text = self._cluster.shown(found.str())
+        why = f" ({self._cluster.last_error})" if self._cluster.last_error else ""
+        self._progress.trouble(f"{self.settings.url}: {text}{why}; trying again")
+
+    def _check_owner(self) -> None:
+        """Raises ForwarderFenced if another forwarder has begun since."""
+        try:
+            owner = read_positions(self._cluster, self._positions_topic, self._clock).owner
+        except KafkaException:
+            return  # the cluster went away; the next session finds out
+        if owner is not None and owner.id != self._owner.id:
+            raise ForwarderFenced(
+                f"forwarder {self.settings.name}: process {owner.pid} on {owner.host} forwards this store under the same "
+                "name since then, from a copy of it: stop one of them, or give this one another --name"
+            )
+
+    def _session(self) -> None:
+        self._cluster.check_is_there()
+        self._reached = True
+        create_positions(self._cluster, self._positions_topic)
+        session = Session(self._cluster, self._positions_topic, self._batch_bytes, self._is_stopping, self._clock)
+        try:
+            positions = session.begin()
+            if positions.owner is None:
+                positions.topics.update(self._continued())
+            session.take_over(self._owner, positions.topics)
+            self._progress.begun(positions)
+            self._forward(session, Targets(self._cluster, positions))
+        finally:
+            session.close()
+
+    def _continued(self) -> dict[str, TopicPosition]:
+        """Where to begin in a cluster that knows nothing of the forwarder. Raises TargetChanged."""
+        known = self._progress.position_in_store()
+        if not known or self.settings.new_target == "again":
+            return {}
+        if self.settings.new_target == "stop":
+            raise TargetChanged(
+                f"{self.settings.url} has no position of forwarder {self.settings.name}, which has forwarded this store "
+                f"before: it is another cluster, or topic {self._positions_topic} was removed there. Give --new-target again "
+                "to forward everything that the store has, or --new-target continue to go on near where it was"
+            )
+        return {topic: TopicPosition("", "", dict(lanes)) for topic, lanes in known.items()}
+
+    def _is_stopping(self) -> bool:
+        self._progress.write()
+        return self._stop.is_set()
+
+    # ---- forwarding -----------------------------------------------------------------------------
+
+    def _forward(self, session: Session, targets: Targets) -> None:
+        began = LONG_AGO_NS
+        checked = self._clock.monotonic_ns()
+        while not self._stop.is_set():
+            waiting = self._waiting(targets.positions)
+            self._progress.look(waiting)
+            now = self._clock.monotonic_ns()
+            if waiting:
+                self._stop.wait(max(began + INTERVAL_NS - now, 0) / 1e9)
+                began = self._clock.monotonic_ns()
+                self._transaction(session, targets, waiting)
+            elif self.settings.once:
+                return
+            else:
+                session.serve()
+                self._stop.wait(_IDLE_SECONDS)
+            if now - checked > _CHECK_NS:
+                checked = now
+                targets.check()
+                self._source.forget_deleted()
+
+    def _waiting(self, positions: Positions) -> Waiting:
+        """What is there and not forwarded. Raises what Source.begin does, UnknownTopic."""
+        queues = {key: queue for key, queue in self._source.refresh().items() if self.settings.wants(key[0])}
+        at_start = self._ends is None
+        if self._ends is None:
+            self._ends = {key: queue.end for key, queue in queues.items()}
+            missing = (self.settings.topics or frozenset()) - {topic for topic, _ in queues}
+            if missing and self.settings.once:
+                raise UnknownTopic(
+                    f"{self.settings.store}: no topic {', '.join(sorted(missing))}; leave --topic out for all"
+                )
+        found: Waiting = {}
+        for key, queue in queues.items():
+            begin = self._source.begin(key, queue, positions.offset(*key), at_start=at_start)
+            end = min(queue.end, self._ends.get(key, 0)) if self.settings.once else queue.end
+            if begin < end:
+                found[key] = begin, end
+        return found
+
+    def _transaction(self, session: Session, targets: Targets, waiting: Waiting) -> None:
+        kafka_topics: dict[str, str] = {}
+        lanes_max = self._source.lanes_max()
+        for topic in {topic for topic, _ in waiting}:
+            target = targets.prepare(topic, self._source.lanes(topic), lanes_max)
+            kafka_topics[topic] = target.name
+            self._batch_bytes = min(self._batch_bytes, target.batch_bytes_max)
+        if self._batch_bytes < session.batch_bytes:
+            raise _NewSession
+        if targets.forgotten():
+            return  # what waits is more now
+        session.begin_transaction()
+        sent = Sent({key: begin for key, (begin, _) in waiting.items()})
+        try:
+            self._send(session, kafka_topics, waiting, sent)
+            positions = targets.positions.topics
+            moved = {topic: positions[topic].moved(sent.to_of(topic)) for topic in kafka_topics}
+            session.commit(moved)
+        except RefusedByKafka as refused:
+            raise self._refused(refused, kafka_topics, waiting, sent) from None
+        positions.update(moved)
+        self._progress.moved(targets.positions, sent)
+
+    def _send(self, session: Session, kafka_topics: dict[str, str], waiting: Waiting, sent: Sent) -> None:
+        """Sends in turns from each queue, until all is sent or the time is over."""
+        until = self._clock.monotonic_ns() + TRANSACTION_NS
+        left = dict(waiting)
+        while left:
+            for key, (begin, end) in list(left.items()):
+                chunk_end = min(begin + CHUNK_ROWS, end)
+                partition = ANY_PARTITION if self.settings.by_key else key[1]
+                for rows in self._source.rows(key, begin, chunk_end):
+                    session.send(kafka_topics[key[0]], partition, rows)
+                    sent.add(key, rows)
+                    if self._stop.is_set() or self._clock.monotonic_ns() > until:
+                        return
+                sent.to[key] = chunk_end  # some of the last ones may be left out as lost
+                left[key] = chunk_end, end
+                if chunk_end == end:
+                    del left[key]
+
+    def _refused(
+        self, refused: RefusedByKafka, kafka_topics: dict[str, str], waiting: Waiting, sent: Sent
+    ) -> MessageRefused:
+        """The error that says which message it is: librdkafka knows only its value."""
+        what = f"a message of {len(refused.value):,} bytes"
+        for (topic, lane), (begin, end) in waiting.items():
+            if kafka_topics[topic] != refused.topic:
+                continue
+            for rows in self._source.rows((topic, lane), begin, min(sent.to[topic, lane] + CHUNK_ROWS, end)):
+                if refused.value in rows.values:
+                    offset = rows.offsets[rows.values.index(refused.value)]
+                    what = f"topic {topic}, lane {lane}, offset {offset}: its message of {len(refused.value):,} bytes"
+                    return self._message_refused(what, refused)
+        return self._message_refused(what, refused)
+
+    def _message_refused(self, what: str, refused: RefusedByKafka) -> MessageRefused:
+        return MessageRefused(
+            f"{what} is refused by Kafka's topic {refused.topic} ({self._cluster.shown(refused.why)}): raise that topic's "
+            "max.message.bytes, then start the forwarder again; it goes on with this message"
+        )

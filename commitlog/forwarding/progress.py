@@ -1,0 +1,187 @@
+"""What the store shows of a forwarder: its named reader, and a file of what it has done.
+
+A RocketMQ store root is only read, so it shows nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from commitlog.clock import LONG_AGO_NS, Clock
+from commitlog.disk.forwarder_files import ForwarderStatistics, write_forwarder
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import CommitLogError, ReaderError
+from commitlog.forwarding.positions import Positions
+from commitlog.forwarding.settings import ForwardSettings
+from commitlog.forwarding.source import Rows, Source
+from commitlog.planning.reader_name import HeldReaderName
+from commitlog.planning.row_limit import QueueKey
+from commitlog.reading.named_readers import FORWARD, NamedReader
+
+_WRITE_EVERY_NS = 1_000_000_000
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Sent:
+    """What a transaction has: how far each queue is sent, how many messages, and their bytes."""
+
+    to: dict[QueueKey, int]
+    messages: int = 0
+    bytes: int = 0
+
+    def add(self, key: QueueKey, rows: Rows) -> None:
+        """Counts rows that were sent."""
+        self.to[key] = rows.next
+        self.messages += len(rows.values)
+        self.bytes += rows.bytes
+
+    def to_of(self, topic: str) -> dict[int, int]:
+        """Lane → how far a topic is sent."""
+        return {lane: to for (other, lane), to in self.to.items() if other == topic}
+
+
+@dataclass
+class Progress:
+    """Counts, and tells the store about once a second. It holds the reader's name until `close`.
+
+    Making it raises ReaderInUse, ReaderError.
+    """
+
+    settings: ForwardSettings
+    source: Source
+    clock: Clock
+    _waiting: Mapping[QueueKey, tuple[int, int]] = field(default_factory=dict)
+    _written_ns: int = LONG_AGO_NS
+    _before: tuple[int, int] = (0, 0)
+    """Messages and time at the last write, for the rate."""
+
+    def __post_init__(self) -> None:
+        self._now = ForwarderStatistics(self.settings.name, self.settings.url, os.getpid())
+        self._name: HeldReaderName | None = None
+        self._complaint = ""
+        if not self.source.one_log:
+            self._name = HeldReaderName(self.settings.store, self.settings.name, self.clock, FORWARD)
+        self._directory = StoreDirectory(self.settings.store)
+        self.write(now=True)
+
+    @property
+    def transactions(self) -> int:
+        """How many transactions were committed."""
+        return self._now.transactions
+
+    def position_in_store(self) -> Mapping[str, Mapping[int, int]]:
+        """What the named reader says of queues that were forwarded; empty where there is none.
+
+        Raises ReaderError: its file can't be read, and so nobody knows whether there was one.
+        """
+        if self._name is None:
+            return {}
+        try:
+            known = self._name.readers.load(self.settings.name)
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise ReaderError(f"reader {self.settings.name}: {error.filename}: {error.strerror}; fix it") from error
+        if known.store_id != self.source.store_id:
+            return {}
+        return {topic: lanes for topic, lanes in known.offsets.items() if any(lanes.values())}
+
+    # ---- what happens ---------------------------------------------------------------------------
+
+    def begun(self, positions: Positions) -> None:
+        """A session begins from these positions."""
+        self._now = replace(self._now, state="forwarding")
+        self._complaint = ""
+        self._move(positions)
+        self.write(now=True)
+
+    def look(self, waiting: Mapping[QueueKey, tuple[int, int]]) -> None:
+        """This is to be forwarded now."""
+        self._waiting = waiting
+        self.write()
+        if self._name is not None:
+            self._name.write()
+
+    def moved(self, positions: Positions, sent: Sent) -> None:
+        """A transaction was committed."""
+        now = self._now
+        self._now = replace(
+            now,
+            messages=now.messages + sent.messages,
+            bytes=now.bytes + sent.bytes,
+            transactions=now.transactions + 1,
+        )
+        self._waiting = {key: (sent.to[key], end) for key, (_, end) in self._waiting.items() if sent.to[key] < end}
+        self._move(positions)
+
+    def _move(self, positions: Positions) -> None:
+        if self._name is None:
+            return
+        offsets = {
+            topic: position.offsets for topic, position in positions.topics.items() if self.settings.wants(topic)
+        }
+        topics: dict[str, Mapping[int, int]] = {topic: {} for topic in self.settings.topics or ()}
+        everything = self.settings.topics is None
+        self._name.move(
+            NamedReader(
+                self.settings.name,
+                self.source.store_id,
+                {**topics, **{topic: dict(lanes) for topic, lanes in offsets.items()}},
+                moved_ms=0,
+                kind=FORWARD,
+                all_topics=everything,
+            )
+        )
+
+    def trouble(self, text: str) -> None:
+        """A session has ended in an error that may pass."""
+        self._now = replace(self._now, state="waiting", errors=self._now.errors + 1, last_error=text)
+        if text != self._complaint:
+            log.warning("%s", text)
+            self._complaint = text
+        self.write(now=True)
+
+    def failed(self, error: BaseException) -> None:
+        """The forwarder ends because of this."""
+        if isinstance(error, Exception):
+            self._now = replace(self._now, errors=self._now.errors + 1, last_error=f"{type(error).__name__}: {error}")
+
+    # ---- the file -------------------------------------------------------------------------------
+
+    def write(self, *, now: bool = False) -> None:
+        """Writes the file if the last time is a second ago."""
+        time = self.clock.monotonic_ns()
+        if self.source.one_log or not (now or time - self._written_ns >= _WRITE_EVERY_NS):
+            return
+        self._written_ns = time
+        messages, since = self._before
+        if time - since >= _WRITE_EVERY_NS:
+            rate = (self._now.messages - messages) / ((time - since) / 1e9) if since else 0.0
+            self._now = replace(self._now, messages_per_second=round(rate, 1))
+            self._before = self._now.messages, time
+        self._now = replace(self._behind(), updated_ms=self.clock.wall_ms())
+        try:
+            write_forwarder(self._directory, self._now)
+        except OSError as error:
+            log.warning("%s: %s; what the forwarder does can't be seen there", error.filename, error.strerror)
+
+    def _behind(self) -> ForwarderStatistics:
+        try:
+            messages, size, oldest_ms = self.source.behind(self._waiting)
+        except (OSError, CommitLogError):  # what waits was deleted meanwhile, or is damaged: the next read says so
+            return self._now
+        age = 0 if oldest_ms is None else max(self.clock.wall_ms() - oldest_ms, 0)
+        return replace(self._now, behind_messages=messages, behind_bytes=size, behind_ms=age)
+
+    def close(self) -> None:
+        """Writes what is known, and gives the name back."""
+        try:
+            self.write(now=True)
+        finally:
+            if self._name is not None:
+                self._name.close()

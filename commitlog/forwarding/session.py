@@ -1,0 +1,165 @@
+"""One producer of Kafka's, from its first transaction to its end.
+
+The producer fences all earlier ones of the same transactional.id, and what they had begun and not
+committed is gone. So what a session finds when it begins is final, whatever has ended the one
+before: an error, a timeout or a kill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.forwarding.cluster import CALL_SECONDS, Cluster, error_of
+from commitlog.forwarding.positions import OWNER_KEY, Owner, Positions, TopicPosition, read_positions
+from commitlog.forwarding.source import Rows
+
+_STEP_SECONDS = 0.2
+"""After this time a call that waits for a broker looks whether the forwarder is to stop."""
+_ABORT_SECONDS = 3.0
+_COMMIT_SECONDS = 60.0
+"""Kafka's default of transaction.timeout.ms: after that the coordinator aborts a transaction."""
+ANY_PARTITION = -1
+"""Kafka's partitioner chooses."""
+_OF_A_MESSAGE = {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_MSG,
+    KafkaError.INVALID_MSG_SIZE,
+    KafkaError.INVALID_TIMESTAMP,
+    KafkaError.INVALID_RECORD,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+}
+
+
+class Stopped(Exception):  # no error: what is open is aborted
+    """The forwarder is to stop, and the transaction is not committed."""
+
+
+class RefusedByKafka(Exception):  # becomes a MessageRefused that says which message
+    """Kafka does not take a message: its topic in Kafka, its value, and why."""
+
+    def __init__(self, topic: str, value: bytes, why: str) -> None:
+        super().__init__(why)
+        self.topic, self.value, self.why = topic, value, why
+
+
+class Session:
+    """Sends rows in transactions that hold the positions too. Raises KafkaException.
+
+    `is_stopping` ends every wait with Stopped.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        positions_topic: str,
+        batch_bytes: int,
+        is_stopping: Callable[[], bool],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._clock = clock
+        self._cluster, self._positions_topic, self._is_stopping = cluster, positions_topic, is_stopping
+        self.batch_bytes = batch_bytes
+        self._refused: RefusedByKafka | None = None
+        self._in_transaction = False
+        self._producer = cluster.producer(positions_topic, batch_bytes, self._delivered)
+
+    def begin(self) -> Positions:
+        """Fences earlier producers. Returns the positions that count."""
+        self._patiently(self._producer.init_transactions, CALL_SECONDS)
+        return read_positions(self._cluster, self._positions_topic, self._clock)
+
+    def take_over(self, owner: Owner, positions: Mapping[str, TopicPosition]) -> None:
+        """Writes who forwards from now on, and from where."""
+        self.begin_transaction()
+        self._producer.produce(self._positions_topic, owner.to_bytes(), OWNER_KEY, 0)
+        self.commit(positions)
+
+    def begin_transaction(self) -> None:
+        self._producer.begin_transaction()
+        self._in_transaction = True
+
+    def send(self, topic: str, partition: int, rows: Rows) -> None:
+        """Gives messages to librdkafka. Where its queue is full, this waits: back-pressure."""
+        produce = self._producer.produce
+        for value, key, time, headers in zip(rows.values, rows.keys, rows.times, rows.headers, strict=False):
+            try:
+                produce(topic, value, key, partition, None, None, time, headers)
+            except BufferError:
+                self._send_when_there_is_room(topic, value, key, partition, None, None, time, headers)
+            except KafkaException as error:
+                if error_of(error).code() != KafkaError.MSG_SIZE_TOO_LARGE:
+                    raise
+                raise RefusedByKafka(topic, value, error_of(error).str()) from None
+        self._producer.poll(0)
+
+    def _send_when_there_is_room(self, *message: Any) -> None:
+        while True:
+            self._check_stop()
+            self._producer.poll(0.01)
+            try:
+                self._producer.produce(*message)
+                return
+            except BufferError:
+                continue
+
+    def commit(self, moved: Mapping[str, TopicPosition]) -> None:
+        """Commits what was sent, with the positions behind it.
+
+        Raises KafkaException: it is unknown whether the transaction counts. Raises RefusedByKafka.
+        """
+        for topic, position in moved.items():
+            self._producer.produce(self._positions_topic, position.to_bytes(), topic.encode(), 0)
+        try:
+            self._patiently(self._producer.commit_transaction, _COMMIT_SECONDS)
+        except KafkaException:
+            self._producer.poll(0)
+            if self._refused is not None:
+                raise self._refused from None
+            raise
+        self._in_transaction = False
+
+    def serve(self) -> None:
+        """Lets librdkafka say what it has to say."""
+        self._producer.poll(0)
+
+    def _patiently(self, call: Callable[[float], object], seconds: float) -> None:
+        """Calls again while it is only not done yet, for so many seconds."""
+        deadline = self._clock.monotonic_ns() + int(seconds * 1e9)
+        while True:
+            try:
+                call(_STEP_SECONDS)
+                return
+            except KafkaException as error:
+                if not error_of(error).retriable() or self._clock.monotonic_ns() > deadline:
+                    raise
+                self._cluster.check(error_of(error))
+            self._check_stop()
+
+    def _check_stop(self) -> None:
+        if self._is_stopping():
+            raise Stopped
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        """Called for failures only."""
+        if error is None or error.code() not in _OF_A_MESSAGE:
+            return
+        value = message.value() or b""
+        if self._refused is None or len(value) > len(self._refused.value):  # the others were in one batch with it
+            self._refused = RefusedByKafka(str(message.topic()), value, error.str())
+
+    def close(self) -> None:
+        """Aborts what was not committed: until then it hides what comes after from consumers.
+
+        Where no broker answers, the next session aborts it, or the broker does after a minute.
+        """
+        self._producer.purge()
+        self._producer.poll(0)
+        if self._in_transaction:
+            with suppress(KafkaException):
+                self._producer.abort_transaction(_ABORT_SECONDS)
+        del self._producer

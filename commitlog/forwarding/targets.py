@@ -1,0 +1,99 @@
+"""Which topic of Kafka's each topic of the store goes to, and whether it is still the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from commitlog.errors import ForwardError, TargetChanged
+from commitlog.forwarding.cluster import Cluster, KafkaTopic
+from commitlog.forwarding.positions import Positions, TopicPosition
+
+_USUAL = -1
+"""As many partitions as the broker gives a topic."""
+_PARTITIONS_MOST = 100_000
+"""librdkafka asks for no more."""
+
+
+class Targets:
+    """The topics of one session, with the positions that it has taken over.
+
+    Raises KafkaException, TargetRefused, TargetChanged, ForwardError.
+    """
+
+    def __init__(self, cluster: Cluster, positions: Positions) -> None:
+        self._cluster = cluster
+        self.settings = cluster.settings
+        self.positions = positions
+        self._ready: dict[str, KafkaTopic] = {}
+        self._forgotten = False
+
+    def forgotten(self) -> bool:
+        """Whether a position was given up since this was asked: its topic begins anew."""
+        forgotten, self._forgotten = self._forgotten, False
+        return forgotten
+
+    def prepare(self, topic: str, lanes: Collection[int], lanes_max: int) -> KafkaTopic:
+        """The Kafka topic of a topic: there, the same as before, and with enough partitions.
+
+        It is made where it is not there. `lanes_max` is how many lanes the store may have.
+        """
+        needed = self.settings.partitions or 1
+        if not self.settings.by_key:
+            needed = max(needed, max(lanes) + 1)
+        known = self._ready.get(topic)
+        if known is None or known.partitions < needed:
+            known = self._ready[topic] = self._prepared(topic, needed, lanes_max)
+        return known
+
+    def _prepared(self, topic: str, needed: int, lanes_max: int) -> KafkaTopic:
+        name = self.settings.kafka_topic(topic)
+        if needed > _PARTITIONS_MOST:
+            raise ForwardError(
+                f"topic {topic} has queue {needed - 1}, and no topic of Kafka's so many partitions: give --by-key"
+            )
+        found = self._cluster.find([name]).get(name)
+        self._check_same(topic, name, found)
+        if found is None:
+            usual = _USUAL if self.settings.by_key else max(lanes_max, needed)
+            self._cluster.create(name, self.settings.partitions or usual)
+            found = self._cluster.awaited(name, 1)
+        if found.partitions < (self.settings.partitions or 0):
+            self._cluster.grow(name, self.settings.partitions or 0)
+            found = self._cluster.awaited(name, self.settings.partitions or 0)
+        if found.partitions < needed:
+            raise ForwardError(
+                f"topic {name} in Kafka has {found.partitions} partitions, and lane {needed - 1} of topic {topic} goes to "
+                f"partition {needed - 1}: give --partitions {needed}, which adds some, or --by-key"
+            )
+        position = self.positions.topics.setdefault(topic, TopicPosition(name, found.id))
+        position.topic, position.topic_id = name, found.id
+        return found
+
+    def _check_same(self, topic: str, name: str, found: KafkaTopic | None) -> None:
+        position = self.positions.topics.get(topic)
+        if position is None or not any(position.offsets.values()):
+            return
+        if found is not None and (position.topic, position.topic_id) == (name, found.id):
+            return
+        if self.settings.new_target == "again":
+            del self.positions.topics[topic]
+            self._forgotten = True
+        elif self.settings.new_target == "stop":
+            was = (
+                "another one, " + position.topic
+                if position.topic != name
+                else "removed" + (" and made again" if found else "")
+            )
+            raise TargetChanged(
+                f"topic {name} in Kafka is not the one that topic {topic} was forwarded to (it was {was}): give "
+                f"--new-target again to forward {topic} from its first message, or --new-target continue to go on"
+            )
+
+    def check(self) -> None:
+        """Looks whether the topics in Kafka are still the same ones."""
+        names = {known.name: topic for topic, known in self._ready.items()}
+        found = self._cluster.find(names)
+        for name, topic in names.items():
+            if name not in found or found[name].id != self._ready[topic].id:
+                self._check_same(topic, name, found.get(name))
+                del self._ready[topic]

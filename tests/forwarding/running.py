@@ -1,0 +1,38 @@
+"""Forwarders for tests: in this process, or as a command that can be killed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from commitlog.columns.segments import SEGMENTS
+from commitlog.forwarding.forwarder import Forwarder
+from commitlog.forwarding.settings import settings_of
+
+
+def forward(store: Path, url: str, **options: Any) -> None:
+    """Forwards what is there, in this process. Raises what the forwarder does."""
+    Forwarder(settings_of(store, url, once=True, **options), threading.Event()).run()
+    SEGMENTS.clear()
+
+
+def command(store: Path, url: str, *options: str) -> subprocess.Popen[bytes]:
+    """Starts `commitlog forward`."""
+    words = [sys.executable, "-m", "commitlog", "forward", str(store), url, *options]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@contextmanager
+def forwarding(store: Path, url: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`commitlog forward` during the with-block; then it is gone, however it ended."""
+    process = command(store, url, *options)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()

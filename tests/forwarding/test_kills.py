@@ -1,0 +1,166 @@
+"""Forwarders and brokers that are killed: nothing is doubled or lost."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import commitlog
+from commitlog.disk.forwarder_files import forwarders
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.forwarding.positions import TopicPosition
+from commitlog.forwarding.session import Session
+from tests.builders.hand_made import small_store
+from tests.forwarding.kafka import Broker, running_broker
+from tests.forwarding.running import command, forward, forwarding
+from tests.waiting import wait_until
+
+EXIT_FENCED = 3
+
+
+@contextmanager
+def sending(store: commitlog.Store) -> Iterator[list[bytes]]:
+    """Sends numbered messages to `orders` in another thread; afterwards all are flushed."""
+    sent: list[bytes] = []
+    enough = threading.Event()
+
+    def send() -> None:
+        with store.producer() as producer:
+            while not enough.wait(0.001):
+                for _ in range(20):
+                    sent.append(b"%d" % len(sent))
+                    producer.send("orders", sent[-1])
+            producer.flush()
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield sent
+    finally:
+        enough.set()
+        thread.join()
+
+
+def killed_many_times(path: Path, kafka: Broker, kills: int) -> None:
+    """Kills the forwarder at any time of its life, while messages come."""
+    name, chance = kafka.new_name(), random.Random(kills)
+    with commitlog.Store.open(path) as store:
+        with sending(store) as sent:
+            for _ in range(kills):
+                with forwarding(path, kafka.url, "--topic-map", f"orders={name}") as process:
+                    if chance.random() < 0.8:  # else while it starts
+                        wait_until(partial(_forwards, path, process.pid), "it forwards")
+                    assert process.poll() is None
+                    threading.Event().wait(chance.random() * 0.3)  # anywhere in a transaction
+        forward(path, kafka.url, topic_map=[f"orders={name}"])
+    assert kafka.values(name) == {0: sent}
+    assert len(kafka.read(name, "read_uncommitted")[0]) >= len(sent)
+
+
+def _forwards(path: Path, pid: int) -> bool:
+    """Whether this process has committed anything."""
+    return any(state.pid == pid and state.transactions for state in forwarders(StoreDirectory(path)))
+
+
+def test_a_killed_forwarder_doubles_and_loses_nothing(tmp_path: Path, kafka: Broker) -> None:
+    killed_many_times(tmp_path / "store", kafka, 4)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_a_forwarder_that_is_killed_often_doubles_and_loses_nothing(tmp_path: Path, kafka: Broker) -> None:
+    killed_many_times(tmp_path / "store", kafka, 60)
+
+
+def dies_after_the_messages(patch: pytest.MonkeyPatch, outside: bool) -> None:
+    """The forwarder dies when its first messages are committed.
+
+    With `outside` their positions are not committed then.
+
+    That is the mistake: a transaction for the messages, and another one for the positions.
+    """
+    real, commits = Session.commit, itertools.count()
+
+    def commit(self: Session, moved: Mapping[str, TopicPosition]) -> None:
+        has_messages = next(commits) > 0  # the first one says who forwards
+        real(self, {} if has_messages and outside else moved)
+        if has_messages:
+            raise SystemExit
+
+    patch.setattr(Session, "commit", commit)
+
+
+@pytest.mark.parametrize("outside", [False, True], ids=["as it is", "planted: position outside the transaction"])
+def test_a_position_outside_the_transaction_would_be_caught(
+    tmp_path: Path, kafka: Broker, monkeypatch: pytest.MonkeyPatch, outside: bool
+) -> None:
+    store, name = small_store(tmp_path / "store", rows=10, lanes=1, topics=("orders",)), kafka.new_name()
+    with monkeypatch.context() as patch:
+        dies_after_the_messages(patch, outside)
+        with pytest.raises(SystemExit):
+            forward(store.path, kafka.url, topic_map=[f"orders={name}"])
+    forward(store.path, kafka.url, topic_map=[f"orders={name}"])
+    wanted = [body for _, _, body in sorted(store.rows("orders"))]
+    assert (kafka.values(name) == {0: wanted}) is not outside
+
+
+def test_a_forwarder_of_a_copy_of_the_store_fences_the_first_one(tmp_path: Path, kafka: Broker) -> None:
+    """The first one ends with an exit code of its own, when it has something to forward."""
+    path, name = tmp_path / "store", kafka.new_name()
+    with commitlog.Store.open(path) as store, store.producer() as producer:
+        producer.send("orders", b"one")
+        producer.flush()
+        with forwarding(path, kafka.url, "--topic-map", f"orders={name}") as first:
+            wait_until(partial(_forwards, path, first.pid), "the first one forwards")
+            copy = tmp_path / "copy"
+            commitlog.backup(path, copy)
+            shutil.rmtree(copy / "forwarders", ignore_errors=True)
+            with forwarding(copy, kafka.url, "--topic-map", f"orders={name}") as second:
+                wait_until(lambda: [one for one in forwarders(StoreDirectory(copy)) if one.state == "forwarding"])
+                producer.send("orders", b"two")
+                producer.flush()
+                _, said = first.communicate(timeout=60)
+                assert first.returncode == EXIT_FENCED
+                last = said.splitlines()[-1].decode()
+                assert f"process {second.pid} on " in last
+                assert "[ForwarderFenced]" in last
+                assert second.poll() is None
+    assert kafka.values(name) == {0: [b"one"]}
+
+
+@pytest.mark.nightly
+def test_broker_and_store_are_killed_and_started_while_it_runs(tmp_path: Path) -> None:
+    """It waits for both, also at its start, and ends calmly with SIGTERM."""
+    room = tmp_path / "kafka"
+    room.mkdir()
+    path = tmp_path / "store"
+    with running_broker(room, session_timeout_ms=5000) as kafka:
+        kafka.kill()
+        with commitlog.Store.open(path) as store, store.producer() as producer:
+            producer.send("orders", b"one")
+            producer.flush()
+        process = command(path, kafka.url, "--wait")
+        try:
+            wait_until(lambda: [one for one in forwarders(StoreDirectory(path)) if one.state == "waiting"])
+            kafka.start()
+            wait_until(partial(_forwards, path, process.pid), "it forwards")
+            kafka.kill()
+            with commitlog.Store.open(path) as store, store.producer() as producer:
+                producer.send("orders", b"two")
+                producer.flush()
+                kafka.start()
+                wait_until(lambda: kafka.values("orders") == {0: [b"one", b"two"]}, "it goes on")
+            process.terminate()
+            process.communicate(timeout=60)
+            assert process.returncode == 0
+        finally:
+            process.kill()
+            process.communicate()
