@@ -28,7 +28,7 @@ FAULT_WORDS = {
 }
 RETENTION_WORDS = {
     RetentionFlag.CLOCK_JUMPED: "the machine's clock has jumped since the start: nothing is deleted for its age",
-    RetentionFlag.HELD_BY_READER: "segments that could go are kept for named readers",
+    RetentionFlag.HELD_BY_READER: "segments that could go are kept for named readers or replicas",
     RetentionFlag.DISK_HIGH: "the disk is over disk_max_used_percent",
     RetentionFlag.DISK_FORCES: "the disk is over disk_clean_forcibly_percent: segments are deleted before their time",
     RetentionFlag.DISK_REFUSES: "the disk is over disk_refuse_percent: no segment is made",
@@ -70,6 +70,10 @@ class LaneStatistics:
     """RocketMQ's distribution: how many puts took how long."""
     flushed_ms_ago: float | None = field(default=None, compare=False)
     """Since its last flush; None where nothing was flushed since the pool was made."""
+    replicated: int = 0
+    """The position up to which all in-sync replicas have it; 0 in a store without replicas."""
+    in_sync: int = 0
+    """How many replicas are in sync."""
 
 
 @dataclass(frozen=True)
@@ -245,6 +249,8 @@ def lane_statistics(control: ControlRegion, number: int, now_ns: int) -> LaneSta
         faults={stage: row[word] for stage, word in FAULT_WORDS.items() if row[word]},
         put_times=dict(zip(PUT_TIME_NAMES, put_times(row), strict=True)),
         flushed_ms_ago=max(now_ns - row[Lane.FLUSHED_NS], 0) / 1e6 if row[Lane.FLUSHED_NS] else None,
+        replicated=row[Lane.REPLICATED],
+        in_sync=row[Lane.IN_SYNC],
     )
 
 

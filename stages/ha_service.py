@@ -77,10 +77,13 @@ class HAService(BaseStage):
         return moved
 
     def _advance(self, lane: int) -> int:
-        lane_log = self.lane_logs.get(lane)
-        if lane_log is None:
-            lane_log = self._add(lane)
+        if lane not in self.lane_logs:
+            self._add(lane)
             self._open_ports()
+            return 1
+        return self._find_limit(lane, self.lane_logs[lane])
+
+    def _find_limit(self, lane: int, lane_log: LaneLog) -> int:
         if lane_log.limit >= self._flushed[lane]:
             return 0
         before = lane_log.limit
@@ -93,11 +96,13 @@ class HAService(BaseStage):
         self.set_fault(lane, 0)
         return lane_log.limit - before
 
-    def _add(self, lane: int) -> LaneLog:
+    def _add(self, lane: int) -> None:
+        """Adds a lane. Its limit is known before the first peer can ask for it."""
         row = self.control.row(lane)
         size = row[Lane.SEGMENT_SIZE] or self.facts.segment_bytes
-        lane_log = self.lane_logs[lane] = LaneLog(self.directory.lane_directory(lane), row, size, self.channel)
-        return lane_log
+        lane_log = LaneLog(self.directory.lane_directory(lane), row, size, self.channel)
+        self._find_limit(lane, lane_log)
+        self.lane_logs[lane] = lane_log
 
     def _open_ports(self) -> None:
         if self._slaves is not None:
@@ -130,6 +135,8 @@ class HAService(BaseStage):
         if self._replicas is not None:
             self._replicas.close()
         self.peers.end(self.lane_logs)
+        for lane_log in self.lane_logs.values():
+            lane_log.close()
         del self._flushed
         self._notices.close()
 

@@ -31,6 +31,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "metrics": "metrics",
         "topics": "topics",
         "readers": "readers",
+        "replicas": "replicas",
         "logs": "logs",
         "doctor": "doctor",
         "bundle": "bundle",

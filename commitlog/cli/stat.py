@@ -12,6 +12,8 @@ import typer
 
 from commitlog.cli.arguments import JsonOption, print_json, print_lines
 from commitlog.cli.readers import summary
+from commitlog.cli.replicas import as_json as replica_as_json
+from commitlog.cli.replicas import lines as replica_lines
 from commitlog.cli.served import (
     CaFileOption,
     CertFileOption,
@@ -50,12 +52,14 @@ def stat(
     Exit code 3: the store was killed and does not run. Where topics and readers can't be read,
     everything else is shown, and the exit code is 1.
     """
+    from commitlog.disk.replica_files import ReplicaState, known_replicas
     from commitlog.disk.server_files import ServerStatistics, running_servers
     from commitlog.disk.store_directory import StoreDirectory, checked_path
     from commitlog.opening.stray_pools import stray_pools
 
     address = served_address(store, token_file, ca_file, cert_file, key_file)
     servers: list[ServerStatistics] = []
+    replicas: list[ReplicaState] = []
     if address is not None:
         from commitlog.remote.store_index import served_stat
 
@@ -68,12 +72,15 @@ def stat(
             if left:
                 raise StoreNotFound("; ".join(left)) from None
             raise
-        servers = running_servers(StoreDirectory(store))
+        servers, replicas = running_servers(StoreDirectory(store)), known_replicas(StoreDirectory(store))
     if json:
-        shown = {"servers": [server_as_json(server) for server in servers]}
+        shown = {
+            "servers": [server_as_json(server) for server in servers],
+            "replicas": [replica_as_json(replica) for replica in replicas],
+        }
         print_json({**as_json(facts, topics, readers, damage), **shown})
     else:
-        print_lines((*lines(facts, topics, readers), *server_lines(servers)))
+        print_lines((*lines(facts, topics, readers), *server_lines(servers), *replica_lines(replicas)))
         print_lines(f"WARNING: {pool}" for pool in (stray_pools() if address is None else ()))
     if damage:
         raise damage

@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from commitlog.cli.arguments import StoreArgument, duration, print_lines
+from commitlog.cli.replicas import REPLICA_HEADS, replica_rows
 from commitlog.cli.servers import CLIENT_HEADS, client_rows
 from commitlog.errors import MissingPackage
 from commitlog.shm.statistics import WINDOWS_SECONDS
@@ -114,7 +115,7 @@ def _print(watch: StoreWatch, interval: float, count: int) -> None:
 
 
 def lines(now: StoreSnapshot, changes: Rates) -> Iterator[str]:
-    """One look as plain lines: the store, what is wrong, lanes, stages, servers' clients."""
+    """One look as plain lines: the store, what is wrong, lanes, stages, clients, replicas."""
     yield from _head(now)
     yield from _tables(now, changes)
 
@@ -136,6 +137,9 @@ def _tables(now: StoreSnapshot, changes: Rates) -> Iterator[str]:
     if clients:
         yield ""
         yield from _table(CLIENT_HEADS, clients)
+    if now.replicas:
+        yield ""
+        yield from _table(REPLICA_HEADS, list(replica_rows(now.replicas)))
 
 
 def _throughput(facts: StoreStatistics) -> str:

@@ -24,6 +24,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from commitlog.cli.replicas import REPLICA_HEADS, replica_rows
 from commitlog.cli.servers import CLIENT_HEADS, client_rows
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.lines import printable
@@ -167,12 +168,14 @@ def render(
     topics = _ordered([topic for topic in changes.topics if _wanted(topic.topic, choice)], choice)
     readers = _ordered([reader for reader in changes.readers if _wanted(reader.reader, choice)], choice)
     clients = [row for row in client_rows(now.servers) if _wanted(row[0], choice)]
+    replicas = [row for row in replica_rows(now.replicas) if _wanted(row[0], choice)]
     all_tables = (
         (_lane_table, lanes),
         (_stage_table, changes.stages),
         (_topic_table, topics),
         (_reader_table, readers),
         (_client_table, clients),
+        (_replica_table, replicas),
     )
     tables: list[tuple[Any, Sequence[Any]]] = [(table, rows) for table, rows in all_tables if rows]
     shares = share(height - len(head) - 2 * len(tables) - 1, [len(rows) for _, rows in tables])
@@ -343,6 +346,13 @@ def _client_table(clients: Sequence[tuple[str, ...]], left_out: int) -> Renderab
     table = _table(*CLIENT_HEADS)
     for name, *counts in clients:
         table.add_row(Text(printable(name)), *counts)
+    return _finished(table, left_out)
+
+
+def _replica_table(replicas: Sequence[tuple[str, ...]], left_out: int) -> RenderableType:
+    table = _table(*REPLICA_HEADS)
+    for name, *cells in replicas:
+        table.add_row(Text(printable(name)), *cells)
     return _finished(table, left_out)
 
 

@@ -72,8 +72,8 @@ def trim(
     if held:
         print_lines(
             [
-                f"others could go, and are kept for named readers: `commitlog readers {directory.path}` shows them, "
-                f"--force deletes all the same"
+                f"others could go, and are kept for named readers or replicas: `commitlog readers {directory.path}` and "
+                f"`commitlog replicas {directory.path}` show them, --force deletes all the same"
             ]
         )
 

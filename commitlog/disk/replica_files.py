@@ -7,6 +7,7 @@ replicas --forget` removes it.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -15,7 +16,8 @@ import orjson
 
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import DamagedFile
+from commitlog.errors import DamagedFile, IllegalArgument
+from commitlog.shm.layout import HA_SERVICE
 
 _FILE_BYTES_MAX = 1 << 20
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._:-]{0,99}")
@@ -80,10 +82,31 @@ class ReplicaFiles:
         data = orjson.dumps(asdict(state), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
         self._channel.replace_file(self._folder / f"{state.name}.json", data + b"\n")
 
-    def forget(self, name: str) -> None:
-        """Removes a replica's file. Raises FileNotFoundError, OSError."""
-        self._channel.unlink(self._folder / f"{name}.json")
-        self._channel.sync_directory(self._folder)
+
+def known_replicas(directory: StoreDirectory) -> list[ReplicaState]:
+    """All replicas of a store. None of them is connected while no HAService runs.
+
+    A file that can't be read is passed over: the HAService writes it anew. Raises OSError.
+    """
+    files, found = ReplicaFiles(directory), []
+    serves = directory.channel.is_locked(directory.stage_lock_file(HA_SERVICE))
+    for name in files.names():
+        with contextlib.suppress(DamagedFile, FileNotFoundError):
+            state = files.load(name)
+            if not serves:
+                state.connected, state.in_sync = False, []
+            found.append(state)
+    return found
+
+
+def forget_replica(directory: StoreDirectory, name: str) -> None:
+    """Removes a replica's file. Raises IllegalArgument where it has none, or is connected."""
+    known = {state.name: state for state in known_replicas(directory)}
+    if name not in known or known[name].connected:
+        why = "is connected: end it first" if name in known else f"is unknown; there are: {', '.join(known) or 'none'}"
+        raise IllegalArgument(f"replica {name!r} {why}")
+    directory.channel.unlink(directory.replicas_directory / f"{name}.json")
+    directory.channel.sync_directory(directory.replicas_directory)
 
 
 def is_replica_name(name: str) -> bool:

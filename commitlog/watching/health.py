@@ -41,6 +41,8 @@ CODES: dict[str, Severity] = {
     "reader-behind": "degraded",
     "reader-still": "degraded",
     "reader-unreadable": "degraded",
+    "replica-gone": "degraded",
+    "replica-behind": "degraded",
     "clock-jumped": "degraded",
     "disk-high": "degraded",
     "disk-forces": "degraded",
@@ -66,7 +68,7 @@ _ENOUGH_BYTES = 4 << 30
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a store is not good. The code says which of the last three fields it has."""
+    """Why a store is not good. The code says which of the last four fields it has."""
 
     code: str
     """Its name, one of `CODES`."""
@@ -78,6 +80,7 @@ class Reason:
     stage: str = ""
     lanes: tuple[int, ...] = ()
     reader: str = ""
+    replica: str = ""
 
     @property
     def said(self) -> str:
@@ -111,6 +114,8 @@ class HealthLimits:
     """A named reader has not read more messages than this; 0: no limit."""
     reader_still_ms: int = STANDS_STILL_MS
     """A named reader is behind and has not moved for this long."""
+    replica_behind_ms: int = 30_000
+    """A connected replica has lacked something that is flushed for this long."""
     full_percent: int = 95
     """The disk or the shared memory is fuller than this, and less than 4 GiB are free."""
     ignored: frozenset[str] = field(default_factory=frozenset)
@@ -127,6 +132,7 @@ def health(snapshot: StoreSnapshot, limits: HealthLimits = DEFAULT_LIMITS) -> He
         found += _stages(snapshot.statistics, snapshot.time_ms, limits)
         found += _lanes(snapshot, limits)
         found += _readers(snapshot, limits)
+        found += _replicas(snapshot, limits)
         found += _retention(snapshot.statistics)
     found += _room(snapshot, limits, {reason.code for reason in found})
     found += _damage(snapshot)
@@ -149,9 +155,16 @@ def in_order(reasons: Iterable[Reason]) -> Health:
 
 
 def _reason(
-    code: str, text: str, way_out: str, *, stage: str = "", lanes: tuple[int, ...] = (), reader: str = ""
+    code: str,
+    text: str,
+    way_out: str,
+    *,
+    stage: str = "",
+    lanes: tuple[int, ...] = (),
+    reader: str = "",
+    replica: str = "",
 ) -> Reason:
-    return Reason(code, CODES[code], text, way_out, stage, lanes, reader)
+    return Reason(code, CODES[code], text, way_out, stage, lanes, reader, replica)
 
 
 def _store(facts: StoreStatistics, limits: HealthLimits) -> Iterator[Reason]:
@@ -243,6 +256,20 @@ def _readers(snapshot: StoreSnapshot, limits: HealthLimits) -> Iterator[Reason]:
             text = f"reader {name} has not moved for {_time(reader.still_ms)}, and is {behind}"
             way_out = f"start it again, or `commitlog readers {path} --remove {name}`"
             yield _reason("reader-still", text, way_out, reader=name)
+
+
+def _replicas(snapshot: StoreSnapshot, limits: HealthLimits) -> Iterator[Reason]:
+    path = snapshot.statistics.path
+    for replica in snapshot.replicas:
+        name, behind = replica.name, f"{counted(replica.behind_bytes, 'byte')} behind"
+        late_ms = snapshot.time_ms - replica.behind_since_ms if replica.behind_since_ms else 0
+        if not replica.connected:
+            why = f": {replica.refusal}" if replica.refusal else ""
+            way_out = f"start it again, or `commitlog replicas {path} --forget {name}`"
+            yield _reason("replica-gone", f"replica {name} is not connected{why}", way_out, replica=name)
+        elif late_ms > limits.replica_behind_ms:
+            text = f"replica {name} is {behind}, for {_time(late_ms)}"
+            yield _reason("replica-behind", text, "a quicker disk or network there", replica=name)
 
 
 def _retention(facts: StoreStatistics) -> Iterator[Reason]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
+from commitlog.disk.replica_files import ReplicaState
 from commitlog.disk.server_files import ClientTraffic
 from commitlog.native import description
 from commitlog.reading.named_readers import ReaderState
@@ -134,6 +135,16 @@ def _of_clients(name: str, kind: Kind, meaning: str, count: Callable[[ClientTraf
     return Metric(name, kind, ("server", "client"), meaning, samples)
 
 
+def _of_replicas(name: str, kind: Kind, meaning: str, value: Callable[[ReplicaState], float]) -> Metric:
+    return Metric(
+        name,
+        kind,
+        ("replica",),
+        meaning,
+        lambda snapshot: (((replica.name,), value(replica)) for replica in snapshot.replicas),
+    )
+
+
 def _ms(value: float | None) -> float | None:
     """Milliseconds in seconds."""
     return None if value is None else value / 1000
@@ -246,6 +257,11 @@ LANE_METRICS = (
     position("commitlog_lane_wrote_bytes", "Position up to which messages are accepted", lambda lane: lane.wrote),
     position("commitlog_lane_committed_bytes", "Position up to which they are written", lambda lane: lane.committed),
     position("commitlog_lane_flushed_bytes", "Position up to which they are durable", lambda lane: lane.flushed),
+    position(
+        "commitlog_lane_replicated_bytes",
+        "Position up to which all in-sync replicas have them; 0 without replicas",
+        lambda lane: lane.replicated,
+    ),
     position("commitlog_lane_dispatched_bytes", "Position up to which they are indexed", lambda lane: lane.dispatched),
     of_lane("commitlog_lane_leased", "gauge", "1 while a producer holds the lane", lambda lane: lane.producer != 0),
     of_lane("commitlog_lane_messages_total", "counter", "Messages accepted", lambda lane: lane.messages),
@@ -462,6 +478,44 @@ SERVER_METRICS = (
     _of_clients("commitlog_server_errors_total", "counter", "Calls that ended in an error", lambda use: use.errors),
 )
 
+REPLICA_METRICS = (
+    of_lane("commitlog_lane_in_sync_replicas", "gauge", "Replicas in sync", lambda lane: lane.in_sync),
+    _of_replicas("commitlog_replica_connected", "gauge", "1 while it is connected", lambda replica: replica.connected),
+    _of_replicas(
+        "commitlog_replica_behind_bytes",
+        "gauge",
+        "What it lacks of what is flushed",
+        lambda replica: replica.behind_bytes,
+    ),
+    _of_replicas(
+        "commitlog_replica_behind_since_time_seconds",
+        "gauge",
+        "Since when it lacks something, in seconds since 1970; 0 where it has all",
+        lambda replica: replica.behind_since_ms / 1000,
+    ),
+    _of_replicas(
+        "commitlog_replica_sent_bytes_total", "counter", "Bytes sent to it", lambda replica: replica.sent_bytes
+    ),
+    _of_replicas("commitlog_replica_connects_total", "counter", "How often it came", lambda replica: replica.connects),
+    _of_replicas(
+        "commitlog_replica_in_sync_lanes",
+        "gauge",
+        "Lanes in which it is in sync",
+        lambda replica: len(replica.in_sync),
+    ),
+    Metric(
+        "commitlog_replica_acknowledged_bytes",
+        "gauge",
+        ("replica", "lane"),
+        "How far it has the log of a lane: a position",
+        lambda snapshot: (
+            ((replica.name, str(lane)), where)
+            for replica in snapshot.replicas
+            for lane, where in replica.acknowledged.items()
+        ),
+    ),
+)
+
 METRICS = (
     *STORE_METRICS,
     *RETENTION_METRICS,
@@ -470,4 +524,5 @@ METRICS = (
     *TOPIC_METRICS,
     *READER_METRICS,
     *SERVER_METRICS,
+    *REPLICA_METRICS,
 )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.quarantine import corruption_notes
+from commitlog.disk.replica_files import ReplicaState, known_replicas
 from commitlog.disk.server_files import ServerStatistics, running_servers
 from commitlog.errors import CommitLogError
 from commitlog.reading.named_readers import NamedReaders, ReaderState, reader_states
@@ -106,6 +107,8 @@ class StoreSnapshot:
     """Stage → its process. Only those that run, and only where psutil is installed."""
     servers: tuple[ServerStatistics, ...] = ()
     """The servers of `commitlog serve` that have the store, and what their clients have used."""
+    replicas: tuple[ReplicaState, ...] = ()
+    """The replicas that there are or were, and how far each has come."""
     index_damage: str = ""
     """Why there are no topics and readers here: what tells of them is damaged. Else empty."""
 
@@ -154,6 +157,7 @@ class StoreWatch:
             damaged_ranges=self._damaged(statistics),
             usage={} if self._only_health else _usage({one.stage: one.pid for one in statistics.stages if one.pid}),
             servers=() if self._only_health else tuple(running_servers(self.view.directory)),
+            replicas=tuple(known_replicas(self.view.directory)),
             index_damage=index_damage,
         )
 

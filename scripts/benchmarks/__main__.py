@@ -19,7 +19,19 @@ from scripts.benchmarks import kafka_broker, machine, markdown, report
 from scripts.benchmarks.harness import Bench, Part, say
 from scripts.benchmarks.settings import AGAINST, QUICK_REPEATS, QUICK_SCALE, REPEATS, Settings
 
-PARTS = ("append", "pipeline", "durable", "scale", "recover", "dispatch", "stages", "planning", "spark", "serve")
+PARTS = (
+    "append",
+    "pipeline",
+    "durable",
+    "scale",
+    "recover",
+    "dispatch",
+    "stages",
+    "planning",
+    "spark",
+    "serve",
+    "replicate",
+)
 ROOT = Path(__file__).parents[2]
 LEAST_FREE_BYTES = 8 << 30
 ANY_PART = [*PARTS, "all"]

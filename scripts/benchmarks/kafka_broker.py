@@ -26,11 +26,18 @@ from scripts.benchmarks.rivals import INSTALL, module_or_skip, wait_for
 NAME = "Kafka"
 HERE = Path(__file__).parent / "kafka"
 FETCH_SECONDS = 900
-_PROPERTIES = """
+_FIRST = """
 process.roles=broker,controller
 node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+"""
+_SECOND = """
+process.roles=broker
+node.id=2
+listeners=PLAINTEXT://127.0.0.1:{port}
+"""
+_PROPERTIES = """
+controller.quorum.voters=1@127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
 log.dirs={data}
@@ -81,12 +88,12 @@ def version() -> str:
 
 
 class Broker:
-    """A running broker. `address` is what clients connect to."""
+    """A running broker, or a cluster of two. `address` is what clients connect to."""
 
-    def __init__(self, client: Any, process: subprocess.Popen[bytes], port: int) -> None:
+    def __init__(self, client: Any, processes: list[subprocess.Popen[bytes]], port: int) -> None:
         self.client = client
         self.address = f"127.0.0.1:{port}"
-        self._process = process
+        self._processes = processes
         self._admin: Any = None
         self._topics = 0
 
@@ -107,7 +114,9 @@ class Broker:
         """
         self._topics += 1
         name = f"bench-{self._topics}"
-        wanted = _admin_module().NewTopic(name, num_partitions=partitions, replication_factor=1, config=config or {})
+        wanted = _admin_module().NewTopic(
+            name, num_partitions=partitions, replication_factor=len(self._processes), config=config or {}
+        )
         self._wake()
         try:
             self.admin().create_topics([wanted])[name].result(60)
@@ -127,15 +136,17 @@ class Broker:
             self.pause()
 
     def _wake(self) -> None:
-        os.kill(self._process.pid, signal.SIGCONT)
+        for process in self._processes:
+            os.kill(process.pid, signal.SIGCONT)
         self.admin().list_topics(timeout=60)
 
     def cpu_seconds(self) -> float:
         """CPU time of the broker so far."""
-        return sum(psutil.Process(self._process.pid).cpu_times()[:2])
+        return sum(sum(psutil.Process(process.pid).cpu_times()[:2]) for process in self._processes)
 
     def pause(self) -> None:
-        os.kill(self._process.pid, signal.SIGSTOP)
+        for process in self._processes:
+            os.kill(process.pid, signal.SIGSTOP)
 
     def producer(self, topic: str, **settings: Any) -> Any:
         """A producer that already knows the topic's leader."""
@@ -151,8 +162,10 @@ def _admin_module() -> Any:
 
 
 @contextlib.contextmanager
-def broker(bench: Bench) -> Iterator[Broker | None]:
+def broker(bench: Bench, *, replicated: bool = False) -> Iterator[Broker | None]:
     """A broker with an empty log in the bench's directory, paused.
+
+    `replicated`: a second one follows it.
 
     Where there can't be one it gives None and says why.
     """
@@ -163,23 +176,31 @@ def broker(bench: Bench) -> Iterator[Broker | None]:
             bench.skip(NAME, reason)
         yield None
         return
-    with bench.room() as room:
-        process, port = _start(room)
+    port, second, controller = free_ports(3)
+    processes: list[subprocess.Popen[bytes]] = []
+    with contextlib.ExitStack() as stack:
         try:
-            running = Broker(client, process, port)
-            running.admin().list_topics(timeout=60)
+            processes.append(_start(stack.enter_context(bench.room()), _FIRST, port, controller))
+            if replicated:
+                processes.append(_start(stack.enter_context(bench.room()), _SECOND, second, controller))
+            running = Broker(client, processes, port)
+            _await_brokers(running.admin(), processes)
             running.pause()
             yield running
         finally:
-            os.kill(process.pid, signal.SIGCONT)
-            process.kill()
-            process.wait()
+            for process in processes:
+                os.kill(process.pid, signal.SIGCONT)
+                process.kill()
+                process.wait()
 
 
-def _start(room: Path) -> tuple[subprocess.Popen[bytes], int]:
-    port, controller = _free_ports(2)
+def _await_brokers(admin: Any, processes: list[subprocess.Popen[bytes]]) -> None:
+    wait_for(lambda: len(admin.list_topics(timeout=60).brokers) == len(processes), processes[-1], 120)
+
+
+def _start(room: Path, role: str, port: int, controller: int) -> subprocess.Popen[bytes]:
     properties = room / "server.properties"
-    properties.write_text(_PROPERTIES.format(port=port, controller=controller, data=room / "data"))
+    properties.write_text((role + _PROPERTIES).format(port=port, controller=controller, data=room / "data"))
     java = ["java", "-Xmx1g", "-Xms1g", f"-Duser.home={room}", "-cp", jars("broker") or ""]
     output: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     format_ = [*java, "kafka.tools.StorageTool", "format", "-t", "YmVuY2htYXJrLW9uLW9uZQ", "-c", str(properties)]
@@ -191,10 +212,10 @@ def _start(room: Path) -> tuple[subprocess.Popen[bytes], int]:
         process.kill()
         process.wait()
         raise
-    return process, port
+    return process
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:
@@ -242,14 +263,16 @@ def send_all(producer: Any, topic: str, body: bytes, count: int) -> None:
             poll(0)
 
 
-def durable(broker: Broker, body: bytes, count: int, waiting: int) -> tuple[float, list[int]]:
+def durable(
+    broker: Broker, body: bytes, count: int, waiting: int, config: dict[str, str] | None = None
+) -> tuple[float, list[int]]:
     """Sends messages that the broker syncs one by one, with `waiting` of them outstanding.
 
-    The settings are flush.messages=1, acks=all, linger 0. Returns the seconds in all, and for each
-    message the nanoseconds from produce() to its answer.
+    The settings are flush.messages=1, acks=all, linger 0; `config` has more of the topic's. Returns
+    the seconds in all, and for each message the nanoseconds from produce() to its answer.
     """
     took: list[int] = []
-    with broker.topic(config={"flush.messages": "1"}) as topic:
+    with broker.topic(config={"flush.messages": "1", **(config or {})}) as topic:
         producer = broker.producer(topic, **{"linger.ms": 0, "acks": "all"})
         clock = time.perf_counter_ns
 

@@ -39,6 +39,10 @@ def _plain(group: str, one: str, metric: str) -> Callable[[Value], float]:
     return lambda value: value(group, one, metric)
 
 
+def _more(group: str, one: str, other: str, metric: str) -> Callable[[Value], float]:
+    return lambda value: value(group, one, metric) - value(group, other, metric)
+
+
 _OS_WRITE, _FILE = "os.write, the record", "file.write, the bodies"
 _PIPELINE, _SENDS = "1 KB in batches of 1,000, one producer", "100 B by send, one producer"
 _OVERLAPPED, _HELD = "pwrite + fdatasync, overlapped", "append alone, the stages held"
@@ -49,6 +53,8 @@ _SCANNED, _WALKED = "all flushed, nothing dispatched", "scan() of the mapped fil
 _VALUE = "batch, value only, noop sink, 100 B"
 _COLUMNS, _TYPED = "batch of 8 columns, noop sink", "typed topic, 1,000 rows a message"
 _SENT = "rows of 8 columns"
+_ALONE, _ALONE_1KB = "one client, read_arrow, 100 B", "one client, read_arrow, 1024 B"
+_SERVED = "stream, 50 messages/s, by path and by URL"
 _LIVE, _DEFAULTS = (f"stream, 50 messages/s, {session}" for session in ("commitlog's session", "Spark's defaults"))
 
 TARGETS = (
@@ -161,6 +167,21 @@ TARGETS = (
     Target("spark", "50 messages/s, p99, ms", "≤", 250, _plain(_LIVE, "commitlog", "p99")),
     Target("spark", "Spark's defaults, p50 by Kafka's", "≤", 1, _ratio(_DEFAULTS, "commitlog", "Kafka", "p50")),
     Target("spark", "Spark's defaults, p99 by Kafka's", "≤", 1, _ratio(_DEFAULTS, "commitlog", "Kafka", "p99")),
+    *(
+        target
+        for size in ("100 B", "1024 B")
+        for batch in [f"batch, all columns, noop sink, {size}"]
+        for target in (
+            Target("serve", f"executor, {size}, by path", "≤", 1.2, _ratio(batch, "by URL", "by path", "executor")),
+            Target("serve", f"everything, {size}, by Kafka", "≥", 3, _ratio(batch, "by URL", "Kafka", "together")),
+        )
+    ),
+    Target("serve", "the server, µs of CPU a row of 100 B", "≤", 0.2, _plain(_ALONE, "by URL", "server")),
+    Target("serve", "rows of 100 B a CPU second of the server", "≥", 3e6, _plain(_ALONE, "by URL", "core")),
+    Target("serve", "TLS, s/GB more at the server", "≤", 0.35, _more(_ALONE_1KB, "by URL, TLS", "by URL", "server GB")),
+    Target("serve", "TLS, s/GB more at the client", "≤", 0.35, _more(_ALONE_1KB, "by URL, TLS", "by URL", "client GB")),
+    Target("serve", "50 messages/s, p50, ms more than by path", "≤", 10, _more(_SERVED, "by URL", "by path", "p50")),
+    Target("serve", "an idle stream, the server, of a core", "≤", 0.005, _plain(_SERVED, "by URL", "source")),
     Target("spark", "idle query, by Kafka's", "≤", 1, _ratio(_LIVE, "commitlog", "Kafka", "query")),
 )
 

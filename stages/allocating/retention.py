@@ -3,8 +3,8 @@
 There are four reasons to delete a segment: its age (the store timestamp of its last message), the
 store's total size, a disk that is too full, and somebody who asks for it (`commitlog trim`). The
 last segment with data in it is never deleted, nor one that is not flushed and indexed. A segment
-that a named reader still needs is deleted only if the disk is too full, or on demand (`--force`),
-and the log says so.
+that a named reader or a replica still needs is deleted only if the disk is too full, or on demand
+(`--force`), and the log says so.
 
 A segment is deleted in two steps. First it is *retired*: the lane's `first` is raised, so that
 readers look elsewhere. Then the lane's `positions` file has to say so durably (the flusher stores
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from commitlog.clock import Clock
-from commitlog.config import RetentionConfig
+from commitlog.config import Config, RetentionConfig
 from commitlog.disk.consume_queue import unlink_below
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts, is_segment_name
@@ -34,6 +34,7 @@ from commitlog.shm.layout import LANE_ROWS, Header, Lane, segment_start
 from commitlog.shm.positions import ControlRegion
 from commitlog.shm.statistics import RetentionFlag
 from commitlog.stages.allocating.reader_needs import ReaderNeeds
+from commitlog.stages.allocating.replica_needs import ReplicaNeeds
 
 _CLOCK_TOLERANCE_MS = 1_000
 
@@ -75,7 +76,7 @@ class OldSegment:
     end: int
     """The end of the lane's log, as far as it is durable."""
     needed_by: str | None
-    """The name of a reader that needs the segment."""
+    """The reader or replica that needs the segment, with its name."""
 
 
 class Retention:
@@ -94,6 +95,8 @@ class Retention:
         self._size, self._store_id = facts.segment_bytes, facts.id
         self._words = control.words
         self._needs = ReaderNeeds(directory, facts.id)
+        keep_bytes = Config.from_json(facts.config).replication.keep_bytes
+        self._replicas = ReplicaNeeds(directory, facts.id, control, keep_bytes)
         self._ages = SegmentAges(directory, facts.segment_bytes)
         self._unlinked: dict[int, int] = {}  # lane → the offset below which its old files are unlinked
         self._retired: dict[int, int] = {}  # lane → bytes that are retired and not unlinked yet
@@ -155,6 +158,7 @@ class Retention:
         disk = self._disk()
         self._words[Header.DISK_USED_PERMILLE] = disk.used * 1000 // max(disk.total, 1)
         self._needs.refresh()
+        self._replicas.refresh()
         high = disk.excess(self.config.disk_max_used_percent) > 0
         excess = disk.excess(self.config.disk_clean_forcibly_percent) - sum(self._retired.values())
         by_age = self._goes_by_age(high)
@@ -182,7 +186,7 @@ class Retention:
         self._say(
             RetentionFlag.HELD_BY_READER,
             bool(held),
-            f"segments that could go are kept for named readers ({', '.join(sorted(held))})",
+            f"segments that could go are kept for named readers or replicas ({', '.join(sorted(held))})",
             logging.WARNING,
         )
         return False
@@ -204,7 +208,7 @@ class Retention:
     def _choose(self, by_age: bool, excess: int, held: set[str]) -> tuple[OldSegment, Reason] | None:
         """The segment that has to be deleted next, and why. None when all may stay.
 
-        Adds readers that keep a segment from being deleted to `held`.
+        Adds readers and replicas that keep a segment from being deleted to `held`.
         """
         candidates = list(self._candidates())
         asked = self._asked_for(candidates, held)
@@ -305,7 +309,10 @@ class Retention:
             durable = min(row[Lane.FLUSHED], row[Lane.DISPATCH_SYNCED])
             last = segment_start(max(durable - 1, 0), self._size)  # the last segment with data in it stays
             if start + self._size <= last:
-                yield OldSegment(lane, start, durable, self._needs.holder(lane, start + self._size))
+                end = start + self._size
+                reader = self._needs.holder(lane, end)
+                needed_by = self._replicas.holder(lane, end) if reader is None else f"reader {reader}"
+                yield OldSegment(lane, start, durable, needed_by)
 
     def _total_bytes(self) -> int:
         """The bytes of all segment files, by the words in shared memory."""
@@ -324,11 +331,13 @@ class Retention:
         words[Header.DELETED_BYTES] += self._size
         if reason == "the disk's sake":
             words[Header.FORCED_SEGMENTS] += 1
-            loss = f"; reader {segment.needed_by} has not read it" if segment.needed_by else ""
+            loss = f"; {segment.needed_by} does not have it yet" if segment.needed_by else ""
             log.error("%s is deleted before its time for the disk's sake%s", path, loss)
         else:
-            loss = f"; reader {segment.needed_by} has not read it" if segment.needed_by else ""
+            loss = f"; {segment.needed_by} does not have it yet" if segment.needed_by else ""
             log.info("%s is deleted for %s%s", path, reason, loss)
+        for name in self._replicas.lacking(segment.lane, segment.start + self._size):
+            log.warning("replica %s is too far behind: it lacks %s, and has to be made anew", name, path)
 
     def unlink_retired(self) -> None:
         """Unlinks retired segments, as far as each lane's `positions` durably says that they are.

@@ -54,8 +54,8 @@ class Throttle:
 class HAConnection(threading.Thread, ABC):
     """A thread that serves one peer until either side ends it.
 
-    A subclass says what it sends, and what the peer's bytes mean. `name` is the peer's; `ended` is
-    called from the thread when it is over.
+    A subclass says what it sends, and what the peer's bytes mean. `name` is the peer's. `ended` is
+    called from the thread when it is over, with why the peer was refused, if it was.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class HAConnection(threading.Thread, ABC):
         name: str,
         config: ReplicationConfig,
         clock: Clock,
-        ended: Callable[[HAConnection], None],
+        ended: Callable[[HAConnection, str], None],
     ) -> None:
         super().__init__(name=f"replication to {name}", daemon=True)
         self.peer_name, self.config, self.clock = name, config, clock
@@ -109,16 +109,20 @@ class HAConnection(threading.Thread, ABC):
         self.wake()
 
     def run(self) -> None:
+        refusal = ""
         try:
             self.peer.settimeout(self.config.housekeeping_ms / 1000)
             self.greet()
             self._serve()
-        except (OSError, CommitLogError) as error:
+        except OSError as error:
             log.warning("%s: %s", self.peer_name, error)
+        except CommitLogError as error:
+            refusal = str(error)
+            log.warning("%s is refused: %s", self.peer_name, refusal)
         finally:
             self.finish()
             self.peer.close()
-            self._ended(self)
+            self._ended(self, refusal)
             os.close(self._wake)
 
     def _serve(self) -> None:

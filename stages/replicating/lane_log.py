@@ -61,6 +61,10 @@ class LaneLog:
             return (start + self.size if is_whole else where), is_whole
         return where, table.stop is Stop.FULL or where == start + self.size
 
+    def close(self) -> None:
+        """Lets the mapped segment go."""
+        self._mapped = None
+
     def _segment(self, start: int) -> MappedFile:
         if self._mapped is None or self._mapped.start != start:
             self._mapped = MappedFile(self.directory.segment_path(start), start, self.size, self.channel)

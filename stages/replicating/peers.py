@@ -87,18 +87,17 @@ class Peers:
     def acknowledged(self, connection: HAConnection, lane: int, where: int, counts: bool) -> None:
         """Notes how far a replica has a lane. `counts` says that it counts for REPLICATED."""
         row = self.control.row(lane)
-        if counts and self.in_sync.acknowledge(connection, lane, where) and where >= row[Lane.FLUSHED]:
-            flushed_ns = row[Lane.FLUSHED_NS]
-            if flushed_ns:
-                self._count_action(max(row[Lane.REPLICATED_NS] - flushed_ns, 0))
+        moved = self.in_sync.acknowledge(connection, lane, where) if counts else 0
         with self._lock:
+            if moved and where >= row[Lane.FLUSHED] and row[Lane.FLUSHED_NS]:
+                self._count_action(max(row[Lane.REPLICATED_NS] - row[Lane.FLUSHED_NS], 0))
             state = self._states.get(connection.peer_name)
             if state is not None:
                 state.acknowledged[lane] = where
                 state.seen_ms = self._clock.wall_ms()
 
-    def left_by(self, connection: HAConnection) -> None:
-        """Notes that a connection has ended."""
+    def left_by(self, connection: HAConnection, refusal: str) -> None:
+        """Notes that a connection has ended, and why its replica was refused, if it was."""
         self.in_sync.leave(connection)
         with self._lock:
             if connection in self._connections:
@@ -107,6 +106,7 @@ class Peers:
             if state is not None:
                 self._sent_before[state.name] = self._sent_before.get(state.name, 0) + connection.sent_bytes
                 state.connected = any(one.peer_name == state.name for one in self._connections)
+                state.refusal = refusal or state.refusal  # an older connection may end later
 
     def named(self, name: str) -> list[HAConnection]:
         """The open connections of one replica."""

@@ -65,7 +65,7 @@ class ReplicaConnection(HAConnection):
         clock: Clock,
         throttle: Throttle,
         acknowledged: Acknowledged,
-        ended: Callable[[HAConnection], None],
+        ended: Callable[[HAConnection, str], None],
     ) -> None:
         super().__init__(peer, hello.name, config, clock, ended)
         self._welcome, self._lane_logs, self._files = welcome, lane_logs, files

@@ -43,7 +43,7 @@ class SlaveConnection(HAConnection):
         clock: Clock,
         throttle: Throttle,
         acknowledged: Acknowledged,
-        ended: Callable[[HAConnection], None],
+        ended: Callable[[HAConnection, str], None],
     ) -> None:
         super().__init__(peer, name, config, clock, ended)
         self.lane_log, self.lane = log, log.directory.number

@@ -43,6 +43,8 @@ class SlaveListener:
         """Lane → its socket, and its log."""
         self._refused: dict[int, str] = {}
         self._told_ns: dict[str, int] = {}
+        self._silent: set[str] = set()
+        """Slave brokers that do not answer: it is said once."""
         self._wake, self._waker = socket.socketpair()
         self._stop = False
         self._thread = threading.Thread(target=self._accept, name="slaves", daemon=True)
@@ -125,7 +127,11 @@ class SlaveListener:
                 peer.sendall(ha_info(f"{own}:{self.port(lane)}"))
                 peer.recv(4)  # its answer says nothing that matters
         except OSError as error:
-            log.info("lane %d: slave broker %s does not answer: %s", lane, address, error)
+            if address not in self._silent:
+                log.warning("lane %d: slave broker %s does not answer: %s", lane, address, error)
+            self._silent.add(address)
+        else:
+            self._silent.discard(address)
 
     def close(self) -> None:
         """Ends the thread, and closes all ports."""

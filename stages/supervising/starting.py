@@ -51,7 +51,7 @@ class StoreOpening:
         request: StopRequest | None = None,
     ) -> None:
         self.directory = StoreDirectory(path, channel)
-        self.locks = StoreLocks(self.directory, channel, clock, config.supervisor.start_wait_ms)
+        self.locks = StoreLocks(self.directory, channel, clock, config)
         self._config, self._channel, self._clock = config, channel, clock
         self._report, self._module_of, self._request = report, module_of, request
 

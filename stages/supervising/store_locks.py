@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from commitlog.clock import Clock
+from commitlog.config import Config
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import holder_of, poll, stage_at, try_file, write_holder
 from commitlog.disk.store_directory import StoreDirectory
@@ -22,12 +23,15 @@ _SUPERVISOR = ""
 class StoreLocks:
     """The supervisor's locks.
 
-    Children that it forks hold them too, so nobody starts a store while a child recovers a lane.
+    Children that it forks hold them too, so nobody starts a store while a child recovers a lane. A
+    stage that this configuration lacks counts if an earlier run has had it.
     """
 
-    def __init__(self, directory: StoreDirectory, channel: FileChannel, clock: Clock, start_wait_ms: int) -> None:
+    def __init__(self, directory: StoreDirectory, channel: FileChannel, clock: Clock, config: Config) -> None:
         self._directory, self._channel, self._clock = directory, channel, clock
-        self._orphans_ns = start_wait_ms * 1_000_000
+        self._orphans_ns = config.supervisor.start_wait_ms * 1_000_000
+        there = (name for name in ALL_STAGES if name in config.stages or directory.stage_lock_file(name).exists())
+        self._stages = tuple(there)
         self._files: dict[str, int] = {}
         self._bytes: dict[str, int] = {}
         self._pool: Path | None = None
@@ -50,7 +54,7 @@ class StoreLocks:
         began = self._clock.monotonic_ns()
         self._files[_SUPERVISOR] = self._take(_SUPERVISOR, self._file(_SUPERVISOR), None, began)
         write_holder(self._files[_SUPERVISOR], self._channel)  # at once: others see who it is that waits for the stages
-        for name in ALL_STAGES:
+        for name in self._stages:
             self._files[name] = self._take(name, self._file(name), None, began)
 
     def take_in(self, pool: Path) -> None:
@@ -63,7 +67,7 @@ class StoreLocks:
             return
         self._close(self._bytes)
         began = self._clock.monotonic_ns()
-        for name in (_SUPERVISOR, *ALL_STAGES):
+        for name in (_SUPERVISOR, *self._stages):
             self._bytes[name] = self._take(name, pool / CONTROL_NAME, stage_at(name), began)
         self._pool = pool
 
@@ -73,7 +77,7 @@ class StoreLocks:
         The files' locks are released last, because a late orphan waits for them.
         """
         for held in (self._bytes, self._files):
-            for name in ALL_STAGES:
+            for name in self._stages:
                 self._channel.close(held.pop(name))
 
     def close(self) -> None:
@@ -98,7 +102,7 @@ class StoreLocks:
     def _is_running(self, control: Path | None) -> StoreRunning:
         """The error, with the holder of each lock."""
         holders = []
-        for name in (_SUPERVISOR, *ALL_STAGES):
+        for name in (_SUPERVISOR, *self._stages):
             in_file = name not in self._files and self._channel.is_locked(self._file(name))
             in_pool = control and name not in self._bytes and self._channel.is_locked(control, stage_at(name))
             if in_file or in_pool:

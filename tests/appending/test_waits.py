@@ -71,7 +71,7 @@ def test_who_waits_for_stages_that_are_gone_is_told(tmp_path: Path) -> None:
     store = commitlog.Store.open(tmp_path / "store", SMALL)
     producer = commitlog.Producer(store.path)
     locks = (store.path / "lock", *(store.path / "locks").iterdir())
-    pids = [int(lock.read_text()) for lock in locks]
+    pids = [int(text) for lock in locks if (text := lock.read_text())]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     answers: list[PutMessageStatus] = []

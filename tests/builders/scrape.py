@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 import commitlog
 from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.disk.replica_files import ReplicaFiles, ReplicaState
 from commitlog.disk.server_files import ClientTraffic, ServerFile, ServerStatistics
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.shm.layout import Lane
@@ -134,6 +135,8 @@ def full_scrape(directory: Path) -> Scrape:
             clock.pass_seconds(3600)
             server = ServerFile(StoreDirectory(store.path))
             server.write(ServerStatistics("commitlog://127.0.0.1:4433/store", 1, {"billing": ClientTraffic()}))
+            standby = ReplicaState("standby", "replica", "id", acknowledged={0: 1})
+            ReplicaFiles(StoreDirectory(store.path)).save(standby)
             with scraping(store.path, clock=clock) as collector:
                 found = scrape(collector)
             server.close()

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import commitlog
 from commitlog.cli.app import app
+from commitlog.disk.replica_files import ReplicaFiles, ReplicaState
 from commitlog.disk.server_files import ClientTraffic, ServerFile, ServerStatistics
 from commitlog.disk.store_directory import StoreDirectory
 from tests.builders.hand_made import HandMadeStore
@@ -82,7 +83,8 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         found["backup --json"] = list(printed("backup", path, path.parent / "backup", "--json"))
         server = ServerFile(StoreDirectory(path))
         server.write(ServerStatistics("commitlog://127.0.0.1:4433/store", 1, {"everybody": ClientTraffic()}))
-        for command in ("stat", "topics", "readers", "logs", "dump"):
+        ReplicaFiles(StoreDirectory(path)).save(ReplicaState("standby", "replica", "id", acknowledged={0: 1}))
+        for command in ("stat", "topics", "readers", "replicas", "logs", "dump"):
             found[f"{command} --json"] = list(printed(command, path, "--json"))
         server.close()
         found["cat --format json"] = list(printed("cat", path, "--format", "json"))

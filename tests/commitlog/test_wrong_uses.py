@@ -102,13 +102,13 @@ def test_wrong_waits(tmp_path: Path, subtests: pytest.Subtests) -> None:
             for timeout in WRONG_TIMES:
                 wrong += [
                     (f"wait {timeout}, {state}", lambda t=timeout: receipt.wait(timeout=t), errors.IllegalArgument),  # type: ignore[misc]
-                    (f"flush {timeout}, {state}", lambda t=timeout: producer.flush(t), errors.IllegalArgument),  # type: ignore[misc]
+                    (f"flush {timeout}, {state}", lambda t=timeout: producer.flush(timeout=t), errors.IllegalArgument),  # type: ignore[misc]
                 ]
             refused(subtests, wrong)
             made.settle()
         for timeout in NO_LIMITS:
             assert receipt.wait(timeout=timeout).name == "PUT_OK"
-            producer.flush(timeout)
+            producer.flush(timeout=timeout)
         with pytest.raises(errors.IllegalArgument, match="timeout=5"):
             receipt.wait(5)
 

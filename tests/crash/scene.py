@@ -84,8 +84,12 @@ def end(processes: Iterable[psutil.Process]) -> None:
 def kill_family(writer: subprocess.Popen[bytes]) -> None:
     """Kills the writer, then its children, and waits for them.
 
-    A child that it makes at this very moment ends by itself.
+    The writer is halted before: a child that it made meanwhile would hold its lane.
     """
+    with contextlib.suppress(psutil.NoSuchProcess):
+        writer.send_signal(signal.SIGSTOP)
+        process = psutil.Process(writer.pid)
+        wait_until(lambda: process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE), "a writer that is halted")
     children = family(writer)
     writer.kill()
     writer.wait()

@@ -23,8 +23,11 @@ HERE = Path(__file__).parent
 FETCH_SECONDS, RUN_SECONDS = 600, 90
 
 
-def class_path() -> str:
-    """The jars of RocketMQ's store. Skips the test, and says why, where they can't be had."""
+def class_path(pom: str = "pom.xml") -> str:
+    """The jars of RocketMQ's store, of the version that a POM here names.
+
+    Skips the test, and says why, where they can't be had.
+    """
     for tool in ("java", "javac", "mvn"):
         if not shutil.which(tool):
             pytest.skip(f"needs Java 17 (a JDK) and Maven to run a real RocketMQ: {tool} is not here")
@@ -34,18 +37,18 @@ def class_path() -> str:
         pytest.skip(f"needs Java 17 to run a real RocketMQ, and `java` is {version or 'older'}")
     cache = cache_directory() / "rocketmq"  # also of a user without a home
     cache.mkdir(parents=True, exist_ok=True)
-    known = cache / f"class-path-{hash_of(HERE / 'pom.xml')}"
+    known = cache / f"class-path-{hash_of(HERE / pom)}"
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two Mavens do not share a repository
         if not known.exists() or not all(map(os.path.exists, known.read_text().split(":"))):
-            _fetch(known, cache / "repository")
+            _fetch(HERE / pom, known, cache / "repository")
     return known.read_text()
 
 
-def _fetch(known: Path, repository: Path) -> None:
+def _fetch(pom: Path, known: Path, repository: Path) -> None:
     """Has Maven fill its repository and writes the class path to `known`."""
     fresh = known.with_suffix(".new")
-    command = ["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), "dependency:build-classpath"]
+    command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:build-classpath"]
     command += [f"-Dmdep.outputFile={fresh}", f"-Dmaven.repo.local={repository}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS)

@@ -18,6 +18,7 @@ import commitlog
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.locks import try_file
 from commitlog.disk.quarantine import Quarantine
+from commitlog.disk.replica_files import ReplicaFiles, ReplicaState
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import StoreNotFound
 from commitlog.inspecting.verify import verify_store
@@ -305,6 +306,19 @@ def test_a_reader_whose_position_is_nonsense(store: commitlog.Store) -> None:
     (readers / "billing.json").write_text("{}")
     reason = expect(store.path, "reader-unreadable", reader="billing")
     assert "until then everything is kept for it" in reason.text
+
+
+def test_a_replica_that_is_gone_or_late(store: commitlog.Store) -> None:
+    files = ReplicaFiles(StoreDirectory(store.path))
+    files.save(ReplicaState("standby", "replica", snapshot_of(store).statistics.store_id, refusal="it has another log"))
+    reason = expect(store.path, "replica-gone", replica="standby")
+    assert reason.text == "replica standby is not connected: it has another log"
+    found = snapshot_of(store)
+    late = replace(found.replicas[0], connected=True, behind_bytes=7, behind_since_ms=found.time_ms - 31_000)
+    (behind,) = health(replace(found, replicas=(late,))).reasons
+    assert (behind.code, behind.replica) == ("replica-behind", "standby")
+    assert behind.text == "replica standby is 7 bytes behind, for 31 s"
+    assert health(replace(found, replicas=(replace(late, behind_since_ms=found.time_ms - 29_000),))) == Health("good")
 
 
 def test_an_index_that_is_damaged(store: commitlog.Store) -> None:

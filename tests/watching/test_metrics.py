@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from prometheus_client.exposition import generate_latest
 
 import commitlog
+from commitlog.disk.replica_files import ReplicaState
 from commitlog.disk.server_files import ClientTraffic, ServerStatistics
 from commitlog.errors import StoreNotFound
 from commitlog.reading.named_readers import ReaderState
@@ -39,6 +40,11 @@ NOT_SHOWN = {
     "StageStatistics.p99_us": "the same",
     "StoreSnapshot.taken_ns": "Prometheus has a time of its own for each scrape",
     "StoreSnapshot.time_ms": "the same",
+    "ReplicaState.kind": "its name says it",
+    "ReplicaState.store_id": "it is this store's",
+    "ReplicaState.address": "it changes with each connection",
+    "ReplicaState.seen_ms": "while it is connected it says something all the time",
+    "ReplicaState.refusal": "a text; commitlog_replica_connected is 0 then",
     "ServerStatistics.pid": "the label `server` says which one it is",
 }
 """Fields without a metric, and why."""
@@ -72,6 +78,7 @@ def example() -> StoreSnapshot:
         damaged_ranges={0: 1},
         usage={"flusher": ProcessUsage(1.0, 1)},
         servers=(ServerStatistics("commitlog://h:1/s", 7, {"billing": ClientTraffic(1, 1, 1, 1, 1, 1, 1)}),),
+        replicas=(ReplicaState("standby", "replica", "id", "h:1", True, 1, 1, {0: 1}, [0], 1, 1, 1, "no"),),
     )
 
 
@@ -108,6 +115,8 @@ def with_part(snapshot: StoreSnapshot, part: object, changed: Any) -> StoreSnaps
     if part is snapshot.usage["flusher"]:
         return replace(snapshot, usage={"flusher": changed})
     (server,) = snapshot.servers
+    if part is snapshot.replicas[0]:
+        return replace(snapshot, replicas=(changed,))
     if part is server:
         return replace(snapshot, servers=(changed,))
     if part is server.clients["billing"]:
@@ -127,6 +136,7 @@ def parts_of(snapshot: StoreSnapshot) -> list[Any]:
         *snapshot.readers,
         *snapshot.servers,
         *snapshot.servers[0].clients.values(),
+        *snapshot.replicas,
     ]
     return [snapshot, facts, snapshot.space, *inner]
 

@@ -223,7 +223,7 @@ def test_a_full_disk_takes_the_oldest_also_from_a_reader_and_says_so(
         case.turn(case.retention())
     assert case.header(Header.FORCED_SEGMENTS) == 5
     assert len(case.kept(0)) + len(case.kept(3)) == case.last(0) + case.last(3) + 2 - 5
-    assert "reader billing has not read it" in caplog.text
+    assert "reader billing does not have it yet" in caplog.text
     assert case.disk.percent == pytest.approx(85, abs=0.2)
 
 

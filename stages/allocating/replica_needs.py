@@ -1,0 +1,57 @@
+"""What replicas still lack of each lane: retention keeps it, also while they are gone."""
+
+from __future__ import annotations
+
+import logging
+
+from commitlog.disk.replica_files import ReplicaFiles, ReplicaState
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import DamagedFile
+from commitlog.shm.layout import Lane
+from commitlog.shm.positions import ControlRegion
+
+log = logging.getLogger(__name__)
+
+
+class ReplicaNeeds:
+    """The needs of the replicas that have a file. `refresh` reads how far they are.
+
+    `keep_bytes` is how much of a lane is kept for them at most.
+    """
+
+    def __init__(self, directory: StoreDirectory, store_id: str, control: ControlRegion, keep_bytes: int) -> None:
+        self._files, self._store_id, self._control, self._keep_bytes = (
+            ReplicaFiles(directory),
+            store_id,
+            control,
+            keep_bytes,
+        )
+        self._states: list[ReplicaState] = []
+        self._complaint = ""
+
+    def refresh(self) -> None:
+        """Reads all replicas. One that can't be read is named, and nothing is kept for it."""
+        states, complaint = [], ""
+        try:
+            for name in self._files.names():
+                state = self._files.load(name)
+                if state.store_id == self._store_id:
+                    states.append(state)
+        except (OSError, DamagedFile) as error:
+            complaint = str(error)
+        if complaint and complaint != self._complaint:
+            log.warning("a replica's needs are not known, and nothing is kept for it: %s", complaint)
+        self._states, self._complaint = states, complaint
+
+    def holder(self, lane: int, end: int) -> str | None:
+        """A replica that lacks something below `end` and may have it kept: "replica <name>"."""
+        kept_from = self._control.row(lane)[Lane.FLUSHED] - self._keep_bytes
+        return next((f"replica {name}" for name in self.lacking(lane, end) if end > kept_from), None)
+
+    def lacking(self, lane: int, end: int) -> list[str]:
+        """The names of the replicas that lack something below `end`."""
+        return [
+            state.name
+            for state in self._states
+            if (state.kind == "replica" or lane in state.acknowledged) and state.acknowledged.get(lane, 0) < end
+        ]
