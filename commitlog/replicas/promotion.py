@@ -7,16 +7,19 @@ replica goes, so that the directory may be opened. A promotion that was killed m
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, replace
 
+from commitlog.disk.checkpoint import Positions, PositionsFile, StoreCheckpoint
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.replica_mark import load_mark
-from commitlog.disk.store_directory import StoreDirectory, StoreFacts
+from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts
 from commitlog.errors import ReplicaRefused, refusal
 from commitlog.opening import Report
 from commitlog.opening.new_pool import queue_file_bytes
 from commitlog.opening.parallel_recovery import recover_lanes
+from commitlog.opening.recovery import LaneEnd
 from commitlog.replicas.replica import take_lock
 from commitlog.replicas.wire import Epoch, epochs_from_json, epochs_to_json
 
@@ -68,7 +71,10 @@ def _check(directory: StoreDirectory) -> None:
 def _promote(directory: StoreDirectory, report: Report) -> Promotion:
     _check(directory)
     facts = directory.load()
-    ends = recover_all(directory, facts, report)
+    found = recover_all(directory, facts, report)
+    for lane, end in found.items():
+        _record(directory.lane_directory(lane), facts, end, directory.channel)
+    ends = {lane: end.end for lane, end in found.items()}
     epoch = facts.epoch + 1
     history = epochs_to_json((*epochs_from_json(facts.epochs), Epoch(epoch, ends)))
     directory.save(replace(facts, epoch=epoch, epochs=history, pool=None))
@@ -77,11 +83,22 @@ def _promote(directory: StoreDirectory, report: Report) -> Promotion:
     return Promotion(str(directory.path), epoch, ends)
 
 
-def recover_all(directory: StoreDirectory, facts: StoreFacts, report: Report) -> dict[int, int]:
-    """Recovers all lanes, and returns where each of them ends. Raises RecoveryError, DiskError."""
+def _record(lane: LaneDirectory, facts: StoreFacts, end: LaneEnd, channel: FileChannel) -> None:
+    """Makes a recovered lane one that was stopped properly: it can be read before it is opened."""
+    timestamp = end.last_store_timestamp
+    PositionsFile(lane, facts.id, channel).store(
+        Positions(facts.generation, end.end, end.dispatched, end.first, timestamp, True, end.entries)
+    )
+    StoreCheckpoint(timestamp, timestamp, 0).save(lane.checkpoint_file, channel)
+    with contextlib.suppress(FileNotFoundError):  # an earlier promotion was killed
+        channel.unlink(lane.abort_file)
+    channel.sync_directory(lane.path)
+
+
+def recover_all(directory: StoreDirectory, facts: StoreFacts, report: Report) -> dict[int, LaneEnd]:
+    """Recovers all lanes of a store that nobody runs. Raises RecoveryError, DiskError."""
     lanes = [directory.lane_directory(number) for number in directory.lane_numbers()]
-    found = recover_lanes(
+    return recover_lanes(
         lanes, facts.segment_bytes, directory.channel, report,
         queue_file_bytes=queue_file_bytes(facts), store_id=facts.id,
     )  # fmt: skip
-    return {lane: found[lane].end for lane in sorted(found)}

@@ -116,7 +116,8 @@ class _Rejoining:
 
     def run(self, mark: ReplicaMark) -> list[SetAside]:
         directory = self._directory
-        ends = recover_all(directory, self._facts, self._report)
+        found = recover_all(directory, self._facts, self._report)
+        ends = {lane: end.end for lane, end in sorted(found.items())}
         shared = {lane: shared_end(self._welcome.epochs, self._facts.epoch, lane) for lane in ends}
         for lane, end in shared.items():
             self._refuse_lost(directory.lane_directory(lane), end, ends[lane])

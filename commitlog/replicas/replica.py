@@ -24,6 +24,7 @@ from commitlog.disk.locks import holder_of, try_file, write_holder
 from commitlog.disk.replica_mark import ReplicaMark, load_mark, save_mark
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import CommitLogError, ReplicaRefused, StoreRunning, StoreSuperseded, refusal
+from commitlog.opening.disk_faults import named_faults
 from commitlog.replicas.incoming import Incoming
 from commitlog.replicas.lane_copy import LaneCopy
 from commitlog.replicas.tls import Credentials, connect, refused_certificate
@@ -212,6 +213,9 @@ class Replica:
     def _greet(self, peer: ssl.SSLSocket) -> Welcome:
         """Says what is here, and takes what the store says of itself."""
         facts = self.facts
+        with named_faults(f"{self.directory.path}: syncing the store's log", "the next run goes on from there"):
+            for lane in self.lanes.values():  # what came before the last connection was lost
+                lane.sync()
         lanes = tuple(lane.tail() for lane in self.lanes.values() if not lane.is_empty)
         hello = Hello(self.name, facts.id, facts.epoch, lanes=lanes) if facts else Hello(self.name)
         peer.sendall(hello.to_bytes())

@@ -1,0 +1,184 @@
+"""What comes over the wire is bounded: bad frames end a connection by name, and write nothing."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from commitlog.disk.replica_mark import ReplicaMark
+from commitlog.disk.store_directory import StoreDirectory, StoreFacts
+from commitlog.errors import CommitLogError, ReplicaRefused, ReplicationRefused
+from commitlog.replicas import wire
+from commitlog.replicas.incoming import Incoming
+from commitlog.replicas.lane_copy import LaneCopy
+from commitlog.replicas.wire import HEAD, NO_LANE, Acknowledgements, Frame, Hello, Kind, LaneTail, Welcome
+from commitlog.shm.layout import LANE_ROWS
+from tests.builders.hand_made import HandMadeStore
+
+STORE = "0" * 32
+OFFSETS = some.integers(0, wire.OFFSET_MAX - 1)
+LANES = some.integers(0, LANE_ROWS - 1)
+TAILS = some.builds(
+    lambda lane, begin, size, crc: LaneTail(lane, begin, begin + size, crc),
+    LANES, some.integers(0, wire.OFFSET_MAX >> 1), some.integers(0, wire.TAIL_BYTES), some.integers(0, (1 << 32) - 1),
+)  # fmt: skip
+
+
+def body_of(greeting: bytes) -> bytes:
+    return wire.read_greeting(io.BytesIO(greeting).readinto)
+
+
+@given(some.lists(TAILS, max_size=8, unique_by=lambda tail: tail.lane), some.integers(0, 1 << 40), some.booleans())
+def test_a_hello_comes_back_as_it_was(tails: list[LaneTail], epoch: int, follows: bool) -> None:
+    hello = Hello("copy", STORE, epoch, follows, tuple(tails))
+    assert Hello.from_bytes(body_of(hello.to_bytes())) == hello
+
+
+@given(some.dictionaries(LANES, OFFSETS, max_size=5), some.integers(0, 100))
+def test_a_welcome_comes_back_as_it_was(ends: dict[int, int], epoch: int) -> None:
+    lanes = {lane: (0, end) for lane, end in ends.items()}
+    epochs = (wire.Epoch(epoch, ends),)
+    welcome = Welcome(STORE, epoch, 1 << 16, 1, 100, 1000, {"store": {}}, epochs, lanes)
+    assert Welcome.from_bytes(body_of(welcome.to_bytes())) == welcome
+
+
+@given(
+    some.binary(max_size=200)
+    | some.text().map(str.encode)
+    | some.sampled_from([b"{}", b"[]", b"null", b'{"protocol":1}'])
+)
+def test_garbage_is_no_greeting(data: bytes) -> None:
+    for kind in (Hello, Welcome):
+        with pytest.raises(ReplicationRefused):
+            kind.from_bytes(data)
+
+
+@given(some.integers(wire.GREETING_BYTES_MAX + 1, (1 << 32) - 1))
+def test_a_long_greeting_is_refused_before_it_is_read(length: int) -> None:
+    with pytest.raises(ReplicationRefused, match="allowed are"):
+        body_of(wire.LENGTH.pack(length))
+
+
+@given(
+    some.integers(0, 0xFFFF), some.integers(0, 0xFFFF), some.integers(-(1 << 63), (1 << 63) - 1),
+    some.integers(-(1 << 31), (1 << 31) - 1), some.binary(max_size=64),
+)  # fmt: skip
+def test_any_frame_is_read_or_refused_by_name(kind: int, lane: int, offset: int, size: int, body: bytes) -> None:
+    """It is never longer than 4 MiB, and a truncated one ends with the connection."""
+    stream = io.BytesIO(HEAD.pack(kind, lane, offset, size) + body)
+    try:
+        frame = wire.read_frame(stream.readinto)
+    except (CommitLogError, EOFError):
+        return
+    assert frame.kind == kind
+    assert len(frame.body) == size <= wire.BODY_BYTES_MAX
+    assert frame.offset == offset >= 0
+    assert frame.lane == lane
+    assert lane < LANE_ROWS or lane == NO_LANE
+
+
+@given(some.lists(some.tuples(LANES, OFFSETS), max_size=20), some.integers(1, 30))
+def test_acknowledgements_come_in_any_pieces(pairs: list[tuple[int, int]], step: int) -> None:
+    data, heard, found = b"".join(wire.ACKNOWLEDGEMENT.pack(*pair) for pair in pairs), Acknowledgements(), []
+    for at in range(0, len(data), step):
+        found += heard.feed(data[at : at + step])
+    assert found == pairs
+
+
+@given(some.integers(LANE_ROWS, 0xFFFE), OFFSETS)
+def test_an_acknowledgement_of_no_lane_is_refused(lane: int, offset: int) -> None:
+    with pytest.raises(ReplicationRefused):
+        Acknowledgements().feed(wire.ACKNOWLEDGEMENT.pack(lane, offset))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "store.json",
+        "../x",
+        "topics/../store.json",
+        "topics/./1.json",
+        "readers/../a.json",
+        "lanes/0/positions",
+        "readers/.json",
+    ],
+)
+def test_a_file_that_no_copy_has_is_refused(name: str) -> None:
+    with pytest.raises(ReplicationRefused, match="no file that a copy"):
+        wire.check_file_name(name)
+
+
+# ---- what a copy does with them ----------------------------------------------------------------
+
+
+@pytest.fixture
+def incoming(tmp_path: Path) -> Iterator[Incoming]:
+    directory = StoreDirectory(tmp_path / "copy")
+    directory.path.mkdir()
+    facts = StoreFacts(STORE, 1 << 16)
+    directory.save(facts)
+    lanes: dict[int, LaneCopy] = {}
+    made = Incoming(directory, facts, lanes, threading.Lock(), ReplicaMark("here:1", "copy"))
+    made.take(Frame(Kind.FIRST, 0, 0, b""))
+    yield made
+    for lane in lanes.values():
+        lane.close()
+
+
+def log_of(tmp_path: Path, count: int = 100) -> bytes:
+    """Bytes of a real log: a segment and a bit."""
+    store = HandMadeStore(tmp_path / "made")
+    for number in range(count):
+        store.lane(0).append("t", b"%04d" % number * 200)
+    store.publish()
+    return b"".join(file.read_bytes() for file in sorted((tmp_path / "made/lanes/0/commitlog").iterdir()))
+
+
+def written(tmp_path: Path) -> bytes:
+    files = sorted((tmp_path / "copy/lanes/0/commitlog").glob("*"))
+    return b"".join(file.read_bytes() for file in files).rstrip(b"\0")
+
+
+@pytest.mark.parametrize("body", [b"garbage" * 100, bytes(100), b"\xff" * 4096])
+def test_data_that_are_no_records_are_not_written(incoming: Incoming, tmp_path: Path, body: bytes) -> None:
+    with pytest.raises(ReplicaRefused, match="as the store sends it"):
+        incoming.take(Frame(Kind.DATA, 0, 0, body))
+    assert written(tmp_path) == b""
+
+
+def test_data_that_do_not_follow_on_are_refused(incoming: Incoming, tmp_path: Path) -> None:
+    with pytest.raises(ReplicationRefused, match="the copy ends at 0"):
+        incoming.take(Frame(Kind.DATA, 0, 100, b"x"))
+    with pytest.raises(ReplicationRefused, match="before it was said"):
+        incoming.take(Frame(Kind.DATA, 1, 0, b"x"))
+    assert written(tmp_path) == b""
+
+
+def test_a_frame_over_the_end_of_a_segment_is_refused(incoming: Incoming, tmp_path: Path) -> None:
+    with pytest.raises(ReplicationRefused, match="over its segment's end"):
+        incoming.take(Frame(Kind.DATA, 0, 0, bytes((1 << 16) + 1)))
+    assert written(tmp_path) == b""
+
+
+def test_a_damaged_record_is_not_written_and_those_before_it_may_be_sent_again(
+    incoming: Incoming, tmp_path: Path
+) -> None:
+    data = bytearray(log_of(tmp_path, 20)[: 1 << 14])
+    data[5000] ^= 1
+    with pytest.raises(ReplicaRefused, match="as the store sends it"):
+        incoming.take(Frame(Kind.DATA, 0, 0, bytes(data)))
+    assert written(tmp_path) == b""
+
+
+def test_records_in_any_pieces_are_written_whole(incoming: Incoming, tmp_path: Path) -> None:
+    data = log_of(tmp_path, 20).rstrip(b"\0")
+    for at in range(0, len(data), 777):
+        incoming.take(Frame(Kind.DATA, 0, at, data[at : at + 777]))
+        incoming.sync()
+    assert written(tmp_path) == data
