@@ -130,6 +130,7 @@ class Cluster:
                 "isolation.level": "read_committed",
                 "enable.partition.eof": "true",
                 "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": "20",  # the end is told after this time
             },
         )
 
