@@ -8,7 +8,8 @@ a limit on what it receives.
 | socket | bound by | frame |
 | --- | --- | --- |
 | `<stage>.ipc`, PUSH → PULL | each stage | wakeup: `CLW1` |
-| `notices.ipc`, PUB → SUB | flusher | notice: `CLN1`, lane, committed, flushed |
+| `notices.ipc`, PUB → SUB | flusher | notice to a producer: `CLN1`, lane, committed, flushed |
+| the same | flusher | notice to readers: `CLR1` |
 
 The numbers of a notice are u64, little-endian.
 """
@@ -30,6 +31,7 @@ WAKEUP = b"CLW1"
 _NOTICE = struct.Struct("<4sQQQ")
 _NOTICE_PREFIX = struct.Struct("<4sQ")
 _NOTICE_MAGIC = b"CLN1"
+_NEWS = b"CLR1"
 _HIGH_WATER_MARK = 64
 _MAX_FRAME_BYTES = 64
 _FRAMES_AT_ONCE = 1000
@@ -159,7 +161,13 @@ class NoticePublisher:
             self._socket.close()
             raise
 
+    def tell_readers(self) -> None:
+        """Says that there is more to read. It costs a microsecond where nobody listens."""
+        with contextlib.suppress(zmq.ZMQError):
+            self._socket.send(_NEWS, zmq.NOBLOCK)
+
     def publish(self, lane: int, committed: int, flushed: int) -> None:
+        """Says to a lane's producer how far the lane is."""
         with contextlib.suppress(zmq.ZMQError):
             self._socket.send(_NOTICE.pack(_NOTICE_MAGIC, lane, committed, flushed), zmq.NOBLOCK)
 
@@ -168,19 +176,28 @@ class NoticePublisher:
 
 
 class NoticeSubscriber:
-    """Sleeps until the flusher publishes a notice about one lane, or a limit has passed."""
+    """Sleeps until the flusher publishes a notice, or a limit has passed.
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], directory: Path, lane: int) -> None:
+    The notices are those to the producer of a lane, or to readers (None).
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], directory: Path, lane: int | None) -> None:
         self._socket = _socket(context, zmq.SUB)
-        self._socket.setsockopt(zmq.SUBSCRIBE, _NOTICE_PREFIX.pack(_NOTICE_MAGIC, lane))
+        wanted = _NEWS if lane is None else _NOTICE_PREFIX.pack(_NOTICE_MAGIC, lane)
+        self._socket.setsockopt(zmq.SUBSCRIBE, wanted)
         _connected(self._socket, directory, "notices")
 
-    def wait(self, milliseconds: int) -> None:
-        """Returns at the next notice, or after the limit. The caller reads shared memory then."""
-        if self._socket.poll(milliseconds):
-            with contextlib.suppress(zmq.Again):
-                for _ in range(_FRAMES_AT_ONCE):
-                    self._socket.recv(zmq.NOBLOCK)
+    def wait(self, milliseconds: int) -> bool:
+        """Returns at the next notice, or after the limit. The caller reads shared memory then.
+
+        It says whether there was a notice.
+        """
+        if not self._socket.poll(milliseconds):
+            return False
+        with contextlib.suppress(zmq.Again):
+            for _ in range(_FRAMES_AT_ONCE):
+                self._socket.recv(zmq.NOBLOCK)
+        return True
 
     def close(self) -> None:
         self._socket.close()

@@ -17,6 +17,7 @@ from commitlog.reading.named_readers import NamedReader
 from commitlog.remote import requests
 from commitlog.remote.store_index import RENEW_SECONDS
 from commitlog.serving.access import Access
+from commitlog.serving.flush_notices import FlushNotices
 
 LEASE_NS = int(3 * RENEW_SECONDS * 1e9)
 """How long a reader's name is held for a client that does not say that it still is there."""
@@ -38,6 +39,7 @@ class ServedStore:
         self.name, self.path, self.clock = name, path, clock
         self._locks = {isolation: threading.Lock() for isolation in ("flushed", "committed")}
         self._indexes: dict[str, tuple[LocalIndex, str]] = {}
+        self.notices = FlushNotices()
         self._run = secrets.token_hex(4)
         self._looks = 0
         self._leases: dict[str, _Lease] = {}
@@ -155,6 +157,7 @@ class ServedStore:
 
     def close(self) -> None:
         """Gives all names back, with their positions written, and closes the indexes."""
+        self.notices.close()
         with self._leases_lock:
             ended, self._leases = list(self._leases.values()), {}
         for lease in ended:
