@@ -15,7 +15,7 @@ from commitlog.appending.arguments import Values, as_bytes, check_keys
 from commitlog.appending.row_producer import HowToSend
 from commitlog.appending.row_sending import RowSending
 from commitlog.errors import IllegalArgument, IllegalProperty, MessageTooLarge, WaitTimeout, refuse_copy
-from commitlog.planning.options import store_of
+from commitlog.planning.address import Credentials, address_of
 from commitlog.record.bodies import Bodies
 from commitlog.record.properties import check_topic, encode_properties
 from commitlog.remote.appending import check_append
@@ -111,9 +111,8 @@ class RemoteProducer:
         cert_file: str | os.PathLike[str] | None = None,
         key_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        given = {"path": url, "token": token, "tokenFile": token_file}
-        given |= {"caFile": ca_file, "certFile": cert_file, "keyFile": key_file}
-        _, address = store_of({name: os.fspath(value) for name, value in given.items() if value is not None})
+        files = (None if file is None else os.fspath(file) for file in (token_file, ca_file, cert_file, key_file))
+        address = address_of(url, Credentials(token, *files), lambda name: "url" if name == "path" else name)
         if address is None:
             raise IllegalArgument(f"{url}: a remote producer takes the URL of a served store; see commitlog.Producer")
         self._address, self._closed = address, True  # until it is made
