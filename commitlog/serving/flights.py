@@ -21,17 +21,9 @@ from pyarrow import flight
 from commitlog.columns.arrow_columns import COLUMN_TYPES
 from commitlog.columns.slice_reader import ReadPlan
 from commitlog.errors import CommitLogError, IllegalArgument, OptionError, UnknownTopic
-from commitlog.planning.options import (
-    SPELLING,
-    SourceOptions,
-    Subscription,
-    check_batch,
-    check_names,
-    check_read,
-    check_rocketmq,
-    options_of,
-    spelled,
-)
+from commitlog.planning.option_checks import check_batch, check_read, check_rocketmq
+from commitlog.planning.option_names import SPELLING, check_names, spelled
+from commitlog.planning.options import SourceOptions, Subscription, options_of
 from commitlog.planning.resolving import Resolver
 from commitlog.planning.topic_columns import check_json_columns, columns_of, shared_schema, typed_columns
 from commitlog.remote.reading import ticket_of

@@ -26,21 +26,16 @@ from pyspark.sql.types import StructType
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.columns.slice_reader import ReadPlan
 from commitlog.errors import CommitLogError, OffsetOutOfRange, OptionError
-from commitlog.planning.options import (
+from commitlog.planning.option_checks import check_batch, check_read, check_rocketmq, check_stream
+from commitlog.planning.option_names import (
     QUERY_OPTIONS,
     SINK_SPELLING,
     SPELLING,
-    Bound,
-    SourceOptions,
-    check_batch,
     check_direction,
     check_names,
-    check_read,
-    check_rocketmq,
-    check_stream,
     check_table,
-    parse_options,
 )
+from commitlog.planning.options import Bound, SourceOptions, parse_options
 from commitlog.planning.reader_name import position_of
 from commitlog.planning.resolving import Resolver, beyond_end, data_loss, gone
 from commitlog.planning.row_limit import QueueKey, next_first

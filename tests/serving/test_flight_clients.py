@@ -23,7 +23,7 @@ import commitlog
 from commitlog.cli.app import app
 from commitlog.errors import AccessDenied, IllegalArgument
 from commitlog.planning.address import parse_address
-from commitlog.planning.options import SPELLING
+from commitlog.planning.option_names import SPELLING
 from commitlog.remote.store_index import RemoteIndex
 from commitlog.serving.access import Access, add_token
 from commitlog.serving.server import Server
