@@ -79,7 +79,7 @@ def _look(
 def find_by_times(store: ServedStore, access: Access, request: requests.FindByTimes) -> list[int | None]:
     access.check_reads(topic for topic, _, _ in request.times)
     times = {(topic, lane): ms for topic, lane, ms in request.times}
-    with store.index(request.isolation) as (index, _):
+    with store.index(request.isolation, reads=True) as (index, _):
         for key in times:
             _check_queue(index, key)
         found = index.find_by_times(times)
@@ -100,7 +100,7 @@ def _mean(index: LocalIndex, ranges: Ranges) -> float:
 
 def limit_rows(store: ServedStore, access: Access, request: requests.LimitRows) -> list[int]:
     ranges = _ranges(access, request.ranges)
-    with store.index() as (index, _):
+    with store.index(reads=True) as (index, _):
         plan = ReadPlan(
             index.path,
             index.store_id,

@@ -249,7 +249,7 @@ class _WhoAsks(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         scheme, _, token = str(given).partition(" ")
         if scheme.lower() != "bearer" or not token:
             raise AccessDenied(
-                "the server wants a token: give tokenFile (in Python token_file), or an authorization header"
+                "the server wants a token: give tokenFile (token_file, --token-file), or an authorization header"
             )
         access = self._tokens.find(token.strip())
         if access is None:

@@ -202,7 +202,7 @@ def _store(stores: Stores, name: str | None) -> ServedStore:
 def _plans(wanted: _Wanted, access: Access) -> list[ReadPlan]:
     """Raises UnknownTopic, which lists no topic that the client may not see."""
     options = wanted.options
-    with wanted.store.index(options.isolation) as (index, _):
+    with wanted.store.index(options.isolation, reads=True) as (index, _):
         if index.one_log:
             check_rocketmq(options)
         present = index.topics()
