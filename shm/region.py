@@ -26,8 +26,8 @@ class RegionFull(RegionError):
 
 
 def base_directory() -> Path:
-    """Where pools are made: /dev/shm unless COMMITLOG_SHM_DIR says otherwise."""
-    return Path(os.environ.get("COMMITLOG_SHM_DIR") or "/dev/shm")
+    """Where pools are made: /dev/shm unless COMMITLOG_SHM_DIR says otherwise. It is absolute."""
+    return Path(os.path.abspath(os.environ.get("COMMITLOG_SHM_DIR") or "/dev/shm"))
 
 
 def private_directory(path: Path, *, create: bool) -> None:

@@ -291,6 +291,7 @@ class Flusher(BaseStage):
         row[Lane.SYNCS] += 1
         row[Lane.FLUSHED_NS] = self.clock.monotonic_ns()
         self.count_action(nanoseconds)
+        self._notices.tell_readers()
         if row[Lane.LISTENING]:
             self._notices.publish(lane, order.committed, order.target)
         is_segments_end = order.target % row[Lane.SEGMENT_SIZE] == 0

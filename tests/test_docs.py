@@ -25,7 +25,7 @@ from commitlog import Producer, Store, errors
 from commitlog.cli.app import COMMANDS, app
 from commitlog.config import WHEN_CHANGED, Config
 from commitlog.config_file import load_config
-from commitlog.planning.options import SINK_SPELLING, SPELLING
+from commitlog.planning.option_names import SINK_SPELLING, SPELLING
 from commitlog.spark.columns import ALL_COLUMNS
 from commitlog.statistics import RetentionStatistics
 from tests.programs import BLOCK, DOCS, blocks, examples, outputs, write_files

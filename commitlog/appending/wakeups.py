@@ -8,8 +8,9 @@ a limit on what it receives.
 | socket | bound by | frame |
 | --- | --- | --- |
 | `<stage>.ipc`, PUSH → PULL | each stage | wakeup: `CLW1` |
-| `notices.ipc`, PUB → SUB | flusher | notice: `CLN1`, lane, committed, flushed |
-| `replicated.ipc`, PUB → SUB | HAService | notice: `CLN1`, lane, flushed, replicated |
+| `notices.ipc`, PUB → SUB | flusher | to a producer: `CLN1`, lane, committed, flushed |
+| the same | flusher | to readers: `CLR1` |
+| `replicated.ipc`, PUB → SUB | HAService | to a producer: `CLN1`, lane, flushed, replicated |
 
 The numbers of a notice are u64, little-endian.
 """
@@ -31,6 +32,7 @@ WAKEUP = b"CLW1"
 _NOTICE = struct.Struct("<4sQQQ")
 _NOTICE_PREFIX = struct.Struct("<4sQ")
 _NOTICE_MAGIC = b"CLN1"
+_NEWS = b"CLR1"
 _HIGH_WATER_MARK = 64
 _MAX_FRAME_BYTES = 64
 FLUSHED_NOTICES, REPLICATED_NOTICES = "notices", "replicated"
@@ -162,6 +164,11 @@ class NoticePublisher:
             self._socket.close()
             raise
 
+    def tell_readers(self) -> None:
+        """Says that there is more to read. It costs a microsecond where nobody listens."""
+        with contextlib.suppress(zmq.ZMQError):
+            self._socket.send(_NEWS, zmq.NOBLOCK)
+
     def publish(self, lane: int, before: int, reached: int) -> None:
         """Says how far a lane has come: `reached` by this stage, `before` by the one before it."""
         with contextlib.suppress(zmq.ZMQError):
@@ -172,25 +179,36 @@ class NoticePublisher:
 
 
 class NoticeSubscriber:
-    """Sleeps until a stage publishes a notice about one lane, or a limit has passed.
+    """Sleeps until a stage publishes a notice, or a limit has passed.
 
-    `names` are the publishers.
+    The notices are those to the producer of a lane, or to readers (None). `names` are the
+    publishers.
     """
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], directory: Path, lane: int, names: tuple[str, ...]
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        directory: Path,
+        lane: int | None,
+        names: tuple[str, ...] = (FLUSHED_NOTICES,),
     ) -> None:
         self._socket = _socket(context, zmq.SUB)
-        self._socket.setsockopt(zmq.SUBSCRIBE, _NOTICE_PREFIX.pack(_NOTICE_MAGIC, lane))
+        wanted = _NEWS if lane is None else _NOTICE_PREFIX.pack(_NOTICE_MAGIC, lane)
+        self._socket.setsockopt(zmq.SUBSCRIBE, wanted)
         for name in names:
             _connected(self._socket, directory, name)
 
-    def wait(self, milliseconds: int) -> None:
-        """Returns at the next notice, or after the limit. The caller reads shared memory then."""
-        if self._socket.poll(milliseconds):
-            with contextlib.suppress(zmq.Again):
-                for _ in range(_FRAMES_AT_ONCE):
-                    self._socket.recv(zmq.NOBLOCK)
+    def wait(self, milliseconds: int) -> bool:
+        """Returns at the next notice, or after the limit. The caller reads shared memory then.
+
+        It says whether there was a notice.
+        """
+        if not self._socket.poll(milliseconds):
+            return False
+        with contextlib.suppress(zmq.Again):
+            for _ in range(_FRAMES_AT_ONCE):
+                self._socket.recv(zmq.NOBLOCK)
+        return True
 
     def close(self) -> None:
         self._socket.close()

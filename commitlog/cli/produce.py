@@ -1,4 +1,7 @@
-"""`commitlog produce STORE TOPIC [FILE…]`: one message a line, or the rows of a typed topic."""
+"""`commitlog produce STORE TOPIC [FILE…]`: one message a line, or the rows of a typed topic.
+
+STORE may be the URL of a served store: then a RemoteProducer sends.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commitlog.cli.arguments import STORE_VARIABLE, NewStoreArgument
+from commitlog.cli.arguments import STORE_VARIABLE
 from commitlog.cli.completion import topics_of
+from commitlog.cli.served import (
+    CaFileOption,
+    CertFileOption,
+    KeyFileOption,
+    StoreOrUrlArgument,
+    TokenFileOption,
+    served_address,
+)
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import (
     CommitLogError,
@@ -29,8 +40,12 @@ from commitlog.lines import LineSplitter, why_unreadable
 from commitlog.quantities import counted
 
 if TYPE_CHECKING:
+    from commitlog.planning.address import Address
     from commitlog.producer import Producer
+    from commitlog.remote.producer import RemoteProducer
     from commitlog.store import Store
+
+    AnyProducer = Producer | RemoteProducer
 
 _READ_BYTES = 1 << 18
 _PACE_SECONDS = 0.05
@@ -45,7 +60,7 @@ class InputError(CommitLogError):
 
 
 def produce(
-    store: NewStoreArgument,
+    store: StoreOrUrlArgument,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to send to.", autocompletion=topics_of)],
     files: Annotated[
         list[str] | None,
@@ -65,16 +80,20 @@ def produce(
     rate: Annotated[float | None, typer.Option(metavar="N", min=0.001, help="At most N messages a second.")] = None,
     count: Annotated[int | None, typer.Option(metavar="N", min=0, help="Stop after N lines.")] = None,
     rows: Annotated[bool, typer.Option("--rows", help="A line is a row of a typed topic, as a JSON object.")] = False,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    cert_file: CertFileOption = None,
+    key_file: KeyFileOption = None,
 ) -> None:
     """Send each line as a message; all are on disk at the end.
 
         tail -n 0 -F app.log | commitlog produce data/events logs --key web-1
         commitlog produce data/events orders orders.tsv -K : --header source=shop
 
-    Where the stages of STORE do not run, they run for as long as this command does, and it ends
-    after all who send through them. Ctrl-C flushes what was sent, says how much that is, and ends
-    with exit code 130. Where COMMITLOG_STORE is set,
-    STORE is left out: `commitlog produce TOPIC [FILE]...`.
+    A STORE that is missing is made. Where its stages do not run, they run for as long as this
+    command does, and it ends after all who send through them. Ctrl-C flushes what was sent, says
+    how much that is, and ends with exit code 130. Where COMMITLOG_STORE is set, STORE is left out:
+    `commitlog produce TOPIC [FILE]...`.
     """
     _check_place(topic)
     if key_separator and (key or rows):
@@ -85,7 +104,7 @@ def produce(
         if reason:
             raise InputError(f"{name}: {reason}; nothing was sent")
     how = _Sending(topic, key, key_separator, tags, dict(map(_pair, header or [])), rows=rows)
-    how.send_all(store, names, count, rate)
+    how.send_all(store, served_address(store, token_file, ca_file, cert_file, key_file), names, count, rate)
 
 
 def _check_place(topic: str) -> None:
@@ -98,7 +117,7 @@ def _check_place(topic: str) -> None:
         )
 
 
-def _check_schema(store: Path, topic: str) -> None:
+def _check_schema(store: str, topic: str) -> None:
     """Raises NoSchema, before a store is made or anything is sent."""
     from commitlog.disk.store_directory import StoreDirectory
     from commitlog.schemas.topic_schemas import TopicSchemas
@@ -110,7 +129,7 @@ def _check_schema(store: Path, topic: str) -> None:
         )
 
 
-def _attach(store: Path, stack: contextlib.ExitStack) -> tuple[Producer, Store | None]:
+def _attach(store: str, stack: contextlib.ExitStack) -> tuple[Producer, Store | None]:
     """A producer, and the store itself if its stages run for this command.
 
     Another command may start them at the same moment: then this one waits for them. Raises
@@ -174,16 +193,24 @@ class _Sending:
     sent: int = 0
     _interrupted: bool = False
 
-    def send_all(self, store: Path, names: list[str], count: int | None, rate: float | None) -> None:
+    def send_all(
+        self, store: str, address: Address | None, names: list[str], count: int | None, rate: float | None
+    ) -> None:
         """Sends the first `count` lines of the files, and says how many are on disk."""
         from commitlog.record.properties import check_topic, encode_properties
 
         # Raises for a bad topic, key, tags or header before anything is made.
         overhead = len(check_topic(self.topic)) + len(encode_properties(self.key, self.tags, self.headers)) + 128
         with contextlib.ExitStack() as stack:
-            if self.rows:
-                _check_schema(store, self.topic)
-            producer, opened = _attach(store, stack)
+            opened: Store | None = None
+            if address is not None:
+                from commitlog.remote.producer import RemoteProducer
+
+                producer: AnyProducer = stack.enter_context(RemoteProducer.at(address))
+            else:
+                if self.rows:
+                    _check_schema(store, self.topic)
+                producer, opened = _attach(store, stack)
             try:
                 batches = _batches(names, producer, overhead, count)
                 for lines in batches if rate is None else _paced(batches, rate):
@@ -205,7 +232,7 @@ class _Sending:
     def _result(self) -> str:
         return f"{counted(self.sent, 'row' if self.rows else 'message')} sent to {self.topic}, all on disk"
 
-    def _send_whole(self, producer: Producer, lines: list[bytes]) -> None:
+    def _send_whole(self, producer: AnyProducer, lines: list[bytes]) -> None:
         """Sends some lines and counts them; a Ctrl-C meanwhile raises KeyboardInterrupt then."""
         earlier = signal.signal(signal.SIGINT, self._note_interrupt)
         try:
@@ -221,7 +248,7 @@ class _Sending:
     def _note_interrupt(self, _number: int, _frame: FrameType | None) -> None:
         self._interrupted = True
 
-    def _send(self, producer: Producer, lines: list[bytes]) -> None:
+    def _send(self, producer: AnyProducer, lines: list[bytes]) -> None:
         topic, tags, headers = self.topic, self.tags, self.headers
         if self.rows:
             rows = [self._row(line) for line in lines if line.strip()]
@@ -271,7 +298,7 @@ def _paced(batches: Iterator[list[bytes]], rate: float) -> Iterator[list[bytes]]
             yield part
 
 
-def _batches(names: list[str], producer: Producer, overhead: int, count: int | None) -> Iterator[list[bytes]]:
+def _batches(names: list[str], producer: AnyProducer, overhead: int, count: int | None) -> Iterator[list[bytes]]:
     """The first `count` lines as they arrive, in batches that fit into a segment.
 
     A line that is too large for a batch is alone in its batch.

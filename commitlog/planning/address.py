@@ -50,9 +50,10 @@ class Address:
     credentials: Credentials = Credentials()
 
     def __str__(self) -> str:
-        """The URL, which has no credentials."""
+        """The URL, which has no credentials. Without a store it is that of the server."""
         hosts = ",".join(f"{f'[{host}]' if ':' in host else host}:{port}" for host, port in self.hosts)
-        return f"{'commitlog+tls' if self.tls else 'commitlog'}://{hosts}/{quote(self.store)}"
+        store = f"/{quote(self.store)}" if self.store else ""
+        return f"{'commitlog+tls' if self.tls else 'commitlog'}://{hosts}{store}"
 
     def with_credentials(self, credentials: Credentials) -> Address:
         """The same store, asked with these credentials."""

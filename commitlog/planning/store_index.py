@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -63,8 +64,11 @@ class StoreIndex(Protocol):
     def live(self) -> bool:
         """Whether the store has a pool, so that more may come without a recovery."""
 
-    def refresh(self) -> bool:
-        """Looks at the store again. Returns whether anything has moved."""
+    def refresh(self, wait_ms: int = 0) -> bool:
+        """Looks at the store again. Returns whether anything has moved.
+
+        A server may wait up to `wait_ms` before it says that nothing has. A directory never waits.
+        """
 
     def topics(self, *, deleted: bool = False) -> list[str]:
         """The topics, sorted; `deleted` ones that had no message since are there if asked for."""
@@ -120,8 +124,14 @@ class LocalIndex:
     def live(self) -> bool:
         return self._view.live
 
-    def refresh(self) -> bool:
+    def refresh(self, wait_ms: int = 0) -> bool:
+        del wait_ms
         return self.index.refresh()
+
+    @property
+    def pool(self) -> Path | None:
+        """The directory of the store's pool, if it has one: processes of the store are there."""
+        return self._view.pool
 
     def topics(self, *, deleted: bool = False) -> list[str]:
         return self.index.topics(deleted=deleted)

@@ -441,7 +441,8 @@ class TopicIndex:
         self.view, self.isolation = view, isolation
         self.lanes: dict[int, LaneIndex] = {}
         self._refreshed_ns = LONG_AGO_NS
-        self._warned = False
+        self.rest_warning = ""
+        """What was warned of: a store that was killed may have more messages than can be read."""
 
     def refresh(self) -> bool:
         """Looks at the store again. Returns whether anything has moved.
@@ -468,18 +469,16 @@ class TopicIndex:
         return moved
 
     def _warn_of_rest(self) -> None:
-        """Warns once that a store which was killed may have more messages than can be read."""
-        if self._warned or self.view.live or self.view.one_log:
+        """Warns once: see `rest_warning`."""
+        if self.rest_warning or self.view.live or self.view.one_log:
             return
         lanes = [str(lane) for lane, index in self.lanes.items() if index.goes_on()]
         if lanes and not self.view.is_replica:
-            self._warned = True
-            warnings.warn(
+            self.rest_warning = (
                 f"{self.view.path} was not stopped properly: lane {', '.join(lanes)} has more than its `positions` say, "
-                f"which is not read; `commitlog run` on the store takes in what is whole of it",
-                ReadingWarning,
-                stacklevel=3,
+                f"which is not read; `commitlog run` on the store takes in what is whole of it"
             )
+            warnings.warn(self.rest_warning, ReadingWarning, stacklevel=3)
 
     def topics(self, *, deleted: bool = False) -> list[str]:
         """Topics that have, or had, a message in any lane; sorted.

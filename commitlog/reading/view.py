@@ -74,6 +74,10 @@ class LogView(Protocol):
         """Whether there is a pool: positions move, or will move when the stages run again."""
 
     @property
+    def pool(self) -> Path | None:
+        """The directory of the pool, if there is one."""
+
+    @property
     def one_log(self) -> bool:
         """Whether all lanes are queue ids of one log of RocketMQ's own: see RocketMQView."""
 
@@ -178,6 +182,10 @@ class StoreView:
         return self.control is not None
 
     @property
+    def pool(self) -> Path | None:
+        return None if self.control is None else self.control.region.path.parent
+
+    @property
     def one_log(self) -> bool:
         return False
 
@@ -234,7 +242,7 @@ class RocketMQView:
     read, and nothing is walked. Raises StoreNotFound.
     """
 
-    live, one_log, is_replica, store_id = False, True, False, ""
+    live, one_log, is_replica, store_id, pool = False, True, False, "", None
 
     def __init__(self, path: str | os.PathLike[str], channel: FileChannel = DISK) -> None:
         self.path, self.channel = checked_path(path), channel

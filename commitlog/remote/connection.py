@@ -15,7 +15,15 @@ import pyarrow as pa
 
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.file_channel import DISK
-from commitlog.errors import AccessDenied, ServerBusy, ServerError, ServerUnavailable
+from commitlog.errors import (
+    AccessDenied,
+    CommitLogError,
+    OffsetOutOfRange,
+    ServerBusy,
+    ServerError,
+    ServerUnavailable,
+    StoreNotRunning,
+)
 from commitlog.planning.address import Address
 from commitlog.remote import requests
 from commitlog.remote.server_errors import translated
@@ -40,6 +48,9 @@ _GRPC_OPTIONS = [
 
 One that comes back is tried again while there is patience. gRPC itself would wait for minutes.
 """
+
+_CANT_APPEND = (StoreNotRunning, AccessDenied)
+"""What the host of a copy says to who wants to append."""
 
 Host = tuple[str, int]
 T = TypeVar("T")
@@ -76,7 +87,8 @@ class Connection:
             answers = [result.body for result in self._client(*host).do_action(action, options)]
             return orjson.loads(memoryview(answers[0])) if answers else None
 
-        return self._at_some_host(call, patient=patient or self._was_there)
+        passed_over = _CANT_APPEND if kind == "check_append" else (OffsetOutOfRange,)
+        return self._at_some_host(call, patient=patient or self._was_there, passed_over=passed_over)
 
     def read(self, ticket: bytes, port: int | None = None) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         """The batches of a ticket, each with its metadata, which is b"" if there is none.
@@ -125,7 +137,7 @@ class Connection:
                 raise ServerError(f"{self.address}: the server has ended the stream without a word")
             return writer, reader, answer.to_pybytes()
 
-        return self._at_some_host(open_stream, patient=patient)
+        return self._at_some_host(open_stream, patient=patient, passed_over=_CANT_APPEND)
 
     def close(self) -> None:
         """Closes what is open."""
@@ -146,27 +158,41 @@ class Connection:
                 self._clients[host, port] = client
         return client
 
-    def _at_some_host(self, call: Callable[[Host], T], *, patient: bool, port: int | None = None) -> T:
+    def _at_some_host(
+        self,
+        call: Callable[[Host], T],
+        *,
+        patient: bool,
+        port: int | None = None,
+        passed_over: tuple[type[CommitLogError], ...] = (OffsetOutOfRange,),
+    ) -> T:
         """Calls the host that answered last, then the others in turn.
 
-        If none answers and it is to be `patient`, it tries again for a while.
+        A host whose answer is one of `passed_over` may have a copy that is behind, or one that
+        can't be appended to: another host may do better. If none answers and it is to be
+        `patient`, it tries again for a while.
         """
         hosts = self.address.hosts
         preferred = [] if port is None else [(hosts[self._at][0], port)]
         began_ns = SYSTEM_CLOCK.monotonic_ns()
         pauses = chain(_PAUSES, repeat(_PAUSES[-1]))
         while True:
+            refused: CommitLogError | None = None
             turns = [(index, hosts[index]) for index in (*range(self._at, len(hosts)), *range(self._at))]
             for index, host in (*((self._at, host) for host in preferred), *turns):
                 try:
                     answer = call(host)
                 except (pa.ArrowException, OSError) as error:
                     complaint = translated(error, self.address)
-                    if not isinstance(complaint, (ServerUnavailable, ServerBusy)):
+                    if isinstance(complaint, passed_over):
+                        refused = refused or complaint
+                    elif not isinstance(complaint, (ServerUnavailable, ServerBusy)):
                         raise complaint from None
                     continue
                 self._at, self._was_there = index, True
                 return answer
+            if refused is not None:
+                raise refused
             patience = BUSY_PATIENCE_SECONDS if isinstance(complaint, ServerBusy) else PATIENCE_SECONDS
             if not patient or SYSTEM_CLOCK.monotonic_ns() - began_ns >= patience * 1e9:
                 raise complaint
@@ -178,28 +204,28 @@ class _Files:
 
     def __init__(self, address: Address) -> None:
         known = address.credentials
-        token = (known.token or "").encode() if known.token_file is None else _read(known.token_file, "tokenFile")
+        token = (known.token or "").encode() if known.token_file is None else _read(known.token_file, "the token")
         token = token.strip()
         if not all(33 <= byte <= 126 for byte in token):
             raise AccessDenied(
-                "option token or tokenFile: no token has blanks or letters beyond ASCII; give it as it was made"
+                "the token: none has blanks or letters beyond ASCII; give it as `commitlog token add` has printed it"
             )
         self.headers = [(b"authorization", b"Bearer " + token)] if token else []
         self.tls: dict[str, Any] = {}
         if address.tls:
             if known.ca_file:
-                self.tls["tls_root_certs"] = _read(known.ca_file, "caFile")
+                self.tls["tls_root_certs"] = _read(known.ca_file, "the authorities")
             if known.cert_file and known.key_file:
-                self.tls["cert_chain"] = _read(known.cert_file, "certFile")
-                self.tls["private_key"] = _read(known.key_file, "keyFile")
+                self.tls["cert_chain"] = _read(known.cert_file, "the client's certificate")
+                self.tls["private_key"] = _read(known.key_file, "the client's key")
 
 
-def _read(file: str, option: str) -> bytes:
+def _read(file: str, what: str) -> bytes:
     try:
         return DISK.read_file(Path(file), _FILE_BYTES_MAX)
     except OSError as error:
         raise ServerError(
-            f"option {option}: {file}: {error.strerror}; give a file that this process can read"
+            f"{file}, the file of {what}: {error.strerror}; give a file that this process can read"
         ) from None
 
 

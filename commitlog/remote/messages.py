@@ -26,6 +26,8 @@ from commitlog.remote.reading import read_remote
 from commitlog.remote.requests import Isolation
 from commitlog.remote.store_index import RemoteIndex
 
+WAIT_MS = 500
+"""How long the server may wait for more, each time. Ctrl-C has to wait for its answer."""
 LOOK_SECONDS = 0.1
 """The time between two looks for more."""
 _PIECE_ROWS, _PIECE_BYTES = 2_000, 1 << 20
@@ -74,7 +76,7 @@ class RemoteMessages:
             self._next |= {key: end for key, (_, end) in ranges.items()}
             if not self._follow:
                 return
-            while not self._index.refresh():
+            while not self._index.refresh(WAIT_MS):
                 self._clock.sleep(LOOK_SECONDS)
 
     def _topics(self) -> list[str]:

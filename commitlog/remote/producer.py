@@ -7,15 +7,16 @@ import os
 import threading
 import traceback
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from commitlog.appending.arguments import Values, as_bytes, check_keys
 from commitlog.appending.row_producer import HowToSend
 from commitlog.appending.row_sending import RowSending
+from commitlog.appending.row_writer import RowWriter
 from commitlog.errors import IllegalArgument, IllegalProperty, MessageTooLarge, WaitTimeout, refuse_copy
-from commitlog.planning.options import store_of
+from commitlog.planning.address import Address, Credentials, address_of
 from commitlog.record.bodies import Bodies
 from commitlog.record.properties import check_topic, encode_properties
 from commitlog.remote.appending import check_append
@@ -64,6 +65,15 @@ class RemoteReceipt:
         """
         return self._outbox.wait(level, self._number, timeout)
 
+    def __await__(self) -> Generator[Any, None, PutMessageStatus]:
+        """Returns and raises what `wait()` does, for asyncio. It waits in a thread of asyncio's.
+
+        What cancels it leaves that thread waiting.
+        """
+        import asyncio
+
+        return asyncio.to_thread(self.wait).__await__()
+
     def __repr__(self) -> str:
         is_accepted, is_flushed = self._outbox.reached("accepted", self._number), self.done()
         return f"RemoteReceipt(topic={self.topic!r}, {is_accepted=}, {is_flushed=})"
@@ -111,11 +121,20 @@ class RemoteProducer:
         cert_file: str | os.PathLike[str] | None = None,
         key_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        given = {"path": url, "token": token, "tokenFile": token_file}
-        given |= {"caFile": ca_file, "certFile": cert_file, "keyFile": key_file}
-        _, address = store_of({name: os.fspath(value) for name, value in given.items() if value is not None})
+        files = (None if file is None else os.fspath(file) for file in (token_file, ca_file, cert_file, key_file))
+        address = address_of(url, Credentials(token, *files), lambda name: "url" if name == "path" else name)
         if address is None:
             raise IllegalArgument(f"{url}: a remote producer takes the URL of a served store; see commitlog.Producer")
+        self._open(address)
+
+    @classmethod
+    def at(cls, address: Address) -> Self:
+        """One for an address that is known already. Private. Raises what making one raises."""
+        made = cls.__new__(cls)
+        made._open(address)
+        return made
+
+    def _open(self, address: Address) -> None:
         self._address, self._closed = address, True  # until it is made
         self._connection = Connection(address)
         try:
@@ -132,6 +151,11 @@ class RemoteProducer:
         _PRODUCERS.add(self)
         atexit.unregister(_close_all)
         atexit.register(_close_all)  # once, and before what was registered earlier
+
+    @property
+    def message_bytes_max(self) -> int:
+        """Bytes of the largest record that the store takes."""
+        return self._sending.message_bytes_max
 
     def send(
         self,
@@ -194,10 +218,28 @@ class RemoteProducer:
         rows. Raises what `send` does, and before anything is sent IllegalRow, NoSchema.
         """
         how = HowToSend(key, headers, tags, max_rows=max_rows, max_bytes=max_bytes, compression=compression)
-        receipt = None
-        for _, value, own, _ in self._rows.messages(topic, rows, how, self._sending.message_bytes_max):
-            receipt = self._collect(topic, [value], [key], own, tags)
-        return receipt
+        receipts = [receipt for _, receipt in self._send_messages(topic, rows, how)]
+        return receipts[-1] if receipts else None
+
+    def rows(
+        self, topic: str, *, linger_ms: float = 20, max_rows: int = 1000, compression: str | None = None
+    ) -> RowWriter:
+        """Collects single rows for a typed topic: see `Producer.rows`, and RowWriter.
+
+        Raises NoSchema, IllegalTopic, IllegalArgument, AccessDenied, ServerUnavailable.
+        """
+        how = HowToSend(max_rows=max_rows, compression=compression)
+        self._rows.prepare(topic)
+
+        def send(rows: list[Any]) -> Iterator[int]:
+            return (count for count, _ in self._send_messages(topic, rows, how))
+
+        return RowWriter(send, self.flush, linger_ms, max_rows)
+
+    def _send_messages(self, topic: str, rows: Any, how: HowToSend) -> Iterator[tuple[int, RemoteReceipt]]:
+        """Collects rows, and yields how many each message has, with its receipt."""
+        for count, value, headers, _ in self._rows.messages(topic, rows, how, self.message_bytes_max):
+            yield count, self._collect(topic, [value], [how.key], headers, how.tags)
 
     def flush(self, timeout: float | None = None) -> None:
         """Returns when everything sent so far is flushed. Raises what `RemoteReceipt.wait` does."""
@@ -250,7 +292,7 @@ class RemoteProducer:
         headers = _checked_headers(headers)
         overhead = len(topic) + _RECORD_BYTES
         plain = len(encode_properties(None, tags, headers))
-        messages, most = [], self._sending.message_bytes_max
+        messages, most = [], self.message_bytes_max
         for value, key in zip(values, keys, strict=True):
             own = len(encode_properties(key, tags, headers)) if key else plain
             size = len(value) + own + overhead

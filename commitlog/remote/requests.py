@@ -21,6 +21,8 @@ QueuePart = tuple[str, int, int, int]
 """Topic, lane, and the queue offsets [begin, end)."""
 Offsets = dict[str, dict[int, int]]
 
+WAIT_MS_MAX = 1_000
+"""How long the answer to `look` may wait for something new."""
 BATCH_BYTES_MAX = 64 << 20
 """Bytes of a batch that a client may send. Ours send smaller ones."""
 
@@ -29,14 +31,17 @@ BATCH_BYTES_MAX = 64 << 20
 class Look:
     """Action `look`: which topics and queues the store has.
 
-    The queues are those of `topics`, or all (None). `seen` is the version of the last answer; if
-    nothing has moved since, the answer is short.
+    The queues are those of `topics`, or all (None). `seen` is the version of the last answer. If
+    nothing of these queues has moved since, the answer is short, and comes as soon as something
+    does, or after `wait_ms` (1,000 at most). A server that has too many such requests does not
+    wait.
     """
 
     store: str
     isolation: Isolation = "flushed"
     topics: tuple[str, ...] | None = None
     seen: str = ""
+    wait_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -51,8 +56,10 @@ class Looked:
     """The ports of all processes of this server, its own among them."""
     topics: dict[str, bool] | None = None
     """Topic → whether it was deleted, and has had no message since."""
-    queues: dict[str, dict[int, tuple[int, int, int]]] | None = None
-    """Topic → lane → first, end, and up to where there are consume queue entries."""
+    queues: dict[str, dict[int, tuple[int, int]]] | None = None
+    """Topic → lane → first and end."""
+    warning: str = ""
+    """What whoever reads the store should know: see ReadingWarning."""
 
 
 @dataclass(frozen=True)

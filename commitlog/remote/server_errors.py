@@ -60,7 +60,7 @@ _CERTIFICATE = {
     "certificate verify failed": "its certificate is not of an authority in caFile; without caFile, not of a public one",
     "is not in peer certificate": "its certificate is for another host; give the host by a name that is in it",
     "wrong version number": "it does not speak TLS: is it served without a certificate?",
-    "empty address list": "caFile, certFile or keyFile: not in PEM format, or the key is another certificate's",
+    "empty address list": "caFile, certFile or keyFile (Python: ca_file, …): not in PEM format, or the key is another's",
 }
 """What gRPC says → what it means."""
 _ENDED = ("socket closed", "connection reset", "handshake read failed")

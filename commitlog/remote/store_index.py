@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from commitlog.columns.slice_reader import ReadPlan, Slice
-from commitlog.errors import CommitLogError, ServerError
+from commitlog.errors import CommitLogError, ReadingWarning, ServerError
 from commitlog.planning.address import Address
 from commitlog.planning.row_limit import QueueKey
 from commitlog.planning.store_index import Ranges
@@ -64,19 +65,20 @@ class RemoteIndex:
         """The ports of the server's processes."""
         return self._looked.ports
 
-    def refresh(self) -> bool:
+    def refresh(self, wait_ms: int = 0) -> bool:
         seen = "" if self._known is None else self._known.version
-        look = requests.Look(self.address.store, self._isolation, self._wanted, seen)
+        look = requests.Look(self.address.store, self._isolation, self._wanted, seen, wait_ms)
         answer = self._connection.ask("look", look)
         try:
             looked = requests.Looked(**answer)
+            self._warn(looked)
             if looked.topics is None or looked.queues is None:
                 if self._known is None:
                     raise ValueError("nothing is said of topics")
                 self._known = looked
                 return False
             self._ranges = {
-                topic: {int(lane): QueueRange(*queue) for lane, queue in lanes.items()}
+                topic: {int(lane): QueueRange(*queue, indexed=0) for lane, queue in lanes.items()}
                 for topic, lanes in looked.queues.items()
             }
         except (TypeError, ValueError, AttributeError) as error:
@@ -85,6 +87,10 @@ class RemoteIndex:
             ) from None
         self._known, self._topics = looked, looked.topics
         return True
+
+    def _warn(self, looked: requests.Looked) -> None:
+        if looked.warning and (self._known is None or self._known.warning != looked.warning):
+            warnings.warn(f"{self.path}: {looked.warning}", ReadingWarning, stacklevel=3)
 
     def topics(self, *, deleted: bool = False) -> list[str]:
         return sorted(topic for topic, is_deleted in self._topics.items() if deleted or not is_deleted)
@@ -134,6 +140,7 @@ class LeasedName:
     def __init__(self, connection: Connection, store: str, name: str) -> None:
         self._connection, self._store, self._name = connection, store, name
         self._position: requests.Position | None = None
+        self._told: requests.Position | None = None
         self._lease = self._take()
         self._asking = threading.Lock()
         self._ended = threading.Event()
@@ -145,9 +152,9 @@ class LeasedName:
     def _renew(self) -> None:
         while not self._ended.wait(RENEW_SECONDS):
             try:
-                self.write()
+                self._renew_lease(now=False)
             except CommitLogError:
-                continue  # the query hears of it when it asks itself
+                self._told = None  # the query tells it again, and hears why that is impossible
 
     def move(self, position: NamedReader) -> None:
         self._position = requests.Position(
@@ -160,6 +167,11 @@ class LeasedName:
         self.write()
 
     def write(self, *, now: bool = False) -> None:
+        """Tells the server the position if it has moved, or has to be written `now`."""
+        if now or self._position != self._told:
+            self._renew_lease(now=now)
+
+    def _renew_lease(self, *, now: bool) -> None:
         """Tells the server the position, and so renews the lease.
 
         A server that was started again knows of no lease, and is asked for the name anew.
@@ -172,8 +184,12 @@ class LeasedName:
                 self._tell(now)
 
     def _tell(self, now: bool, release: bool = False) -> bool:
-        request = requests.MoveName(self._store, self._lease, self._position, now, release)
-        return bool(self._connection.ask("move_name", request))
+        position = self._position
+        request = requests.MoveName(self._store, self._lease, position, now, release)
+        is_known = bool(self._connection.ask("move_name", request))
+        if is_known:
+            self._told = position
+        return is_known
 
     def close(self) -> None:
         with self._asking:

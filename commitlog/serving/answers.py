@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any
+
+import orjson
 
 from commitlog.columns.slice_reader import ReadPlan, Slice
 from commitlog.disk.store_directory import StoreDirectory
@@ -19,31 +24,62 @@ from commitlog.serving.flight_errors import without_paths
 from commitlog.serving.served_store import ServedStore
 from commitlog.watching.store_facts import as_json, collect
 
+_LOOK_SECONDS = 0.5
+"""The time between two looks while a client waits, unless the flusher tells that there is more.
+
+Nobody tells of a store that is started, and of messages that are trimmed.
+"""
 _OFFSET_END = 1 << 58
 """Queue offsets are below this: an entry of 20 bytes has its place in a file of 2^63 bytes."""
 
 
 def look(store: ServedStore, access: Access, request: requests.Look, ports: tuple[int, ...]) -> requests.Looked:
-    """The topics that the client may see, and their queues. One that it names must be for it."""
+    """The topics that the client may see, and their queues. One that it names must be for it.
+
+    It waits as the request says.
+    """
     access.check_reads(request.topics or ())
+    deadline_ns = store.clock.monotonic_ns() + min(request.wait_ms, requests.WAIT_MS_MAX) * 1_000_000
+    while True:
+        notices = store.notices.count
+        found, pool = _look(store, access, request, ports)
+        left_ns = deadline_ns - store.clock.monotonic_ns()
+        if found.topics is not None or left_ns <= 0:
+            return found
+        store.notices.wait(pool, notices, min(left_ns / 1e9, _LOOK_SECONDS))
+
+
+def _look(
+    store: ServedStore, access: Access, request: requests.Look, ports: tuple[int, ...]
+) -> tuple[requests.Looked, Path | None]:
+    """The answer as of now, and the store's pool.
+
+    The version has two parts: that of the whole store, and a hash of the topics and queues that are
+    wanted. So the client of a quiet topic hears nothing of the others.
+    """
+    seen_version, _, seen_hash = request.seen.partition(" ")
     with store.index(request.isolation) as (index, version):
-        facts = requests.Looked(version, index.store_id, index.one_log, index.live, ports)
-        if version == request.seen:
-            return facts
+        pool = index.pool
+        warning = without_paths(index.index.rest_warning, store)
+        facts = requests.Looked(request.seen, index.store_id, index.one_log, index.live, ports, warning=warning)
+        if version == seen_version:
+            return facts, pool
         present = set(index.topics())
         topics = {topic: topic not in present for topic in index.topics(deleted=True) if access.covers(topic)}
         wanted = topics if request.topics is None else [topic for topic in request.topics if topic in topics]
         queues = {
-            topic: {lane: (queue.first, queue.end, queue.indexed) for lane, queue in index.ranges(topic).items()}
-            for topic in wanted
+            topic: {lane: (queue.first, queue.end) for lane, queue in index.ranges(topic).items()} for topic in wanted
         }
-        return requests.Looked(version, index.store_id, index.one_log, index.live, ports, topics, queues)
+    told = facts.store_id, facts.live, [(topic, topics[topic]) for topic in wanted], queues
+    own_hash = blake2b(orjson.dumps(told, option=orjson.OPT_NON_STR_KEYS), digest_size=16).hexdigest()
+    found = replace(facts, version=f"{version} {own_hash}")
+    return (found if own_hash == seen_hash else replace(found, topics=topics, queues=queues)), pool
 
 
 def find_by_times(store: ServedStore, access: Access, request: requests.FindByTimes) -> list[int | None]:
     access.check_reads(topic for topic, _, _ in request.times)
     times = {(topic, lane): ms for topic, lane, ms in request.times}
-    with store.index(request.isolation) as (index, _):
+    with store.index(request.isolation, reads=True) as (index, _):
         for key in times:
             _check_queue(index, key)
         found = index.find_by_times(times)
@@ -64,7 +100,7 @@ def _mean(index: LocalIndex, ranges: Ranges) -> float:
 
 def limit_rows(store: ServedStore, access: Access, request: requests.LimitRows) -> list[int]:
     ranges = _ranges(access, request.ranges)
-    with store.index() as (index, _):
+    with store.index(reads=True) as (index, _):
         plan = ReadPlan(
             index.path,
             index.store_id,

@@ -40,12 +40,19 @@ def check_append(store: ServedStore, access: Access, request: requests.CheckAppe
 
 
 def append_stream(
-    store: ServedStore, access: Access, request: requests.Append, reader: Any, writer: Any, count: Callable[..., None]
+    store: ServedStore,
+    access: Access,
+    request: requests.Append,
+    reader: Any,
+    writer: Any,
+    count: Callable[..., None],
+    check_access: Callable[[], None],
 ) -> None:
     """Appends the batches of a stream, and flushes them all before it returns.
 
     Only one batch is in memory. The stream has its lane until it ends, or breaks off. `count` gets
-    fields of ClientTraffic. Raises what `Producer.send` does, and its error says in `rows_sent` how
+    fields of ClientTraffic. `check_access` raises AccessDenied if the client may not go on. Raises
+    that and what `Producer.send` does, and its error says in `rows_sent` how
     many rows are accepted; IllegalArgument for columns and batches that are none.
     """
     _check_topic(access, request.topic)
@@ -63,6 +70,7 @@ def append_stream(
             )
             with _Flushing(store, answers.tell) as flushing:
                 for batch in _batches(reader):
+                    check_access()
                     before = rows.sent
                     try:
                         rows.append(batch)

@@ -8,6 +8,7 @@ those that are not known after a while, or send too much before they are, are en
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,10 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import IllegalArgument, ServerBusy
 from commitlog.serving.connections import end_connections, received
 
+ACTIONS_MAX = 128
+"""Actions and questions about flights at the same time. Each has a thread."""
+WAITS_MAX = 1_024
+"""Clients that wait for new rows at the same time. Each has a thread, which sleeps."""
 STREAMS_MAX = 256
 """Open streams of a process. Each has a thread, and one batch in memory: 16 MiB, so 4 GiB."""
 STREAMS_PER_CLIENT_MAX = STREAMS_MAX // 2
@@ -28,6 +33,8 @@ UNKNOWN_BYTES_MAX = 1 << 20
 """What may come over a connection that is not known yet. A handshake has a few KiB."""
 STALLED_SECONDS = 600.0
 """A stream that has not moved for this long gives its place to another one that needs it."""
+SILENT_SECONDS = 3600.0
+"""A stream that has not moved for this long, and holds a lane, gives it back."""
 REQUEST_BYTES_MAX = 8 << 20
 """A ticket, or the body of an action. The ranges of 100,000 queues take less."""
 SLICES_MAX = 100_000
@@ -39,6 +46,32 @@ class _Stream:
     client: str
     peer: str
     moved_ns: int
+    holds_lane: bool
+
+
+class Places:
+    """Places for what clients do at the same time: at most half of them for one client."""
+
+    def __init__(self, what: str, most: int) -> None:
+        self._what, self._most = what, most
+        self._lock = threading.Lock()
+        self._taken: Counter[str] = Counter()
+
+    @contextmanager
+    def taken(self, client: str) -> Iterator[None]:
+        """Takes a place. Raises ServerBusy where there is none for this client."""
+        with self._lock:
+            own, every = self._taken[client], self._taken.total()
+            if own >= self._most // 2 or every >= self._most:
+                count, whose = (own, f"of {client}") if own >= self._most // 2 else (every, "of all clients")
+                raise ServerBusy(f"the server has {count} {self._what} {whose}, which is its limit; try again")
+            self._taken[client] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._taken[client] -= 1
+                self._taken += Counter()  # drops those without any
 
 
 class Doorkeeper:
@@ -50,6 +83,7 @@ class Doorkeeper:
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.port = 0
         """Where clients connect to this process."""
+        self.actions, self.waits = Places("open calls", ACTIONS_MAX), Places("waiting calls", WAITS_MAX)
         self._clock = clock
         self._lock = threading.Lock()
         self._streams: dict[int, _Stream] = {}
@@ -63,12 +97,12 @@ class Doorkeeper:
         self._known.add(peer)
 
     @contextmanager
-    def stream(self, client: str, peer: str) -> Iterator[Callable[[], None]]:
+    def stream(self, client: str, peer: str, *, holds_lane: bool = False) -> Iterator[Callable[[], None]]:
         """A place for an open stream. The function that it gives says that the stream has moved.
 
         Raises ServerBusy where there is none for this client.
         """
-        stream = _Stream(client, peer, self._clock.monotonic_ns())
+        stream = _Stream(client, peer, self._clock.monotonic_ns(), holds_lane)
         with self._lock:
             own = [other for other in self._streams.values() if other.client == client]
             crowd = own if len(own) >= STREAMS_PER_CLIENT_MAX else list(self._streams.values())
@@ -78,7 +112,7 @@ class Doorkeeper:
                 number = self._numbers
                 self._streams[number] = stream
         if is_full:
-            self._end_stalled(crowd)
+            self._end_stalled(crowd, STALLED_SECONDS)
             whose = f"of {client}" if crowd is own else "of all clients"
             raise ServerBusy(f"the server has {len(crowd)} open streams {whose}, which is its limit; try again")
         try:
@@ -87,15 +121,20 @@ class Doorkeeper:
             with self._lock:
                 del self._streams[number]
 
-    def _end_stalled(self, crowd: list[_Stream]) -> None:
+    def _end_stalled(self, crowd: list[_Stream], seconds: float) -> None:
         """Ends the connections of which no stream moves. gRPC can't end a single stream."""
-        before = self._clock.monotonic_ns() - int(STALLED_SECONDS * 1e9)
+        before = self._clock.monotonic_ns() - int(seconds * 1e9)
         with self._lock:
             moving = {stream.peer for stream in self._streams.values() if stream.moved_ns > before}
-        end_connections(self.port, {stream.peer for stream in crowd} - moving)
+        ended = {stream.peer for stream in crowd} - moving
+        if ended:
+            end_connections(self.port, ended)
 
     def look(self) -> set[str]:
         """Ends the connections that may not stay, and returns the peers of all."""
+        with self._lock:
+            holding = [stream for stream in self._streams.values() if stream.holds_lane]
+        self._end_stalled(holding, SILENT_SECONDS)
         known_before = set(self._known)  # one that comes meanwhile is not in what is received
         connected, now = received(self.port), self._clock.monotonic_ns()
         self._known -= known_before - connected.keys()

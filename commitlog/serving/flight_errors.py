@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -12,6 +13,7 @@ from pyarrow import flight
 from commitlog.errors import AccessDenied, CommitLogError, CorruptRecord, IllegalRow, ServerError, refusal
 from commitlog.remote.server_errors import to_bytes
 from commitlog.serving.served_store import ServedStore
+from commitlog.shm.region import base_directory
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +54,10 @@ def client_error(error: CommitLogError, stores: Iterable[ServedStore]) -> Commit
 
 
 def without_paths(text: str, store: ServedStore) -> str:
-    """A text with the store's name in place of its path."""
+    """A text with the store's name in place of its path, and without the directory of its pool."""
     for path in {str(store.path), os.path.realpath(store.path)}:
         text = text.replace(path, store.name)
-    return text
+    return re.sub(rf"{re.escape(str(base_directory()))}/[\w.-]+", "of the store", text)
 
 
 def _without_path(error: CommitLogError, store: ServedStore) -> CommitLogError:

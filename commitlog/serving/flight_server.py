@@ -7,7 +7,7 @@ So each stream has one batch in memory here, and waits as long as its client is 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, TypeVar, cast
@@ -21,7 +21,7 @@ from commitlog.clock import SYSTEM_CLOCK
 from commitlog.columns.arrow_columns import COLUMN_TYPES
 from commitlog.columns.segments import SEGMENTS
 from commitlog.columns.slice_reader import OF_READ_ARROW, OF_SPARK, JsonOptions, ReadPlan, read_slices
-from commitlog.errors import AccessDenied, DataLoss, IllegalArgument, OffsetOutOfRange
+from commitlog.errors import AccessDenied, DataLoss, IllegalArgument, OffsetOutOfRange, ServerBusy
 from commitlog.reading.topic_index import STOPPED_REREAD_NS
 from commitlog.remote import requests
 from commitlog.serving import answers, appending, flights
@@ -33,6 +33,8 @@ from commitlog.serving.served_store import ServedStore, find_store
 from commitlog.serving.traffic import Traffic
 
 _WHO = "who"
+STRANGER = "(no token)"
+"""The client of calls without a token that is known. No token has such a name."""
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
 T = TypeVar("T")
@@ -59,11 +61,16 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
             tls_certificates=[certificate] if certificate else None,
             verify_client=client_authority is not None,
             root_certificates=client_authority,
-            middleware={_WHO: _WhoAsks(tokens, self.doorkeeper)},
+            middleware={_WHO: _WhoAsks(tokens, self.doorkeeper, self._count_refusal)},
         )
         self.ports: tuple[int, ...] = (self.port,)
         """The ports of all processes of the server."""
         self.doorkeeper.port = self.port
+
+    def _count_refusal(self) -> None:
+        """Counts a call without a token that is known, for all stores: it names none."""
+        for store in self._stores:
+            self.traffic.add(store, STRANGER, calls=1, errors=1)
 
     # ---- actions --------------------------------------------------------------------------------
 
@@ -74,9 +81,25 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
                 raise IllegalArgument(f"action {action.type[:80]!r}: there is none; those are {', '.join(_ACTIONS)}")
             kind, function = answer
             request: Any = _parsed(kind, action.body.to_pybytes() or b"{}")
-            with self._counted(getattr(request, "store", ""), access):
-                found = function(self, Caller(access, peer_of(context.peer())), request)
+            caller = Caller(access, peer_of(context.peer()))
+            with self._counted(getattr(request, "store", ""), access), self._place(caller, request) as allowed:
+                found = function(self, caller, allowed)
         return [flight.Result(orjson.dumps(found, option=orjson.OPT_NON_STR_KEYS))]
+
+    @contextmanager
+    def _place(self, caller: Caller, request: Any) -> Iterator[Any]:
+        """A place for an action, and the request as it is allowed: it may not be able to wait."""
+        client = _client(caller.access, caller.peer)
+        if isinstance(request, requests.Look) and request.wait_ms:
+            with ExitStack() as stack:
+                try:
+                    stack.enter_context(self.doorkeeper.waits.taken(client))
+                except ServerBusy:
+                    request = replace(request, wait_ms=0)
+                yield request
+        else:
+            with self.doorkeeper.actions.taken(client):
+                yield request
 
     def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
         return [flight.ActionType(name, (kind.__doc__ or "").splitlines()[0]) for name, (kind, _) in _ACTIONS.items()]
@@ -108,7 +131,12 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
     @contextmanager
     def _answering(self, context: flight.ServerCallContext) -> Iterator[Access]:
         access = _access(context)
-        with told_to_client(self._stores.values()), self._counted("", access):
+        client = _client(access, peer_of(context.peer()))
+        with (
+            told_to_client(self._stores.values()),
+            self._counted("", access),
+            self.doorkeeper.actions.taken(client),
+        ):
             yield access
 
     def _locations(self) -> list[flight.Location]:
@@ -129,11 +157,13 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
                 access.check_reads(topic for topic, _, _, _ in asked.slices)
                 schema = _schema(asked)
                 plan = _plan(store, asked)
-        return flight.GeneratorStream(schema, self._batches(store, access, plan, schema, peer_of(context.peer())))
+        known: _KnownClient = context.get_middleware(_WHO)
+        return flight.GeneratorStream(schema, self._batches(store, known, plan, schema, peer_of(context.peer())))
 
     def _batches(
-        self, store: ServedStore, access: Access, plan: ReadPlan, schema: pa.Schema, peer: str
+        self, store: ServedStore, known: _KnownClient, plan: ReadPlan, schema: pa.Schema, peer: str
     ) -> Iterator[Any]:
+        access = known.access
         warnings: list[str] = []
         add = partial(self.traffic.add, store.name, access.name)
         add(streams=1)
@@ -145,6 +175,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
             ):
                 SEGMENTS.forget_gone()
                 for batch in read_slices(plan, schema, SEGMENTS, warnings.append):
+                    known.check()
                     add(rows_read=batch.num_rows, bytes_read=batch.nbytes)
                     yield batch
                     moved()
@@ -157,16 +188,18 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor, reader: Any, writer: Any
     ) -> None:
         access, peer = _access(context), peer_of(context.peer())
+        known: _KnownClient = context.get_middleware(_WHO)
         with told_to_client(self._stores.values()):
             asked = _parsed(requests.Append, descriptor.command or b"")
             store = self.writable_store(asked.store)
-            with self._counted(store.name, access), self.doorkeeper.stream(_client(access, peer), peer) as moved:
+            place = self.doorkeeper.stream(_client(access, peer), peer, holds_lane=True)
+            with self._counted(store.name, access), place as moved:
 
                 def count(**counts: int) -> None:
                     moved()
                     self.traffic.add(store.name, access.name, **counts)
 
-                appending.append_stream(store, access, asked, reader, writer, count)
+                appending.append_stream(store, access, asked, reader, writer, count, known.check)
 
     def do_exchange(
         self, context: flight.ServerCallContext, _descriptor: flight.FlightDescriptor, _reader: Any, _writer: Any
@@ -196,14 +229,18 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
 class _WhoAsks(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     """Finds out at the beginning of each call who asks. An unknown client gets no further."""
 
-    def __init__(self, tokens: Tokens | None, doorkeeper: Doorkeeper) -> None:
+    def __init__(self, tokens: Tokens | None, doorkeeper: Doorkeeper, on_refusal: Callable[[], None]) -> None:
         super().__init__()
-        self._tokens, self._doorkeeper = tokens, doorkeeper
+        self._tokens, self._doorkeeper, self._on_refusal = tokens, doorkeeper, on_refusal
 
     def start_call(self, info: flight.CallInfo, headers: Mapping[str, list[str]]) -> _KnownClient:
         del info
         with told_to_client(()):
-            return _KnownClient(self._access(headers), self._doorkeeper)
+            try:
+                return _KnownClient(partial(self._access, headers), self._doorkeeper)
+            except AccessDenied:
+                self._on_refusal()
+                raise
 
     def _access(self, headers: Mapping[str, list[str]]) -> Access:
         if self._tokens is None:
@@ -211,7 +248,9 @@ class _WhoAsks(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         given = next((values[0] for name, values in headers.items() if name.lower() == "authorization" and values), "")
         scheme, _, token = str(given).partition(" ")
         if scheme.lower() != "bearer" or not token:
-            raise AccessDenied("the server wants a token: give option token or tokenFile, or an authorization header")
+            raise AccessDenied(
+                "the server wants a token: give tokenFile (token_file, --token-file), or an authorization header"
+            )
         access = self._tokens.find(token.strip())
         if access is None:
             raise AccessDenied("the server does not know this token; it may have been removed")
@@ -219,9 +258,15 @@ class _WhoAsks(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
 
 class _KnownClient(flight.ServerMiddleware):  # type: ignore[misc]
-    def __init__(self, access: Access, doorkeeper: Doorkeeper) -> None:
+    def __init__(self, find: Callable[[], Access], doorkeeper: Doorkeeper) -> None:
         super().__init__()
-        self.access, self.doorkeeper = access, doorkeeper
+        self._find = find
+        self.access, self.doorkeeper = find(), doorkeeper
+
+    def check(self) -> None:
+        """Raises AccessDenied if the token was removed, or has other rights now."""
+        if self._find() != self.access:
+            raise AccessDenied(f"the token {self.access.name} has other rights now; open the stream again")
 
 
 @dataclass(frozen=True)

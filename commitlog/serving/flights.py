@@ -10,6 +10,7 @@ Spark writes them. Where one store is served, its name may be left out.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -19,18 +20,10 @@ from pyarrow import flight
 
 from commitlog.columns.arrow_columns import COLUMN_TYPES
 from commitlog.columns.slice_reader import ReadPlan
-from commitlog.errors import IllegalArgument, OptionError, UnknownTopic
-from commitlog.planning.options import (
-    SPELLING,
-    SourceOptions,
-    Subscription,
-    check_batch,
-    check_names,
-    check_read,
-    check_rocketmq,
-    options_of,
-    spelled,
-)
+from commitlog.errors import CommitLogError, IllegalArgument, OptionError, UnknownTopic
+from commitlog.planning.option_checks import check_batch, check_read, check_rocketmq
+from commitlog.planning.option_names import SPELLING, check_names, spelled
+from commitlog.planning.options import SourceOptions, Subscription, options_of
 from commitlog.planning.resolving import Resolver
 from commitlog.planning.topic_columns import check_json_columns, columns_of, shared_schema, typed_columns
 from commitlog.remote.reading import ticket_of
@@ -51,6 +44,8 @@ _SPELLING = {name: option for name, option in SPELLING.items() if option not in 
 """The options of a batch, without those that say where the store is."""
 
 Stores = Mapping[str, ServedStore]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -91,19 +86,29 @@ def flight_schema(stores: Stores, access: Access, descriptor: flight.FlightDescr
 def flights(stores: Stores, access: Access, criteria: bytes) -> Iterator[flight.FlightInfo]:
     """The topics that the client may read, of all stores, or of the one that `criteria` names.
 
-    They have no endpoints: `flight_info` plans those. No rows are read for it.
+    They have no endpoints: `flight_info` plans those. No rows are read for it. A store that can't
+    be read is left out, with a line in the log, unless it is the one that `criteria` names.
     """
     access.check_reads()
-    names = [_text(criteria)] if criteria else list(stores)
-    for store in [_store(stores, name) for name in names]:
-        typed = newest_schemas(store, access)
-        with store.index() as (index, _):
-            topics = {topic for topic in index.topics() if access.covers(topic)}
-            rows = {topic: sum(one.end - one.first for one in index.ranges(topic).values()) for topic in topics}
-        for topic in sorted(topics | set(typed)):
-            schema = columns_of(topic, typed[topic].columns if topic in typed else None)
-            descriptor = flight.FlightDescriptor.for_path(store.name, topic)
-            yield flight.FlightInfo(schema, descriptor, [], -1 if topic in typed else rows[topic], -1)
+    if criteria:
+        yield from _flights(_store(stores, _text(criteria)), access)
+        return
+    for store in stores.values():
+        try:
+            yield from list(_flights(store, access))
+        except (CommitLogError, OSError) as error:
+            log.warning("%s: left out of a list of flights: %s", store.name, error)
+
+
+def _flights(store: ServedStore, access: Access) -> Iterator[flight.FlightInfo]:
+    typed = newest_schemas(store, access)
+    with store.index() as (index, _):
+        topics = {topic for topic in index.topics() if access.covers(topic)}
+        rows = {topic: sum(one.end - one.first for one in index.ranges(topic).values()) for topic in topics}
+    for topic in sorted(topics | set(typed)):
+        schema = columns_of(topic, typed[topic].columns if topic in typed else None)
+        descriptor = flight.FlightDescriptor.for_path(store.name, topic)
+        yield flight.FlightInfo(schema, descriptor, [], -1 if topic in typed else rows[topic], -1)
 
 
 # ---- what is asked for -------------------------------------------------------------------------
@@ -197,7 +202,7 @@ def _store(stores: Stores, name: str | None) -> ServedStore:
 def _plans(wanted: _Wanted, access: Access) -> list[ReadPlan]:
     """Raises UnknownTopic, which lists no topic that the client may not see."""
     options = wanted.options
-    with wanted.store.index(options.isolation) as (index, _):
+    with wanted.store.index(options.isolation, reads=True) as (index, _):
         if index.one_log:
             check_rocketmq(options)
         present = index.topics()

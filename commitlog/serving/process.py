@@ -10,6 +10,7 @@ It ends when its parent closes the pipe, or is gone.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import resource
@@ -23,6 +24,7 @@ import orjson
 
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.columns.process_memory import keep_memory
+from commitlog.disk.file_channel import DISK
 from commitlog.errors import CommitLogError, ServingRefused
 from commitlog.serving.access import Tokens
 from commitlog.serving.served_store import ServedStore
@@ -44,6 +46,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     _take_descriptors()
+    _offer_to_die_first()
     settings = ServerSettings(**orjson.loads(sys.stdin.readline()))
     try:
         server, stores = _started(settings)
@@ -100,6 +103,16 @@ def _take_descriptors() -> None:
     wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _offer_to_die_first() -> None:
+    """Where memory runs out, the kernel ends this process, and no stage and no producer.
+
+    A client can make it use much: Arrow unpacks a compressed batch before its size is known.
+    """
+    score = Path("/proc/self/oom_score_adj")
+    with contextlib.suppress(OSError), DISK.opened(score, write=True) as fd:  # some containers forbid it
+        DISK.pwrite(fd, b"800", 0)
 
 
 def _watch(server: Any, stores: dict[str, ServedStore], ended: threading.Event) -> None:

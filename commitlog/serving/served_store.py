@@ -8,16 +8,29 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.errors import AccessDenied, CommitLogError, IllegalArgument, ReaderError, ReaderInUse, StoreNotFound
+from commitlog.errors import (
+    AccessDenied,
+    CommitLogError,
+    IllegalArgument,
+    ReaderError,
+    ReaderInUse,
+    ServerBusy,
+    StoreNotFound,
+)
 from commitlog.planning.reader_name import HeldReaderName
 from commitlog.planning.store_index import LocalIndex
 from commitlog.reading.named_readers import NamedReader
 from commitlog.remote import requests
 from commitlog.remote.store_index import RENEW_SECONDS
 from commitlog.serving.access import Access
+from commitlog.serving.flush_notices import FlushNotices
 
+_ISOLATIONS = get_args(requests.Isolation)
+NAMES_PER_CLIENT_MAX = 100
+"""Names of readers that a client may hold. Each is a file, and retention waits for it."""
 LEASE_NS = int(3 * RENEW_SECONDS * 1e9)
 """How long a reader's name is held for a client that does not say that it still is there."""
 
@@ -36,22 +49,27 @@ class ServedStore:
 
     def __init__(self, name: str, path: Path, clock: Clock = SYSTEM_CLOCK) -> None:
         self.name, self.path, self.clock = name, path, clock
-        self._locks = {isolation: threading.Lock() for isolation in ("flushed", "committed")}
-        self._indexes: dict[str, tuple[LocalIndex, str]] = {}
+        self._locks = {(isolation, reads): threading.Lock() for isolation in _ISOLATIONS for reads in (False, True)}
+        self._indexes: dict[tuple[str, bool], tuple[LocalIndex, str]] = {}
+        self.notices = FlushNotices()
         self._run = secrets.token_hex(4)
         self._looks = 0
         self._leases: dict[str, _Lease] = {}
         self._leases_lock = threading.Lock()
 
     @contextlib.contextmanager
-    def index(self, isolation: requests.Isolation = "flushed") -> Iterator[tuple[LocalIndex, str]]:
+    def index(
+        self, isolation: requests.Isolation = "flushed", *, reads: bool = False
+    ) -> Iterator[tuple[LocalIndex, str]]:
         """The index, up to date, and its version; nobody else uses it meanwhile.
 
-        It is opened anew where another store is at the path now, and after any error but those of
-        what a client has asked. Raises what LocalIndex does.
+        Questions for which it `reads` the log may take long: they have an index of their own, so
+        that nobody else waits for them. An index is opened anew where another store is at the path
+        now, and after any error but those of what a client has asked. Raises what LocalIndex does.
         """
-        with self._locks[isolation]:
-            index, version = self._indexes.pop(isolation) if isolation in self._indexes else self._opened(isolation)
+        key = isolation, reads
+        with self._locks[key]:
+            index, version = self._indexes.pop(key) if key in self._indexes else self._opened(isolation)
             try:
                 before = index.store_id
                 moved = index.refresh() or not version
@@ -68,12 +86,12 @@ class ServedStore:
             try:
                 yield index, version
             except (ReaderError, IllegalArgument):
-                self._indexes[isolation] = index, version
+                self._indexes[key] = index, version
                 raise
             except BaseException:
                 index.close()
                 raise
-            self._indexes[isolation] = index, version
+            self._indexes[key] = index, version
 
     def _opened(self, isolation: requests.Isolation) -> tuple[LocalIndex, str]:
         return LocalIndex(self.path, isolation), ""
@@ -87,10 +105,15 @@ class ServedStore:
         """
         with self._leases_lock:
             holder = next((lease for lease in self._leases.values() if lease.held.name == name), None)
+            own = sum(lease.client == access.name for lease in self._leases.values())
         if holder is not None:
             raise ReaderInUse(
                 f"reader {name} is in use by client {holder.client} at {holder.peer}: stop that reader first, or give this "
                 "one a name of its own"
+            )
+        if own >= NAMES_PER_CLIENT_MAX:
+            raise ServerBusy(
+                f"client {access.name} holds {own} names of readers, which is the limit; stop some readers"
             )
         held = HeldReaderName(self.path, name, self.clock)
         lease = secrets.token_urlsafe(16)
@@ -155,6 +178,7 @@ class ServedStore:
 
     def close(self) -> None:
         """Gives all names back, with their positions written, and closes the indexes."""
+        self.notices.close()
         with self._leases_lock:
             ended, self._leases = list(self._leases.values()), {}
         for lease in ended:

@@ -28,15 +28,9 @@ from commitlog.columns.message_rows import MessageRows
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import NoFreeLane, OptionError, RecordError, StoreNotFound, StoreNotRunning
 from commitlog.planning.address import Address
-from commitlog.planning.options import (
-    QUERY_OPTIONS,
-    SINK_SPELLING,
-    boolean,
-    check_names,
-    duration_ms,
-    store_of,
-    topic_name,
-)
+from commitlog.planning.option_names import QUERY_OPTIONS, SINK_SPELLING, check_names
+from commitlog.planning.option_values import boolean, duration_ms, topic_name
+from commitlog.planning.options import store_of
 from commitlog.spark.columns import HEADERS_TYPE
 from commitlog.spark.launching.daemon import improve_this_worker
 from commitlog.spark.task_reading import with_files_found

@@ -26,21 +26,16 @@ from pyspark.sql.types import StructType
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.columns.slice_reader import ReadPlan
 from commitlog.errors import CommitLogError, OffsetOutOfRange, OptionError
-from commitlog.planning.options import (
+from commitlog.planning.option_checks import check_batch, check_read, check_rocketmq, check_stream
+from commitlog.planning.option_names import (
     QUERY_OPTIONS,
     SINK_SPELLING,
     SPELLING,
-    Bound,
-    SourceOptions,
-    check_batch,
     check_direction,
     check_names,
-    check_read,
-    check_rocketmq,
-    check_stream,
     check_table,
-    parse_options,
 )
+from commitlog.planning.options import Bound, SourceOptions, parse_options
 from commitlog.planning.reader_name import position_of
 from commitlog.planning.resolving import Resolver, beyond_end, data_loss, gone
 from commitlog.planning.row_limit import QueueKey, next_first
@@ -53,6 +48,7 @@ from commitlog.remote.store_index import RemoteIndex
 from commitlog.spark.columns import check_schema, schema_of
 from commitlog.spark.launching.daemon import improve_this_worker
 from commitlog.spark.offsets import StreamOffset
+from commitlog.spark.server_wait import ServerWait
 from commitlog.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from commitlog.spark.task_reading import RemoteTask, Task, read_task, with_files_found
 from commitlog.spark.typed_topics import check_json_schema, check_typed_schema, typed_schema
@@ -188,15 +184,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_ns: int | None = None
         self._idle_at: Mapping[str, Any] | None = None
         self._gone: set[QueueKey] = set()
+        self._wait = ServerWait()
 
-    def _resolver(self) -> tuple[Resolver, bool]:
+    def _resolver(self, wait_ms: int = 0) -> tuple[Resolver, bool]:
         """Brings the index up to date. Returns a resolver over it, and whether anything has moved.
 
         The first call takes the reader's name, and the reader holds it from then on.
         """
         if self._index is None:
             self._index = self._open()
-        moved = self._index.refresh()
+        moved = self._index.refresh(wait_ms)
         return Resolver(self._index, self.options), moved
 
     def _open(self) -> StoreIndex:
@@ -229,7 +226,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next batch ends: `start` itself if there is nothing, or not enough, to read."""
-        resolver, moved = self._resolver()
+        end = self._latest(start, limit, self._wait_ms(start))
+        self._wait.answered(start, end)
+        return end
+
+    def _wait_ms(self, start: dict[str, Any]) -> int:
+        """How long a server may wait before it says that there is nothing new."""
+        if self._target is not None:
+            return 0
+        wait_ms, left_ms = self._wait.milliseconds(start), self._delay_left_ms()
+        return min(wait_ms, left_ms) if left_ms > 0 else wait_ms
+
+    def _latest(self, start: dict[str, Any], limit: ReadLimit, wait_ms: int) -> dict[str, Any]:
+        resolver, moved = self._resolver(wait_ms)
         if not moved and start == self._idle_at:
             self._write_position()
             return start
@@ -324,9 +333,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         It waits for maxTriggerDelay at most. The first batch never waits.
         """
         least = self.options.min_offsets
-        if least is None or rows >= least or self._last_batch_ns is None or self._target is not None:
+        if least is None or rows >= least or self._target is not None:
             return False
-        return SYSTEM_CLOCK.monotonic_ns() - self._last_batch_ns < self.options.max_delay_ms * 1_000_000
+        return self._delay_left_ms() > 0
+
+    def _delay_left_ms(self) -> int:
+        """How long until maxTriggerDelay is over, rounded up; 0 if it is, or does not matter."""
+        if self.options.min_offsets is None or self._last_batch_ns is None:
+            return 0
+        passed_ns = SYSTEM_CLOCK.monotonic_ns() - self._last_batch_ns
+        return max(-((passed_ns - self.options.max_delay_ms * 1_000_000) // 1_000_000), 0)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self.options.max_offsets
@@ -374,11 +390,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_task(partition, arrow_schema(self.schema))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Does nothing: the checkpoint has the position.
+        """Keeps nothing: the checkpoint has the position.
 
         The next `latestOffset` is given the same position, and it is kept from there
         (reader_name.py).
         """
+        self._wait.committed(end)
 
     def stop(self) -> None:
         if self._held_name is not None:

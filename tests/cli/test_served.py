@@ -9,8 +9,17 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
+from commitlog import Store, read_arrow
 from commitlog.cli.app import app
-from commitlog.errors import CommitLogError, CorruptRecord, IllegalArgument, ReadingWarning, StoreNotFound, UnknownTopic
+from commitlog.errors import (
+    CommitLogError,
+    CorruptRecord,
+    IllegalArgument,
+    IllegalTopic,
+    ReadingWarning,
+    StoreNotFound,
+    UnknownTopic,
+)
 from commitlog.message import Message
 from commitlog.planning.address import parse_address
 from commitlog.reader import Reader
@@ -151,3 +160,20 @@ def test_what_is_wrong(store: HandMadeStore, served_base: str) -> None:
     for words in (["topics", url, "--delete", "values"], ["topics", url, "--trim", "values", "--before", "latest"]):
         assert CliRunner().invoke(app, words).exit_code == 2
     assert orjson.loads(printed(store.path, "topics", "--json"))["topics"]
+
+
+def test_lines_and_rows_are_sent_to_a_url(served_base: str, tmp_path: Path) -> None:
+    lines, rows = tmp_path / "lines", tmp_path / "rows"
+    lines.write_bytes(b"a:one\nb:two\n")
+    rows.write_bytes(b'{"id": 1}\n{"id": 2}\n')
+    with Store.open(tmp_path / "store") as running, by_url(served_base):
+        running.create_topic("typed", schema="id INT")
+        url = place_of(running.path)
+        assert not printed(url, "produce", "orders", str(lines), "-K", ":", "--header", "source=shop")
+        printed(url, "produce", "typed", str(rows), "--rows")
+        with Reader(running.path, topic="orders") as reader:
+            sent = [(message.key, message.value, message.headers) for message in reader]
+        assert sent == [("a", b"one", {"source": "shop"}), ("b", b"two", {"source": "shop"})]
+        assert read_arrow(running.path, "typed").read_all()["id"].to_pylist() == [1, 2]
+        with pytest.raises(IllegalTopic):
+            printed(url, "produce", "no/topic", str(lines))

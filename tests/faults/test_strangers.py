@@ -194,7 +194,7 @@ def test_every_socket_is_limited(shm_root: Path) -> None:
         receiver = WakeupReceiver(context, shm_root, "committer")
         publisher = NoticePublisher(context, shm_root)
         made: list[Any] = [receiver, publisher, WakeupSender(context, shm_root, "committer", row)]
-        made.append(NoticeSubscriber(context, shm_root, 0, ("notices",)))
+        made.append(NoticeSubscriber(context, shm_root, 0))
         for end in made:
             stack.callback(end.close)
             socket = getattr(end, "socket", None) or end._socket

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -20,7 +21,7 @@ Kafka counts the ends of transactions in `offset`, and has 0 for CreateTime in `
 """
 
 
-def rows(table: DataFrame) -> list[object]:
+def rows(table: DataFrame) -> list[Any]:
     """The rows in the order of partition and offset, without these."""
     return table.orderBy("partition", "offset").select(*COLUMNS).collect()
 

@@ -60,7 +60,7 @@ class Client:
         looked = self.look()
         assert looked.queues is not None
         slices = tuple(
-            Slice(topic, int(lane), first, end, -1, 0) for lane, (first, end, _) in looked.queues[topic].items()
+            Slice(topic, int(lane), first, end, -1, 0) for lane, (first, end) in looked.queues[topic].items()
         )
         plan = ReadPlan("", looked.store_id, 0, slices)
         return ticket_of(plan, SCHEMA, self.address.store, "flushed")

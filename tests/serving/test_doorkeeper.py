@@ -155,3 +155,38 @@ def test_a_request_that_is_too_large() -> None:
     limits.check_size("Look", bytes(limits.REQUEST_BYTES_MAX))
     with pytest.raises(IllegalArgument, match="Look: 8,388,609 bytes; allowed are 8,388,608"):
         limits.check_size("Look", bytes(limits.REQUEST_BYTES_MAX + 1))
+
+
+def test_a_client_has_half_of_the_calls_at_most() -> None:
+    places = limits.Places("open calls", 4)
+    with ExitStack() as calls:
+        for _ in range(2):
+            calls.enter_context(places.taken("greedy"))
+        with pytest.raises(ServerBusy, match="the server has 2 open calls of greedy"), places.taken("greedy"):
+            pass
+        for client in ("a", "b"):
+            calls.enter_context(places.taken(client))
+        with pytest.raises(ServerBusy, match="the server has 4 open calls of all clients"), places.taken("c"):
+            pass
+    with places.taken("greedy"), places.taken("c"):
+        pass
+
+
+def test_a_silent_stream_gives_its_lane_back(door: Door) -> None:
+    """One that only reads may be silent, and so may one beside which another stream moves."""
+    keeper = door.keeper
+    silent, reading, moving = door.connect(), door.connect(), door.connect()
+    for client in (silent, reading, moving):
+        keeper.let_in(client.peer)
+    with (
+        keeper.stream("a", silent.peer, holds_lane=True),
+        keeper.stream("a", reading.peer),
+        keeper.stream("a", moving.peer, holds_lane=True),
+        keeper.stream("a", moving.peer) as moved,
+    ):
+        door.clock.pass_seconds(limits.SILENT_SECONDS + 1)
+        moved()
+        keeper.look()
+        assert silent.is_ended()
+        assert not reading.is_ended()
+        assert not moving.is_ended()

@@ -23,7 +23,7 @@ import commitlog
 from commitlog.cli.app import app
 from commitlog.errors import AccessDenied, IllegalArgument
 from commitlog.planning.address import parse_address
-from commitlog.planning.options import SPELLING
+from commitlog.planning.option_names import SPELLING
 from commitlog.remote.store_index import RemoteIndex
 from commitlog.serving.access import Access, add_token
 from commitlog.serving.server import Server
@@ -345,3 +345,15 @@ def test_credentials_of_read_arrow(store: HandMadeStore) -> None:
     for path, credentials, reason in wrong:
         with pytest.raises(IllegalArgument, match=reason):
             commitlog.read_arrow(path, "orders", **credentials)
+
+
+def test_a_store_that_cant_be_read_is_left_out_of_a_list(store: HandMadeStore, tmp_path: Path) -> None:
+    broken = HandMadeStore(tmp_path / "broken")
+    broken.publish()
+    with serving(f"events={store.path}", str(broken.path)) as server:
+        client, _ = connected(server)
+        with client:
+            (broken.path / "store.json").write_text("{")
+            assert {name for name, _ in names(client.list_flights())} == {"events"}
+            with pytest.raises(flight.FlightServerError, match=r"broken/store\.json"):
+                list(client.list_flights(b"broken"))

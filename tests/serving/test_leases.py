@@ -7,16 +7,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from commitlog.errors import ReaderInUse
+from commitlog.errors import ReaderInUse, ServerBusy
 from commitlog.planning.address import Credentials, parse_address
 from commitlog.reading.named_readers import NamedReaders
+from commitlog.remote import requests
 from commitlog.remote.connection import forget_connection
+from commitlog.serving import served_store
 from commitlog.serving.access import Access, add_token
 from commitlog.serving.server import Server
 from commitlog.serving.settings import ServerSettings
@@ -136,3 +139,19 @@ def test_topics_that_a_client_may_not_see_are_not_kept_for_it(
     of.stop()
     assert set(end) == {"@store", "@from", "orders"}
     assert NamedReaders(store.directory).load("billing").passed_over == {"other"}
+
+
+def test_a_client_holds_some_names_and_not_all(
+    store: HandMadeStore, server: Server, tokens: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is a file, and retention waits for it. The limit is a small one here."""
+    monkeypatch.setattr(served_store, "NAMES_PER_CLIENT_MAX", 2)
+    served = served_store.ServedStore("store", store.path)
+    greedy, other = Access("greedy"), Access("other")
+    with closing(served):
+        leases = [served.hold_name(name, greedy, "127.0.0.1:1") for name in ("a", "b")]
+        with pytest.raises(ServerBusy, match="client greedy holds 2 names of readers, which is the limit"):
+            served.hold_name("c", greedy, "127.0.0.1:1")
+        served.hold_name("c", other, "127.0.0.1:2")
+        served.move_name(requests.MoveName("store", leases[0], release=True), greedy, "127.0.0.1:1")
+        served.hold_name("d", greedy, "127.0.0.1:1")

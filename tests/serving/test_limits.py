@@ -163,3 +163,16 @@ def test_a_large_message_of_a_client_that_is_known(server: Server) -> None:
         client.look()
         with pytest.raises(IllegalArgument, match="Look: 9,437,186 bytes; allowed are 8,388,608"):
             client.connection.ask("look", "x" * (9 * MIB))
+
+
+@pytest.mark.usefixtures("no_segments_mapped")
+def test_a_question_that_reads_much_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Others look, and have their reads planned, meanwhile."""
+    served = ServedStore("store", small_store(tmp_path / "store").path)
+    with closing(served), served.index(reads=True), served.index() as (index, _):
+        assert "orders" in index.topics()
+
+
+def test_the_kernel_ends_a_server_first_where_memory_runs_out(server: Server) -> None:
+    (pid,) = server.pids
+    assert Path(f"/proc/{pid}/oom_score_adj").read_text() == "800\n"

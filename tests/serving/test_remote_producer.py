@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import subprocess
 import sys
@@ -27,7 +28,6 @@ from commitlog.errors import (
     NoFreeLane,
     NoSchema,
     NotCopied,
-    OptionError,
     ProducerClosed,
     ServerUnavailable,
     StoreNotFound,
@@ -36,6 +36,7 @@ from commitlog.errors import (
 )
 from commitlog.remote import sending
 from commitlog.serving.access import Access, add_token, remove_token
+from commitlog.status import PutMessageStatus
 from tests.builders.serve_command import serve_command
 from tests.served import ROOT, by_url, place_of
 from tests.waiting import wait_until
@@ -197,7 +198,7 @@ def test_a_place_that_is_none(store: commitlog.Store, url: str, served_base: str
     """Each with one line, and without a path of the server."""
     with pytest.raises(IllegalArgument, match=r"takes the URL of a served store; see commitlog\.Producer"):
         commitlog.RemoteProducer(str(store.path))
-    with pytest.raises(OptionError, match="give only one of them"):
+    with pytest.raises(IllegalArgument, match="token and token_file: give only one of them"):
         commitlog.RemoteProducer(url, token="a", token_file="b")
     with pytest.raises(StoreNotFound, match="there is no store here"):
         commitlog.RemoteProducer(url_of(tmp_path / "nowhere", served_base))
@@ -354,3 +355,26 @@ def test_a_forked_child(store: commitlog.Store, url: str) -> None:
     assert [m.value for m in messages(store)] == [b"parent", b"later"]
     assert done.stdout.startswith("ForkedProducer\n")
     assert done.stdout.endswith("\n0\n")
+
+
+def test_rows_one_by_one(store: commitlog.Store, url: str) -> None:
+    store.create_topic("typed", schema="id INT")
+    with commitlog.RemoteProducer(url) as producer:
+        with pytest.raises(NoSchema):
+            producer.rows("untyped")
+        with producer.rows("typed", max_rows=4) as rows:
+            for number in range(10):
+                rows.append(id=number)
+    table = commitlog.read_arrow(store.path, "typed").read_all()
+    assert table["id"].to_pylist() == list(range(10))
+
+
+def test_receipts_in_asyncio(store: commitlog.Store, url: str) -> None:
+    async def send(producer: commitlog.RemoteProducer) -> list[PutMessageStatus]:
+        receipts = [producer.send("orders", b"%d" % number) for number in range(20)]
+        return [await receipt for receipt in receipts]
+
+    with commitlog.RemoteProducer(url) as producer:
+        assert set(asyncio.run(send(producer))) == {PutMessageStatus.PUT_OK}
+    with commitlog.Reader(store.path) as reader:
+        assert len(list(reader)) == 20

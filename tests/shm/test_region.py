@@ -10,7 +10,7 @@ import pytest
 from commitlog.shm.layout import CONTROL_BYTES, LANE_ROW_WORDS, STAGE_ROW_WORDS, Header, Lane, Stage
 from commitlog.shm.pool import WriteBuffers, available_buffers, slot_is_free
 from commitlog.shm.positions import ControlRegion
-from commitlog.shm.region import Region, RegionError, RegionFull, private_directory
+from commitlog.shm.region import Region, RegionError, RegionFull, base_directory, private_directory
 
 STORE_ID = "0123456789abcdef" * 2
 
@@ -169,3 +169,10 @@ def test_write_buffers_check_their_size(shm_root: Path) -> None:
     with pytest.raises(RegionError):
         WriteBuffers.attach(shm_root, 0, 4096, 4, writable=False)
     os.unlink(shm_root / "lane-0")
+
+
+def test_the_base_directory_is_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is written down in a store, which processes in other directories open."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COMMITLOG_SHM_DIR", "here")
+    assert base_directory() == tmp_path / "here"

@@ -14,7 +14,7 @@ import pytest
 
 import commitlog
 from commitlog.errors import OptionError
-from commitlog.planning.options import SINK_SPELLING, SPELLING
+from commitlog.planning.option_names import SINK_SPELLING, SPELLING
 from commitlog.spark.source import CommitLogDataSource
 
 if TYPE_CHECKING:

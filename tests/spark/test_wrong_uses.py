@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType
 
 from commitlog.errors import CommitLogError
-from commitlog.planning.options import SINK_SPELLING, SPELLING
+from commitlog.planning.option_names import SINK_SPELLING, SPELLING
 from commitlog.spark.columns import ALL_COLUMNS, allowed_columns
 from commitlog.spark.source import CommitLogDataSource
 from tests.builders.hand_made import HandMadeStore, small_store

@@ -1,0 +1,108 @@
+"""Which options there are: of the source, of the sink, of a query; and what Kafka's are here.
+
+Spark gives the names in lower case. Errors show them in their documented spelling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from commitlog.errors import OptionError
+
+_READ_OPTIONS = """
+    path subscribe subscribePattern assign startingOffsets endingOffsets startingTimestamp endingTimestamp
+    startingOffsetsByTimestamp endingOffsetsByTimestamp startingOffsetsByTimestampStrategy failOnDataLoss
+    maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition
+    includeHeaders columns isolation readerName ignoreCorruptRecords values metadata maxRowsPerTrigger
+    mode columnNameOfCorruptRecord token tokenFile caFile certFile keyFile
+"""
+SPELLING = {name.lower(): name for name in _READ_OPTIONS.split()}
+_WRITE_OPTIONS = """
+    path topic includeHeaders ignorePartition maxLaneWait token tokenFile caFile certFile keyFile
+"""
+SINK_SPELLING = {name.lower(): name for name in _WRITE_OPTIONS.split()}
+QUERY_OPTIONS = {"checkpointlocation": "checkpointLocation", "queryname": "queryName"}
+"""A query's own options, which Spark also gives to the query's sink."""
+
+_WHOSE = (
+    (SPELLING, "a source (spark.read)"),
+    (SINK_SPELLING, "a sink (df.write)"),
+    (QUERY_OPTIONS, "a query (df.writeStream)"),
+)
+
+_NO_GROUP = "a query's position is kept in its checkpoint; option readerName also keeps it in the store"
+_NO_FETCH = "offsets are read from the store's files, so nothing has to be tried again; remove it"
+_KAFKA = {
+    "kafka.bootstrap.servers": "give the store's directory as option path",
+    "kafka.isolation.level": "use option isolation (flushed or committed)",
+    "kafka.group.id": _NO_GROUP,
+    "groupIdPrefix": _NO_GROUP,
+    "kafkaConsumer.pollTimeoutMs": "there is no poll over a network; remove it",
+    "fetchOffset.numRetries": _NO_FETCH,
+    "fetchOffset.retryIntervalMs": _NO_FETCH,
+    "kafka.acks": "a task of a sink is done when its rows are flushed; remove it",
+}
+_KAFKA_SPELLING = {name.lower(): name for name in _KAFKA}
+_TABLE_PROPERTIES = {"provider", "owner"}
+
+
+def check_names(options: Iterable[str], known: Mapping[str, str]) -> None:
+    """Raises OptionError for an option that is not in `known` (lower-case name → spelling).
+
+    For Kafka's options, the error says what we have instead.
+    """
+    for name in options:
+        lower = name.lower()
+        if lower in known:
+            continue
+        if lower.startswith("kafka.") or lower in _KAFKA_SPELLING:
+            shown = _KAFKA_SPELLING.get(lower, name)
+            hint = _KAFKA.get(shown, "remove it")
+            raise OptionError(f"option {shown}: a store is on disk, with no broker; {hint}")
+        if lower == "paths":
+            raise OptionError("option path: one store at a time; read several and union them")
+        allowed = f"allowed are {', '.join(known.values())}"
+        for spelling, whose in _WHOSE:
+            if lower in spelling:
+                raise OptionError(f"option {spelling[lower]}: it is one of {whose} only; {allowed}")
+        raise OptionError(f"option {name}: there is none of this name; {allowed}")
+
+
+def check_table(options: Iterable[str]) -> None:
+    """Raises OptionError for a table of Spark's catalog.
+
+    Spark makes the source with the table's properties when it makes the table, and with nothing at
+    all when it reads it.
+    """
+    names = {name.lower() for name in options}
+    if names and not names >= _TABLE_PROPERTIES:
+        return
+    what = "CREATE TABLE" if names else "option path is missing, and all others too"
+    raise OptionError(
+        f"{what}: Spark reads a table of its catalog without the options it was made with; use CREATE TEMPORARY VIEW "
+        f"orders USING commitlog OPTIONS (path 'data/events', subscribe 'orders')"
+    )
+
+
+def check_direction(options: Iterable[str]) -> None:
+    """Raises OptionError for options of a source and of a sink together.
+
+    It is not known yet which of the two will be made. A source always names its topics, so a source
+    that was given an option of a sink is always found.
+    """
+    given = {name.lower() for name in options}
+    reading, writing = (
+        sorted(given & (SPELLING.keys() - SINK_SPELLING)),
+        sorted(given & (SINK_SPELLING.keys() - SPELLING)),
+    )
+    if reading and writing:
+        raise OptionError(
+            f"option {SINK_SPELLING[writing[0]]} is one of a sink (df.write) and option {SPELLING[reading[0]]} one of a "
+            f"source (spark.read): give those of one"
+        )
+
+
+def spelled(options: Mapping[str, str]) -> dict[str, str]:
+    """The options of a source by their documented names, without those of None."""
+    values = {SPELLING[name.lower()]: value for name, value in options.items() if name.lower() in SPELLING}
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,76 @@
+"""Rights that end while they are used, and calls of those who have none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+import commitlog
+from commitlog.cli.app import app
+from commitlog.errors import AccessDenied
+from commitlog.serving.access import Access, add_token, remove_token
+from commitlog.serving.flight_server import STRANGER
+from tests.builders.hand_made import HandMadeStore, small_store
+from tests.serving.asking import Certificates, address_of, ask, client_of, server_of
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    return tmp_path / "tokens.json"
+
+
+def test_a_stream_of_rows_ends_with_its_token(tmp_path: Path, tokens: Path) -> None:
+    store = HandMadeStore(tmp_path / "store", segment_bytes=1 << 20)
+    for _ in range(20):
+        store.lane(0).append("orders", bytes(1 << 19))
+    store.publish()
+    token = add_token(tokens, Access("billing"))
+    with server_of([store.path], tokens=tokens) as server, client_of(address_of(server, token=token)) as client:
+        asked = orjson.loads(client.ticket())
+        asked["slices"] *= 20
+        stream = client.batches(orjson.dumps(asked))
+        next(stream)
+        remove_token(tokens, "billing")
+        with pytest.raises(AccessDenied, match="the server does not know this token"):
+            list(stream)
+
+
+def test_appending_over_tls_ends_with_the_right_to(tmp_path: Path, tokens: Path, certificates: Certificates) -> None:
+    certificate, key = certificates.make("append")
+    token = add_token(tokens, Access("shop", write=True))
+    with (
+        commitlog.Store.open(tmp_path / "store") as store,
+        server_of([store.path], certificate=certificate, key=key, tokens=tokens, writable=True) as server,
+    ):
+        url, ca_file = str(address_of(server)), certificates.authority
+        producer = commitlog.RemoteProducer(url, token=token, ca_file=ca_file)
+        producer.send("orders", b"one").wait()
+        remove_token(tokens, "shop")
+        add_token(tokens, Access("shop"))
+        producer.send("orders", b"two")
+        with pytest.raises(AccessDenied, match="1 messages are not known to be flushed"):
+            producer.flush()
+        with pytest.raises(AccessDenied):
+            producer.close()
+        with commitlog.Reader(store.path) as reader:
+            assert [message.value for message in reader] == [b"one"]
+
+
+def test_refused_tokens_are_counted(tmp_path: Path, tokens: Path) -> None:
+    store = small_store(tmp_path / "store")
+    add_token(tokens, Access("billing"))
+    with server_of([store.path], tokens=tokens) as server:
+        for wrong in ("clog_wrong", None):
+            with pytest.raises(AccessDenied):
+                ask(address_of(server, token=wrong))
+
+        def is_seen() -> bool:
+            done = CliRunner().invoke(app, ["stat", str(store.path), "--json"])
+            (of_server,) = orjson.loads(done.stdout)["servers"]
+            return [(one["client"], one["errors"]) for one in of_server["clients"]] == [(STRANGER, 2)]
+
+        wait_until(is_seen, "the refusals are counted")

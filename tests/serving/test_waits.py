@@ -1,0 +1,149 @@
+"""A client that asks what is new: a server answers when something is, and not before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+import commitlog
+from commitlog.planning.address import parse_address
+from commitlog.remote import requests
+from commitlog.remote.store_index import RemoteIndex
+from commitlog.serving import answers
+from commitlog.serving.flight_server import FlightServer
+from commitlog.serving.served_store import ServedStore
+from commitlog.spark import server_wait
+from commitlog.spark.server_wait import SHORT_WAIT_MS, ServerWait
+from commitlog.spark.source import CommitLogDataSource, StreamReader
+from tests.builders.hand_made import small_store
+from tests.fake_clock import SetClock
+from tests.waiting import wait_until
+
+LONG_MS = 60_000
+"""A wait that only new rows end."""
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[commitlog.Store]:
+    """A running store with a message of `orders`, where servers wait for long."""
+    monkeypatch.setattr(requests, "WAIT_MS_MAX", LONG_MS)
+    monkeypatch.setattr(answers, "_LOOK_SECONDS", LONG_MS / 1000)
+    with commitlog.Store.open(tmp_path / "store") as running:
+        append(running, "orders")
+        yield running
+
+
+@pytest.fixture
+def server(store: commitlog.Store) -> Iterator[FlightServer]:
+    served = ServedStore("store", store.path)
+    with FlightServer("grpc://127.0.0.1:0", {"store": served}) as running, closing(served):
+        yield running
+
+
+def append(store: commitlog.Store, topic: str) -> None:
+    with store.producer() as producer:
+        producer.send(topic, b"one").wait()
+
+
+def end_of(index: RemoteIndex) -> int:
+    return sum(queue.end for queue in index.ranges("orders").values())
+
+
+def url_of(server: FlightServer) -> str:
+    return f"commitlog://127.0.0.1:{server.port}/store"
+
+
+def calls(server: FlightServer) -> int:
+    """The calls that the server has answered."""
+    return server.traffic.by_store().get("store", {}).get("everybody", {}).get("calls", 0)
+
+
+def during(wait: Callable[[], Any], act: Callable[[], None], server: FlightServer) -> Any:
+    """What `wait` returns, while it waits for what `act` does."""
+    (served,) = server._stores.values()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(wait)
+        wait_until(lambda: served.notices._waiting == 1, "the server waits")
+        act()
+        return waiting.result(LONG_MS / 1000)
+
+
+def test_an_idle_client_is_answered_when_there_is_something_new(server: FlightServer, store: commitlog.Store) -> None:
+    index = RemoteIndex(parse_address(url_of(server)), topics=("orders",))
+    assert index.refresh(LONG_MS)  # the first look never waits
+    assert not index.refresh()
+    before = calls(server)
+    for number in range(2, 5):
+        assert during(lambda: index.refresh(LONG_MS), lambda: append(store, "orders"), server)
+        assert end_of(index) == number
+    assert calls(server) == before + 3
+
+
+def test_the_client_of_a_quiet_topic_hears_nothing_of_others(server: FlightServer, store: commitlog.Store) -> None:
+    index = RemoteIndex(parse_address(url_of(server)), topics=("orders",))
+    index.refresh()
+
+    def act() -> None:
+        for _ in range(5):
+            append(store, "other")
+        append(store, "orders")
+
+    before = calls(server)
+    assert during(lambda: index.refresh(LONG_MS), act, server)
+    assert calls(server) == before + 1
+    append(store, "other")
+    assert not index.refresh()
+
+
+def test_an_idle_stream_asks_once_and_waits(
+    server: FlightServer, store: commitlog.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_wait, "WAIT_MS_MAX", LONG_MS)
+    monkeypatch.setattr(server_wait, "AT_ONCE_NS", LONG_MS * 1_000_000)
+    source = CommitLogDataSource({"path": url_of(server), "subscribe": "orders"})
+    of: StreamReader = source.streamReader(source.schema())
+    start, most = of.initialOffset(), ReadAllAvailable()
+    assert of.latestOffset(start, most) == start
+    before = calls(server)
+    end = during(lambda: of.latestOffset(start, most), lambda: append(store, "orders"), server)
+    assert end["orders"] == {"0": 2}
+    assert calls(server) == before + 1
+    of.stop()
+
+
+def test_rows_of_a_store_that_is_started_meanwhile(tmp_path: Path) -> None:
+    """Nobody tells of the start, so the server looks now and then."""
+    made = small_store(tmp_path / "store")
+    served = ServedStore("store", made.path)
+    with FlightServer("grpc://127.0.0.1:0", {"store": served}) as server, closing(served):
+        index = RemoteIndex(parse_address(url_of(server)), topics=("orders",))
+        index.refresh()
+        with commitlog.Store.open(made.path) as store:
+            append(store, "orders")
+            wait_until(lambda: index.refresh(500) and end_of(index) == 201)
+
+
+def test_who_may_be_kept_waiting() -> None:
+    """A query that was told "nothing new" and is back at once; briefly where others wait too."""
+    clock = SetClock()
+    wait, start, end = ServerWait(clock), {"orders": {"0": 1}}, {"orders": {"0": 2}}
+    assert wait.milliseconds(start) == 0
+    wait.answered(start, start)
+    assert wait.milliseconds(start) == requests.WAIT_MS_MAX
+    assert wait.milliseconds(end) == 0
+    clock.sleep(0.1)  # a trigger interval, or a batch
+    assert wait.milliseconds(start) == 0
+    wait.answered(start, end)
+    assert wait.milliseconds(end) == 0
+    wait.committed(start)
+    wait.committed(end)
+    wait.answered(end, end)
+    assert wait.milliseconds(end) == requests.WAIT_MS_MAX
+    wait.committed(end)  # of a batch of another source
+    assert wait.milliseconds(end) == SHORT_WAIT_MS
