@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 
 from commitlog.backups.small_files import SmallFiles
-from commitlog.disk.replica_mark import ReplicaMark
+from commitlog.disk.replica_mark import ReplicaMark, save_mark
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import ReplicationRefused
 from commitlog.opening.disk_faults import named_faults
 from commitlog.replicas.lane_copy import LaneCopy
 from commitlog.replicas.wire import (
     ACKNOWLEDGEMENT,
+    IS_COMPLETE,
+    NO_LANE,
     Frame,
     Kind,
     check_file_name,
@@ -47,6 +50,8 @@ class Incoming:
         """The begin of a small file that comes in parts."""
         self._ends: dict[int, int] = {}
         self._said: dict[int, int] = {}
+        self._completed = False
+        """Whether it is to be said that the copy is complete."""
         """Lane → what was acknowledged last."""
         self.unsynced = 0
 
@@ -135,7 +140,10 @@ class Incoming:
         marks = [f"lanes/{number}/trimmed.json" for number in self._lanes]
         known = [*self._files.schemas(), *self._files.deletions(), *self._files.readers(), *marks]
         self._files.remove([name for name in known if name not in self._named])
-        self._mark.complete = True
+        with self._index_lock:  # the other thread saves the mark, too
+            self._mark.complete = True
+            save_mark(self._directory, replace(self._mark))
+        self._completed = True
 
     # ---- durability -----------------------------------------------------------------------------
 
@@ -152,7 +160,11 @@ class Incoming:
             lane.number: lane.durable for lane in self._lanes.values() if self._said.get(lane.number) != lane.durable
         }
         self._said.update(changed)
-        return b"".join(ACKNOWLEDGEMENT.pack(lane, end) for lane, end in changed.items())
+        said = [*changed.items()]
+        if self._completed:  # behind what it is complete with
+            said.append((NO_LANE, IS_COMPLETE))
+            self._completed = False
+        return b"".join(ACKNOWLEDGEMENT.pack(lane, end) for lane, end in said)
 
     def note_behind(self, now_ms: int) -> None:
         """Notes how far the copy is behind what is known of the store."""

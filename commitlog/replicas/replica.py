@@ -279,7 +279,8 @@ class Replica:
                 said = now
             if now - heard > welcome.housekeeping_ms * 1_000_000:
                 raise TimeoutError(f"it has said nothing for {welcome.housekeeping_ms / 1000:g} s")
-            poller.poll(life_ms)
+            if not peer.pending():
+                poller.poll(life_ms)
 
     # ---- the other thread -----------------------------------------------------------------------
 
@@ -297,7 +298,7 @@ class Replica:
                     with self._index_lock:
                         for lane in list(self.lanes.values()):
                             lane.record()
-                    self._save_mark()
+                        self._save_mark()
                 if is_over and not any(moved):
                     return
                 if not any(moved):

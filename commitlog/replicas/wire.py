@@ -38,6 +38,8 @@ TAIL_BYTES = 1 << 16
 OFFSET_MAX = 1 << 62
 NO_LANE = 0xFFFF
 """The lane of frames and of signs of life that belong to none."""
+IS_COMPLETE = 1
+"""The offset of a sign of life that says: the answer to COMPLETE is on the disk here."""
 
 LENGTH = struct.Struct(">I")
 HEAD = struct.Struct(">HHqi")
@@ -331,17 +333,20 @@ def _exactly(receive: Callable[[memoryview], int], count: int) -> memoryview:
 
 
 class Acknowledgements:
-    """Takes apart what a replica says."""
+    """Takes apart what a replica says. `is_complete`: it has said that it could be promoted."""
 
     def __init__(self) -> None:
         self._rest = b""
+        self.is_complete = False
 
     def feed(self, data: bytes) -> list[tuple[int, int]]:
         """Lane and offset of each acknowledgement that is whole now. Raises ReplicationRefused."""
         data = self._rest + data
         whole = len(data) - len(data) % ACKNOWLEDGEMENT.size
         self._rest = data[whole:]
-        found = [(lane, offset) for lane, offset in ACKNOWLEDGEMENT.iter_unpack(data[:whole]) if lane != NO_LANE]
+        pairs = list(ACKNOWLEDGEMENT.iter_unpack(data[:whole]))
+        self.is_complete = self.is_complete or (NO_LANE, IS_COMPLETE) in pairs
+        found = [(lane, offset) for lane, offset in pairs if lane != NO_LANE]
         if wrong := [pair for pair in found if pair[0] >= LANE_ROWS or not 0 <= pair[1] < OFFSET_MAX]:
             raise ReplicationRefused(
                 f"an acknowledgement of lane {wrong[0][0]}, offset {wrong[0][1]}, which no store has"

@@ -65,11 +65,12 @@ class ReplicaConnection(HAConnection):
         clock: Clock,
         throttle: Throttle,
         acknowledged: Acknowledged,
+        completed: Callable[[ReplicaConnection, Mapping[int, int]], None],
         ended: Callable[[HAConnection, str], None],
     ) -> None:
         super().__init__(peer, hello.name, config, clock, ended)
         self._welcome, self._lane_logs, self._files = welcome, lane_logs, files
-        self._throttle, self._acknowledged = throttle, acknowledged
+        self._throttle, self._acknowledged, self._completed = throttle, acknowledged, completed
         self._where = {tail.lane: tail.end for tail in hello.lanes}
         self._firsts: dict[int, int] = {}
         """Lane → the first offset that the replica was told."""
@@ -80,6 +81,9 @@ class ReplicaConnection(HAConnection):
         self._round: Iterator[bytes] = iter(())
         self._looked_ns = LONG_AGO_NS
         self._is_complete = False
+        self._said: dict[int, int] = {}
+        self.counts = False
+        """Whether the copy could be promoted: only then it counts as a replica."""
 
     def greet(self) -> None:
         self.send(self._welcome.to_bytes())
@@ -91,7 +95,11 @@ class ReplicaConnection(HAConnection):
                     f"{self.peer_name} acknowledges offset {offset:,} of lane {lane}, and only {self._where.get(lane, 0):,} "
                     f"was sent: it follows another log; set it aside with `commitlog replica … --again`"
                 )
+            self._said[lane] = offset
             self._acknowledged(self, lane, offset)
+        if self._heard.is_complete and not self.counts:
+            self.counts = True
+            self._completed(self, self._said)
 
     def _refuse(self, why: str) -> ReplicaRefused:
         """Tells the replica why this ends, and returns the error."""

@@ -11,6 +11,7 @@ import select
 import socket
 import ssl
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,7 +21,6 @@ from commitlog.config import ReplicationConfig
 from commitlog.errors import CommitLogError
 from commitlog.replicas.tls import GREETING_SECONDS, Credentials, address_of
 from commitlog.replicas.wire import LENGTH, Hello, read_greeting, refusal
-from commitlog.shm.layout import Lane
 from commitlog.stages.replicating.connection import HAConnection, Throttle
 from commitlog.stages.replicating.lane_log import LaneLog
 from commitlog.stages.replicating.peers import Peers
@@ -148,15 +148,19 @@ class ReplicaListener:
             self._clock,
             self._throttle,
             self._acknowledged,
+            self._completed,
             self._peers.left_by,
         )
-        for lane in range(self._lanes):
-            if not self._peers.control.row(lane)[Lane.FLUSHED]:  # it has all of an empty lane
-                self._peers.in_sync.acknowledge(connection, lane, 0)
         self._peers.add(connection, "replica", address)
 
     def _acknowledged(self, connection: HAConnection, lane: int, where: int) -> None:
-        self._peers.acknowledged(connection, lane, where, counts=True)
+        counts = isinstance(connection, ReplicaConnection) and connection.counts
+        self._peers.acknowledged(connection, lane, where, counts)
+
+    def _completed(self, connection: ReplicaConnection, said: Mapping[int, int]) -> None:
+        """Counts a replica that could be promoted from now on. It has all of an empty lane."""
+        for lane in range(self._lanes):
+            self._peers.in_sync.acknowledge(connection, lane, said.get(lane, 0))
 
     def close(self) -> None:
         """Ends the thread, and closes the port."""
