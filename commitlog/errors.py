@@ -424,7 +424,7 @@ class ServerUnavailable(ServerError):
 
 
 class ServerBusy(ServerError):
-    """The server has as many streams or connections as it takes, of all clients or of this one."""
+    """The server has as many streams or calls as it takes, of all clients or of this one."""
 
 
 class AccessDenied(ServerError):

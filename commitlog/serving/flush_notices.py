@@ -5,6 +5,7 @@ A notice is a hint, and may be lost. So who waits looks again after a while, wha
 
 from __future__ import annotations
 
+import logging
 import threading
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import zmq
 
 from commitlog.appending.wakeups import NoticeSubscriber
 from commitlog.clock import SYSTEM_CLOCK
+from commitlog.errors import CommitLogError
 
 CONNECT_MS = 50
 """How long it may take until notices come."""
@@ -21,6 +23,8 @@ REST_SECONDS = 0.005
 """The least time between two notices that wake: a busy flusher has several a millisecond."""
 IDLE_SECONDS = 1.0
 """How long the thread stays when nobody waits."""
+
+log = logging.getLogger(__name__)
 
 
 class FlushNotices:
@@ -54,11 +58,16 @@ class FlushNotices:
             self._waiting -= 1
 
     def _listen(self) -> None:
-        with zmq.Context() as context:
-            pool = self._next_pool()
-            while pool is not None:
-                self._listen_at(context, pool)
+        try:
+            with zmq.Context() as context:
                 pool = self._next_pool()
+                while pool is not None:
+                    self._listen_at(context, pool)
+                    pool = self._next_pool()
+        except (CommitLogError, OSError, zmq.ZMQError) as error:
+            log.warning("no notices of flushes for now, new rows are seen later: %s", error)
+            with self._changed:
+                self._thread = None  # the next one who waits starts another
 
     def _next_pool(self) -> Path | None:
         """The pool to listen at, or None if the thread has to end, as nobody waits any more."""
