@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 import commitlog
 from tests import maven
@@ -20,7 +20,7 @@ Kafka counts the ends of transactions in `offset`, and has 0 for CreateTime in `
 """
 
 
-def rows(table: DataFrame) -> list[object]:
+def rows(table: DataFrame) -> list[Row]:
     """The rows in the order of partition and offset, without these."""
     return table.orderBy("partition", "offset").select(*COLUMNS).collect()
 
