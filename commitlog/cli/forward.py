@@ -19,7 +19,7 @@ EXIT_FENCED = 3
 
 def forward(
     store: AnyStoreArgument,
-    cluster: Annotated[str, typer.Argument(metavar="kafka://HOST:PORT", help="Brokers of the cluster, with commas.")],
+    cluster: Annotated[str, typer.Argument(metavar="URL", help="kafka://HOST:PORT, or several brokers with commas.")],
     name: Annotated[
         str, typer.Option(metavar="NAME", help="The reader's name; another one forwards everything anew.")
     ] = "kafka",

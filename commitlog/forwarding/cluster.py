@@ -40,6 +40,7 @@ T = TypeVar("T")
 
 CALL_SECONDS = 15.0
 """How long one question to the cluster may take."""
+_CONNECT_SECONDS = 5.0
 BATCH_BYTES_MOST = 1_000_000
 """librdkafka's default of batch.size, which is below the brokers' default of message.max.bytes."""
 REFUSED = {
@@ -179,7 +180,7 @@ class Cluster:
     def check_is_there(self) -> None:
         """Raises KafkaException if no broker answers, TargetRefused."""
         try:
-            self._admin.list_topics(timeout=CALL_SECONDS)
+            self._admin.list_topics(timeout=min(_CONNECT_SECONDS, CALL_SECONDS))
         except KafkaException as error:
             self._admin.poll(0)  # says why
             self.check(error_of(error))

@@ -146,6 +146,7 @@ class Forwarder:
                 positions.topics.update(self._continued())
             session.take_over(self._owner, positions.topics)
             self._progress.begun(positions)
+            log.info("forwarding %s to %s", self.settings.store, self.settings.url)
             self._forward(session, Targets(self._cluster, positions))
         finally:
             session.close()
@@ -198,9 +199,8 @@ class Forwarder:
             self._ends = {key: queue.end for key, queue in queues.items()}
             missing = (self.settings.topics or frozenset()) - {topic for topic, _ in queues}
             if missing and self.settings.once:
-                raise UnknownTopic(
-                    f"{self.settings.store}: no topic {', '.join(sorted(missing))}; leave --topic out for all"
-                )
+                there = ", ".join(sorted({topic for topic, _ in self._source.refresh()})) or "none"
+                raise UnknownTopic(f"{self.settings.store}: no topic {', '.join(sorted(missing))}; there are: {there}")
         found: Waiting = {}
         for key, queue in queues.items():
             begin = self._source.begin(key, queue, positions.offset(*key), at_start=at_start)

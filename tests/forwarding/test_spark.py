@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 import commitlog
 from tests import maven
@@ -21,7 +20,7 @@ Kafka counts the ends of transactions in `offset`, and has 0 for CreateTime in `
 """
 
 
-def rows(table: DataFrame) -> list[Any]:
+def rows(table: DataFrame) -> list[Row]:
     """The rows in the order of partition and offset, without these."""
     return table.orderBy("partition", "offset").select(*COLUMNS).collect()
 
