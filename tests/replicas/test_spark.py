@@ -1,0 +1,48 @@
+"""A Spark query goes on, with its checkpoint, on a copy that was promoted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import commitlog
+from commitlog.replicas.promotion import promote
+from tests.replicas.scene import Scene, await_copy
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def drain(spark: SparkSession, store: Path, place: Path) -> None:
+    """Reads what is new in a store, and appends it to a table."""
+    frame = (
+        spark.readStream.format("commitlog").options(subscribe="orders", startingOffsets="earliest").load(str(store))
+    )
+    writer = frame.selectExpr("CAST(value AS STRING) AS value", "partition", "offset").writeStream.format("parquet")
+    query = writer.option("checkpointLocation", str(place / "checkpoint")).trigger(availableNow=True)
+    query.start(str(place / "table")).awaitTermination()
+
+
+def test_a_query_goes_on_with_exactly_the_missing_rows(spark: SparkSession, scene: Scene, tmp_path: Path) -> None:
+    """It reads the copy by its path, too, before that is promoted."""
+
+    def send(store: commitlog.Store, first: int, end: int) -> None:
+        with store.producer() as producer:
+            for number in range(first, end):
+                producer.send("orders", b"%d" % number)
+            producer.flush()
+
+    with scene.open() as store, scene.replica():
+        send(store, 0, 50)
+        drain(spark, scene.primary, tmp_path)
+        send(store, 50, 80)
+        await_copy(scene)
+        copied = spark.read.format("commitlog").option("subscribe", "orders").load(str(scene.copy))
+        assert copied.count() == 80
+    promote(scene.copy)
+    with scene.open(scene.copy, listen="") as store:
+        send(store, 80, 100)
+        drain(spark, scene.copy, tmp_path)
+    rows = spark.read.parquet(str(tmp_path / "table")).collect()
+    assert sorted(int(row["value"]) for row in rows) == list(range(100))
+    assert sorted(row["offset"] for row in rows) == list(range(100))
