@@ -13,7 +13,7 @@ from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.replica_files import ReplicaState
 from commitlog.quantities import counted
 
-REPLICA_HEADS = ("replica", "state", "in sync", "behind", "for", "sent MB", "connects")
+REPLICA_HEADS = ("replica", "state", "in sync", "behind", "for", "sent MB", "MB/s", "connects")
 
 
 def replicas(
@@ -68,7 +68,7 @@ def lines(replicas: Iterable[ReplicaState]) -> Iterator[str]:
         yield (
             f"replica {state.name}: {_state(state)} ({state.address}), {behind or 'has everything'}, "
             f"in sync in {counted(len(state.in_sync), 'lane')}, {counted(state.connects, 'connect')}, "
-            f"{state.sent_bytes / 1e6:,.3f} MB sent"
+            f"{state.sent_bytes / 1e6:,.3f} MB sent, {state.sent_bytes_per_second / 1e6:,.3f} MB/s"
         )
         for lane, where in sorted(state.acknowledged.items()):
             yield f"    lane {lane}: acknowledged up to {where:,}{', in sync' if lane in state.in_sync else ''}"
@@ -86,6 +86,7 @@ def replica_rows(replicas: Iterable[ReplicaState]) -> Iterator[tuple[str, ...]]:
             f"{state.behind_bytes:,}",
             f"{behind_ms(state):,} ms",
             f"{state.sent_bytes / 1e6:,.3f}",
+            f"{state.sent_bytes_per_second / 1e6:,.3f}",
             f"{state.connects:,}",
         )
 

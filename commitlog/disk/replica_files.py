@@ -29,6 +29,7 @@ class ReplicaState:
 
     - `kind`: "replica" is a copy of this package's, which acknowledges what is durable there;
       "slave" is a RocketMQ slave of one lane, which acknowledges its page cache
+    - `sent_bytes_per_second`: between the HAService's last two looks
     - `acknowledged`: lane → how far it has the lane's log
     - `in_sync`: lanes in which it is in sync
     - `behind_since_ms`: wall time since when it lacks something that is flushed; 0 where it has all
@@ -42,6 +43,7 @@ class ReplicaState:
     connected: bool = False
     connects: int = 0
     sent_bytes: int = 0
+    sent_bytes_per_second: float = 0.0
     acknowledged: dict[int, int] = field(default_factory=dict)
     in_sync: list[int] = field(default_factory=list)
     behind_bytes: int = 0

@@ -45,6 +45,7 @@ class Peers:
         self._states: dict[str, ReplicaState] = {}
         self._sent_before: dict[str, int] = {}
         """Name of a replica → the bytes that its earlier connections were sent."""
+        self._looked_ns = clock.monotonic_ns()
         self._load_states()
 
     def _load_states(self) -> None:
@@ -129,7 +130,9 @@ class Peers:
     def look(self, lane_logs: Mapping[int, LaneLog]) -> None:
         """Counts who is in sync, and writes the files of replicas that have changed."""
         self.in_sync.look()
-        now = self._clock.wall_ms()
+        now, looked_ns = self._clock.wall_ms(), self._clock.monotonic_ns()
+        seconds = max(looked_ns - self._looked_ns, 1) / 1e9
+        self._looked_ns = looked_ns
         with self._lock:
             for state in self._states.values():
                 state.behind_bytes = _behind(state, lane_logs)
@@ -137,7 +140,9 @@ class Peers:
                 connections = [one for one in self._connections if one.peer_name == state.name]
                 lanes = (lane for lane in lane_logs if any(self.in_sync.is_member(one, lane) for one in connections))
                 state.in_sync = sorted(lanes)
-                state.sent_bytes = self._sent_before.get(state.name, 0) + sum(one.sent_bytes for one in connections)
+                sent = self._sent_before.get(state.name, 0) + sum(one.sent_bytes for one in connections)
+                state.sent_bytes_per_second = round((sent - state.sent_bytes) / seconds, 1)
+                state.sent_bytes = sent
             states = list(self._states.values())
         for state in states:
             self._save(state)

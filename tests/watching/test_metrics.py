@@ -41,6 +41,7 @@ NOT_SHOWN = {
     "StageStatistics.p99_us": "the same",
     "StoreSnapshot.taken_ns": "Prometheus has a time of its own for each scrape",
     "StoreSnapshot.time_ms": "the same",
+    "ReplicaState.sent_bytes_per_second": "Prometheus makes rates itself, of commitlog_replica_sent_bytes_total",
     "ReplicaState.kind": "its name says it",
     "ReplicaState.store_id": "it is this store's",
     "ReplicaState.address": "it changes with each connection",
@@ -83,7 +84,7 @@ def example() -> StoreSnapshot:
         damaged_ranges={0: 1},
         usage={"flusher": ProcessUsage(1.0, 1)},
         servers=(ServerStatistics("commitlog://h:1/s", 7, {"billing": ClientTraffic(1, 1, 1, 1, 1, 1, 1)}),),
-        replicas=(ReplicaState("standby", "replica", "id", "h:1", True, 1, 1, {0: 1}, [0], 1, 1, 1, "no"),),
+        replicas=(ReplicaState("standby", "replica", "id", "h:1", True, 1, 1, 1.0, {0: 1}, [0], 1, 1, 1, "no"),),
         forwarders=(ForwarderStatistics("kafka", "kafka://h:1", 7, "waiting", 1, 1, 1.0, 1, 1, "e", 1, 1, 1, 1),),
     )
 
