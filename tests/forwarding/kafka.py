@@ -32,6 +32,8 @@ transaction.state.log.num.partitions=1
 transaction.state.log.min.isr=1
 log.cleaner.dedupe.buffer.size=4194304
 num.partitions=2
+# hand-made stores have old times
+log.retention.ms=-1
 # a busy machine is no dead broker
 broker.session.timeout.ms={session_timeout_ms}
 """
