@@ -76,6 +76,7 @@ class Replica:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._lock = -1
         self._index_lock = threading.Lock()
+        """Held by either thread for files that both write, and for what the other one uses."""
         self._failure: BaseException | None = None
         self.mark = ReplicaMark(source, name)
         self.facts: StoreFacts | None = None
@@ -245,9 +246,11 @@ class Replica:
             epochs=epochs_to_json(welcome.epochs),
         )
         if facts != self.facts:
-            save_mark(self.directory, self.mark)
-            self.directory.save(facts)
-            self.channel.create_directory(self.directory.lanes_directory, below=self.directory.path)
+            doing = f"{self.directory.path}: writing what the store says of itself"
+            with self._index_lock, named_faults(doing, "the next run goes on from there"):
+                save_mark(self.directory, self.mark)
+                self.directory.save(facts)
+                self.channel.create_directory(self.directory.lanes_directory, below=self.directory.path)
         self.facts = facts
 
     def _receive(self, peer: ssl.SSLSocket, welcome: Welcome) -> None:
