@@ -172,6 +172,12 @@ STORE_METRICS = (
         _states,
     ),
     of_store(
+        "commitlog_store_behind_seconds",
+        "gauge",
+        "Of a replica: how long ago it had all of its store; 0: it has all, or is no replica",
+        lambda snapshot: snapshot.statistics.replica_behind_ms / 1000,
+    ),
+    of_store(
         "commitlog_store_starting",
         "gauge",
         "1 while the store is being opened; the recovery of a large one takes a while",

@@ -36,6 +36,7 @@ from tests.waiting import wait_until
 
 NOT_SHOWN = {
     "StoreStatistics.path": "it is the label `store`, by the name that the user gave",
+    "StoreStatistics.replica_of": "a text; `commitlog stat` says it",
     "StoreStatistics.throughput": "Prometheus makes rates itself, of commitlog_lane_messages_total",
     "StageStatistics.p50_us": "Prometheus makes it of the histogram",
     "StageStatistics.p99_us": "the same",
@@ -67,7 +68,19 @@ def example() -> StoreSnapshot:
     stage = StageStatistics("flusher", 4712, 1, 1, 1, 1, 1, 1, 5.0, 1.0, 2.0, started_ms=1)
     retention = RetentionStatistics(1, 1, 1, 50.0, (next(iter(RETENTION_WORDS.values())),))
     facts = StoreStatistics(
-        "/s", "id", True, False, 1, 1 << 16, (lane,), (stage,), (), retention, supervisor_silent_ms=5.0
+        "/s",
+        "id",
+        True,
+        False,
+        1,
+        1 << 16,
+        (lane,),
+        (stage,),
+        (),
+        retention,
+        supervisor_silent_ms=5.0,
+        replica_of="h:1",
+        replica_behind_ms=5,
     )
     reader = ReaderState("billing", True, "python", 5, {"t": {0: 1}}, {"t": {0: 1}})
     return StoreSnapshot(
