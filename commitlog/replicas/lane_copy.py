@@ -151,7 +151,7 @@ class LaneCopy:
             raise ReplicationRefused(f"lane {self.number}: data for offset {offset:,}, and the copy ends at {where:,}")
         if offset + len(body) > start + self.size:
             raise ReplicationRefused(f"lane {self.number}: data at offset {offset:,} goes over its segment's end")
-        data = memoryview(self._pending + bytes(body)) if self._pending else memoryview(body)
+        data = memoryview(b"".join((self._pending, body))) if self._pending else memoryview(body)
         whole = self._whole_records(data, start)
         if whole:
             self._open_segment(start)
