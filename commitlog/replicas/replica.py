@@ -86,7 +86,7 @@ class Replica:
     def stop(self) -> None:
         """Makes `run` return soon. Any thread or signal handler may call it."""
         self._stop_event.set()
-        with contextlib.suppress(OSError):
+        if self._wake >= 0:
             os.eventfd_write(self._wake, 1)
 
     def run(self) -> None:
@@ -104,7 +104,8 @@ class Replica:
         except OSError as error:  # of a connection it is handled where it happens
             raise refusal(error, self.directory.path) from error
         finally:
-            os.close(self._wake)
+            wake, self._wake = self._wake, -1  # a signal may come now
+            os.close(wake)
 
     # ---- the directory --------------------------------------------------------------------------
 

@@ -70,6 +70,9 @@ class HAConnection(threading.Thread, ABC):
         self.peer_name, self.config, self.clock = name, config, clock
         self.peer, self._ended = peer, ended
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._waking = threading.Lock()
+        self._is_over = False
+        """Whether `_wake` is closed: its number may be another file's by now."""
         self._is_ending = False
         self.sent_bytes = 0
         self.heard_ns = self.said_ns = clock.monotonic_ns()
@@ -100,8 +103,9 @@ class HAConnection(threading.Thread, ABC):
 
     def wake(self) -> None:
         """Tells the thread that there may be more to send."""
-        with suppress(BlockingIOError, OSError):  # OSError: it has just ended
-            os.eventfd_write(self._wake, 1)
+        with self._waking, suppress(BlockingIOError):
+            if not self._is_over:
+                os.eventfd_write(self._wake, 1)
 
     def end(self) -> None:
         """Ends the connection soon; `join` waits for it."""
@@ -123,7 +127,9 @@ class HAConnection(threading.Thread, ABC):
             self.finish()
             self.peer.close()
             self._ended(self, refusal)
-            os.close(self._wake)
+            with self._waking:
+                self._is_over = True
+                os.close(self._wake)
 
     def _serve(self) -> None:
         poller = select.poll()
