@@ -172,6 +172,8 @@ def _store(facts: StoreStatistics, limits: HealthLimits) -> Iterator[Reason]:
     silent_ms = facts.supervisor_silent_ms or 0.0
     if facts.killed:
         yield _reason("killed", "the store was killed, or its machine went down", f"{run} continues it")
+    elif facts.replica_of:
+        yield from _own_replica(facts, limits)
     elif not facts.running:
         yield _reason("stopped", "the store does not run", f"{run} starts it")
     elif facts.starting:
@@ -182,6 +184,16 @@ def _store(facts: StoreStatistics, limits: HealthLimits) -> Iterator[Reason]:
     elif silent_ms > limits.silent_ms:
         text = f"the supervisor has given no heartbeat for {_time(silent_ms)}, and starts no stage again that dies"
         yield _reason("supervisor-silent", text, f"kill it (its pid is in {facts.path}/lock); then {run}")
+
+
+def _own_replica(facts: StoreStatistics, limits: HealthLimits) -> Iterator[Reason]:
+    """What is wrong with a directory that is itself a replica."""
+    if not facts.running:
+        text = f"it is a replica of {facts.replica_of}, and no `commitlog replica` keeps it up to date"
+        yield _reason("stopped", text, f"start that again, or `commitlog promote {facts.path}`")
+    elif facts.replica_behind_ms > limits.replica_behind_ms:
+        text = f"it is a replica of {facts.replica_of}, and had all of that {_time(facts.replica_behind_ms)} ago"
+        yield _reason("replica-behind", text, "see what `commitlog replica` says")
 
 
 def _stages(facts: StoreStatistics, now_ms: int, limits: HealthLimits) -> Iterator[Reason]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import commitlog
 from commitlog.backups.store_backup import backup
 from commitlog.cli.stat import lines
+from commitlog.watching.health import Health, HealthLimits, health
+from commitlog.watching.snapshot import StoreWatch
 from commitlog.watching.store_facts import collect
 from tests.replicas.scene import Scene, await_copy, check_equal, log_of
 from tests.waiting import wait_until
@@ -41,7 +43,16 @@ def test_stat_says_of_whom_it_is_a_copy_and_how_far_behind(scene: Scene) -> None
         producer.send("orders", b"first")
         await_copy(scene)
         wait_until(lambda: f"replica of localhost:{scene.port}, 0 ms behind" in stat_of(scene), "it has all")
+        assert health_of(scene) == Health("good")
     assert "not kept up to date" in stat_of(scene)
+    (reason,) = health_of(scene).reasons
+    assert (reason.code, reason.severity) == ("stopped", "down")
+    assert "no `commitlog replica` keeps it up to date" in reason.text
+
+
+def health_of(scene: Scene) -> Health:
+    with StoreWatch(scene.copy) as watch:
+        return health(watch.snapshot(), HealthLimits(full_percent=100))
 
 
 def stat_of(scene: Scene) -> str:
