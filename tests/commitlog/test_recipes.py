@@ -23,6 +23,7 @@ from commitlog.config import Config
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "configs/commitlog@.service"
 SERVE_UNIT = ROOT / "configs/commitlog-serve@.service"
+REPLICA_UNIT = ROOT / "configs/commitlog-replica@.service"
 RECIPE = ROOT / "configs/Containerfile"
 STAGES_STOP_SECONDS = 4 * Config().supervisor.stop_timeout_ms / 1000
 
@@ -42,7 +43,7 @@ def check_command(words: list[str]) -> None:
     command = group.get_command(context, words[1])  # type: ignore[attr-defined]
     assert command is not None
     parsed = command.make_context(words[1], list(words[2:]), parent=context)
-    assert parsed.params["store"]
+    assert parsed.params.get("store") or parsed.params["directory"]
 
 
 def test_the_unit_runs_a_command_that_there_is() -> None:
@@ -77,7 +78,17 @@ def test_the_unit_of_the_server_runs_a_command_that_there_is() -> None:
     assert (service["KillMode"], service["RemoveIPC"]) == ("mixed", "no")
 
 
-@pytest.mark.parametrize("file", [UNIT, SERVE_UNIT], ids=lambda file: file.name)
+def test_the_unit_of_a_replica_runs_a_command_that_there_is() -> None:
+    """In the directory of the unit of the store, which it excludes."""
+    parsed = unit(REPLICA_UNIT)
+    words = shlex.split(parsed["Service"]["ExecStart"].replace("\\\n", " ").replace("%i", "events"))
+    check_command([word.replace("${FROM}", "db1:4440") for word in words])
+    assert words[2] == f"/var/lib/{unit()['Service']['StateDirectory'].replace('%i', 'events')}"
+    assert parsed["Unit"]["Conflicts"] == UNIT.name.replace("@", "@%i")
+    assert parsed["Service"]["Type"] == "notify"
+
+
+@pytest.mark.parametrize("file", [UNIT, SERVE_UNIT, REPLICA_UNIT], ids=lambda file: file.name)
 def test_systemd_understands_the_unit(file: Path, tmp_path: Path) -> None:
     if not shutil.which("systemd-analyze"):
         pytest.skip("systemd-analyze is not installed")
