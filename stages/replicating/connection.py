@@ -70,6 +70,8 @@ class HAConnection(threading.Thread, ABC):
         self.peer_name, self.config, self.clock = name, config, clock
         self.peer, self._ended = peer, ended
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wake_lock = threading.Lock()
+        """Is held to write to `_wake` and to close it: then its number may be another file's."""
         self._is_ending = False
         self.sent_bytes = 0
         self.heard_ns = self.said_ns = clock.monotonic_ns()
@@ -100,13 +102,22 @@ class HAConnection(threading.Thread, ABC):
 
     def wake(self) -> None:
         """Tells the thread that there may be more to send."""
-        with suppress(BlockingIOError, OSError):  # OSError: it has just ended
-            os.eventfd_write(self._wake, 1)
+        with self._wake_lock, suppress(BlockingIOError):  # it was told so often, and has not looked yet
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
 
     def end(self) -> None:
         """Ends the connection soon; `join` waits for it."""
         self._is_ending = True
         self.wake()
+
+    def break_off(self) -> None:
+        """Ends the connection at once, even if the peer takes nothing, and waits for the thread."""
+        self._is_ending = True
+        with suppress(OSError):  # it has just ended; SSLSocket's own shutdown is for the thread that sends
+            socket.socket.shutdown(self.peer, socket.SHUT_RDWR)
+        self.wake()
+        self.join()
 
     def run(self) -> None:
         refusal = ""
@@ -123,7 +134,9 @@ class HAConnection(threading.Thread, ABC):
             self.finish()
             self.peer.close()
             self._ended(self, refusal)
-            os.close(self._wake)
+            with self._wake_lock:
+                os.close(self._wake)
+                self._wake = -1
 
     def _serve(self) -> None:
         poller = select.poll()
