@@ -184,3 +184,7 @@ class HAConnection(threading.Thread, ABC):
             self.peer.sendall(part)
             self.sent_bytes += len(part)
         self.said_ns = self.clock.monotonic_ns()
+
+
+Acknowledged = Callable[[HAConnection, int, int], None]
+"""Is called with the connection, a lane, and how far the peer has it."""

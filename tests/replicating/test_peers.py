@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,12 +14,14 @@ from commitlog.clock import SYSTEM_CLOCK
 from commitlog.config import ReplicationConfig
 from commitlog.disk.replica_files import ReplicaFiles, ReplicaState, forget_replica, known_replicas
 from commitlog.stages.allocating.replica_needs import ReplicaNeeds
-from commitlog.stages.replicating.connection import HAConnection
+from commitlog.stages.replicating.connection import HAConnection, Throttle
 from commitlog.stages.replicating.in_sync import InSync
 from commitlog.stages.replicating.lane_log import LaneLog
 from commitlog.stages.replicating.peers import Peers
+from commitlog.stages.replicating.slave_listener import SlaveListener
 from tests.builders.idle_store import IdleStore, idle_store
 from tests.fake_clock import SetClock
+from tests.waiting import wait_until
 
 CONFIG = ReplicationConfig(listen="h:1")
 
@@ -99,6 +102,27 @@ def test_a_connection_that_is_stuck_can_be_broken_off(store: IdleStore) -> None:
         connection.break_off()
         assert not connection.is_alive()
         assert peers.named("copy") == []
+
+
+def test_a_slave_that_is_silent_does_not_keep_the_stage_waiting(
+    store: IdleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The main thread finds what may be sent, so it asks no other machine anything."""
+    asked: list[str] = []
+
+    def silent(*_: object, **__: object) -> socket.socket:
+        asked.append(threading.current_thread().name)
+        raise TimeoutError("silent")
+
+    monkeypatch.setattr(socket, "create_connection", silent)
+    config = ReplicationConfig(slave_listen="127.0.0.1:0", slaves="0=127.0.0.1:10911")
+    listener = SlaveListener(peers_of(store), config, SYSTEM_CLOCK, Throttle(0, SYSTEM_CLOCK))
+    try:
+        listener.serve(lane_log(store, 100))
+        wait_until(lambda: asked, "the slave was asked")
+    finally:
+        listener.close()
+    assert threading.current_thread().name not in asked
 
 
 def test_who_wakes_a_connection_that_has_ended_writes_to_no_other_file(store: IdleStore) -> None:
