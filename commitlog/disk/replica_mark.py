@@ -49,7 +49,7 @@ def load_mark(directory: StoreDirectory) -> ReplicaMark | None:
         return None
     except (ValueError, TypeError, AttributeError) as error:
         raise DamagedFile(
-            f"{path}: not the mark of a replica ({error}); run `commitlog replica` with the same options again, with --again"
+            f"{path}: not the mark of a replica ({error}); rename {directory.path}, and begin anew with `commitlog replica`"
         ) from error
 
 

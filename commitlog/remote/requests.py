@@ -111,9 +111,9 @@ class Schemas:
 
 @dataclass(frozen=True)
 class HoldName:
-    """Action `hold_name`: takes a reader's name for LEASE_SECONDS, and answers with a lease.
+    """Action `hold_name`: takes a reader's name for 30 seconds, and answers with a lease.
 
-    Each `move` renews the lease.
+    Each `move_name` renews the lease.
     """
 
     store: str

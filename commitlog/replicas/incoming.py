@@ -49,10 +49,11 @@ class Incoming:
         self._part = bytearray()
         """The begin of a small file that comes in parts."""
         self._ends: dict[int, int] = {}
+        """Lane → how far the store may send it, as it has said last."""
         self._said: dict[int, int] = {}
+        """Lane → what was acknowledged last."""
         self._completed = False
         """Whether it is to be said that the copy is complete."""
-        """Lane → what was acknowledged last."""
         self.unsynced = 0
 
     def expect(self, ends: Mapping[int, int]) -> None:

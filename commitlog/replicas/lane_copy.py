@@ -85,12 +85,13 @@ class LaneCopy:
         for directory in (self.lane.commitlog, self.lane.consumequeue, self.lane.tmp):
             self.channel.create_directory(directory, below=self._store.path)
         self._mark_abort()
+        self.read_notes()  # the store has sent them before the lane
         self._close_segment()
         if first:
             self._make_segment(first)
         self.first = self.end = self.durable = self.indexed = first
         self.record()
-        self._unlink_retired()
+        self._unlink_below(first)
 
     def _mark_abort(self) -> None:
         self.channel.replace_file(self.lane.abort_file, str(os.getpid()).encode())
@@ -267,8 +268,8 @@ class LaneCopy:
             where = start + self.size
         elif where == self.indexed and not self._is_noted(where):
             raise DamagedFile(
-                f"{self.lane.segment_path(start)} at offset {where}: {table.reason or 'no record'}: the copy is damaged; set "
-                f"it aside with `commitlog replica … --again`"
+                f"{self.lane.segment_path(start)} at offset {where}: {table.reason or 'no record'}: the copy is damaged; "
+                f"rename {self._store.path}, and begin anew with `commitlog replica`"
             )
         self.indexed = where
 
@@ -291,7 +292,8 @@ class LaneCopy:
 
         Data and consume queues are durable up to the positions in the file.
         """
-        first, durable, indexed = self.first, self.durable, max(self.indexed, self.first)
+        first = self.first  # read once, and first: the other thread may move both on meanwhile
+        durable, indexed = self.durable, max(self.indexed, first)
         if self._queues is not None:
             self._queues.sync()
         if self._entries < 0:
@@ -304,7 +306,7 @@ class LaneCopy:
         StoreCheckpoint(self._timestamp, self._timestamp, 0).save(self.lane.checkpoint_file, self.channel)
         self._recorded = now
         if retired:
-            self._unlink_retired()
+            self._unlink_below(first)
 
     def retire(self, first: int) -> None:
         """Notes that the store's retention keeps the lane from `first` on. `record` removes it."""
@@ -312,12 +314,13 @@ class LaneCopy:
             raise ReplicationRefused(f"lane {self.number}: begins at {first:,}, and the copy has {self.end:,} bytes")
         self.first = first
 
-    def _unlink_retired(self) -> None:
+    def _unlink_below(self, first: int) -> None:
+        """Removes what is before `first`. The positions on the disk must say so already."""
         segments = MappedFileQueue(self.lane.commitlog, self.size, self.channel)
-        old = [start for start in segments.starts if start + self.size <= self.first]
+        old = [start for start in segments.starts if start + self.size <= first]
         for start in old:
             self.channel.unlink(segments.segment_path(start))
         if old:
             self.channel.sync_directory(self.lane.commitlog)
         for queue in queue_directories(self.lane.consumequeue, self.channel):
-            unlink_below(queue, self.first, self.channel)
+            unlink_below(queue, first, self.channel)

@@ -16,6 +16,7 @@ import select
 import ssl
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
@@ -77,7 +78,8 @@ class Replica:
         self._lock = -1
         self._index_lock = threading.Lock()
         """Held by either thread for files that both write, and for what the other one uses."""
-        self._failure: BaseException | None = None
+        self._failure: CommitLogError | None = None
+        """What has ended the thread that indexes."""
         self.mark = ReplicaMark(source, name)
         self.facts: StoreFacts | None = None
         self.lanes: dict[int, LaneCopy] = {}
@@ -215,10 +217,10 @@ class Replica:
     def _greet(self, peer: ssl.SSLSocket) -> Welcome:
         """Says what is here, and takes what the store says of itself."""
         facts = self.facts
-        with named_faults(f"{self.directory.path}: syncing the store's log", "the next run goes on from there"):
+        with self._named_faults("syncing the store's log"):
             for lane in self.lanes.values():  # what came before the last connection was lost
                 lane.sync()
-        lanes = tuple(lane.tail() for lane in self.lanes.values() if not lane.is_empty)
+            lanes = tuple(lane.tail() for lane in self.lanes.values() if not lane.is_empty)
         hello = Hello(self.name, facts.id, facts.epoch, lanes=lanes) if facts else Hello(self.name)
         peer.sendall(hello.to_bytes())
         welcome = Welcome.from_bytes(read_greeting(peer.recv_into))
@@ -247,9 +249,9 @@ class Replica:
             epochs=epochs_to_json(welcome.epochs),
         )
         if facts != self.facts:
-            doing = f"{self.directory.path}: writing what the store says of itself"
-            with self._index_lock, named_faults(doing, "the next run goes on from there"):
-                save_mark(self.directory, self.mark)
+            with self._named_faults("noting what the store says of itself"):
+                with self._index_lock:  # the other thread saves the mark, too
+                    save_mark(self.directory, self.mark)
                 self.directory.save(facts)
                 self.channel.create_directory(self.directory.lanes_directory, below=self.directory.path)
         self.facts = facts
@@ -290,27 +292,35 @@ class Replica:
 
     def _index(self) -> None:
         """Indexes what is durable, and records positions and the mark now and then."""
-        recorded_ns = 0
         try:
-            while True:
-                is_over = self._done.is_set()
-                with self._index_lock:
-                    moved = [lane.index() for lane in list(self.lanes.values())]
-                now = self._clock.monotonic_ns()
-                if is_over or now - recorded_ns >= _RECORD_SECONDS * 1e9:
-                    recorded_ns = now
-                    with self._index_lock:
-                        for lane in list(self.lanes.values()):
-                            lane.record()
-                        self._save_mark()
-                if is_over and not any(moved):
-                    return
-                if not any(moved):
-                    self._done.wait(_INDEX_SECONDS)
-        except (OSError, CommitLogError) as error:
+            with self._named_faults("indexing the store's log"):
+                self._index_until_done()
+        except CommitLogError as error:
             self._failure = error
             with contextlib.suppress(OSError):
                 os.eventfd_write(self._wake, 1)
+
+    def _index_until_done(self) -> None:
+        recorded_ns = 0
+        while True:
+            is_over = self._done.is_set()
+            with self._index_lock:
+                moved = [lane.index() for lane in list(self.lanes.values())]
+            now = self._clock.monotonic_ns()
+            if is_over or now - recorded_ns >= _RECORD_SECONDS * 1e9:
+                recorded_ns = now
+                with self._index_lock:
+                    for lane in list(self.lanes.values()):
+                        lane.record()
+                    self._save_mark()
+            if is_over and not any(moved):
+                return
+            if not any(moved):
+                self._done.wait(_INDEX_SECONDS)
+
+    def _named_faults(self, doing: str) -> AbstractContextManager[None]:
+        """Names errors of the disk, so that an OSError is always of the connection."""
+        return named_faults(f"{self.directory.path}: {doing}", "the next run goes on from there")
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

@@ -24,7 +24,6 @@ from typing import Any
 
 import orjson
 
-from commitlog import errors
 from commitlog.disk.replica_files import is_replica_name
 from commitlog.errors import CommitLogError, ReplicaRefused, ReplicationRefused, StoreSuperseded
 from commitlog.shm.layout import LANE_ROWS
@@ -267,9 +266,8 @@ def refusal(error: CommitLogError) -> bytes:
 def raise_refusal(values: Mapping[str, Any]) -> None:
     """Raises the error of a refusal, if it is one."""
     if "error" in values:
-        names = {kind.__name__ for kind in _REFUSALS}
-        kind = getattr(errors, values["error"]) if values["error"] in names else ReplicationRefused
-        raise kind(str(values.get("message", "")))
+        kinds = {kind.__name__: kind for kind in _REFUSALS}
+        raise kinds.get(str(values["error"]), ReplicationRefused)(str(values.get("message", "")))
 
 
 # ---- frames ------------------------------------------------------------------------------------

@@ -94,7 +94,8 @@ class Doorkeeper:
 
     def let_in(self, peer: str) -> None:
         """Says that a call on a connection has said who asks."""
-        self._known.add(peer)
+        with self._lock:
+            self._known.add(peer)
 
     @contextmanager
     def stream(self, client: str, peer: str, *, holds_lane: bool = False) -> Iterator[Callable[[], None]]:
@@ -134,12 +135,13 @@ class Doorkeeper:
         """Ends the connections that may not stay, and returns the peers of all."""
         with self._lock:
             holding = [stream for stream in self._streams.values() if stream.holds_lane]
+            known_before = set(self._known)  # one that comes meanwhile is not in what is received
         self._end_stalled(holding, SILENT_SECONDS)
-        known_before = set(self._known)  # one that comes meanwhile is not in what is received
         connected, now = received(self.port), self._clock.monotonic_ns()
-        self._known -= known_before - connected.keys()
         self._since_ns = {peer: self._since_ns.get(peer, now) for peer in connected}
-        unknown = [peer for peer in connected if peer not in self._known]
+        with self._lock:
+            self._known -= known_before - connected.keys()
+            unknown = [peer for peer in connected if peer not in self._known]
         ended = {
             peer
             for peer in unknown

@@ -6,6 +6,7 @@ So each stream has one batch in memory here, and waits as long as its client is 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -21,7 +22,15 @@ from commitlog.clock import SYSTEM_CLOCK
 from commitlog.columns.arrow_columns import COLUMN_TYPES
 from commitlog.columns.segments import SEGMENTS
 from commitlog.columns.slice_reader import OF_READ_ARROW, OF_SPARK, JsonOptions, ReadPlan, read_slices
-from commitlog.errors import AccessDenied, DataLoss, IllegalArgument, OffsetOutOfRange, ServerBusy
+from commitlog.errors import (
+    AccessDenied,
+    DataLoss,
+    IllegalArgument,
+    OffsetOutOfRange,
+    ServerBusy,
+    ServerError,
+    ServingRefused,
+)
 from commitlog.reading.topic_index import STOPPED_REREAD_NS
 from commitlog.remote import requests
 from commitlog.serving import answers, appending, flights
@@ -38,6 +47,8 @@ STRANGER = "(no token)"
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no types
@@ -251,7 +262,11 @@ class _WhoAsks(flight.ServerMiddlewareFactory):  # type: ignore[misc]
             raise AccessDenied(
                 "the server wants a token: give tokenFile (token_file, --token-file), or an authorization header"
             )
-        access = self._tokens.find(token.strip())
+        try:
+            access = self._tokens.find(token.strip())
+        except ServingRefused as error:  # it names the file, which is no business of clients
+            log.error("nobody is let in: %s", error)
+            raise ServerError("the server can't use its file of tokens; its log says why") from None
         if access is None:
             raise AccessDenied("the server does not know this token; it may have been removed")
         return access

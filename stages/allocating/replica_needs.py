@@ -33,12 +33,19 @@ class ReplicaNeeds:
         """Reads all replicas. One that can't be read is named, and nothing is kept for it."""
         states, complaint = [], ""
         try:
-            for name in self._files.names():
+            names = self._files.names()
+        except OSError as error:
+            names, complaint = [], str(error)
+        for name in names:
+            try:
                 state = self._files.load(name)
-                if state.store_id == self._store_id:
-                    states.append(state)
-        except (OSError, DamagedFile) as error:
-            complaint = str(error)
+            except FileNotFoundError:  # it was just forgotten
+                continue
+            except (OSError, DamagedFile) as error:
+                complaint = str(error)
+                continue
+            if state.store_id == self._store_id:
+                states.append(state)
         if complaint and complaint != self._complaint:
             log.warning("a replica's needs are not known, and nothing is kept for it: %s", complaint)
         self._states, self._complaint = states, complaint

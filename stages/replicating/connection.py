@@ -70,9 +70,8 @@ class HAConnection(threading.Thread, ABC):
         self.peer_name, self.config, self.clock = name, config, clock
         self.peer, self._ended = peer, ended
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._waking = threading.Lock()
-        self._is_over = False
-        """Whether `_wake` is closed: its number may be another file's by now."""
+        self._wake_lock = threading.Lock()
+        """Is held to write to `_wake` and to close it: then its number may be another file's."""
         self._is_ending = False
         self.sent_bytes = 0
         self.heard_ns = self.said_ns = clock.monotonic_ns()
@@ -103,14 +102,22 @@ class HAConnection(threading.Thread, ABC):
 
     def wake(self) -> None:
         """Tells the thread that there may be more to send."""
-        with self._waking, suppress(BlockingIOError):
-            if not self._is_over:
+        with self._wake_lock, suppress(BlockingIOError):  # it was told so often, and has not looked yet
+            if self._wake >= 0:
                 os.eventfd_write(self._wake, 1)
 
     def end(self) -> None:
         """Ends the connection soon; `join` waits for it."""
         self._is_ending = True
         self.wake()
+
+    def break_off(self) -> None:
+        """Ends the connection at once, even if the peer takes nothing, and waits for the thread."""
+        self._is_ending = True
+        with suppress(OSError):  # it has just ended; SSLSocket's own shutdown is for the thread that sends
+            socket.socket.shutdown(self.peer, socket.SHUT_RDWR)
+        self.wake()
+        self.join()
 
     def run(self) -> None:
         refusal = ""
@@ -127,9 +134,9 @@ class HAConnection(threading.Thread, ABC):
             self.finish()
             self.peer.close()
             self._ended(self, refusal)
-            with self._waking:
-                self._is_over = True
+            with self._wake_lock:
                 os.close(self._wake)
+                self._wake = -1
 
     def _serve(self) -> None:
         poller = select.poll()
@@ -177,3 +184,7 @@ class HAConnection(threading.Thread, ABC):
             self.peer.sendall(part)
             self.sent_bytes += len(part)
         self.said_ns = self.clock.monotonic_ns()
+
+
+Acknowledged = Callable[[HAConnection, int, int], None]
+"""Is called with the connection, a lane, and how far the peer has it."""

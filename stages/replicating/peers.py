@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from commitlog.clock import Clock
 from commitlog.config import ReplicationConfig
@@ -42,6 +43,7 @@ class Peers:
         self._connections: list[HAConnection] = []
         self._files = ReplicaFiles(directory)
         self._saved: dict[str, bytes] = {}
+        """Name of a replica → what its file says. Only the main thread uses it."""
         self._states: dict[str, ReplicaState] = {}
         self._sent_before: dict[str, int] = {}
         """Name of a replica → the bytes that its earlier connections were sent."""
@@ -75,8 +77,8 @@ class Peers:
             state.connects += 1
             state.seen_ms = self._clock.wall_ms()
             self._connections.append(connection)
+            connection.start()
         log.info("%s: connected from %s", name, address)
-        connection.start()
 
     def refuse(self, name: str, kind: str, address: str, why: str) -> None:
         """Notes that a replica was refused, for everybody who asks what is wrong with it."""
@@ -130,6 +132,7 @@ class Peers:
     def look(self, lane_logs: Mapping[int, LaneLog]) -> None:
         """Counts who is in sync, and writes the files of replicas that have changed."""
         self.in_sync.look()
+        self._drop_forgotten()
         now, looked_ns = self._clock.wall_ms(), self._clock.monotonic_ns()
         seconds = max(looked_ns - self._looked_ns, 1) / 1e9
         self._looked_ns = looked_ns
@@ -143,9 +146,23 @@ class Peers:
                 sent = self._sent_before.get(state.name, 0) + sum(one.sent_bytes for one in connections)
                 state.sent_bytes_per_second = round((sent - state.sent_bytes) / seconds, 1)
                 state.sent_bytes = sent
-            states = list(self._states.values())
+            states = [replace(state, acknowledged=dict(state.acknowledged)) for state in self._states.values()]
         for state in states:
             self._save(state)
+
+    def _drop_forgotten(self) -> None:
+        """Drops what is known of replicas whose file somebody has removed, if they are gone."""
+        try:
+            there = set(self._files.names())
+        except OSError as error:
+            log.warning("which replicas were forgotten is not known: %s", error)
+            return
+        with self._lock:
+            for name in self._saved.keys() - there:
+                del self._saved[name]
+                if not self._states[name].connected:
+                    del self._states[name]
+                    self._sent_before.pop(name, None)
 
     def _save(self, state: ReplicaState) -> None:
         known = repr(state).encode()

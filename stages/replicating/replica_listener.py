@@ -51,6 +51,8 @@ class ReplicaListener:
         self._greeting = Greeting(peers.directory, peers.facts, lane_logs, config)
         self._free = threading.BoundedSemaphore(_GREETED_MOST)
         self._greeted: set[threading.Thread] = set()
+        self._coming = threading.Lock()
+        """Is held while a replica's connection takes the place of its last one."""
         self._wake, self._waker = socket.socketpair()
         self._listener: socket.socket | None = None
         self._thread: threading.Thread | None = None
@@ -136,8 +138,6 @@ class ReplicaListener:
         tls.close()
 
     def _follow(self, tls: ssl.SSLSocket, hello: Hello, address: str) -> None:
-        for other in self._peers.named(hello.name):  # the same replica: its last connection may be half open
-            other.end()
         connection = ReplicaConnection(
             tls,
             hello,
@@ -151,7 +151,10 @@ class ReplicaListener:
             self._completed,
             self._peers.left_by,
         )
-        self._peers.add(connection, "replica", address)
+        with self._coming:
+            for other in self._peers.named(hello.name):  # its last one may be half open, and must not count twice
+                other.break_off()
+            self._peers.add(connection, "replica", address)
 
     def _acknowledged(self, connection: HAConnection, lane: int, where: int) -> None:
         counts = isinstance(connection, ReplicaConnection) and connection.counts

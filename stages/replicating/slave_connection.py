@@ -17,15 +17,12 @@ from collections.abc import Callable
 from commitlog.clock import Clock
 from commitlog.config import ReplicationConfig
 from commitlog.errors import ReplicaRefused
-from commitlog.stages.replicating.connection import HAConnection, Throttle
+from commitlog.stages.replicating.connection import Acknowledged, HAConnection, Throttle
 from commitlog.stages.replicating.lane_log import LaneLog, LaneReader
 
 HEAD = struct.Struct(">qi")
 _OFFSET = struct.Struct(">q")
 BODY_BYTES_MAX = (4 << 20) - HEAD.size
-
-Acknowledged = Callable[[HAConnection, int, int], None]
-"""Is called with the connection, a lane, and how far the peer has it."""
 
 
 class SlaveConnection(HAConnection):

@@ -25,6 +25,8 @@ from commitlog.stages.replicating.slave_connection import SlaveConnection
 
 _EXCHANGE_BROKER_HA_INFO = 906
 _ANSWER_SECONDS = 3
+_TELL_MS = 1_000
+"""How often to look which of the configured slaves do not follow."""
 
 log = logging.getLogger(__name__)
 
@@ -51,13 +53,10 @@ class SlaveListener:
         self._thread.start()
 
     def serve(self, lane_logs: Mapping[int, LaneLog]) -> None:
-        """Opens the ports of new lanes, and tells the configured slaves where their master is."""
+        """Opens the ports of new lanes."""
         for lane, lane_log in lane_logs.items():
             if lane not in self._listeners:
                 self._listen(lane, lane_log)
-        for lane, address in slaves_of(self._config.slaves):
-            if lane in self._listeners and not self._peers.named(self._name(lane, address.rpartition(":")[0])):
-                self._tell(lane, address)
 
     def port(self, lane: int) -> int:
         """The port of a lane that has one."""
@@ -85,11 +84,22 @@ class SlaveListener:
             for lane, (listener, _) in list(self._listeners.items()):
                 poller.register(listener, select.POLLIN)
                 lanes[listener.fileno()] = lane
-            for fd, _ in poller.poll():
+            for fd, _ in poller.poll(_TELL_MS if self._config.slaves else None):
                 if fd == self._wake.fileno():
                     self._wake.recv(4096)
                 else:
                     self._take(lanes[fd])
+            self._tell_slaves()
+
+    def _tell_slaves(self) -> None:
+        """Tells the configured slaves that do not follow their lanes where their master is.
+
+        A slave that is silent keeps only those waiting that come now, and no message.
+        """
+        for lane, address in slaves_of(self._config.slaves):
+            is_there = self._peers.named(self._name(lane, address.rpartition(":")[0]))
+            if lane in self._listeners and not is_there and not self._stop:
+                self._tell(lane, address)
 
     def _take(self, lane: int) -> None:
         listener, lane_log = self._listeners[lane]

@@ -59,6 +59,12 @@ def test_garbage_is_no_greeting(data: bytes) -> None:
             kind.from_bytes(data)
 
 
+@pytest.mark.parametrize("kind", [b'"KeyboardInterrupt"', b"[]", b"{}", b"null"])
+def test_a_refusal_of_an_unknown_kind_is_a_refusal(kind: bytes) -> None:
+    with pytest.raises(ReplicationRefused, match="because"):
+        Welcome.from_bytes(b'{"error": %s, "message": "because"}' % kind)
+
+
 @given(some.integers(wire.GREETING_BYTES_MAX + 1, (1 << 32) - 1))
 def test_a_long_greeting_is_refused_before_it_is_read(length: int) -> None:
     with pytest.raises(ReplicationRefused, match="allowed are"):
@@ -131,17 +137,17 @@ def incoming(tmp_path: Path) -> Iterator[Incoming]:
         lane.close()
 
 
-def log_of(tmp_path: Path, count: int = 100) -> bytes:
+def log_of(tmp_path: Path, count: int = 100, lane: int = 0) -> bytes:
     """Bytes of a real log: a segment and a bit."""
     store = HandMadeStore(tmp_path / "made")
     for number in range(count):
-        store.lane(0).append("t", b"%04d" % number * 200)
+        store.lane(lane).append("t", b"%04d" % number * 200)
     store.publish()
-    return b"".join(file.read_bytes() for file in sorted((tmp_path / "made/lanes/0/commitlog").iterdir()))
+    return b"".join(file.read_bytes() for file in sorted((tmp_path / f"made/lanes/{lane}/commitlog").iterdir()))
 
 
-def written(tmp_path: Path) -> bytes:
-    files = sorted((tmp_path / "copy/lanes/0/commitlog").glob("*"))
+def written(tmp_path: Path, lane: int = 0) -> bytes:
+    files = sorted((tmp_path / f"copy/lanes/{lane}/commitlog").glob("*"))
     return b"".join(file.read_bytes() for file in files).rstrip(b"\0")
 
 
@@ -182,3 +188,15 @@ def test_records_in_any_pieces_are_written_whole(incoming: Incoming, tmp_path: P
         incoming.take(Frame(Kind.DATA, 0, at, data[at : at + 777]))
         incoming.sync()
     assert written(tmp_path) == data
+
+
+def test_damage_that_the_store_has_noted_is_taken_as_it_is(incoming: Incoming, tmp_path: Path) -> None:
+    """Also in a lane that is new here: a store sends its notes before the lane."""
+    data = bytearray(log_of(tmp_path, 20, lane=1).rstrip(b"\0"))
+    data[100] ^= 1
+    note = b'{"file": "made", "offset": 0, "bytes": %d, "reason": "made"}' % int.from_bytes(data[:4], "big")
+    (frame,) = wire.file_frames(f"lanes/1/quarantine/corrupt-{0:020d}.json", note)
+    incoming.take(wire.read_frame(io.BytesIO(frame).readinto))
+    incoming.take(Frame(Kind.FIRST, 1, 0, b""))
+    incoming.take(Frame(Kind.DATA, 1, 0, bytes(data)))
+    assert written(tmp_path, lane=1) == data

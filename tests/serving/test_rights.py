@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import commitlog
 from commitlog.cli.app import app
-from commitlog.errors import AccessDenied
+from commitlog.errors import AccessDenied, ServerError
 from commitlog.serving.access import Access, add_token, remove_token
 from commitlog.serving.flight_server import STRANGER
 from tests.builders.hand_made import HandMadeStore, small_store
@@ -74,3 +74,14 @@ def test_refused_tokens_are_counted(tmp_path: Path, tokens: Path) -> None:
             return [(one["client"], one["errors"]) for one in of_server["clients"]] == [(STRANGER, 2)]
 
         wait_until(is_seen, "the refusals are counted")
+
+
+def test_a_file_of_tokens_that_is_gone_is_no_business_of_clients(tmp_path: Path, tokens: Path) -> None:
+    """They hear no path of the server, and nobody is let in."""
+    token = add_token(tokens, Access("billing"))
+    HandMadeStore(tmp_path / "store").publish()
+    with server_of([tmp_path / "store"], tokens=tokens) as server:
+        tokens.unlink()
+        with pytest.raises(ServerError, match="can't use its file of tokens") as failed:
+            ask(address_of(server, token=token))
+        assert str(tmp_path) not in str(failed.value)
