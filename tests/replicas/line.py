@@ -8,6 +8,8 @@ import socket
 import threading
 from collections.abc import Iterator
 
+from tests.waiting import wait_until
+
 _STEP_BYTES = 4_096
 
 
@@ -26,9 +28,16 @@ class Line:
         self.passed = 0
         """Bytes that have passed to the replica."""
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._turns = 0
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._work)
         self._thread.start()
+
+    def hold(self, *ways: str) -> None:
+        """Lets nothing pass in these directions from now on."""
+        self.held |= set(ways)
+        turns = self._turns
+        wait_until(lambda: self._turns > turns + 1, "what was just passing has passed")
 
     def cut(self) -> None:
         """Ends all connections, wherever in a frame they are."""
@@ -47,6 +56,7 @@ class Line:
 
     def _work(self) -> None:
         while not self._is_over.is_set():
+            self._turns += 1
             ends: dict[socket.socket, tuple[socket.socket, str]] = {}
             for replica, store in self._pairs:
                 ends |= {replica: (store, "to store"), store: (replica, "to replica")}

@@ -44,7 +44,7 @@ def test_a_line_that_is_silent(scene: Scene, held: set[str]) -> None:
     replica gets all of it.
     """
     with over_a_line(scene) as (store, producer, way):
-        way.held |= held
+        way.hold(*held)
         receipt = producer.send("orders", b"second")
         with pytest.raises((ReplicationTimeout, ReplicaNotAvailable)):
             receipt.wait("replicated", 0.5)
