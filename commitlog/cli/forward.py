@@ -3,58 +3,72 @@
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
 
 from commitlog.cli.arguments import AnyStoreArgument, print_lines
+from commitlog.cli.end_signals import on_end_signal
 
 EXIT_FENCED = 3
 """Another forwarder has taken over, so a service manager should not start this one again."""
 
 
+ClusterArgument = Annotated[
+    str, typer.Argument(metavar="URL", help="kafka://HOST:PORT, or several brokers with commas.")
+]
+NameOption = Annotated[
+    str, typer.Option(metavar="NAME", help="The reader's name; another one forwards everything anew.")
+]
+TopicOption = Annotated[
+    list[str] | None, typer.Option(metavar="TOPIC", help="Only this topic; may be given again. Without it, all.")
+]
+TopicMapOption = Annotated[
+    list[str] | None, typer.Option(metavar="TOPIC=NAME", help="Its name in Kafka, if another; may be given again.")
+]
+ByKeyOption = Annotated[
+    bool, typer.Option("--by-key", help="Choose the partition by key. Without it, lane n goes to partition n.")
+]
+PartitionsOption = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Topics have so many partitions in Kafka, or more.")
+]
+ConfigOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Settings of librdkafka, as a .properties file.")
+]
+WaitOption = Annotated[bool, typer.Option("--wait", help="Wait for a cluster that does not answer at the start.")]
+OnceOption = Annotated[bool, typer.Option("--once", help="End when all is forwarded that is there now.")]
+AcceptLossOption = Annotated[
+    bool, typer.Option("--accept-loss", help="Go on without messages that are deleted or damaged.")
+]
+NewTargetOption = Annotated[
+    str,
+    typer.Option(
+        metavar="stop|again|continue",
+        help="Where the cluster or a topic is another than before: stop, forward again, or continue.",
+    ),
+]
+
+
 def forward(
     store: AnyStoreArgument,
-    cluster: Annotated[str, typer.Argument(metavar="URL", help="kafka://HOST:PORT, or several brokers with commas.")],
-    name: Annotated[
-        str, typer.Option(metavar="NAME", help="The reader's name; another one forwards everything anew.")
-    ] = "kafka",
-    topic: Annotated[
-        list[str] | None, typer.Option(metavar="TOPIC", help="Only this topic; may be given again. Without it, all.")
-    ] = None,
-    topic_map: Annotated[
-        list[str] | None, typer.Option(metavar="TOPIC=NAME", help="Its name in Kafka, if another; may be given again.")
-    ] = None,
-    by_key: Annotated[
-        bool, typer.Option("--by-key", help="Choose the partition by key. Without it, lane n goes to partition n.")
-    ] = False,
-    partitions: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Topics have so many partitions in Kafka, or more.")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Settings of librdkafka, as a .properties file.")
-    ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for a cluster that does not answer at the start.")] = False,
-    once: Annotated[bool, typer.Option("--once", help="End when all is forwarded that is there now.")] = False,
-    accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Go on without messages that are deleted or damaged.")
-    ] = False,
-    new_target: Annotated[
-        str,
-        typer.Option(
-            metavar="stop|again|continue",
-            help="Where the cluster or a topic is another than before: stop, forward again, or continue.",
-        ),
-    ] = "stop",
+    cluster: ClusterArgument,
+    name: NameOption = "kafka",
+    topic: TopicOption = None,
+    topic_map: TopicMapOption = None,
+    by_key: ByKeyOption = False,
+    partitions: PartitionsOption = None,
+    config: ConfigOption = None,
+    wait: WaitOption = False,
+    once: OnceOption = False,
+    accept_loss: AcceptLossOption = False,
+    new_target: NewTargetOption = "stop",
 ) -> None:
     """Feed a Kafka cluster from STORE, each message exactly once.
 
         commitlog forward data/events kafka://localhost:9092
-        commitlog forward data/events kafka://one:9092,two:9092 --config client.properties
+        commitlog forward data/events kafka://one,two --config kafka.properties
 
     It goes on until Ctrl-C or SIGTERM, and the next one goes on from there. Exit code 3: another
     forwarder of the same name has taken over.
@@ -83,12 +97,7 @@ def forward(
     )
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     stop, manager = threading.Event(), ServiceManager()
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, on_signal)
+    on_end_signal(stop.set)
     manager.tell("READY=1", f"STATUS=forwarding to {settings.url}")
     try:
         Forwarder(settings, stop).run()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from commitlog.cli.arguments import STORE_VARIABLE
+from commitlog.cli.end_signals import on_end_signal
 from commitlog.errors import IllegalArgument
 from commitlog.lines import printable
 
@@ -86,12 +85,8 @@ def _serve(collector: StoreCollector, listen: str) -> None:
 
     stop = threading.Event()
 
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
     host, port = _address(listen)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, on_signal)
+    on_end_signal(stop.set)
     try:
         server, thread = start_http_server(port, host, collector.registry)
     except OSError as error:

@@ -8,7 +8,7 @@ from commitlog.cli.replica import ReplicaArgument
 
 
 def promote(directory: ReplicaArgument) -> None:
-    """Make a replica a store that can be opened, because its primary is gone.
+    """Make a replica a store, because its primary is gone.
 
         commitlog promote data/copy
 

@@ -21,7 +21,7 @@ def rejoin(
 ) -> None:
     """Make an old primary a replica of the store that was promoted.
 
-        commitlog rejoin old --from db2:4440 --certificate c.pem --key k.pem --authority a.pem
+        commitlog rejoin old --from db2:4440 --certificate c --key k --authority a
 
     What only OLD has goes to the quarantine of each lane, and is counted. Then `commitlog replica
     OLD` with the same options brings it up to date.

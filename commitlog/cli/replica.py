@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
+
+from commitlog.cli.end_signals import on_end_signal
 
 ReplicaArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the copy.")]
 FromOption = Annotated[
@@ -38,7 +38,7 @@ def replica(
 ) -> None:
     """Keep a copy of a store of another machine up to date.
 
-        commitlog replica copy --from db1:4440 --certificate c.pem --key k.pem --authority a.pem
+        commitlog replica dir --from db:4440 --certificate c --key k --authority a
 
     It goes on with a copy that is there, and connects again by itself. DIR can be read all the
     while. `commitlog promote DIR` makes it a store. Ctrl-C or SIGTERM ends it.
@@ -56,12 +56,7 @@ def replica(
 
     credentials = Credentials(certificate, key, authority)
     keeper = Replica(directory, source, credentials, replica_name(name), again=again, tell=tell)
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        keeper.stop()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, on_signal)
+    on_end_signal(keeper.stop)
     typer.echo(f"replica of {source} in {directory}; Ctrl-C ends it")
     manager.tell("READY=1")
     keeper.run()

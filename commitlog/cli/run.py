@@ -7,12 +7,12 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from commitlog.cli.arguments import NewStoreArgument
+from commitlog.cli.end_signals import on_end_signal
 from commitlog.errors import CommitLogError
 from commitlog.lines import printable
 
@@ -43,7 +43,7 @@ def run(
     stop, manager = threading.Event(), ServiceManager()
     opened: Store | None = None
 
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
+    def end() -> None:
         if stop.is_set():
             if opened is None:
                 raise KeyboardInterrupt
@@ -52,8 +52,7 @@ def run(
 
     # Before the start, which may take long. In a container the first process does not even receive
     # a signal that it has no handler for.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, on_signal)
+    on_end_signal(end)
     reload = threading.Event()
     if config is not None:  # otherwise SIGHUP ends the command, as it does when its terminal is closed
         signal.signal(signal.SIGHUP, lambda *_: reload.set())

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
 
 from commitlog.cli.arguments import STORE_VARIABLE
+from commitlog.cli.end_signals import on_end_signal
 
 
 def serve(
@@ -63,12 +62,7 @@ def serve(
         advertise=advertise,
     )
     ended, manager = threading.Event(), ServiceManager()
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        ended.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, on_signal)
+    on_end_signal(ended.set)
     with Server(settings, processes) as server:
         for name in settings.stores:
             typer.echo(str(server.address(name)))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import threading
-from types import FrameType
 from typing import Annotated
 
 import typer
 
 from commitlog.cli.arguments import StoreArgument
+from commitlog.cli.end_signals import on_end_signal
 from commitlog.errors import CommitLogError
 
 
@@ -37,12 +36,7 @@ def ui(
     if not host or not port.isdigit() or int(port) > 65535:
         raise typer.BadParameter(f"{listen!r} is not HOST:PORT, such as 127.0.0.1:8080", param_hint="--listen")
     ends = threading.Event()
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        ends.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, on_signal)
+    on_end_signal(ends.set)
     with Looks(store) as looks:
         try:
             server = PageServer(store.absolute(), looks, host, int(port))

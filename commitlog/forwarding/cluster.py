@@ -63,10 +63,6 @@ _quiet = logging.getLogger(f"{__name__}.librdkafka")
 _quiet.addFilter(lambda record: _quiet.isEnabledFor(logging.DEBUG))
 
 
-def _no_error(_error: KafkaError) -> None:
-    """Errors of connections are asked for, not told."""
-
-
 def error_of(error: KafkaException) -> KafkaError:
     """What librdkafka says."""
     found = error.args[0]

@@ -24,7 +24,7 @@ from confluent_kafka import KafkaException
 
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.errors import ForwarderFenced, MessageRefused, TargetChanged, UnknownTopic
-from commitlog.forwarding.cluster import FENCED, Cluster, error_of
+from commitlog.forwarding.cluster import BATCH_BYTES_MOST, FENCED, Cluster, error_of
 from commitlog.forwarding.positions import (
     Owner,
     Positions,
@@ -70,7 +70,7 @@ class Forwarder:
     def __init__(self, settings: ForwardSettings, stop: Event, clock: Clock = SYSTEM_CLOCK) -> None:
         self.settings, self._stop, self._clock = settings, stop, clock
         self._owner = Owner.here()
-        self._batch_bytes = 1_000_000
+        self._batch_bytes = BATCH_BYTES_MOST
         self._reached = False
         """Whether a broker has ever answered."""
         self._ends: dict[QueueKey, int] | None = None

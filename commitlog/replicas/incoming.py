@@ -50,7 +50,7 @@ class Incoming:
         """The begin of a small file that comes in parts."""
         self._ends: dict[int, int] = {}
         """Lane → how far the store may send it, as it has said last."""
-        self._said: dict[int, int] = {}
+        self._acknowledged: dict[int, int] = {}
         """Lane → what was acknowledged last."""
         self._completed = False
         """Whether it is to be said that the copy is complete."""
@@ -158,9 +158,11 @@ class Incoming:
         with named_faults(f"{self._directory.path}: syncing the store's log", "the next run goes on from there"):
             self._sync_lanes()
         changed = {
-            lane.number: lane.durable for lane in self._lanes.values() if self._said.get(lane.number) != lane.durable
+            lane.number: lane.durable
+            for lane in self._lanes.values()
+            if self._acknowledged.get(lane.number) != lane.durable
         }
-        self._said.update(changed)
+        self._acknowledged.update(changed)
         said = [*changed.items()]
         if self._completed:  # behind what it is complete with
             said.append((NO_LANE, IS_COMPLETE))

@@ -44,8 +44,8 @@ _PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Seconds before the next try to connect. The last one is for all further tries."""
 _RECORD_SECONDS = 1.0
 _INDEX_SECONDS = 0.05
-_LIFE_MS_MOST = 5_000
-"""A sign of life is given at least this often."""
+_HEARTBEAT_MS_MOST = 5_000
+"""The store hears of a replica at least this often, also where nothing is new."""
 
 Tell = Callable[[str], None]
 """Takes a line for whoever runs it."""
@@ -81,6 +81,7 @@ class Replica:
         self._failure: CommitLogError | None = None
         """What has ended the thread that indexes."""
         self.mark = ReplicaMark(source, name)
+        """The thread that takes in changes it. Who saves it holds `_index_lock`."""
         self.facts: StoreFacts | None = None
         self.lanes: dict[int, LaneCopy] = {}
         self._saved_mark: ReplicaMark | None = None
@@ -263,7 +264,7 @@ class Replica:
         incoming.expect({lane: limit for lane, (_, limit) in welcome.lanes.items()})
         self.mark.connected = True
         peer.settimeout(welcome.housekeeping_ms / 1000)
-        life_ms = min(_LIFE_MS_MOST, max(welcome.housekeeping_ms // 4, 10))
+        heartbeat_ms = min(_HEARTBEAT_MS_MOST, max(welcome.housekeeping_ms // 4, 10))
         poller = select.poll()
         poller.register(peer, select.POLLIN)
         poller.register(self._wake, select.POLLIN)
@@ -278,7 +279,7 @@ class Replica:
             acknowledgements = incoming.sync()
             incoming.note_behind(self._clock.wall_ms())
             now = self._clock.monotonic_ns()
-            if not acknowledgements and now - said >= life_ms * 1_000_000:
+            if not acknowledgements and now - said >= heartbeat_ms * 1_000_000:
                 acknowledgements = ACKNOWLEDGEMENT.pack(NO_LANE, 0)
             if acknowledgements:
                 peer.sendall(acknowledgements)
@@ -286,7 +287,7 @@ class Replica:
             if now - heard > welcome.housekeeping_ms * 1_000_000:
                 raise TimeoutError(f"it has said nothing for {welcome.housekeeping_ms / 1000:g} s")
             if not peer.pending():
-                poller.poll(life_ms)
+                poller.poll(heartbeat_ms)
 
     # ---- the other thread -----------------------------------------------------------------------
 

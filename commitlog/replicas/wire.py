@@ -4,7 +4,8 @@ Both begin with a greeting: u32 length, then JSON. The replica says which log it
 store answers with what it has (`Welcome`), or refuses by name (`refusal`). Then there are frames:
 
     store → replica    u16 kind │ u16 lane │ i64 offset │ i32 size │ body
-    replica → store    u32 lane │ i64 offset                      has the lane's log durably
+    replica → store    u32 lane │ i64 offset                      has the lane's log durably;
+                                                                  of NO_LANE: a heartbeat
 
 Behind kind and lane a frame is RocketMQ's. All numbers are big-endian. A DATA frame never crosses
 the end of a segment. It may end within a record; a replica counts whole records only.
@@ -36,9 +37,9 @@ TAIL_BYTES = 1 << 16
 """How much of the end of each lane a replica has to have in common with the store, at most."""
 OFFSET_MAX = 1 << 62
 NO_LANE = 0xFFFF
-"""The lane of frames and of signs of life that belong to none."""
+"""The lane of what belongs to none: some frames, and the heartbeats of replicas."""
 IS_COMPLETE = 1
-"""The offset of a sign of life that says: the answer to COMPLETE is on the disk here."""
+"""The offset of a heartbeat that says: what COMPLETE stands for is on the disk here."""
 
 LENGTH = struct.Struct(">I")
 HEAD = struct.Struct(">HHqi")

@@ -14,7 +14,6 @@ from commitlog.planning.address import PORT, is_loopback
 from commitlog.reading.view import open_view
 from commitlog.serving.access import Tokens
 
-PROCESSES_MAX = 64
 _FILE_BYTES_MAX = 1 << 20
 
 

@@ -80,7 +80,7 @@ class Peers:
             connection.start()
         log.info("%s: connected from %s", name, address)
 
-    def refuse(self, name: str, kind: str, address: str, why: str) -> None:
+    def note_refusal(self, name: str, kind: str, address: str, why: str) -> None:
         """Notes that a replica was refused, for everybody who asks what is wrong with it."""
         with self._lock:
             state = self._states.setdefault(name, ReplicaState(name, kind, self.facts.id))
@@ -99,7 +99,7 @@ class Peers:
                 state.acknowledged[lane] = where
                 state.seen_ms = self._clock.wall_ms()
 
-    def left_by(self, connection: HAConnection, refusal: str) -> None:
+    def note_end(self, connection: HAConnection, refusal: str) -> None:
         """Notes that a connection has ended, and why its replica was refused, if it was."""
         self.in_sync.leave(connection)
         with self._lock:

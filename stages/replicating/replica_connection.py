@@ -80,7 +80,8 @@ class ReplicaConnection(HAConnection):
         self._round: Iterator[bytes] = iter(())
         self._looked_ns = LONG_AGO_NS
         self._is_complete = False
-        self._said: dict[int, int] = {}
+        self._durable: dict[int, int] = {}
+        """Lane → how far the replica has acknowledged it on this connection."""
         self.counts = False
         """Whether the copy could be promoted: only then it counts as a replica."""
 
@@ -94,11 +95,11 @@ class ReplicaConnection(HAConnection):
                     f"{self.peer_name} acknowledges offset {offset:,} of lane {lane}, and only {self._where.get(lane, 0):,} "
                     f"was sent: it follows another log; set it aside with `commitlog replica … --again`"
                 )
-            self._said[lane] = offset
+            self._durable[lane] = offset
             self._acknowledged(self, lane, offset)
         if self._heard.is_complete and not self.counts:
             self.counts = True
-            self._completed(self, self._said)
+            self._completed(self, self._durable)
 
     def _refuse(self, why: str) -> ReplicaRefused:
         """Tells the replica why this ends, and returns the error."""

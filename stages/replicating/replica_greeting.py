@@ -62,7 +62,7 @@ class Greeting:
             has = f"{log.row[Lane.FLUSHED]:,} bytes" if log else "none"
             raise ReplicaRefused(
                 f"lane {tail.lane} of {hello.name} ends at {tail.end:,}, and this store has {has}: the copy has diverged: "
-                f"{_REJOIN}"
+                f"{_AGAIN}"
             )
         if tail.end < log.first:
             raise ReplicaRefused(
@@ -72,7 +72,7 @@ class Greeting:
         if self._crc(log, tail) not in (tail.crc, None):
             raise ReplicaRefused(
                 f"lane {tail.lane} of {hello.name} differs from this store's before offset {tail.end:,}: the copy has "
-                f"diverged: {_REJOIN}"
+                f"diverged: {_AGAIN}"
             )
 
     def _crc(self, log: LaneLog, tail: LaneTail) -> int | None:

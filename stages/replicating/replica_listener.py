@@ -125,7 +125,7 @@ class ReplicaListener:
             tls.sendall(self._greeting.welcome().to_bytes())
         except CommitLogError as error:
             if name:
-                self._peers.refuse(name, "replica", address, str(error))
+                self._peers.note_refusal(name, "replica", address, str(error))
             data = refusal(error)
             tls.sendall(LENGTH.pack(len(data)) + data)
             if not name:
@@ -149,7 +149,7 @@ class ReplicaListener:
             self._throttle,
             self._acknowledged,
             self._completed,
-            self._peers.left_by,
+            self._peers.note_end,
         )
         with self._coming:
             for other in self._peers.named(hello.name):  # its last one may be half open, and must not count twice

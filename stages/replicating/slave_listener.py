@@ -112,7 +112,7 @@ class SlaveListener:
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         name = self._name(lane, address[0])
         connection = SlaveConnection(
-            peer, name, lane_log, self._config, self._clock, self._throttle, self._acknowledged, self._peers.left_by
+            peer, name, lane_log, self._config, self._clock, self._throttle, self._acknowledged, self._peers.note_end
         )
         self._peers.add(connection, "slave", f"{address[0]}:{address[1]}")
 

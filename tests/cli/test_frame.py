@@ -92,7 +92,7 @@ def completed(line: str) -> list[str]:
 
 def test_commands_options_and_words_are_completed() -> None:
     """Also those of a command whose module is imported only now."""
-    assert completed("commitlog pro") == ["produce", "profile"]
+    assert completed("commitlog pro") == ["produce", "promote", "profile"]
     assert "--follow" in completed("commitlog cat --f")
     assert completed("commitlog config du") == ["durable"]
 

@@ -96,7 +96,7 @@ def test_a_connection_that_is_stuck_can_be_broken_off(store: IdleStore) -> None:
     ours, theirs = socket.socketpair()
     with theirs:
         peers = peers_of(store)
-        connection = Stuck(ours, "copy", CONFIG, SYSTEM_CLOCK, peers.left_by)
+        connection = Stuck(ours, "copy", CONFIG, SYSTEM_CLOCK, peers.note_end)
         peers.add(connection, "replica", "h:2")
         assert theirs.recv(1)
         connection.break_off()
