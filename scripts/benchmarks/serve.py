@@ -62,7 +62,7 @@ def run(bench: Bench) -> None:
         broker = stack.enter_context(spark.some_broker(bench))
         files = certificates(room)
         with spark.some_session(room) as session:
-            for size in spark.QUICK_SIZES if bench.settings.quick else spark.SIZES:
+            for size in spark.SIZES:
                 _batches(bench, session, broker, files, size)
             _live(bench, session)
 

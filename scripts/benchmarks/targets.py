@@ -55,6 +55,8 @@ _COLUMNS, _TYPED = "batch of 8 columns, noop sink", "typed topic, 1,000 rows a m
 _SENT = "rows of 8 columns"
 _ALONE, _ALONE_1KB = "one client, read_arrow, 100 B", "one client, read_arrow, 1024 B"
 _SERVED = "stream, 50 messages/s, by path and by URL"
+_CATCH_UP, _COPY, _BARE = "a new replica catches up, 1 KB", "replica, over TLS", "pwrite, and fdatasync each 16 MiB"
+_EACH = "1 KB, one at a time, with a replica"
 _LIVE, _DEFAULTS = (f"stream, 50 messages/s, {session}" for session in ("commitlog's session", "Spark's defaults"))
 
 TARGETS = (
@@ -182,6 +184,35 @@ TARGETS = (
     Target("serve", "TLS, s/GB more at the client", "≤", 0.35, _more(_ALONE_1KB, "by URL, TLS", "by URL", "client GB")),
     Target("serve", "50 messages/s, p50, ms more than by path", "≤", 10, _more(_SERVED, "by URL", "by path", "p50")),
     Target("serve", "an idle stream, the server, of a core", "≤", 0.005, _plain(_SERVED, "by URL", "source")),
+    Target("replicate", "catch-up, MB/s", "≥", 300, _plain(_CATCH_UP, _COPY, "megabytes")),
+    Target("replicate", "catch-up, by the bare floor", "≥", 0.5, _ratio(_CATCH_UP, _COPY, _BARE, "megabytes")),
+    Target("replicate", "sender, CPU s a GB, with TLS", "≤", 0.6, _plain(_CATCH_UP, _COPY, "sender")),
+    Target(
+        "replicate",
+        "replicated behind flushed, p50, µs, less 1.5 × the floor",
+        "≤",
+        1000,
+        lambda value: (
+            value(_EACH, "replicated", "p50") - value(_EACH, "flushed", "p50") - 1.5 * value(_EACH, _FLOOR, "p50")
+        ),
+    ),
+    Target("replicate", "Kafka's p50 by ours", "≥", 1, _ratio(_EACH, "Kafka, two brokers", "replicated", "p50")),
+    Target("replicate", "the HAService idle, of a core", "≤", 0.005, _plain("nothing is sent", "HAService", "core")),
+    Target("replicate", "the replica idle, of a core", "≤", 0.005, _plain("nothing is sent", "replica", "core")),
+    Target(
+        "replicate",
+        "flushed, with a replica by without",
+        "≥",
+        0.9,
+        _ratio("1 KB in batches of 1,000, until flushed", "with a replica", "without a replica", "rate"),
+    ),
+    Target(
+        "replicate",
+        "promotion of 1 GB, s",
+        "≤",
+        2,
+        _plain("promotion of a copy, after kill -9", "promoted, and opened", "seconds"),
+    ),
     Target("spark", "idle query, by Kafka's", "≤", 1, _ratio(_LIVE, "commitlog", "Kafka", "query")),
     *(
         Target(
