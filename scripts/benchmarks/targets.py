@@ -217,7 +217,7 @@ TARGETS = (
     *(
         Target(
             "replicate",
-            f"forward, {size}, by from memory",
+            f"forward to Kafka, {size}, by from memory",
             "≥",
             0.8,
             _ratio(f"forward, {size}", "commitlog forward", "confluent-kafka, from memory", "rate"),
