@@ -416,7 +416,7 @@ def replay(recorded: Recorded, directory: Path, states: int, seed: int, whole: b
         try:
             state = _State(root, promised, recorded.sent, counts)
             counts.states += 1
-            if chance.randrange(_CUT_AGAIN) == 0:
+            if number % _CUT_AGAIN == _CUT_AGAIN - 1:
                 state = _cut_again(state, chance, directory / f"state-{number}-again")
             if whole and number % _WHOLE_STARTS == _WHOLE_STARTS - 1:
                 state.check_start()
