@@ -106,6 +106,16 @@ class FileChannel:
             data += more
         return data
 
+    def pread_into(self, fd: int, room: memoryview, offset: int) -> int:
+        """Fills `room` (bytes) from `offset` on, and returns how many bytes were there.
+
+        They are fewer only at the end of the file. No memory is made, as `pread` does.
+        """
+        count = 0
+        while count < len(room) and (more := os.preadv(fd, [room[count:]], offset + count)):
+            count += more
+        return count
+
     def next_data(self, fd: int, offset: int) -> int | None:
         """The first byte from `offset` on that is not in a hole of the file.
 

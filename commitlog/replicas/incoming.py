@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor, Future
 from dataclasses import replace
 
 from commitlog.backups.small_files import SmallFiles
@@ -28,9 +29,10 @@ from commitlog.replicas.wire import (
 class Incoming:
     """Takes the frames of one connection, in their order.
 
-    `unsynced` says how many bytes were written and are not durable. `lanes` gets the lanes that
-    begin. `index_lock` is held while what the other thread uses is changed. Raises DiskError where
-    the disk refuses, so that an OSError is always of the connection.
+    `unsynced` says how many bytes were written since the last sync began. `lanes` gets the lanes
+    that begin. `index_lock` is held while what the indexing thread uses is changed. `beside` has
+    one thread, which syncs while more comes. Raises DiskError where the disk refuses, so that an
+    OSError is always of the connection.
     """
 
     def __init__(
@@ -40,9 +42,11 @@ class Incoming:
         lanes: dict[int, LaneCopy],
         index_lock: threading.Lock,
         mark: ReplicaMark,
+        beside: Executor,
     ) -> None:
         self._directory, self._facts, self._lanes = directory, facts, lanes
-        self._index_lock, self._mark = index_lock, mark
+        self._index_lock, self._mark, self._beside = index_lock, mark, beside
+        self._syncing: Future[None] | None = None
         self._files = SmallFiles(directory)
         self._named: set[str] = set()
         """The small files that the store has told of in this connection."""
@@ -122,7 +126,7 @@ class Incoming:
 
     def _write(self, name: str, data: bytes) -> None:
         """Writes a small file, when the log that it names is durable."""
-        self._sync_lanes()
+        _sync(self._lanes.values())
         self._files.write(name, data)
         self._named.add(name)
         if name.startswith("lanes/") and "/quarantine/" in name:
@@ -137,7 +141,7 @@ class Incoming:
 
     def _take_complete(self) -> None:
         """Removes the small files that the store does not have, and notes that this is a copy."""
-        self._sync_lanes()
+        _sync(self._lanes.values())
         marks = [f"lanes/{number}/trimmed.json" for number in self._lanes]
         known = [*self._files.schemas(), *self._files.deletions(), *self._files.readers(), *marks]
         self._files.remove([name for name in known if name not in self._named])
@@ -148,20 +152,23 @@ class Incoming:
 
     # ---- durability -----------------------------------------------------------------------------
 
-    def _sync_lanes(self) -> None:
-        self.unsynced = 0
-        for lane in self._lanes.values():
-            lane.sync()
+    def sync(self, *, beside: bool = False) -> bytes:
+        """Makes durable what was written, and returns what to acknowledge.
 
-    def sync(self) -> bytes:
-        """Makes durable what was written, and returns what to acknowledge."""
+        With `beside` the disk works while more is taken in, and a later call acknowledges that. One
+        such sync ends before the next begins, so a slow disk slows the store down.
+        """
         with named_faults(f"{self._directory.path}: syncing the store's log", "the next run goes on from there"):
-            self._sync_lanes()
-        changed = {
-            lane.number: lane.durable
-            for lane in self._lanes.values()
-            if self._acknowledged.get(lane.number) != lane.durable
-        }
+            if self._syncing is not None:
+                self._syncing.result()
+                self._syncing = None
+            self.unsynced = 0
+            if beside:
+                self._syncing = self._beside.submit(_sync, list(self._lanes.values()))
+            else:
+                _sync(self._lanes.values())
+        durable = {number: lane.durable for number, lane in self._lanes.items()}
+        changed = {lane: end for lane, end in durable.items() if self._acknowledged.get(lane) != end}
         self._acknowledged.update(changed)
         said = [*changed.items()]
         if self._completed:  # behind what it is complete with
@@ -175,3 +182,8 @@ class Incoming:
         behind = sum(max(end - have.get(lane, 0), 0) for lane, end in self._ends.items())
         self._mark.behind_bytes = behind
         self._mark.behind_since_ms = (self._mark.behind_since_ms or now_ms) if behind else 0
+
+
+def _sync(lanes: Iterable[LaneCopy]) -> None:
+    for lane in lanes:
+        lane.sync()

@@ -6,9 +6,9 @@
       │            │ have entries   │ fdatasynced   │ CRCs hold    │
 
 A record is checked before it is written, and only whole records are written. So the log on the disk
-is always a prefix of the store's. Two threads use a lane: one takes in and syncs, one indexes. On
-the disk it looks like a lane of a store that runs: it has an `abort` file, and `positions` are
-recorded behind what they name. So recovery knows what to do after a kill.
+is always a prefix of the store's. Three threads use a lane: one takes in, one syncs beside it, one
+indexes. On the disk it looks like a lane of a store that runs: it has an `abort` file, and
+`positions` are recorded behind what they name. So recovery knows what to do after a kill.
 
 The caller holds one lock for `begin`, `fill_queues`, `read_notes`, `index` and `record`.
 """
@@ -16,6 +16,7 @@ The caller holds one lock for `begin`, `fill_queues`, `read_notes`, `index` and 
 from __future__ import annotations
 
 import os
+import threading
 
 from commitlog.disk.checkpoint import Positions, PositionsFile, StoreCheckpoint
 from commitlog.disk.consume_queue import queue_directories, unlink_below
@@ -44,8 +45,8 @@ _INDEX_BYTES = 16 << 20
 class LaneCopy:
     """One lane. Raises OSError where the disk refuses.
 
-    Attributes are offsets of its log: `first`, `end` and `durable` belong to the thread that takes
-    in, `indexed` to the one that indexes.
+    Attributes are offsets of its log: `first` and `end` belong to the thread that takes in,
+    `durable` to whoever holds `_sync_lock`, `indexed` to the thread that indexes.
     """
 
     def __init__(self, directory: StoreDirectory, facts: StoreFacts, number: int) -> None:
@@ -57,6 +58,8 @@ class LaneCopy:
         """What was received behind `end`: the begin of a record."""
         self._gaps: list[Gap] = []
         self._start, self._fd = -1, -1
+        self._sync_lock = threading.Lock()
+        """Is held to sync, and to go on to another segment."""
         self._positions = PositionsFile(self.lane, facts.id, self.channel)
         self._recorded: Positions | None = None
         self._timestamp, self._entries = 0, -1
@@ -86,10 +89,11 @@ class LaneCopy:
             self.channel.create_directory(directory, below=self._store.path)
         self._mark_abort()
         self.read_notes()  # the store has sent them before the lane
-        self._close_segment()
         if first:
             self._make_segment(first)
-        self.first = self.end = self.durable = self.indexed = first
+        with self._sync_lock:
+            self._close_segment()
+            self.first = self.end = self.durable = self.indexed = first
         self.record()
         self._unlink_below(first)
 
@@ -189,20 +193,23 @@ class LaneCopy:
         return any(gap.start <= where < gap.end for gap in self._gaps)
 
     def sync(self) -> bool:
-        """Makes durable what was written. Returns whether there was anything."""
-        if self.durable == self.end:
-            return False
-        if self._fd >= 0:
-            self.channel.fdatasync(self._fd)
-        self.durable = self.end
-        return True
+        """Makes durable what was written until now. Returns whether there was anything."""
+        with self._sync_lock:
+            end = self.end  # read before the sync: more may be written meanwhile
+            if self.durable == end:
+                return False
+            if self._fd >= 0:
+                self.channel.fdatasync(self._fd)
+            self.durable = end
+            return True
 
     def _open_segment(self, start: int) -> None:
         if start == self._start:
             return
-        if self._fd >= 0:  # full: nothing more comes to it
-            self.channel.fdatasync(self._fd)
-        self._close_segment()
+        with self._sync_lock:
+            if self._fd >= 0:  # full: nothing more comes to it
+                self.channel.fdatasync(self._fd)
+            self._close_segment()
         path = self.lane.segment_path(start)
         if not path.exists():
             self._make_segment(start)

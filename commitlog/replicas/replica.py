@@ -1,8 +1,8 @@
 """Keeps a replica: follows a store over TLS for as long as it runs (`commitlog replica`).
 
 One thread takes in: it writes what comes, syncs it, and only then acknowledges it. It syncs when
-nothing more is there, or after 16 MiB. Another thread indexes and records positions. So an index
-that is behind never delays an acknowledgement.
+nothing more is there. Where more is there, a second thread syncs each 16 MiB meanwhile. A third one
+indexes and records positions. So an index that is behind never delays an acknowledgement.
 
 A connection that is lost is made again, with growing pauses. The store may refuse the copy by name;
 then this ends, or begins anew (`again`).
@@ -16,6 +16,7 @@ import select
 import ssl
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
@@ -32,10 +33,10 @@ from commitlog.replicas.tls import Credentials, connect, refused_certificate
 from commitlog.replicas.wire import (
     ACKNOWLEDGEMENT,
     NO_LANE,
+    FrameReader,
     Hello,
     Welcome,
     epochs_to_json,
-    read_frame,
     read_greeting,
 )
 
@@ -259,9 +260,14 @@ class Replica:
 
     def _receive(self, peer: ssl.SSLSocket, welcome: Welcome) -> None:
         """Takes in what comes, until the connection ends or `stop`."""
+        with ThreadPoolExecutor(1, "commitlog-sync") as beside:
+            self._take_in(peer, welcome, beside)
+
+    def _take_in(self, peer: ssl.SSLSocket, welcome: Welcome, beside: Executor) -> None:
         assert self.facts is not None
-        incoming = Incoming(self.directory, self.facts, self.lanes, self._index_lock, self.mark)
+        incoming = Incoming(self.directory, self.facts, self.lanes, self._index_lock, self.mark, beside)
         incoming.expect({lane: limit for lane, (_, limit) in welcome.lanes.items()})
+        frames = FrameReader(peer.recv_into)
         self.mark.connected = True
         peer.settimeout(welcome.housekeeping_ms / 1000)
         heartbeat_ms = min(_HEARTBEAT_MS_MOST, max(welcome.housekeeping_ms // 4, 10))
@@ -271,12 +277,13 @@ class Replica:
         heard = said = self._clock.monotonic_ns()
         while not self._stop_event.is_set():
             self._raise_failure()
-            if peer.pending() or any(fd == peer.fileno() for fd, _ in poller.poll(0)):
-                incoming.take(read_frame(peer.recv_into))
+            is_more = peer.pending() > 0 or any(fd == peer.fileno() for fd, _ in poller.poll(0))
+            if is_more:
+                incoming.take(frames.read())
                 heard = self._clock.monotonic_ns()
                 if incoming.unsynced < _SYNC_BYTES:
                     continue
-            acknowledgements = incoming.sync()
+            acknowledgements = incoming.sync(beside=is_more)
             incoming.note_behind(self._clock.wall_ms())
             now = self._clock.monotonic_ns()
             if not acknowledgements and now - said >= heartbeat_ms * 1_000_000:
@@ -286,7 +293,7 @@ class Replica:
                 said = now
             if now - heard > welcome.housekeeping_ms * 1_000_000:
                 raise TimeoutError(f"it has said nothing for {welcome.housekeeping_ms / 1000:g} s")
-            if not peer.pending():
+            if not is_more:
                 poller.poll(heartbeat_ms)
 
     # ---- the other thread -----------------------------------------------------------------------

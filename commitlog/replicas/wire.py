@@ -276,7 +276,7 @@ def raise_refusal(values: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame of the store."""
+    """One frame of the store. A FrameReader's body is good until it reads the next frame."""
 
     kind: Kind
     lane: int
@@ -297,38 +297,54 @@ def read_greeting(receive: Callable[[memoryview], int]) -> bytes:
     return bytes(_exactly(receive, length))
 
 
-def read_frame(receive: Callable[[memoryview], int]) -> Frame:
-    """The next frame; `receive` is a socket's `recv_into`.
+class FrameReader:
+    """Reads the frames of a connection, all into the same memory.
 
-    Raises ReplicationRefused, and what the store refuses with. Raises EOFError where the connection
-    ends, and OSError.
+    `receive` is a socket's `recv_into`.
     """
-    number, lane, offset, size = HEAD.unpack(_exactly(receive, HEAD.size))
-    try:
-        kind = Kind(number)
-    except ValueError:
-        raise ReplicationRefused(f"a frame of an unknown kind, {number}") from None
-    if not 0 <= size <= BODY_BYTES_MAX:
-        raise ReplicationRefused(f"a frame of {size:,} bytes; allowed are {BODY_BYTES_MAX:,}")
-    if not 0 <= offset < OFFSET_MAX:
-        raise ReplicationRefused(f"a frame for offset {offset:,}, which no log has")
-    if (lane >= LANE_ROWS) if kind in (Kind.DATA, Kind.FIRST, Kind.QUEUES) else lane != NO_LANE:
-        raise ReplicationRefused(f"a frame for lane {lane}, which no store has")
-    body = _exactly(receive, size)
-    if kind is Kind.REFUSAL:
-        raise_refusal({"error": "", **_values(bytes(body))})
-    return Frame(kind, lane, offset, body)
+
+    def __init__(self, receive: Callable[[memoryview], int]) -> None:
+        self._receive = receive
+        self._head, self._room = memoryview(bytearray(HEAD.size)), memoryview(bytearray(BODY_BYTES_MAX))
+
+    def read(self) -> Frame:
+        """The next frame.
+
+        Raises ReplicationRefused, and what the store refuses with. Raises EOFError where the
+        connection ends, and OSError.
+        """
+        _fill(self._head, self._receive)
+        number, lane, offset, size = HEAD.unpack(self._head)
+        try:
+            kind = Kind(number)
+        except ValueError:
+            raise ReplicationRefused(f"a frame of an unknown kind, {number}") from None
+        if not 0 <= size <= BODY_BYTES_MAX:
+            raise ReplicationRefused(f"a frame of {size:,} bytes; allowed are {BODY_BYTES_MAX:,}")
+        if not 0 <= offset < OFFSET_MAX:
+            raise ReplicationRefused(f"a frame for offset {offset:,}, which no log has")
+        if (lane >= LANE_ROWS) if kind in (Kind.DATA, Kind.FIRST, Kind.QUEUES) else lane != NO_LANE:
+            raise ReplicationRefused(f"a frame for lane {lane}, which no store has")
+        body = self._room[:size]
+        _fill(body, self._receive)
+        if kind is Kind.REFUSAL:
+            raise_refusal({"error": "", **_values(bytes(body))})
+        return Frame(kind, lane, offset, body)
 
 
-def _exactly(receive: Callable[[memoryview], int], count: int) -> memoryview:
-    data = memoryview(bytearray(count))
+def _exactly(receive: Callable[[memoryview], int], count: int) -> bytearray:
+    data = bytearray(count)
+    _fill(memoryview(data), receive)
+    return data
+
+
+def _fill(room: memoryview, receive: Callable[[memoryview], int]) -> None:
     at = 0
-    while at < count:
-        more = receive(data[at:])
+    while at < len(room):
+        more = receive(room[at:])
         if not more:
             raise EOFError("the connection has ended")
         at += more
-    return data
 
 
 class Acknowledgements:

@@ -22,6 +22,8 @@ from commitlog.config import ReplicationConfig
 from commitlog.errors import CommitLogError
 
 _RECEIVE_BYTES = 1 << 16
+FRAME_BYTES = 1 << 19
+"""How much a connection reads and sends at a time: as much as stays in a core's cache meanwhile."""
 _SECOND_NS = 1_000_000_000
 
 log = logging.getLogger(__name__)
@@ -73,6 +75,8 @@ class HAConnection(threading.Thread, ABC):
         self._wake_lock = threading.Lock()
         """Is held to write to `_wake` and to close it: then its number may be another file's."""
         self._is_ending = False
+        self.room = memoryview(bytearray(FRAME_BYTES))
+        """Where the subclass makes its frames of the log."""
         self.sent_bytes = 0
         self.heard_ns = self.said_ns = clock.monotonic_ns()
 
@@ -178,11 +182,10 @@ class HAConnection(threading.Thread, ABC):
             if not (isinstance(self.peer, ssl.SSLSocket) and self.peer.pending()):
                 return True
 
-    def send(self, *parts: bytes) -> None:
+    def send(self, data: bytes | memoryview) -> None:
         """Sends a frame. Raises OSError, also where the peer takes nothing for too long."""
-        for part in parts:
-            self.peer.sendall(part)
-            self.sent_bytes += len(part)
+        self.peer.sendall(data)
+        self.sent_bytes += len(data)
         self.said_ns = self.clock.monotonic_ns()
 
 

@@ -78,21 +78,22 @@ class LaneReader:
         self.log, self._channel = log, log.channel
         self._start, self._fd = -1, -1
 
-    def read(self, where: int, most: int) -> bytes:
-        """At most `most` bytes from `where` on, all of them in one segment; none at the limit.
+    def read_into(self, room: memoryview, where: int) -> int:
+        """Fills `room` from `where` on, and returns how many bytes it has now.
 
-        Raises FileNotFoundError where retention has deleted the segment, and OSError.
+        All of them are in one segment; at the limit there are none. Raises FileNotFoundError where
+        retention has deleted the segment, and OSError.
         """
         size = self.log.size
         start = segment_start(where, size)
-        count = min(self.log.limit, start + size, where + most) - where
+        count = min(self.log.limit, start + size, where + len(room)) - where
         if count <= 0:
-            return b""
+            return 0
         if start != self._start:
             self.close()
             self._fd = self._channel.open(self.log.directory.segment_path(start))
             self._start = start
-        return self._channel.pread(self._fd, count, where - start)
+        return self._channel.pread_into(self._fd, room[:count], where - start)
 
     def close(self) -> None:
         if self._fd >= 0:

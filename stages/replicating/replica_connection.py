@@ -28,7 +28,7 @@ from commitlog.disk.quarantine import corruption_notes
 from commitlog.errors import CommitLogError, DamagedFile, ReplicaRefused
 from commitlog.reading.queue_bounds import QueueBounds
 from commitlog.replicas.wire import (
-    BODY_BYTES_MAX,
+    HEAD,
     NO_LANE,
     Acknowledgements,
     Hello,
@@ -77,7 +77,7 @@ class ReplicaConnection(HAConnection):
         """Name of a small file → its content as it was sent; b"" for one that never changes."""
         self._readers: dict[int, LaneReader] = {}
         self._heard = Acknowledgements()
-        self._round: Iterator[bytes] = iter(())
+        self._round: Iterator[bytes | memoryview] = iter(())
         self._looked_ns = LONG_AGO_NS
         self._is_complete = False
         self._durable: dict[int, int] = {}
@@ -123,8 +123,8 @@ class ReplicaConnection(HAConnection):
         self.send(data)
         return True
 
-    def _frames(self) -> Iterator[bytes]:
-        """One round. See the module."""
+    def _frames(self) -> Iterator[bytes | memoryview]:
+        """One round. See the module. A frame is good until the next one is asked for."""
         logs = dict(self._lane_logs)
         late = self._changing_files(logs)
         limits = {lane: lane_log.limit for lane, lane_log in logs.items()}
@@ -145,17 +145,18 @@ class ReplicaConnection(HAConnection):
                 self._is_complete = True
                 yield frame(Kind.COMPLETE, NO_LANE, 0)
 
-    def _data(self, lane: int, lane_log: LaneLog, limit: int) -> bytes:
+    def _data(self, lane: int, lane_log: LaneLog, limit: int) -> memoryview:
         where = self._where[lane]
         reader = self._readers.setdefault(lane, LaneReader(lane_log))
         try:
-            body = reader.read(where, min(BODY_BYTES_MAX, limit - where))
+            count = reader.read_into(self.room[HEAD.size : HEAD.size + limit - where], where)
         except FileNotFoundError:
             if lane_log.first > where:
                 raise self._too_far_behind(lane, lane_log) from None
             raise
-        self._where[lane] = where + len(body)
-        return frame(Kind.DATA, lane, where, body)
+        self._where[lane] = where + count
+        HEAD.pack_into(self.room, 0, Kind.DATA, lane, where, count)
+        return self.room[: HEAD.size + count]
 
     def _first(self, lane: int, lane_log: LaneLog, limit: int) -> Iterator[bytes]:
         """Tells what retention keeps of a lane, where that is new."""

@@ -22,7 +22,6 @@ from commitlog.stages.replicating.lane_log import LaneLog, LaneReader
 
 HEAD = struct.Struct(">qi")
 _OFFSET = struct.Struct(">q")
-BODY_BYTES_MAX = (4 << 20) - HEAD.size
 
 
 class SlaveConnection(HAConnection):
@@ -90,10 +89,11 @@ class SlaveConnection(HAConnection):
     def send_next(self) -> bool:
         if self.where < 0 or self.where >= self.lane_log.limit or not self._throttle.take(0):
             return False
-        body = self._reader.read(self.where, BODY_BYTES_MAX)
-        self._throttle.take(len(body))
-        self.send(HEAD.pack(self.where, len(body)) + body)
-        self.where += len(body)
+        count = self._reader.read_into(self.room[HEAD.size :], self.where)
+        HEAD.pack_into(self.room, 0, self.where, count)
+        self._throttle.take(count)
+        self.send(self.room[: HEAD.size + count])
+        self.where += count
         return True
 
     def send_heartbeat(self) -> None:

@@ -50,8 +50,8 @@ def record(scene: Scene, chance: random.Random) -> tuple[list[Entry], dict[int, 
     journal = Journal(scene.path / "journal")
     ours, real_sync = recording(scene.copy, journal.file), Incoming.sync
 
-    def noted_sync(self: Incoming) -> bytes:
-        said = real_sync(self)
+    def noted_sync(self: Incoming, *, beside: bool = False) -> bytes:
+        said = real_sync(self, beside=beside)
         for lane, end in ACKNOWLEDGEMENT.iter_unpack(said):
             if lane != NO_LANE:
                 journal.note("acknowledged", lane=lane, end=end)

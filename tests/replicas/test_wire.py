@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -79,7 +80,7 @@ def test_any_frame_is_read_or_refused_by_name(kind: int, lane: int, offset: int,
     """It is never longer than 4 MiB, and a truncated one ends with the connection."""
     stream = io.BytesIO(HEAD.pack(kind, lane, offset, size) + body)
     try:
-        frame = wire.read_frame(stream.readinto)
+        frame = wire.FrameReader(stream.readinto).read()
     except (CommitLogError, EOFError):
         return
     assert frame.kind == kind
@@ -130,9 +131,10 @@ def incoming(tmp_path: Path) -> Iterator[Incoming]:
     facts = StoreFacts(STORE, 1 << 16)
     directory.save(facts)
     lanes: dict[int, LaneCopy] = {}
-    made = Incoming(directory, facts, lanes, threading.Lock(), ReplicaMark("here:1", "copy"))
-    made.take(Frame(Kind.FIRST, 0, 0, b""))
-    yield made
+    with ThreadPoolExecutor(1) as beside:
+        made = Incoming(directory, facts, lanes, threading.Lock(), ReplicaMark("here:1", "copy"), beside)
+        made.take(Frame(Kind.FIRST, 0, 0, b""))
+        yield made
     for lane in lanes.values():
         lane.close()
 
@@ -182,11 +184,14 @@ def test_a_damaged_record_is_not_written_and_those_before_it_may_be_sent_again(
     assert written(tmp_path) == b""
 
 
-def test_records_in_any_pieces_are_written_whole(incoming: Incoming, tmp_path: Path) -> None:
-    data = log_of(tmp_path, 20).rstrip(b"\0")
+@pytest.mark.parametrize("beside", [False, True])
+def test_records_in_any_pieces_are_written_whole(beside: bool, incoming: Incoming, tmp_path: Path) -> None:
+    data, said = log_of(tmp_path, 20).rstrip(b"\0"), b""
     for at in range(0, len(data), 777):
         incoming.take(Frame(Kind.DATA, 0, at, data[at : at + 777]))
-        incoming.sync()
+        said += incoming.sync(beside=beside)
+    said += incoming.sync()
+    assert list(wire.ACKNOWLEDGEMENT.iter_unpack(said))[-1] == (0, len(data))
     assert written(tmp_path) == data
 
 
@@ -196,7 +201,7 @@ def test_damage_that_the_store_has_noted_is_taken_as_it_is(incoming: Incoming, t
     data[100] ^= 1
     note = b'{"file": "made", "offset": 0, "bytes": %d, "reason": "made"}' % int.from_bytes(data[:4], "big")
     (frame,) = wire.file_frames(f"lanes/1/quarantine/corrupt-{0:020d}.json", note)
-    incoming.take(wire.read_frame(io.BytesIO(frame).readinto))
+    incoming.take(wire.FrameReader(io.BytesIO(frame).readinto).read())
     incoming.take(Frame(Kind.FIRST, 1, 0, b""))
     incoming.take(Frame(Kind.DATA, 1, 0, bytes(data)))
     assert written(tmp_path, lane=1) == data

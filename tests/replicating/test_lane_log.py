@@ -74,11 +74,11 @@ def test_damage_stops_it_until_the_dispatcher_has_passed(case: Case) -> None:
 def test_a_read_ends_with_the_limit_the_segment_or_what_was_asked(case: Case) -> None:
     case.limit(case.lane.places[-1][0] + 1)
     reader = LaneReader(case.log)
-    data, where = b"", 0
-    while piece := reader.read(where, 1_000):
-        assert len(piece) <= 1_000
-        assert where // SEGMENT == (where + len(piece) - 1) // SEGMENT
-        data, where = data + piece, where + len(piece)
+    data, where, room = b"", 0, memoryview(bytearray(1_000))
+    while count := reader.read_into(room, where):
+        assert count <= 1_000
+        assert where // SEGMENT == (where + count - 1) // SEGMENT
+        data, where = data + room[:count], where + count
     reader.close()
     assert where == case.log.limit == case.lane.places[-1][0]
     files = sorted(case.lane.directory.commitlog.iterdir())
@@ -89,7 +89,7 @@ def test_a_segment_that_is_gone(case: Case) -> None:
     case.limit(case.lane.end)
     case.lane.directory.segment_path(0).unlink()
     with pytest.raises(FileNotFoundError):
-        LaneReader(case.log).read(0, 10)
+        LaneReader(case.log).read_into(memoryview(bytearray(10)), 0)
     assert case.store.get(0, Lane.FIRST) == 0
 
 
