@@ -253,20 +253,21 @@ class LaneProgress:
                 continue
             if waited > FAULT_PATIENCE_NS:
                 self.check()
-            if level == "replicated" and row[Lane.FLUSHED] >= where and row[word] < where:
-                self._check_replicas()
+            if level == "replicated" and row[Lane.FLUSHED] >= where and row[word] < where and (error := self._alone()):
+                raise error
             self.request(where)  # again: another process that leased the lane may have asked for less
             self._attachment.await_notice(NOTICE_WAIT_MS, lambda: row[word] >= where)
         return PutMessageStatus.PUT_OK
 
-    def _check_replicas(self) -> None:
-        """Raises ReplicaNotAvailable where fewer replicas are in sync than there have to be."""
+    def _alone(self) -> ReplicaNotAvailable | None:
+        """The error of a replicated store that has fewer replicas in sync than there have to be."""
         found, wanted = self._row[Lane.IN_SYNC], self._replication.min_in_sync
-        if found < wanted:
-            raise ReplicaNotAvailable(
-                f"lane {self.lane}: {found} of {wanted} replicas are in sync (replication.min_in_sync): what was sent is "
-                f"flushed here, and a replica that comes back gets it; see `commitlog stat`, do not send it again"
-            )
+        if found >= wanted or not self._replication.enabled:
+            return None
+        return ReplicaNotAvailable(
+            f"lane {self.lane}: {found} of {wanted} replicas are in sync (replication.min_in_sync): what was sent is "
+            f"flushed here, and a replica that comes back gets it; see `commitlog stat`, do not send it again"
+        )
 
     def _check_process(self) -> None:
         if self._attachment.forked:
@@ -388,11 +389,9 @@ class LaneProgress:
             self._attachment.check_stages()
         except CommitLogError as error:
             return self._waiters.take_all(error)
-        try:
-            self._check_replicas()
-        except ReplicaNotAvailable as error:
-            if due := self._waiters.take_unreplicated(self._row[Lane.FLUSHED], error):
-                return due
+        alone = self._alone()
+        if alone and (due := self._waiters.take_unreplicated(self._row[Lane.FLUSHED], alone)):
+            return due
         try:
             self._attachment.raise_fault(self._row)
         except CommitLogError as error:

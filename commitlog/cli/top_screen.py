@@ -15,6 +15,7 @@ import termios
 import tty
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -177,9 +178,9 @@ def render(
         (_stage_table, changes.stages),
         (_topic_table, topics),
         (_reader_table, readers),
-        (_client_table, clients),
-        (_replica_table, replicas),
-        (_forwarder_table, forwarders),
+        (partial(_text_table, CLIENT_HEADS), clients),
+        (partial(_text_table, REPLICA_HEADS), replicas),
+        (partial(_text_table, FORWARDER_HEADS), forwarders),
     )
     tables: list[tuple[Any, Sequence[Any]]] = [(table, rows) for table, rows in all_tables if rows]
     shares = share(height - len(head) - 2 * len(tables) - 1, [len(rows) for _, rows in tables])
@@ -346,24 +347,11 @@ def _reader_table(readers: Sequence[ReaderRates], left_out: int) -> RenderableTy
     return _finished(table, left_out)
 
 
-def _client_table(clients: Sequence[tuple[str, ...]], left_out: int) -> RenderableType:
-    table = _table(*CLIENT_HEADS)
-    for name, *counts in clients:
-        table.add_row(Text(printable(name)), *counts)
-    return _finished(table, left_out)
-
-
-def _replica_table(replicas: Sequence[tuple[str, ...]], left_out: int) -> RenderableType:
-    table = _table(*REPLICA_HEADS)
-    for name, *cells in replicas:
+def _text_table(heads: Sequence[str], rows: Sequence[tuple[str, ...]], left_out: int) -> RenderableType:
+    """A table of rows that are text already."""
+    table = _table(*heads)
+    for name, *cells in rows:
         table.add_row(Text(printable(name)), *cells)
-    return _finished(table, left_out)
-
-
-def _forwarder_table(forwarders: Sequence[tuple[str, ...]], left_out: int) -> RenderableType:
-    table = _table(*FORWARDER_HEADS)
-    for name, state, *counts in forwarders:
-        table.add_row(Text(printable(name)), state, *counts, style="" if state == "forwarding" else "yellow")
     return _finished(table, left_out)
 
 

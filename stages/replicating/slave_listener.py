@@ -18,6 +18,7 @@ import orjson
 
 from commitlog.clock import Clock
 from commitlog.config import ReplicationConfig
+from commitlog.replicas.tls import address_of
 from commitlog.stages.replicating.connection import HAConnection, Throttle
 from commitlog.stages.replicating.lane_log import LaneLog
 from commitlog.stages.replicating.peers import Peers
@@ -39,8 +40,7 @@ class SlaveListener:
 
     def __init__(self, peers: Peers, config: ReplicationConfig, clock: Clock, throttle: Throttle) -> None:
         self._peers, self._config, self._clock, self._throttle = peers, config, clock, throttle
-        host, _, port = config.slave_listen.rpartition(":")
-        self._host, self._port = host.strip("[]"), int(port)
+        self._host, self._port = address_of(config.slave_listen)
         self._listeners: dict[int, tuple[socket.socket, LaneLog]] = {}
         """Lane → its socket, and its log."""
         self._refused: dict[int, str] = {}
@@ -130,9 +130,8 @@ class SlaveListener:
         if now - self._told_ns.get(address, -1 << 62) < self._config.heartbeat_ms * 1_000_000:
             return
         self._told_ns[address] = now
-        host, _, port = address.rpartition(":")
         try:
-            with socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS) as peer:
+            with socket.create_connection(address_of(address), timeout=_ANSWER_SECONDS) as peer:
                 own = peer.getsockname()[0]
                 peer.sendall(ha_info(f"{own}:{self.port(lane)}"))
                 peer.recv(4)  # its answer says nothing that matters
