@@ -38,7 +38,7 @@ def run(bench: Bench) -> None:
 
 
 def _forward(bench: Bench, broker: kafka_broker.Broker, size: int) -> None:
-    count = bench.settings.count(1_500_000 if size == 100 else 400_000, least=_BATCH, multiple=_BATCH)
+    count = bench.settings.count(5_000_000 if size == 100 else 1_250_000, least=_BATCH, multiple=_BATCH)
     numbers = itertools.count()
     with running_store(bench) as store:
         bodies = [body_of(size) for _ in range(_BATCH)]

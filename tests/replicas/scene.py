@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 import commitlog
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.replica_mark import load_mark
@@ -63,7 +65,14 @@ class Scene:
         return {"store": store, "replication": own, **rest}
 
     def open(self, path: Path | None = None, **replication: Any) -> commitlog.Store:
-        return commitlog.Store.open(path or self.primary, self.config(**replication))
+        """A running store to which replicas can come now: its HAService listens a moment later."""
+        store = commitlog.Store.open(path or self.primary, self.config(**replication))
+        try:
+            wait_until(lambda: _listens(store), "the port for replicas")
+        except BaseException:
+            store.close()
+            raise
+        return store
 
     def arguments(self, directory: Path | None = None, port: int | None = None, name: str = "copy") -> list[str]:
         """What `commitlog replica` and its like are given behind the directory."""
@@ -115,6 +124,13 @@ class ReplicaCommand:
         """Waits for its end by itself, and returns what it has said."""
         self.process.wait(60)
         return self.said()
+
+
+def _listens(store: commitlog.Store) -> bool:
+    """Whether the HAService has a port open, if the store has one."""
+    ha_service = [stage.pid for stage in store.statistics().stages if stage.stage == "ha_service"]
+    sockets = [each for pid in ha_service for each in psutil.Process(pid).net_connections("tcp")]
+    return not ha_service or any(each.status == psutil.CONN_LISTEN for each in sockets)
 
 
 def limits_of(path: Path) -> dict[int, LaneLimits]:
