@@ -16,7 +16,7 @@ from commitlog.appending.row_producer import HowToSend
 from commitlog.appending.row_sending import RowSending
 from commitlog.appending.row_writer import RowWriter
 from commitlog.errors import IllegalArgument, IllegalProperty, MessageTooLarge, WaitTimeout, refuse_copy
-from commitlog.planning.address import Address, Credentials, address_of
+from commitlog.planning.address import OF_PRODUCER, Address, Credentials, address_of
 from commitlog.record.bodies import Bodies
 from commitlog.record.properties import check_topic, encode_properties
 from commitlog.remote.appending import check_append
@@ -122,7 +122,7 @@ class RemoteProducer:
         key_file: str | os.PathLike[str] | None = None,
     ) -> None:
         files = (None if file is None else os.fspath(file) for file in (token_file, ca_file, cert_file, key_file))
-        address = address_of(url, Credentials(token, *files), lambda name: "url" if name == "path" else name)
+        address = address_of(url, Credentials(token, *files), OF_PRODUCER)
         if address is None:
             raise IllegalArgument(f"{url}: a remote producer takes the URL of a served store; see commitlog.Producer")
         self._open(address)

@@ -132,7 +132,7 @@ def test_rows_of_a_store_that_is_started_meanwhile(tmp_path: Path) -> None:
 
 
 def idle_round(clock: SetClock, sources: list[ServerWait]) -> list[int]:
-    """What Spark does while nothing is new: it asks one source after the other. Gives their waits."""
+    """Asks one source after the other, as Spark does while nothing is new. Returns their waits."""
     waits = []
     for wait in sources:
         waits.append(wait.milliseconds(START))
