@@ -7,7 +7,7 @@ import os
 import threading
 import traceback
 import weakref
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -65,14 +65,30 @@ class RemoteReceipt:
         """
         return self._outbox.wait(level, self._number, timeout)
 
-    def __await__(self) -> Generator[Any, None, PutMessageStatus]:
-        """Returns and raises what `wait()` does, for asyncio. It waits in a thread of asyncio's.
+    def add_callback(
+        self,
+        callback: Callable[[PutMessageStatus], object],
+        level: RemoteLevel = "flushed",
+        timeout: float | None = None,
+    ) -> None:
+        """Calls `callback(status)` when the message has reached the level.
 
-        What cancels it leaves that thread waiting.
+        It is called once, from another thread. The status is PUT_OK, or FLUSH_DISK_TIMEOUT after
+        `timeout` seconds (None: never), or that of the error that has ended the sending, mostly
+        SERVICE_NOT_AVAILABLE. While the server's disk refuses, it goes on waiting. Thousands of
+        callbacks may be outstanding; each costs a place in a queue.
+
+        Raises IllegalArgument, and ForkedProducer in a forked child.
         """
-        import asyncio
+        self._outbox.call_back(level, self._number, callback, timeout)
 
-        return asyncio.to_thread(self.wait).__await__()
+    def __await__(self) -> Generator[Any, None, PutMessageStatus]:
+        """Returns and raises what `wait()` does, for asyncio; `asyncio.timeout` limits it."""
+        return self.wait_async().__await__()
+
+    def wait_async(self, level: RemoteLevel = "flushed") -> Coroutine[Any, Any, PutMessageStatus]:
+        """Returns and raises what `wait(level)` does, for asyncio."""
+        return self._outbox.wait_async(level, self._number)
 
     def __repr__(self) -> str:
         is_accepted, is_flushed = self._outbox.reached("accepted", self._number), self.done()

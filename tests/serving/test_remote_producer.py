@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import inspect
+import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +40,7 @@ from commitlog.errors import (
     WaitTimeout,
 )
 from commitlog.remote import sending
+from commitlog.remote.producer import RemoteReceipt
 from commitlog.serving.access import Access, add_token, remove_token
 from commitlog.status import PutMessageStatus
 from tests.builders.serve_command import serve_command
@@ -168,6 +174,80 @@ def test_a_program_that_ends_without_close(store: commitlog.Store, url: str) -> 
     assert [int(m.value) for m in messages(store)] == list(range(1000))
 
 
+# ---- callbacks and awaitables ------------------------------------------------------------------
+
+
+def test_receipts_have_the_methods_of_local_ones() -> None:
+    """Of the same arguments; the levels are fewer."""
+    for name in ("done", "wait", "add_callback", "wait_async"):
+        own, local = (inspect.signature(getattr(kind, name)) for kind in (RemoteReceipt, commitlog.Receipt))
+        assert [(one.name, one.default) for one in own.parameters.values()] == [
+            (one.name, one.default) for one in local.parameters.values()
+        ]
+
+
+def test_callbacks_are_called_once_each(store: commitlog.Store, url: str) -> None:
+    """From another thread; an error in one stops no other; one that comes late is called, too."""
+    answers: list[tuple[int, PutMessageStatus]] = []
+
+    def broken(_: PutMessageStatus) -> None:
+        raise ValueError("a user's mistake")
+
+    with commitlog.RemoteProducer(url) as producer:
+        for number in range(1_000):
+            receipt = producer.send("t", b"x")
+            receipt.add_callback(broken if number == 500 else partial(note, answers, number))
+        for wrong in ((None,), (print, "x"), (print, "flushed", "x")):
+            with pytest.raises(IllegalArgument):
+                receipt.add_callback(*wrong)
+    wait_until(lambda: len(answers) == 999, "the callbacks")
+    assert answers == [(number, PutMessageStatus.PUT_OK) for number in range(1_000) if number != 500]
+    receipt.add_callback(partial(note, answers, 1_000), "accepted", 60)
+    wait_until(lambda: answers[-1] == (1_000, PutMessageStatus.PUT_OK), "the one that came late")
+    wait_until(lambda: not callers(), "the end of the thread that calls back")
+
+
+def note(answers: list[tuple[int, PutMessageStatus]], number: int, status: PutMessageStatus) -> None:
+    assert threading.current_thread() is not threading.main_thread()
+    answers.append((number, status))
+
+
+def callers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "commitlog-calls-back"]
+
+
+def test_callbacks_and_awaits_while_nothing_becomes_flushed(store: commitlog.Store, url: str) -> None:
+    """One with a limit, one without, and a thousand awaits that are cancelled."""
+    flusher = int((store.path / "locks" / "flusher").read_text())
+    with commitlog.RemoteProducer(url) as producer:
+        producer.send("t", b"first").wait(timeout=60)
+        os.kill(flusher, signal.SIGSTOP)
+        try:
+            receipt = producer.send("t", b"x")
+            hasty: list[PutMessageStatus] = []
+            patient: list[PutMessageStatus] = []
+            receipt.add_callback(patient.append)
+            receipt.add_callback(hasty.append, timeout=0.02)
+            wait_until(lambda: hasty == [PutMessageStatus.FLUSH_DISK_TIMEOUT], "the one with a limit")
+
+            async def impatient() -> None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.001):
+                        await receipt
+                    pytest.fail("nobody has flushed it")
+
+            async def many() -> PutMessageStatus:
+                await asyncio.gather(*(impatient() for _ in range(1_000)))
+                return await receipt.wait_async("accepted")
+
+            assert asyncio.run(many()) is PutMessageStatus.PUT_OK
+            assert not patient
+        finally:
+            os.kill(flusher, signal.SIGCONT)
+    wait_until(lambda: patient == [PutMessageStatus.PUT_OK], "the one without")
+    wait_until(lambda: not callers(), "the end of the thread that calls back")
+
+
 # ---- what is refused ----------------------------------------------------------------------------
 
 
@@ -280,6 +360,15 @@ def test_a_server_that_does_not_come_back(store: commitlog.Store, monkeypatch: p
         flushed = producer.send("t", b"flushed")
         flushed.wait(timeout=60)
     lost = producer.send("t", b"lost")
+    answers: list[PutMessageStatus] = []
+    lost.add_callback(answers.append)
+
+    async def awaited() -> None:
+        await lost
+
+    with pytest.raises(ServerUnavailable, match=r"1 messages are not known to be flushed"):
+        asyncio.run(awaited())
+    wait_until(lambda: answers == [PutMessageStatus.SERVICE_NOT_AVAILABLE], "the callback")
     for call in (lost.wait, producer.flush, lambda: producer.send("t", b"x"), producer.close):
         with pytest.raises(ServerUnavailable, match=r"1 messages are not known to be flushed: send them again"):
             call()
