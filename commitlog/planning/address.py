@@ -67,7 +67,7 @@ class Address:
     store: str
     tls: bool
     credentials: Credentials = Credentials()
-    names: CredentialNames = OF_READ_ARROW
+    names: CredentialNames = field(default=OF_READ_ARROW, compare=False)
 
     def __str__(self) -> str:
         """The URL, which has no credentials. Without a store it is that of the server."""
