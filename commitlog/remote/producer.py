@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
-import traceback
-import weakref
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from commitlog.appending.arguments import Values, as_bytes, check_keys
+from commitlog.appending.program_end import close_at_end
 from commitlog.appending.row_producer import HowToSend
 from commitlog.appending.row_sending import RowSending
 from commitlog.appending.row_writer import RowWriter
@@ -164,9 +162,7 @@ class RemoteProducer:
         self._rows = RowSending(self._required)
         self._ending = threading.RLock()  # lets in a signal handler
         self._closed = False
-        _PRODUCERS.add(self)
-        atexit.unregister(_close_all)
-        atexit.register(_close_all)  # once, and before what was registered earlier
+        close_at_end(self, RemoteProducer._leave_to_parent)
 
     @property
     def message_bytes_max(self) -> int:
@@ -329,6 +325,11 @@ class RemoteProducer:
     ) -> None:
         self.close()
 
+    def _leave_to_parent(self) -> None:
+        self._closed = True
+        self._outbox.leave_to_parent()
+        _OF_PARENT.append(self)
+
     def __repr__(self) -> str:
         return f"RemoteProducer({str(self._address)!r})"
 
@@ -344,25 +345,5 @@ def _checked_headers(headers: Mapping[str, str] | None) -> dict[str, str] | None
     return dict(headers)
 
 
-_PRODUCERS: weakref.WeakSet[RemoteProducer] = weakref.WeakSet()
 _OF_PARENT: list[RemoteProducer] = []
 """Producers of the parent process: gRPC's objects must not be destroyed in a child."""
-
-
-def _close_all() -> None:
-    for producer in list(_PRODUCERS):
-        try:
-            producer.close()
-        except Exception:  # said on standard error, as for all that ends with the interpreter
-            traceback.print_exc()
-
-
-def _leave_to_parent() -> None:
-    for producer in list(_PRODUCERS):
-        producer._closed = True
-        producer._outbox.leave_to_parent()
-        _OF_PARENT.append(producer)
-    _PRODUCERS.clear()
-
-
-os.register_at_fork(after_in_child=_leave_to_parent)

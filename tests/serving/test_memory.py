@@ -35,12 +35,6 @@ def _small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[commitlog.Store]:
-    with commitlog.Store.open(tmp_path / "store", {"store": {"segment_bytes": 1 << 20}}) as opened:
-        yield opened
-
-
-@pytest.fixture
 def server(store: commitlog.Store) -> Iterator[Server]:
     with server_of([store.path], writable=True) as running:
         yield running

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,21 +45,6 @@ from commitlog.status import PutMessageStatus
 from tests.builders.serve_command import serve_command
 from tests.served import ROOT, by_url, place_of
 from tests.waiting import wait_until
-
-CONFIG: dict[str, Any] = {"store": {"segment_bytes": 1 << 20, "max_lanes": 2}, "producer": {"lane_wait_ms": 20}}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[commitlog.Store]:
-    """Running, with two lanes."""
-    with commitlog.Store.open(tmp_path / "store", CONFIG) as opened:
-        yield opened
-
-
-@pytest.fixture
-def url(store: commitlog.Store, served_base: str) -> str:
-    """Where the store is served."""
-    return url_of(store.path, served_base)
 
 
 def url_of(path: Path, served_base: str) -> str:
@@ -172,6 +156,17 @@ def test_a_program_that_ends_without_close(store: commitlog.Store, url: str) -> 
     program = f"import commitlog; p = commitlog.RemoteProducer({url!r}); [p.send('t', b'%d' % n) for n in range(1000)]"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)
     assert [int(m.value) for m in messages(store)] == list(range(1000))
+
+
+def test_a_program_that_ends_without_closing_its_rows(store: commitlog.Store, url: str) -> None:
+    """They come before their producer, whatever was made last."""
+    store.create_topic("orders", pa.schema({"id": pa.int64()}))
+    program = (
+        f"import commitlog; first = commitlog.RemoteProducer({url!r}); rows = first.rows('orders', linger_ms=1e6)\n"
+        f"rows.append(id=7); second = commitlog.RemoteProducer({url!r})"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)
+    assert commitlog.read_arrow(store.path, "orders").read_all().to_pylist() == [{"id": 7}]
 
 
 # ---- callbacks and awaitables ------------------------------------------------------------------
@@ -335,16 +330,16 @@ def test_a_server_killed_in_mid_stream(store: commitlog.Store) -> None:
     assert in_order == sorted(in_order)
 
 
-def test_a_store_that_is_stopped_and_started(tmp_path: Path, served_base: str) -> None:
+def test_a_store_that_is_stopped_and_started(tmp_path: Path, served_base: str, store_config: dict[str, Any]) -> None:
     """Messages wait for it, and receipts too."""
     path = tmp_path / "store"
-    with commitlog.Store.open(path, CONFIG):
+    with commitlog.Store.open(path, store_config):
         producer = commitlog.RemoteProducer(url_of(path, served_base))
         producer.send("t", b"before").wait(timeout=60)
     receipt = producer.send("t", b"after")
     with pytest.raises(WaitTimeout, match=r"1 messages are not flushed after 0\.1 s; they are still on their way"):
         receipt.wait(timeout=0.1)
-    with commitlog.Store.open(path, CONFIG) as store:
+    with commitlog.Store.open(path, store_config) as store:
         receipt.wait(timeout=60)
         producer.close()
         values = [m.value for m in messages(store)]
