@@ -57,13 +57,13 @@ def read_arrow(
     DataLoss where retention was quicker. With a URL, both also raise ServerUnavailable,
     AccessDenied, CertificateRefused, ServerError.
     """
-    from commitlog.planning.address import Credentials, address_of
+    from commitlog.planning.address import OF_READ_ARROW, Credentials, address_of
     from commitlog.reading.starting_point import parse_starts
     from commitlog.remote.topic_reading import open_topic
 
     files = (None if file is None else os.fspath(file) for file in (token_file, ca_file, cert_file, key_file))
     return open_topic(
-        address_of(path, Credentials(token, *files), str) or path,
+        address_of(path, Credentials(token, *files), OF_READ_ARROW) or path,
         topic,
         parse_starts(start),
         parse_starts(end),

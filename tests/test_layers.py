@@ -98,7 +98,7 @@ EXCEPTIONS = {
         "a script in the user's cache",
     ),
     "commitlog/spark/launching/first_session.py": ({"tempfile.TemporaryDirectory"}, "a store of its own"),
-    "commitlog/spark/launching/memory.py": ({"read_text"}, "limits of memory, which the kernel gives as files"),
+    "commitlog/disk/memory_limit.py": ({"read_text"}, "limits of memory, which the kernel gives as files"),
     "commitlog/spark/launching/outside_settings.py": ({"read_text"}, "the user's files of Spark's settings"),
     "commitlog/disk/store_directory.py": ({"read_text"}, "the boot id, which the kernel gives as a file"),
     "commitlog/opening/stray_pools.py": ({"os.unlink", "os.rmdir"}, "a pool, in shared memory"),

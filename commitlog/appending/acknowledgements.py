@@ -11,15 +11,12 @@ import logging
 import math
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
-from itertools import count
+from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
 from commitlog.appending.attachment import Attachment
 from commitlog.appending.lease import FAULT_PATIENCE_NS
+from commitlog.appending.waiters import Due, Outcome, Tell, Waiter, Waiters, call, check_callback, told
 from commitlog.clock import Clock, limit_ns
 from commitlog.errors import (
     CommitLogError,
@@ -39,9 +36,6 @@ from commitlog.status import PutMessageStatus
 
 R = TypeVar("R", bound=Receipt)
 Callback = Callable[[PutMessageStatus], object]
-_Outcome = PutMessageStatus | CommitLogError
-_Tell = Callable[[_Outcome], object]
-_Due = tuple[_Tell, _Outcome]
 
 _WORD_OF: dict[Level, int] = {
     "accepted": Lane.WROTE,
@@ -51,121 +45,8 @@ _WORD_OF: dict[Level, int] = {
 }
 _SPIN_NS = 1_000_000
 NOTICE_WAIT_MS = 5
-_TIDY_ABOVE = 1_000
-"""How many waiters that were told may stay in a queue, besides twice the outstanding ones."""
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Waiter:
-    since: int  # monotonic ns
-    tell: _Tell | None  # None: it was told, or was withdrawn
-
-
-_Heap = list[tuple[float, int, _Waiter]]
-"""Entries: the sort key, a number that orders equal keys, the waiter."""
-
-
-class _Waiters:
-    """Outstanding callbacks, sorted by the position they wait for and by when they give up.
-
-    So none of them waits for another. Only one thread may use it at a time, but any thread may call
-    `is_any_reached` and `withdraw`.
-    """
-
-    def __init__(self, words: Iterable[int]) -> None:
-        self._by_where: dict[int, _Heap] = {word: [] for word in words}
-        self._by_deadline: _Heap = []
-        self._of_faults: deque[_Waiter] = deque()  # waiters that are told of faults, in the order they came
-        self._withdrawn: deque[_Waiter] = deque()
-        self._numbers = count()
-        self.outstanding = 0
-
-    def add(self, word: int, where: int, now: int, limit: float, tell: _Tell, *, of_faults: bool) -> _Waiter:
-        """Adds a waiter for the moment when a word of the lane's row reaches `where`.
-
-        `now` is in monotonic ns; `limit` is in ns from then on.
-        """
-        number, waiter = next(self._numbers), _Waiter(now, tell)
-        heappush(self._by_where[word], (where, number, waiter))
-        if limit < math.inf:
-            heappush(self._by_deadline, (now + limit, number, waiter))
-        if of_faults:
-            self._of_faults.append(waiter)
-        self.outstanding += 1
-        return waiter
-
-    def withdraw(self, waiter: _Waiter) -> None:
-        """Makes sure that a waiter is not told any more.
-
-        It takes no lock, because the garbage collector may call it anywhere.
-        """
-        if waiter.tell is not None:
-            self._withdrawn.append(waiter)
-
-    def take_due(self, row: memoryview, now: int) -> list[_Due]:
-        """Removes the waiters whose wait is over, and returns them with the outcome."""
-        due: list[_Due] = []
-        while self._withdrawn:
-            self._turn_out(self._withdrawn.popleft())
-        for word, heap in self._by_where.items():
-            self._take(heap, row[word], PutMessageStatus.PUT_OK, due)
-        self._take(self._by_deadline, now, PutMessageStatus.FLUSH_DISK_TIMEOUT, due)
-        if len(self._of_faults) > self._most:
-            self._of_faults = deque(waiter for waiter in self._of_faults if waiter.tell is not None)
-        return due
-
-    def take_all(self, error: CommitLogError) -> list[_Due]:
-        """Removes all waiters, and returns them with the same error."""
-        due: list[_Due] = []
-        for heap in self._by_where.values():
-            self._take(heap, math.inf, error, due)
-        return due
-
-    def take_patient(self, error: CommitLogError, now: int) -> list[_Due]:
-        """Removes the waiters that are told of faults and have given this one the time to heal."""
-        due: list[_Due] = []
-        waiters = self._of_faults
-        while waiters and (waiters[0].tell is None or now - waiters[0].since > FAULT_PATIENCE_NS):
-            tell = self._turn_out(waiters.popleft())
-            if tell is not None:
-                due.append((tell, error))
-        return due
-
-    def take_unreplicated(self, flushed: int, error: CommitLogError) -> list[_Due]:
-        """Removes the waiters for replicas whose message is flushed here."""
-        due: list[_Due] = []
-        self._take(self._by_where[Lane.REPLICATED], flushed, error, due)
-        return due
-
-    def _take(self, heap: _Heap, limit: float, outcome: _Outcome, due: list[_Due]) -> None:
-        while heap and (heap[0][0] <= limit or heap[0][2].tell is None):
-            tell = self._turn_out(heappop(heap)[2])
-            if tell is not None:
-                due.append((tell, outcome))
-        if len(heap) > self._most:
-            heap[:] = [entry for entry in heap if entry[2].tell is not None]
-            heapify(heap)
-
-    @property
-    def _most(self) -> int:
-        """How long a queue may become. A longer one drops the waiters that were told."""
-        return 2 * self.outstanding + _TIDY_ABOVE
-
-    def _turn_out(self, waiter: _Waiter) -> _Tell | None:
-        """Marks a waiter as told, and returns its `tell`; None where that was done before.
-
-        The waiter stays in the other queues until it is the first there.
-        """
-        tell, waiter.tell = waiter.tell, None
-        if tell is not None:
-            self.outstanding -= 1
-        return tell
-
-    def is_any_reached(self, row: memoryview) -> bool:
-        """Whether any position that a waiter waits for is reached."""
-        return any(heap and row[word] >= heap[0][0] for word, heap in self._by_where.items())
 
 
 class LaneProgress:
@@ -187,7 +68,7 @@ class LaneProgress:
         self._attachment, self._clock = attachment, clock
         self._row = attachment.control.row(lane)
         self._timeout_seconds = config.producer.sync_flush_timeout_ms / 1000
-        self._waiters = _Waiters(_WORD_OF.values())
+        self._waiters = Waiters(_WORD_OF.values())
         self._watching = False
         self._blocked_ns = 0
         self._lock = threading.RLock()  # a signal handler may send, or wait, too
@@ -338,17 +219,16 @@ class LaneProgress:
 
     def call_back(self, level: Level, where: int, callback: Callback, timeout: float | None = None) -> None:
         """See Receipt.add_callback."""
-        if not callable(callback):
-            raise IllegalArgument(f"a callback is called with a PutMessageStatus, and {callback!r:.80} can't be called")
+        check_callback(callback)
 
-        def tell(outcome: _Outcome) -> None:
+        def tell(outcome: Outcome) -> None:
             late = outcome is PutMessageStatus.FLUSH_DISK_TIMEOUT
             status = outcome.status if isinstance(outcome, CommitLogError) else outcome
             callback(self._late(level, where) if late else status)
 
         self._enlist(level, where, limit_ns(timeout), tell, of_faults=False)
 
-    def _enlist(self, level: Level, where: int, limit: float, tell: _Tell, *, of_faults: bool) -> _Waiter:
+    def _enlist(self, level: Level, where: int, limit: float, tell: Tell, *, of_faults: bool) -> Waiter:
         """Has a thread of its own call `tell`, once, when `where` has reached the level.
 
         It also calls `tell` when the limit (ns) is over.
@@ -375,11 +255,11 @@ class LaneProgress:
                     self._watching = False
                     return
             for tell, outcome in due:
-                _tell(tell, outcome)
+                call(tell, outcome)
             if not due:
                 self._attachment.await_notice(NOTICE_WAIT_MS, lambda: self._waiters.is_any_reached(self._row))
 
-    def _take_refused(self, now: int) -> list[_Due]:
+    def _take_refused(self, now: int) -> list[Due]:
         """Removes the waiters that a failure ends.
 
         When the stages are gone, these are all waiters, because no position is reached any more.
@@ -390,12 +270,12 @@ class LaneProgress:
         except CommitLogError as error:
             return self._waiters.take_all(error)
         alone = self._alone()
-        if alone and (due := self._waiters.take_unreplicated(self._row[Lane.FLUSHED], alone)):
+        if alone and (due := self._waiters.take_reached(Lane.REPLICATED, self._row[Lane.FLUSHED], alone)):
             return due
         try:
             self._attachment.raise_fault(self._row)
         except CommitLogError as error:
-            return self._waiters.take_patient(error, now)
+            return self._waiters.take_patient(error, now - FAULT_PATIENCE_NS)
         return []
 
     async def wait_async(self, level: Level, where: int) -> PutMessageStatus:
@@ -405,38 +285,11 @@ class LaneProgress:
         """
         if self.reached(level, where):
             return PutMessageStatus.PUT_OK
-        import asyncio
-
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[PutMessageStatus] = loop.create_future()
-
-        def settle(outcome: _Outcome) -> None:
-            if future.done():
-                return
-            if isinstance(outcome, CommitLogError):
-                future.set_exception(type(outcome)(*outcome.args))  # a copy: each raise adds to a traceback
-            else:
-                future.set_result(outcome)
-
-        def tell(outcome: _Outcome) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(settle, outcome)
-
-        waiter = self._enlist(level, where, math.inf, tell, of_faults=True)
-        try:
-            return await future
-        finally:
-            self._waiters.withdraw(waiter)
+        return await told(
+            lambda tell: self._enlist(level, where, math.inf, tell, of_faults=True), self._waiters.withdraw
+        )
 
 
 def _no_level(level: object) -> IllegalArgument:
     hint = f"; a limit in seconds is timeout={level!r}" if isinstance(level, int | float) else ""
     return IllegalArgument(f"a level is 'accepted', 'committed', 'flushed' or 'replicated', not {level!r:.80}{hint}")
-
-
-def _tell(tell: _Tell, outcome: _Outcome) -> None:
-    """Calls a user's callback. An error in it is logged, and stops no other callback."""
-    try:
-        tell(outcome)
-    except Exception:
-        log.exception("a callback of an acknowledgement failed")

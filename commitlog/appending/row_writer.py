@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import threading
-import traceback
-import weakref
 from collections.abc import Callable, Iterator
 from copy import copy
 from types import TracebackType
 from typing import Any
 
+from commitlog.appending.program_end import close_at_end
 from commitlog.errors import ForkedProducer, IllegalArgument, IllegalRow, MessageTooLarge, ProducerClosed, RecordError
 
 SendRows = Callable[[list[Any]], Iterator[int]]
@@ -45,9 +42,7 @@ class RowWriter:
         self._lock = threading.RLock()  # lets in a signal handler of the thread that holds it
         self._changed = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
-        _WRITERS.add(self)
-        atexit.unregister(_close_all)
-        atexit.register(_close_all)  # once, and before what was registered earlier: that closes stores
+        close_at_end(self, RowWriter._leave_to_parent)
 
     def append(self, row: Any = None, /, **columns: Any) -> None:
         """Collects one row: its columns by name, or a dictionary, a dataclass or a model.
@@ -167,24 +162,7 @@ class RowWriter:
     ) -> None:
         self.close()
 
-
-_WRITERS: weakref.WeakSet[RowWriter] = weakref.WeakSet()
-
-
-def _close_all() -> None:
-    for writer in list(_WRITERS):
-        try:
-            writer.close()
-        except Exception:  # said on standard error, as for all that ends with the interpreter
-            traceback.print_exc()
-
-
-def _forget_in_child() -> None:
-    for writer in list(_WRITERS):
-        writer._closed = writer._forked = True
-        writer._rows, writer._thread = [], None
-        writer._lock = threading.RLock()  # a thread of the parent may hold the other one
-    _WRITERS.clear()
-
-
-os.register_at_fork(after_in_child=_forget_in_child)
+    def _leave_to_parent(self) -> None:
+        self._closed = self._forked = True
+        self._rows, self._thread = [], None
+        self._lock = threading.RLock()  # a thread of the parent may hold the other one

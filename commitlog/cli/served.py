@@ -44,11 +44,7 @@ def served_address(
     files = (token_file, ca_file, cert_file, key_file)
     if "://" not in store and not any(files):
         return None  # PyArrow is not needed
-    from commitlog.planning.address import Credentials, address_of
+    from commitlog.planning.address import OF_COMMAND_LINE, Credentials, address_of
 
     credentials = Credentials(None, *(None if file is None else str(file) for file in files))
-    return address_of(store, credentials, _spelled)
-
-
-def _spelled(name: str) -> str:
-    return "STORE" if name == "path" else f"--{name.replace('_', '-')}"
+    return address_of(store, credentials, OF_COMMAND_LINE)

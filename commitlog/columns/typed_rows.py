@@ -19,7 +19,7 @@ import pyarrow as pa
 from commitlog.columns.arrays import aligned
 from commitlog.columns.arrow_columns import Decoder
 from commitlog.columns.metadata import metadata_columns
-from commitlog.columns.unpacked_size import UNPACKED_BYTES_MAX, TooMuchUnpacked, check_batch_size
+from commitlog.columns.unpacked_size import UNPACKED_BYTES_MAX, TooMuchUnpacked, check_batch_size, is_compressed
 from commitlog.errors import CorruptRecord, SchemaConflict
 from commitlog.record.layout import SysFlag
 from commitlog.record.row_headers import (
@@ -91,6 +91,8 @@ class TypedRows:
         for number, (content_type, version, rows, compression, value) in enumerate(facts):
             try:
                 found.append(self._message(decoder.queue.topic, content_type, version, rows, compression, value))
+            except MemoryError:
+                raise  # Arrow's is an ArrowException too, and the message is right
             except (pa.ArrowException, OSError, EOFError, ValueError, StopIteration, struct.error) as error:
                 wrong[number] = str(error).partition("\n")[0] or "the value has no record batch"
                 continue
@@ -115,6 +117,8 @@ class TypedRows:
         schema = self.schemas.version(topic, int(version))
         wanted = tuple(index for column in self._columns if (index := schema.columns.get_field_index(column.name)) >= 0)
         if compression is None:
+            if is_compressed(value):
+                raise ValueError("its batch is compressed, and its headers do not say so")
             batch = pa.ipc.read_record_batch(value, schema.columns)
         else:  # only the wanted columns are unpacked
             batch = _unpacked(value, schema.columns, wanted)

@@ -16,8 +16,16 @@ UNPACKED_BYTES_MAX = 128 << 20
 UNPACKED_MESSAGE_BYTES_MAX = (1 << 31) - 1
 """A column of text or bytes has no more in Arrow, and a batch no more for Spark."""
 
-_HEADER, _BUFFERS = 2, 2
-"""Fields of Arrow's flatbuffers: `Message.header` and `RecordBatch.buffers`."""
+_HEADER, _BUFFERS, _COMPRESSION = 2, 2, 3
+"""Fields of Arrow's flatbuffers: `Message.header`, and two of `RecordBatch`."""
+_PREFIX = struct.Struct("<iiI")
+"""What a message begins with: -1, the length of its metadata, and where its table is in them."""
+_METADATA = 8
+_SHORT, _LONG, _OFFSET = (
+    struct.Struct("<H").unpack_from,
+    struct.Struct("<i").unpack_from,
+    struct.Struct("<I").unpack_from,
+)
 _NOT_COMPRESSED = -1
 
 
@@ -49,6 +57,17 @@ def check_batch_size(value: pa.Buffer) -> None:
         )
 
 
+def is_compressed(value: pa.Buffer) -> bool:
+    """Whether a record batch says that its buffers are compressed.
+
+    Raises ValueError and struct.error if it is no message.
+    """
+    mark, _, table = _PREFIX.unpack_from(value)
+    if mark != -1:
+        raise ValueError("the value has no record batch")
+    return _entry(value, _field(value, _METADATA + table, _HEADER), _COMPRESSION) != 0
+
+
 def _buffers(metadata: pa.Buffer) -> list[tuple[int, int]]:
     """Where each buffer of a record batch is in the message's body, and its length."""
     message = _unsigned(metadata, 0)
@@ -61,11 +80,15 @@ def _buffers(metadata: pa.Buffer) -> list[tuple[int, int]]:
 
 def _field(metadata: pa.Buffer, table: int, field: int) -> int:
     """Where the table or vector that a field refers to begins."""
-    (back,) = struct.unpack_from("<i", metadata, table)
-    (where,) = struct.unpack_from("<H", metadata, table - back + 4 + 2 * field)
-    return int(table + where + _unsigned(metadata, table + where))
+    where = table + _entry(metadata, table, field)
+    return where + _unsigned(metadata, where)
+
+
+def _entry(metadata: pa.Buffer, table: int, field: int) -> int:
+    """How far behind its table's beginning a field is; 0 if the table does not have it."""
+    entries, at = table - _LONG(metadata, table)[0], 4 + 2 * field
+    return int(_SHORT(metadata, entries + at)[0]) if at < _SHORT(metadata, entries)[0] else 0
 
 
 def _unsigned(metadata: pa.Buffer, at: int) -> int:
-    (number,) = struct.unpack_from("<I", metadata, at)
-    return int(number)
+    return int(_OFFSET(metadata, at)[0])

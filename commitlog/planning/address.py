@@ -11,7 +11,6 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from urllib.parse import quote, unquote
 
@@ -41,13 +40,34 @@ class Credentials:
 
 
 @dataclass(frozen=True)
+class CredentialNames:
+    """What a user calls the fields of Credentials, and the URL: errors name what he can give."""
+
+    token: str = "token"
+    token_file: str = "token_file"
+    ca_file: str = "ca_file"
+    cert_file: str = "cert_file"
+    key_file: str = "key_file"
+    url: str = "path"
+
+
+OF_READ_ARROW = CredentialNames()
+OF_PRODUCER = CredentialNames(url="url")
+OF_SPARK = CredentialNames(
+    "option token", "option tokenFile", "option caFile", "option certFile", "option keyFile", "option path"
+)
+OF_COMMAND_LINE = CredentialNames("--token-file", "--token-file", "--ca-file", "--cert-file", "--key-file", "STORE")
+
+
+@dataclass(frozen=True)
 class Address:
-    """A store of one or more servers."""
+    """A store of one or more servers. `names` are those of the user who has given the address."""
 
     hosts: tuple[tuple[str, int], ...]
     store: str
     tls: bool
     credentials: Credentials = Credentials()
+    names: CredentialNames = field(default=OF_READ_ARROW, compare=False)
 
     def __str__(self) -> str:
         """The URL, which has no credentials. Without a store it is that of the server."""
@@ -74,7 +94,7 @@ def parse_address(url: str) -> Address:
         raise IllegalArgument(f"{_shown(url)}: not the URL of a store; {_SHAPE}")
     scheme, hosts, store = found[1].lower(), found[2], unquote(found[3] or "").rstrip("/")
     if "@" in hosts:
-        raise IllegalArgument("a store's URL has no user and no password: give a token, or a tokenFile")
+        raise IllegalArgument("a store's URL has no user and no password: give the token apart from it")
     if not store or "/" in store:
         raise IllegalArgument(f"{_shown(url)}: it names no store, or more than one; {_SHAPE}")
     parsed = tuple(_host(text, url) for text in hosts.split(","))
@@ -87,30 +107,30 @@ def parse_address(url: str) -> Address:
     return Address(parsed, store, tls)
 
 
-def address_of(path: str | os.PathLike[str], credentials: Credentials, spelled: Callable[[str], str]) -> Address | None:
+def address_of(path: str | os.PathLike[str], credentials: Credentials, names: CredentialNames) -> Address | None:
     """The address of a served store, with these credentials; None if the path is a directory.
 
-    `spelled` gives what the user calls `path` and the fields of Credentials. Raises
-    IllegalArgument, also for credentials that don't go together, or not with the path.
+    Raises IllegalArgument, also for credentials that don't go together, or not with the path.
     """
+    called = asdict(names)
     given = [name for name, value in asdict(credentials).items() if value is not None]
     if not is_url(path):
         if given:
             raise IllegalArgument(
-                f"{spelled(given[0])}: it is for a served store, commitlog+tls://…; {spelled('path')} is a directory"
+                f"{called[given[0]]}: it is for a served store, commitlog+tls://…; {names.url} is a directory"
             )
         return None
     try:
         address = parse_address(os.fspath(path))
     except IllegalArgument as error:
-        raise IllegalArgument(f"{spelled('path')}: {error}") from None
+        raise IllegalArgument(f"{names.url}: {error}") from None
     if {"token", "token_file"} <= set(given):
-        raise IllegalArgument(f"{spelled('token')} and {spelled('token_file')}: give only one of them")
+        raise IllegalArgument(f"{names.token} and {names.token_file}: give only one of them")
     if ("cert_file" in given) != ("key_file" in given):
-        raise IllegalArgument(f"{spelled('cert_file')} and {spelled('key_file')}: give both, or none")
+        raise IllegalArgument(f"{names.cert_file} and {names.key_file}: give both, or none")
     if not address.tls and (files := [name for name in given if name in ("ca_file", "cert_file", "key_file")]):
-        raise IllegalArgument(f"{spelled(files[0])}: it is for commitlog+tls://; commitlog:// has no certificates")
-    return replace(address, credentials=credentials)
+        raise IllegalArgument(f"{called[files[0]]}: it is for commitlog+tls://; commitlog:// has no certificates")
+    return replace(address, credentials=credentials, names=names)
 
 
 def _host(text: str, url: str) -> tuple[str, int]:

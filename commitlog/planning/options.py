@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from commitlog.columns.arrow_columns import COLUMN_TYPES, KAFKA_COLUMNS
 from commitlog.columns.slice_reader import JsonMode, JsonOptions, Values
 from commitlog.errors import BadStart, IllegalArgument, OptionError, ReaderError
-from commitlog.planning.address import Address, Credentials, address_of
+from commitlog.planning.address import OF_SPARK, Address, Credentials, address_of
 from commitlog.planning.option_names import spelled
 from commitlog.planning.option_values import bad, boolean, choice, duration_ms, json_object, topic_name, whole_number
 from commitlog.planning.session_zone import session_zone
@@ -147,7 +147,7 @@ def store_of(values: Mapping[str, str]) -> tuple[str, Address | None]:
         raise OptionError("option path is missing; give the store's directory: .option('path', 'data/events')")
     credentials = Credentials(**{name: values.get(option) for name, option in _CREDENTIALS.items()})
     try:
-        address = address_of(path, credentials, lambda name: f"option {_CREDENTIALS.get(name, name)}")
+        address = address_of(path, credentials, OF_SPARK)
     except IllegalArgument as error:
         raise OptionError(str(error)) from None
     if address is None:

@@ -203,30 +203,29 @@ class _Files:
     """What a client says of itself in each call, and what it believes: read once."""
 
     def __init__(self, address: Address) -> None:
-        known = address.credentials
-        token = (known.token or "").encode() if known.token_file is None else _read(known.token_file, "the token")
+        known, names = address.credentials, address.names
+        token = (known.token or "").encode() if known.token_file is None else _read(known.token_file, names.token_file)
         token = token.strip()
         if not all(33 <= byte <= 126 for byte in token):
             raise AccessDenied(
-                "the token: none has blanks or letters beyond ASCII; give it as `commitlog token add` has printed it"
+                f"{names.token if known.token_file is None else names.token_file}: a token has no blanks and no letters "
+                "beyond ASCII; give it as `commitlog token add` has printed it"
             )
         self.headers = [(b"authorization", b"Bearer " + token)] if token else []
         self.tls: dict[str, Any] = {}
         if address.tls:
             if known.ca_file:
-                self.tls["tls_root_certs"] = _read(known.ca_file, "the authorities")
+                self.tls["tls_root_certs"] = _read(known.ca_file, names.ca_file)
             if known.cert_file and known.key_file:
-                self.tls["cert_chain"] = _read(known.cert_file, "the client's certificate")
-                self.tls["private_key"] = _read(known.key_file, "the client's key")
+                self.tls["cert_chain"] = _read(known.cert_file, names.cert_file)
+                self.tls["private_key"] = _read(known.key_file, names.key_file)
 
 
-def _read(file: str, what: str) -> bytes:
+def _read(file: str, name: str) -> bytes:
     try:
         return DISK.read_file(Path(file), _FILE_BYTES_MAX)
     except OSError as error:
-        raise ServerError(
-            f"{file}, the file of {what}: {error.strerror}; give a file that this process can read"
-        ) from None
+        raise ServerError(f"{name} {file}: {error.strerror}; give a file that this process can read") from None
 
 
 def _keep_grpc_quiet() -> None:

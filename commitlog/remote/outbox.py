@@ -6,13 +6,15 @@ one number says how far all are accepted, and another how far they are flushed.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, NamedTuple, get_args
 
 import pyarrow as pa
 
+from commitlog.appending.waiters import Due, Tell, Waiter, Waiters, call, check_callback, told
 from commitlog.clock import SYSTEM_CLOCK, limit_ns
 from commitlog.errors import (
     CommitLogError,
@@ -92,6 +94,8 @@ class Outbox:
         self._fault: CommitLogError | None = None
         self._error: CommitLogError | None = None
         self._closing = self._forked = False
+        self._waiters = Waiters(get_args(RemoteLevel))
+        self._watching = False
 
     # ---- those who send and wait ----------------------------------------------------------------
 
@@ -150,7 +154,7 @@ class Outbox:
 
     def reached(self, level: RemoteLevel, number: int) -> bool:
         """Whether a message has reached a level. Raises IllegalArgument for one that is none."""
-        if level not in ("accepted", "flushed"):
+        if level not in get_args(RemoteLevel):
             raise IllegalArgument(f"a level of a remote message is 'accepted' or 'flushed', not {level!r:.80}")
         return (self.accepted if level == "accepted" else self.flushed) >= number
 
@@ -175,6 +179,69 @@ class Outbox:
                     )
                 self._moved.wait(min(left / 1e9, threading.TIMEOUT_MAX))
         return PutMessageStatus.PUT_OK
+
+    def call_back(
+        self, level: RemoteLevel, number: int, callback: Callable[[PutMessageStatus], object], timeout: float | None
+    ) -> None:
+        """See RemoteReceipt.add_callback."""
+        check_callback(callback)
+
+        def tell(outcome: PutMessageStatus | CommitLogError) -> None:
+            callback(outcome.status if isinstance(outcome, CommitLogError) else outcome)
+
+        self._enlist(level, number, limit_ns(timeout), tell, of_faults=False)
+
+    async def wait_async(self, level: RemoteLevel, number: int) -> PutMessageStatus:
+        """See RemoteReceipt.wait_async."""
+        if self.reached(level, number):
+            return PutMessageStatus.PUT_OK
+        return await told(
+            lambda tell: self._enlist(level, number, math.inf, tell, of_faults=level == "flushed"), self._withdraw
+        )
+
+    def _enlist(self, level: RemoteLevel, number: int, limit: float, tell: Tell, *, of_faults: bool) -> Waiter:
+        """Has a thread of its own call `tell`, once, when a message has reached a level.
+
+        It also calls `tell` when the limit (ns) is over, and when the sending has ended.
+        """
+        self.reached(level, number)  # raises where the level does not exist
+        with self._lock:
+            if self._forked:
+                raise ForkedProducer("the producer of this receipt belongs to the parent process; wait there")
+            waiter = self._waiters.add(level, number, SYSTEM_CLOCK.monotonic_ns(), limit, tell, of_faults=of_faults)
+            self._want(number)
+            if not self._watching:
+                threading.Thread(target=self._watch, name="commitlog-calls-back", daemon=True).start()
+                self._watching = True
+            self._moved.notify_all()
+        return waiter
+
+    def _withdraw(self, waiter: Waiter) -> None:
+        self._waiters.withdraw(waiter)
+        with self._lock:
+            self._moved.notify_all()
+
+    def _watch(self) -> None:
+        """Tells the waiters that are due, until none is left."""
+        while True:
+            with self._lock:
+                due = self._take_due()
+                if not due and not self._waiters.outstanding:
+                    self._watching = False
+                    return
+                if not due:
+                    left_ns = self._waiters.next_deadline - SYSTEM_CLOCK.monotonic_ns()
+                    self._moved.wait(max(min(left_ns / 1e9, threading.TIMEOUT_MAX), 0))
+            for tell, outcome in due:
+                call(tell, outcome)
+
+    def _take_due(self) -> list[Due]:
+        row = {"accepted": self.accepted, "flushed": self.flushed}
+        if due := self._waiters.take_due(row, SYSTEM_CLOCK.monotonic_ns()):
+            return due
+        if self._error is not None:
+            return self._waiters.take_all(self._error)
+        return [] if self._fault is None else self._waiters.take_patient(self._fault, math.inf)
 
     def _want(self, number: int) -> None:
         """Has everything up to a message sent without delay."""

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
-import traceback
-import weakref
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from commitlog.appending.arguments import Values, as_bytes, check_keys
+from commitlog.appending.program_end import close_at_end
 from commitlog.appending.row_producer import HowToSend
 from commitlog.appending.row_sending import RowSending
 from commitlog.appending.row_writer import RowWriter
 from commitlog.errors import IllegalArgument, IllegalProperty, MessageTooLarge, WaitTimeout, refuse_copy
-from commitlog.planning.address import Address, Credentials, address_of
+from commitlog.planning.address import OF_PRODUCER, Address, Credentials, address_of
 from commitlog.record.bodies import Bodies
 from commitlog.record.properties import check_topic, encode_properties
 from commitlog.remote.appending import check_append
@@ -65,14 +63,30 @@ class RemoteReceipt:
         """
         return self._outbox.wait(level, self._number, timeout)
 
-    def __await__(self) -> Generator[Any, None, PutMessageStatus]:
-        """Returns and raises what `wait()` does, for asyncio. It waits in a thread of asyncio's.
+    def add_callback(
+        self,
+        callback: Callable[[PutMessageStatus], object],
+        level: RemoteLevel = "flushed",
+        timeout: float | None = None,
+    ) -> None:
+        """Calls `callback(status)` when the message has reached the level.
 
-        What cancels it leaves that thread waiting.
+        It is called once, from another thread. The status is PUT_OK, or FLUSH_DISK_TIMEOUT after
+        `timeout` seconds (None: never), or that of the error that has ended the sending, mostly
+        SERVICE_NOT_AVAILABLE. While the server's disk refuses, it goes on waiting. Thousands of
+        callbacks may be outstanding; each costs a place in a queue.
+
+        Raises IllegalArgument, and ForkedProducer in a forked child.
         """
-        import asyncio
+        self._outbox.call_back(level, self._number, callback, timeout)
 
-        return asyncio.to_thread(self.wait).__await__()
+    def __await__(self) -> Generator[Any, None, PutMessageStatus]:
+        """Returns and raises what `wait()` does, for asyncio; `asyncio.timeout` limits it."""
+        return self.wait_async().__await__()
+
+    def wait_async(self, level: RemoteLevel = "flushed") -> Coroutine[Any, Any, PutMessageStatus]:
+        """Returns and raises what `wait(level)` does, for asyncio."""
+        return self._outbox.wait_async(level, self._number)
 
     def __repr__(self) -> str:
         is_accepted, is_flushed = self._outbox.reached("accepted", self._number), self.done()
@@ -122,7 +136,7 @@ class RemoteProducer:
         key_file: str | os.PathLike[str] | None = None,
     ) -> None:
         files = (None if file is None else os.fspath(file) for file in (token_file, ca_file, cert_file, key_file))
-        address = address_of(url, Credentials(token, *files), lambda name: "url" if name == "path" else name)
+        address = address_of(url, Credentials(token, *files), OF_PRODUCER)
         if address is None:
             raise IllegalArgument(f"{url}: a remote producer takes the URL of a served store; see commitlog.Producer")
         self._open(address)
@@ -148,9 +162,7 @@ class RemoteProducer:
         self._rows = RowSending(self._required)
         self._ending = threading.RLock()  # lets in a signal handler
         self._closed = False
-        _PRODUCERS.add(self)
-        atexit.unregister(_close_all)
-        atexit.register(_close_all)  # once, and before what was registered earlier
+        close_at_end(self, RemoteProducer._leave_to_parent)
 
     @property
     def message_bytes_max(self) -> int:
@@ -313,6 +325,11 @@ class RemoteProducer:
     ) -> None:
         self.close()
 
+    def _leave_to_parent(self) -> None:
+        self._closed = True
+        self._outbox.leave_to_parent()
+        _OF_PARENT.append(self)
+
     def __repr__(self) -> str:
         return f"RemoteProducer({str(self._address)!r})"
 
@@ -328,25 +345,5 @@ def _checked_headers(headers: Mapping[str, str] | None) -> dict[str, str] | None
     return dict(headers)
 
 
-_PRODUCERS: weakref.WeakSet[RemoteProducer] = weakref.WeakSet()
 _OF_PARENT: list[RemoteProducer] = []
 """Producers of the parent process: gRPC's objects must not be destroyed in a child."""
-
-
-def _close_all() -> None:
-    for producer in list(_PRODUCERS):
-        try:
-            producer.close()
-        except Exception:  # said on standard error, as for all that ends with the interpreter
-            traceback.print_exc()
-
-
-def _leave_to_parent() -> None:
-    for producer in list(_PRODUCERS):
-        producer._closed = True
-        producer._outbox.leave_to_parent()
-        _OF_PARENT.append(producer)
-    _PRODUCERS.clear()
-
-
-os.register_at_fork(after_in_child=_leave_to_parent)

@@ -26,6 +26,9 @@ WAIT_MS_MAX = 1_000
 BATCH_BYTES_MAX = 64 << 20
 """Bytes of a batch that a client may send. Ours send smaller ones."""
 
+WANTS_TOKEN = "the server wants a token"
+"""What a client without one is told. How to give one is known where the client is."""
+
 
 @dataclass(frozen=True)
 class Look:

@@ -7,12 +7,14 @@ would take the server's traceback along, so a server never lets one through.
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from typing import Any
 
 import orjson
 
 from commitlog import errors
 from commitlog.errors import (
+    AccessDenied,
     CertificateRefused,
     CommitLogError,
     CorruptRecord,
@@ -21,6 +23,7 @@ from commitlog.errors import (
     ServerUnavailable,
 )
 from commitlog.planning.address import Address
+from commitlog.remote.requests import WANTS_TOKEN
 
 TEXT_MAX = 4_000
 """Letters of an error's text: gRPC sends it as a header, and headers have 8 KiB."""
@@ -57,12 +60,12 @@ def from_bytes(data: bytes) -> CommitLogError | None:
 _CERTIFICATE = {
     "certificate has expired": "its certificate has expired, or the clock of this machine is wrong",
     "certificate is not yet valid": "its certificate is not valid yet, or the clock of this machine is wrong",
-    "certificate verify failed": "its certificate is not of an authority in caFile; without caFile, not of a public one",
+    "certificate verify failed": "its certificate is of no authority in {ca_file}; without {ca_file}, of no public one",
     "is not in peer certificate": "its certificate is for another host; give the host by a name that is in it",
     "wrong version number": "it does not speak TLS: is it served without a certificate?",
-    "empty address list": "caFile, certFile or keyFile (Python: ca_file, …): not in PEM format, or the key is another's",
+    "empty address list": "{ca_file}, {cert_file} or {key_file}: not in PEM format, or the key is another's",
 }
-"""What gRPC says → what it means."""
+"""What gRPC says → what it means, with fields of CredentialNames."""
 _ENDED = ("socket closed", "connection reset", "handshake read failed")
 """What gRPC says where a server has ended the connection, which a server that restarts does too."""
 _ADDRESS = re.compile(r"(UNKNOWN|UNAVAILABLE|INTERNAL): |ipv[46]:\S+?: ")
@@ -73,12 +76,14 @@ def translated(error: Exception, address: Address) -> CommitLogError:
     from pyarrow import flight
 
     known = from_bytes(getattr(error, "extra_info", b"") or b"")
+    if isinstance(known, AccessDenied) and str(known).startswith(WANTS_TOKEN):
+        return AccessDenied(f"{address}: {WANTS_TOKEN}: give {address.names.token_file}")
     if known is not None:
         return known
     text = _said(str(error))
     for sign, meaning in _CERTIFICATE.items():
         if sign in text.lower():
-            return CertificateRefused(f"{address}: {meaning}")
+            return CertificateRefused(f"{address}: {meaning.format_map(asdict(address.names))}")
     if isinstance(
         error, (flight.FlightUnavailableError, flight.FlightTimedOutError, flight.FlightCancelledError, OSError)
     ):
@@ -93,9 +98,10 @@ def _why_ended(address: Address) -> str:
     """A server does not say why it ends a connection: TLS 1.3 has it do so after the handshake."""
     if not address.tls:
         return "it may have ended, or want TLS: commitlog+tls://"
+    names = address.names
     if address.credentials.cert_file is None:
-        return "it may have ended, or want a certificate of the client: give certFile and keyFile"
-    return "it may have ended, or not know the authority of the certificate in certFile"
+        return f"it may have ended, or want a certificate of the client: give {names.cert_file} and {names.key_file}"
+    return f"it may have ended, or not know the authority of the certificate in {names.cert_file}"
 
 
 def _said(text: str) -> str:

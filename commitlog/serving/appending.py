@@ -11,7 +11,15 @@ import pyarrow as pa
 
 from commitlog.columns.message_rows import MessageRows
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import AccessDenied, CommitLogError, DiskError, IllegalArgument, ServerError, StoreNotRunning
+from commitlog.errors import (
+    AccessDenied,
+    CommitLogError,
+    DiskError,
+    IllegalArgument,
+    ServerBusy,
+    ServerError,
+    StoreNotRunning,
+)
 from commitlog.producer import Producer
 from commitlog.receipt import Receipt
 from commitlog.record.properties import check_topic
@@ -136,7 +144,17 @@ def _check_typed(store: ServedStore, request: requests.Append, schema: pa.Schema
     if request.topic is None:
         raise IllegalArgument("rows are those of one topic: name it")
     latest = TopicSchemas(StoreDirectory(store.path)).required(request.topic, "send messages")
+    if len(schema) > len(latest.columns):
+        raise IllegalArgument(f"{len(schema):,} columns; topic {request.topic} has {len(latest.columns):,}")
+    for field in schema:
+        if _has_dictionary(field.type):  # a stream may add to it for ever, and Arrow keeps it all
+            raise IllegalArgument(f"column {field.name} is {field.type}: send the values themselves")
     as_table(schema.empty_table(), latest)
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    fields = (kind.field(number) for number in range(kind.num_fields))
+    return pa.types.is_dictionary(kind) or any(_has_dictionary(field.type) for field in fields)
 
 
 def _batches(reader: Any) -> Iterator[pa.RecordBatch]:
@@ -156,6 +174,11 @@ def _batches(reader: Any) -> Iterator[pa.RecordBatch]:
             batch.validate(full=True)
         except StopIteration:
             return
+        except MemoryError:
+            raise ServerBusy(
+                f"the server has no memory for a batch: send batches of at most {requests.BATCH_BYTES_MAX:,} bytes, or "
+                "try again"
+            ) from None
         except (pa.ArrowException, OSError) as error:
             raise IllegalArgument(f"a batch of the stream can't be read: {str(error).splitlines()[0]}") from None
         yield batch

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
+from stat import S_ISSOCK
 from urllib.parse import unquote
 
 from commitlog.disk.file_channel import DISK
@@ -56,8 +58,10 @@ def _connections() -> Iterator[tuple[str, int, socket.socket]]:
     """Peer, own port and socket of each connection; the descriptors are gRPC's and stay open."""
     for name in DISK.list(_DESCRIPTORS):
         try:
+            if not S_ISSOCK(os.fstat(int(name)).st_mode):  # most are none, and an error costs more
+                continue
             connection = socket.socket(fileno=int(name))
-        except OSError:  # no socket, or closed meanwhile
+        except OSError:  # closed meanwhile
             continue
         try:
             is_tcp = connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM

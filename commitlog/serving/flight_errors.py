@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from pyarrow import flight
 
-from commitlog.errors import AccessDenied, CommitLogError, CorruptRecord, IllegalRow, ServerError, refusal
+from commitlog.errors import AccessDenied, CommitLogError, CorruptRecord, IllegalRow, ServerBusy, ServerError, refusal
 from commitlog.remote.server_errors import to_bytes
 from commitlog.serving.served_store import ServedStore
 from commitlog.shm.region import base_directory
@@ -34,6 +34,8 @@ def told_to_client(stores: Iterable[ServedStore]) -> Iterator[None]:
         raise as_flight_error(error, stores) from None
     except OSError as error:
         raise as_flight_error(refusal(error, stores[0].path), stores) from None
+    except MemoryError:
+        raise as_flight_error(ServerBusy("the server has no memory for it; try again"), stores) from None
     except Exception:
         log.exception("a call has failed")
         raise as_flight_error(ServerError("the server has failed; its log says how"), stores) from None

@@ -259,9 +259,7 @@ class _WhoAsks(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         given = next((values[0] for name, values in headers.items() if name.lower() == "authorization" and values), "")
         scheme, _, token = str(given).partition(" ")
         if scheme.lower() != "bearer" or not token:
-            raise AccessDenied(
-                "the server wants a token: give tokenFile (token_file, --token-file), or an authorization header"
-            )
+            raise AccessDenied(f"{requests.WANTS_TOKEN}: give an authorization header, Bearer and the token")
         try:
             access = self._tokens.find(token.strip())
         except ServingRefused as error:  # it names the file, which is no business of clients

@@ -27,6 +27,7 @@ from commitlog.columns.process_memory import keep_memory
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import CommitLogError, ServingRefused
 from commitlog.serving.access import Tokens
+from commitlog.serving.memory import limit_memory
 from commitlog.serving.served_store import ServedStore
 from commitlog.serving.settings import ServerSettings, read_pem
 
@@ -48,6 +49,7 @@ def main() -> None:
     _take_descriptors()
     _offer_to_die_first()
     settings = ServerSettings(**orjson.loads(sys.stdin.readline()))
+    limit_memory(settings.memory_bytes)
     try:
         server, stores = _started(settings)
     except CommitLogError as error:
@@ -106,10 +108,7 @@ def _take_descriptors() -> None:
 
 
 def _offer_to_die_first() -> None:
-    """Where memory runs out, the kernel ends this process, and no stage and no producer.
-
-    A client can make it use much: Arrow unpacks a compressed batch before its size is known.
-    """
+    """Where memory runs out, the kernel ends this process, and no stage and no producer."""
     score = Path("/proc/self/oom_score_adj")
     with contextlib.suppress(OSError), DISK.opened(score, write=True) as fd:  # some containers forbid it
         DISK.pwrite(fd, b"800", 0)

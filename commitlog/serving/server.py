@@ -19,15 +19,19 @@ from typing import Any, Self
 
 import orjson
 
+from commitlog.disk.memory_limit import memory_limit
 from commitlog.disk.server_files import ClientTraffic, ServerFile, ServerStatistics
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, ServingRefused
 from commitlog.planning.address import Address
+from commitlog.serving.memory import arrow_variables
 from commitlog.serving.settings import ServerSettings
 from commitlog.serving.traffic import summed
 
 END_SECONDS = 15.0
 RESTART_SECONDS = 1.0
+MEMORY_SHARE = 2
+"""All processes together take at most this part of the machine's memory, or the container's."""
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +43,7 @@ class Server:
     """
 
     def __init__(self, settings: ServerSettings, processes: int = 1) -> None:
-        self.settings = settings
+        self.settings = settings = replace(settings, memory_bytes=memory_limit() // MEMORY_SHARE // processes)
         self._ending = threading.Event()
         self._processes: list[_Process] = []
         self._files: dict[str, ServerFile] = {}
@@ -136,8 +140,9 @@ class _Process:
     def _start(self, port: int) -> None:
         """Starts it, and waits until it listens. Raises ServingRefused."""
         command = [sys.executable, "-m", "commitlog.serving.process"]
-        quiet = {"GRPC_VERBOSITY": "NONE", **os.environ}  # a line for each handshake that fails, else
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=quiet)
+        variables = {"GRPC_VERBOSITY": "NONE", **os.environ}  # a line for each handshake that fails, else
+        variables |= arrow_variables(self._settings.memory_bytes)
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables)
         assert self._process.stdout is not None
         self._tell(asdict(replace(self._settings, port=port)))
         answer = orjson.loads(

@@ -31,6 +31,8 @@ class ServerSettings:
     writable: bool = False
     advertise: str = ""
     """The host that clients are told to ask, where they are told of other processes."""
+    memory_bytes: int = 0
+    """How much memory a process may take: see memory.py."""
 
     @property
     def tls(self) -> bool:

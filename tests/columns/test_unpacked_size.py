@@ -12,7 +12,7 @@ import pytest
 
 import commitlog
 from commitlog.errors import CorruptRecord
-from commitlog.record.row_headers import ROW_HEADERS
+from commitlog.record.row_headers import COMPRESSION_HEADER, ROW_HEADERS
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.typed_topic import append_rows, declare
 
@@ -65,6 +65,8 @@ def test_a_message_that_unpacks_to_too_much(tmp_path: Path) -> None:
     headers = {name: good.properties[name] for name in ROW_HEADERS}
     for size in (3 << 30, 1 << 62, -2):
         lane.append("texts", before + struct.pack("<q", size) + behind, properties=headers)
+    del headers[COMPRESSION_HEADER]
+    lane.append("texts", good.body, properties=headers)  # it hides that it is compressed
     append_rows(lane, schema, [{"text": "last"}], "lz4")
     store.publish()
     with pytest.raises(CorruptRecord, match=r"offset 1: its columns unpack to 3,221,2\d\d,\d{3} bytes.* 2,147,483,647"):

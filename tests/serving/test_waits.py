@@ -27,6 +27,7 @@ from tests.waiting import wait_until
 
 LONG_MS = 60_000
 """A wait that only new rows end."""
+START, END = {"orders": {"0": 1}}, {"orders": {"0": 2}}
 
 
 @pytest.fixture
@@ -109,7 +110,8 @@ def test_an_idle_stream_asks_once_and_waits(
     source = CommitLogDataSource({"path": url_of(server), "subscribe": "orders"})
     of: StreamReader = source.streamReader(source.schema())
     start, most = of.initialOffset(), ReadAllAvailable()
-    assert of.latestOffset(start, most) == start
+    for _ in range(1 + server_wait.SHORT_WAITS):
+        assert of.latestOffset(start, most) == start
     before = calls(server)
     end = during(lambda: of.latestOffset(start, most), lambda: append(store, "orders"), server)
     assert end["orders"] == {"0": 2}
@@ -129,21 +131,64 @@ def test_rows_of_a_store_that_is_started_meanwhile(tmp_path: Path) -> None:
             wait_until(lambda: index.refresh(500) and end_of(index) == 201)
 
 
-def test_who_may_be_kept_waiting() -> None:
-    """A query that was told "nothing new" and is back at once; briefly where others wait too."""
+def idle_round(clock: SetClock, sources: list[ServerWait]) -> list[int]:
+    """Asks one source after the other, as Spark does while nothing is new. Returns their waits."""
+    waits = []
+    for wait in sources:
+        waits.append(wait.milliseconds(START))
+        clock.sleep(waits[-1] / 1000)
+        wait.answered(START, START)
+    clock.sleep(0.012)  # Spark's polling delay, and a little
+    return waits
+
+
+def test_a_query_with_one_source_may_be_kept_waiting() -> None:
+    """Once it has been told "nothing new" some times, and was back at once each time."""
     clock = SetClock()
-    wait, start, end = ServerWait(clock), {"orders": {"0": 1}}, {"orders": {"0": 2}}
-    assert wait.milliseconds(start) == 0
-    wait.answered(start, start)
-    assert wait.milliseconds(start) == requests.WAIT_MS_MAX
-    assert wait.milliseconds(end) == 0
+    wait = ServerWait(clock)
+    waits = [idle_round(clock, [wait])[0] for _ in range(8)]
+    assert waits[0] == 0
+    assert set(waits[1:4]) == {SHORT_WAIT_MS}
+    assert set(waits[5:]) == {requests.WAIT_MS_MAX}
+    assert wait.milliseconds(END) == 0
     clock.sleep(0.1)  # a trigger interval, or a batch
-    assert wait.milliseconds(start) == 0
-    wait.answered(start, end)
-    assert wait.milliseconds(end) == 0
-    wait.committed(start)
-    wait.committed(end)
-    wait.answered(end, end)
-    assert wait.milliseconds(end) == requests.WAIT_MS_MAX
-    wait.committed(end)  # of a batch of another source
-    assert wait.milliseconds(end) == SHORT_WAIT_MS
+    assert wait.milliseconds(START) == SHORT_WAIT_MS
+    wait.answered(START, END)
+    assert wait.milliseconds(END) == 0
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_sources_of_one_query_do_not_keep_each_other_waiting(count: int) -> None:
+    clock = SetClock()
+    sources = [ServerWait(clock) for _ in range(count)]
+    assert max(max(idle_round(clock, sources)) for _ in range(100)) == SHORT_WAIT_MS
+
+
+def test_a_source_that_learns_of_others_from_a_batch() -> None:
+    """They may be of another format, which answers at once."""
+    clock = SetClock()
+    wait = ServerWait(clock)
+    wait.committed(END)
+    assert [idle_round(clock, [wait])[0] for _ in range(8)][-1] == requests.WAIT_MS_MAX
+    wait.committed(END)
+    assert {idle_round(clock, [wait])[0] for _ in range(8)} == {SHORT_WAIT_MS}
+
+
+def test_rows_of_a_source_while_another_one_is_idle(
+    server: FlightServer, store: commitlog.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a server would wait for a minute."""
+    monkeypatch.setattr(server_wait, "WAIT_MS_MAX", LONG_MS)
+    append(store, "other")
+    readers, ends = [], []
+    for topic in ("orders", "other"):
+        source = CommitLogDataSource({"path": url_of(server), "subscribe": topic})
+        readers.append(source.streamReader(source.schema()))
+        ends.append(readers[-1].initialOffset())
+    for idle_rounds in range(20):
+        if idle_rounds == 10:
+            append(store, "orders")
+        ends = [reader.latestOffset(end, ReadAllAvailable()) for reader, end in zip(readers, ends, strict=True)]
+    assert ends[0]["orders"] == {"0": 2}
+    for reader in readers:
+        reader.stop()

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.spark.launching.memory import driver_memory, memory_limit
+from commitlog.disk.memory_limit import memory_limit
+from commitlog.spark.launching.memory import driver_memory
 from commitlog.spark.launching.outside_settings import outside_settings
 
 

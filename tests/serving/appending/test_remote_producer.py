@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import inspect
+import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,26 +39,12 @@ from commitlog.errors import (
     WaitTimeout,
 )
 from commitlog.remote import sending
+from commitlog.remote.producer import RemoteReceipt
 from commitlog.serving.access import Access, add_token, remove_token
 from commitlog.status import PutMessageStatus
 from tests.builders.serve_command import serve_command
 from tests.served import ROOT, by_url, place_of
 from tests.waiting import wait_until
-
-CONFIG: dict[str, Any] = {"store": {"segment_bytes": 1 << 20, "max_lanes": 2}, "producer": {"lane_wait_ms": 20}}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[commitlog.Store]:
-    """Running, with two lanes."""
-    with commitlog.Store.open(tmp_path / "store", CONFIG) as opened:
-        yield opened
-
-
-@pytest.fixture
-def url(store: commitlog.Store, served_base: str) -> str:
-    """Where the store is served."""
-    return url_of(store.path, served_base)
 
 
 def url_of(path: Path, served_base: str) -> str:
@@ -168,6 +158,91 @@ def test_a_program_that_ends_without_close(store: commitlog.Store, url: str) -> 
     assert [int(m.value) for m in messages(store)] == list(range(1000))
 
 
+def test_a_program_that_ends_without_closing_its_rows(store: commitlog.Store, url: str) -> None:
+    """They come before their producer, whatever was made last."""
+    store.create_topic("orders", pa.schema({"id": pa.int64()}))
+    program = (
+        f"import commitlog; first = commitlog.RemoteProducer({url!r}); rows = first.rows('orders', linger_ms=1e6)\n"
+        f"rows.append(id=7); second = commitlog.RemoteProducer({url!r})"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)
+    assert commitlog.read_arrow(store.path, "orders").read_all().to_pylist() == [{"id": 7}]
+
+
+# ---- callbacks and awaitables ------------------------------------------------------------------
+
+
+def test_receipts_have_the_methods_of_local_ones() -> None:
+    """Of the same arguments; the levels are fewer."""
+    for name in ("done", "wait", "add_callback", "wait_async"):
+        own, local = (inspect.signature(getattr(kind, name)) for kind in (RemoteReceipt, commitlog.Receipt))
+        assert [(one.name, one.default) for one in own.parameters.values()] == [
+            (one.name, one.default) for one in local.parameters.values()
+        ]
+
+
+def test_callbacks_are_called_once_each(store: commitlog.Store, url: str) -> None:
+    """From another thread; an error in one stops no other; one that comes late is called, too."""
+    answers: list[tuple[int, PutMessageStatus]] = []
+
+    def broken(_: PutMessageStatus) -> None:
+        raise ValueError("a user's mistake")
+
+    with commitlog.RemoteProducer(url) as producer:
+        for number in range(1_000):
+            receipt = producer.send("t", b"x")
+            receipt.add_callback(broken if number == 500 else partial(note, answers, number))
+        for wrong in ((None,), (print, "x"), (print, "flushed", "x")):
+            with pytest.raises(IllegalArgument):
+                receipt.add_callback(*wrong)
+    wait_until(lambda: len(answers) == 999, "the callbacks")
+    assert answers == [(number, PutMessageStatus.PUT_OK) for number in range(1_000) if number != 500]
+    receipt.add_callback(partial(note, answers, 1_000), "accepted", 60)
+    wait_until(lambda: answers[-1] == (1_000, PutMessageStatus.PUT_OK), "the one that came late")
+    wait_until(lambda: not callers(), "the end of the thread that calls back")
+
+
+def note(answers: list[tuple[int, PutMessageStatus]], number: int, status: PutMessageStatus) -> None:
+    assert threading.current_thread() is not threading.main_thread()
+    answers.append((number, status))
+
+
+def callers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "commitlog-calls-back"]
+
+
+def test_callbacks_and_awaits_while_nothing_becomes_flushed(store: commitlog.Store, url: str) -> None:
+    """One with a limit, one without, and a thousand awaits that are cancelled."""
+    flusher = int((store.path / "locks" / "flusher").read_text())
+    with commitlog.RemoteProducer(url) as producer:
+        producer.send("t", b"first").wait(timeout=60)
+        os.kill(flusher, signal.SIGSTOP)
+        try:
+            receipt = producer.send("t", b"x")
+            hasty: list[PutMessageStatus] = []
+            patient: list[PutMessageStatus] = []
+            receipt.add_callback(patient.append)
+            receipt.add_callback(hasty.append, timeout=0.02)
+            wait_until(lambda: hasty == [PutMessageStatus.FLUSH_DISK_TIMEOUT], "the one with a limit")
+
+            async def impatient() -> None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.001):
+                        await receipt
+                    pytest.fail("nobody has flushed it")
+
+            async def many() -> PutMessageStatus:
+                await asyncio.gather(*(impatient() for _ in range(1_000)))
+                return await receipt.wait_async("accepted")
+
+            assert asyncio.run(many()) is PutMessageStatus.PUT_OK
+            assert not patient
+        finally:
+            os.kill(flusher, signal.SIGCONT)
+    wait_until(lambda: patient == [PutMessageStatus.PUT_OK], "the one without")
+    wait_until(lambda: not callers(), "the end of the thread that calls back")
+
+
 # ---- what is refused ----------------------------------------------------------------------------
 
 
@@ -255,16 +330,16 @@ def test_a_server_killed_in_mid_stream(store: commitlog.Store) -> None:
     assert in_order == sorted(in_order)
 
 
-def test_a_store_that_is_stopped_and_started(tmp_path: Path, served_base: str) -> None:
+def test_a_store_that_is_stopped_and_started(tmp_path: Path, served_base: str, store_config: dict[str, Any]) -> None:
     """Messages wait for it, and receipts too."""
     path = tmp_path / "store"
-    with commitlog.Store.open(path, CONFIG):
+    with commitlog.Store.open(path, store_config):
         producer = commitlog.RemoteProducer(url_of(path, served_base))
         producer.send("t", b"before").wait(timeout=60)
     receipt = producer.send("t", b"after")
     with pytest.raises(WaitTimeout, match=r"1 messages are not flushed after 0\.1 s; they are still on their way"):
         receipt.wait(timeout=0.1)
-    with commitlog.Store.open(path, CONFIG) as store:
+    with commitlog.Store.open(path, store_config) as store:
         receipt.wait(timeout=60)
         producer.close()
         values = [m.value for m in messages(store)]
@@ -280,6 +355,15 @@ def test_a_server_that_does_not_come_back(store: commitlog.Store, monkeypatch: p
         flushed = producer.send("t", b"flushed")
         flushed.wait(timeout=60)
     lost = producer.send("t", b"lost")
+    answers: list[PutMessageStatus] = []
+    lost.add_callback(answers.append)
+
+    async def awaited() -> None:
+        await lost
+
+    with pytest.raises(ServerUnavailable, match=r"1 messages are not known to be flushed"):
+        asyncio.run(awaited())
+    wait_until(lambda: answers == [PutMessageStatus.SERVICE_NOT_AVAILABLE], "the callback")
     for call in (lost.wait, producer.flush, lambda: producer.send("t", b"x"), producer.close):
         with pytest.raises(ServerUnavailable, match=r"1 messages are not known to be flushed: send them again"):
             call()

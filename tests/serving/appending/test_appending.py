@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -30,14 +29,10 @@ from commitlog.remote.server_errors import from_bytes
 from tests.served import name_of
 from tests.waiting import wait_until
 
-CONFIG: dict[str, Any] = {"store": {"segment_bytes": 1 << 20, "max_lanes": 1}, "producer": {"lane_wait_ms": 20}}
-
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[commitlog.Store]:
-    """Running, with one lane."""
-    with commitlog.Store.open(tmp_path / "store", CONFIG) as opened:
-        yield opened
+def max_lanes() -> int:
+    return 1
 
 
 @pytest.fixture

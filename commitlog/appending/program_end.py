@@ -1,0 +1,46 @@
+"""What is closed when the program ends, and is left to the parent in a forked child."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import traceback
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+_OPEN: weakref.WeakKeyDictionary[_Closable, Callable[[Any], None]] = weakref.WeakKeyDictionary()
+"""In the order in which they were made, each with what leaves it to the parent process."""
+
+
+def close_at_end(one: _Closable, leave_to_parent: Callable[[Any], None]) -> None:
+    """Has an object closed at the end of the program; the last one that was made comes first.
+
+    So rows that are collected come before the producer that sends them. In a forked child
+    `leave_to_parent` is called with the object instead.
+    """
+    _OPEN[one] = leave_to_parent
+    atexit.unregister(_close_all)
+    atexit.register(_close_all)  # once, and before what was registered earlier: that closes stores
+
+
+def _close_all() -> None:
+    for one in reversed(list(_OPEN)):
+        try:
+            one.close()
+        except Exception:  # said on standard error, as for all that ends with the interpreter
+            traceback.print_exc()
+
+
+def _leave_all() -> None:
+    for one, leave_to_parent in list(_OPEN.items()):
+        leave_to_parent(one)
+    _OPEN.clear()
+
+
+os.register_at_fork(after_in_child=_leave_all)

@@ -1,0 +1,191 @@
+"""Callbacks and awaitables that wait to be told that a message has reached a level."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import Any, Protocol
+
+from commitlog.errors import CommitLogError, IllegalArgument
+from commitlog.status import PutMessageStatus
+
+Word = Hashable
+Outcome = PutMessageStatus | CommitLogError
+Tell = Callable[[Outcome], object]
+Due = tuple[Tell, Outcome]
+
+_TIDY_ABOVE = 1_000
+"""How many waiters that were told may stay in a queue, besides twice the outstanding ones."""
+
+log = logging.getLogger(__name__)
+
+
+class Row(Protocol):
+    """How far each level has come."""
+
+    def __getitem__(self, word: Any, /) -> int: ...
+
+
+@dataclass(slots=True)
+class Waiter:
+    since: int  # monotonic ns
+    tell: Tell | None  # None: it was told, or was withdrawn
+
+
+_Heap = list[tuple[float, int, Waiter]]
+"""Entries: the sort key, a number that orders equal keys, the waiter."""
+
+
+class Waiters:
+    """Outstanding callbacks, sorted by the place they wait for and by when they give up.
+
+    So none of them waits for another. `words` name the levels, and a row has for each word the
+    place up to which all have reached that level. Only one thread may use it at a time, but any
+    thread may call `is_any_reached` and `withdraw`.
+    """
+
+    def __init__(self, words: Iterable[Word]) -> None:
+        self._by_where: dict[Word, _Heap] = {word: [] for word in words}
+        self._by_deadline: _Heap = []
+        self._of_faults: deque[Waiter] = deque()  # waiters that are told of faults, in the order they came
+        self._withdrawn: deque[Waiter] = deque()
+        self._numbers = count()
+        self.outstanding = 0
+
+    def add(self, word: Word, where: int, now: int, limit: float, tell: Tell, *, of_faults: bool) -> Waiter:
+        """Adds a waiter for the moment when a word reaches `where`.
+
+        `now` is in monotonic ns; `limit` is in ns from then on.
+        """
+        number, waiter = next(self._numbers), Waiter(now, tell)
+        heappush(self._by_where[word], (where, number, waiter))
+        if limit < math.inf:
+            heappush(self._by_deadline, (now + limit, number, waiter))
+        if of_faults:
+            self._of_faults.append(waiter)
+        self.outstanding += 1
+        return waiter
+
+    def withdraw(self, waiter: Waiter) -> None:
+        """Makes sure that a waiter is not told any more.
+
+        It takes no lock, because the garbage collector may call it anywhere.
+        """
+        if waiter.tell is not None:
+            self._withdrawn.append(waiter)
+
+    def take_due(self, row: Row, now: int) -> list[Due]:
+        """Removes the waiters whose wait is over, and returns them with the outcome."""
+        due: list[Due] = []
+        while self._withdrawn:
+            self._turn_out(self._withdrawn.popleft())
+        for word, heap in self._by_where.items():
+            self._take(heap, row[word], PutMessageStatus.PUT_OK, due)
+        self._take(self._by_deadline, now, PutMessageStatus.FLUSH_DISK_TIMEOUT, due)
+        if len(self._of_faults) > self._most:
+            self._of_faults = deque(waiter for waiter in self._of_faults if waiter.tell is not None)
+        return due
+
+    def take_all(self, error: CommitLogError) -> list[Due]:
+        """Removes all waiters, and returns them with the same error."""
+        due: list[Due] = []
+        for heap in self._by_where.values():
+            self._take(heap, math.inf, error, due)
+        return due
+
+    def take_patient(self, error: CommitLogError, since: float) -> list[Due]:
+        """Removes the waiters that are told of faults, and came before a time in monotonic ns."""
+        due: list[Due] = []
+        waiters = self._of_faults
+        while waiters and (waiters[0].tell is None or waiters[0].since < since):
+            tell = self._turn_out(waiters.popleft())
+            if tell is not None:
+                due.append((tell, error))
+        return due
+
+    def take_reached(self, word: Word, where: int, error: CommitLogError) -> list[Due]:
+        """Removes the waiters for a word whose place is not behind `where`."""
+        due: list[Due] = []
+        self._take(self._by_where[word], where, error, due)
+        return due
+
+    def _take(self, heap: _Heap, limit: float, outcome: Outcome, due: list[Due]) -> None:
+        while heap and (heap[0][0] <= limit or heap[0][2].tell is None):
+            tell = self._turn_out(heappop(heap)[2])
+            if tell is not None:
+                due.append((tell, outcome))
+        if len(heap) > self._most:
+            heap[:] = [entry for entry in heap if entry[2].tell is not None]
+            heapify(heap)
+
+    @property
+    def next_deadline(self) -> float:
+        """When the next waiter gives up, in monotonic ns, or one that was told would have."""
+        return self._by_deadline[0][0] if self._by_deadline else math.inf
+
+    @property
+    def _most(self) -> int:
+        """How long a queue may become. A longer one drops the waiters that were told."""
+        return 2 * self.outstanding + _TIDY_ABOVE
+
+    def _turn_out(self, waiter: Waiter) -> Tell | None:
+        """Marks a waiter as told, and returns its `tell`; None where that was done before.
+
+        The waiter stays in the other queues until it is the first there.
+        """
+        tell, waiter.tell = waiter.tell, None
+        if tell is not None:
+            self.outstanding -= 1
+        return tell
+
+    def is_any_reached(self, row: Row) -> bool:
+        """Whether any position that a waiter waits for is reached."""
+        return any(heap and row[word] >= heap[0][0] for word, heap in self._by_where.items())
+
+
+def check_callback(callback: object) -> None:
+    """Raises IllegalArgument for what can't be called."""
+    if not callable(callback):
+        raise IllegalArgument(f"a callback is called with a PutMessageStatus, and {callback!r:.80} can't be called")
+
+
+def call(tell: Tell, outcome: Outcome) -> None:
+    """Calls a user's callback. An error in it is logged, and stops no other callback."""
+    try:
+        tell(outcome)
+    except Exception:
+        log.exception("a callback of an acknowledgement failed")
+
+
+async def told(enlist: Callable[[Tell], Waiter], withdraw: Callable[[Waiter], None]) -> PutMessageStatus:
+    """Waits in asyncio for what a waiter is told. Raises it if it is an error.
+
+    A cancelled wait leaves nothing behind.
+    """
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[PutMessageStatus] = loop.create_future()
+
+    def settle(outcome: Outcome) -> None:
+        if future.done():
+            return
+        if isinstance(outcome, CommitLogError):
+            future.set_exception(type(outcome)(*outcome.args))  # a copy: each raise adds to a traceback
+        else:
+            future.set_result(outcome)
+
+    def tell(outcome: Outcome) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, outcome)
+
+    waiter = enlist(tell)
+    try:
+        return await future
+    finally:
+        withdraw(waiter)

@@ -1,0 +1,124 @@
+"""Clients that send little, which unpacks to much: the server's memory does not follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import psutil
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+import commitlog
+from commitlog.errors import IllegalArgument, ServerBusy
+from commitlog.remote.server_errors import from_bytes
+from commitlog.serving import server as servers
+from commitlog.serving.access import Access, add_token
+from commitlog.serving.server import Server
+from tests.builders.hand_made import small_store
+from tests.serving.asking import address_of, client_of, server_of
+
+MIB = 1 << 20
+MACHINE_BYTES = 640 * MIB
+BOMB_BYTES = 330 * MIB
+"""More than a process may take of such a machine, and much more than Arrow may."""
+VALUES = pa.schema({"value": pa.binary()})
+
+
+@pytest.fixture(autouse=True)
+def _small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "memory_limit", lambda: MACHINE_BYTES)
+
+
+@pytest.fixture
+def server(store: commitlog.Store) -> Iterator[Server]:
+    with server_of([store.path], writable=True) as running:
+        yield running
+
+
+def peak_bytes(server: Server) -> int:
+    """The most memory that the server's process has had."""
+    status = Path(f"/proc/{server.pids[0]}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+def put(server: Server, schema: pa.Schema, compression: str | None = None, **fields: Any) -> Any:
+    client = flight.connect(f"grpc://127.0.0.1:{server.ports[0]}")
+    list(client.do_action(flight.Action("stores", b"{}")))  # strangers may not send much
+    options = flight.FlightCallOptions(write_options=pa.ipc.IpcWriteOptions(compression=compression))
+    command = orjson.dumps({"store": "store", "topic": "t", **fields})
+    writer, answers = client.do_put(flight.FlightDescriptor.for_command(command), schema, options)
+    return client, writer, answers
+
+
+def refusal(writer: Any) -> commitlog.CommitLogError:
+    """What the server says when the stream is closed."""
+    with pytest.raises(flight.FlightError) as caught:
+        writer.close()
+    found = from_bytes(caught.value.extra_info)
+    assert found is not None, caught.value
+    return found
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_a_batch_that_unpacks_to_much(server: Server, store: commitlog.Store, compression: str) -> None:
+    """It is refused, and the streams of others go on in the same process."""
+    (pid,) = server.pids
+    other, others, answers = put(server, VALUES)
+    others.write_batch(pa.record_batch([[b"before"]], schema=VALUES))
+    answers.read()
+    zeros = pa.py_buffer(np.zeros(BOMB_BYTES, np.uint8))
+    value = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(np.array([0, BOMB_BYTES], np.int32)), zeros])
+    client, writer, _ = put(server, VALUES, compression)
+    writer.write_batch(pa.record_batch([value], schema=VALUES))
+    error = refusal(writer)
+    assert isinstance(error, ServerBusy)
+    assert "has no memory for a batch: send batches of at most 67,108,864 bytes" in str(error)
+    assert peak_bytes(server) < BOMB_BYTES
+    others.write_batch(pa.record_batch([[b"after"]], schema=VALUES))
+    others.close()
+    with commitlog.Reader(store.path) as reader:
+        assert [message.value for message in reader] == [b"before", b"after"]
+    assert server.pids == (pid,)
+    client.close()
+    other.close()
+
+
+def test_a_message_of_a_stranger_that_grpc_unpacks(tmp_path: Path) -> None:
+    """It costs no more than one process of the server, which is started again."""
+    store, tokens = small_store(tmp_path / "store"), tmp_path / "tokens.json"
+    token = add_token(tokens, Access("known"))
+    with server_of([store.path], tokens=tokens) as server:
+        (pid,) = server.pids
+        assert psutil.Process(pid).rlimit(psutil.RLIMIT_DATA)[0] == MACHINE_BYTES // 2
+        packing = [("grpc.default_compression_algorithm", 2), ("grpc.enable_retries", 0)]
+        stranger = flight.FlightClient(f"grpc://127.0.0.1:{server.ports[0]}", generic_options=packing)
+        with client_of(address_of(server, token=token)) as known, stranger:
+            ticket = known.ticket()
+            with pytest.raises(flight.FlightError):
+                list(stranger.do_action(flight.Action("look", pa.py_buffer(np.zeros(200 * MIB, np.uint8)))))
+            assert sorted(known.rows(ticket)) == store.rows("orders")
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_dictionaries_are_refused(server: Server, store: commitlog.Store, rows: bool) -> None:
+    """A stream may go on with them for ever, and Arrow keeps them all."""
+    store.create_topic("t", VALUES)
+    _, writer, _ = put(server, pa.schema({"value": pa.dictionary(pa.int32(), pa.binary())}), rows=rows)
+    error = refusal(writer)
+    assert isinstance(error, IllegalArgument)
+    assert "column value is dictionary" in str(error)
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_a_schema_of_very_many_columns(server: Server, store: commitlog.Store, rows: bool) -> None:
+    store.create_topic("t", VALUES)
+    many = pa.schema([(f"c{number}", pa.binary()) for number in range(200_000)])
+    client, writer, _ = put(server, many, rows=rows)
+    assert isinstance(refusal(writer), IllegalArgument)
+    assert peak_bytes(server) < BOMB_BYTES
+    client.close()
