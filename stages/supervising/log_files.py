@@ -99,6 +99,12 @@ class RotatingHandler(LineHandler):
                 self._rotate()
         super().emit(record)
 
+    def close(self) -> None:
+        """Closes the file as well, unless it is the process's own output."""
+        super().close()
+        if min(self._descriptors) > 2:
+            self.stream.close()
+
     def _rotate(self) -> None:
         """Moves the names on by one, and makes a new file with the log's own name.
 
