@@ -12,12 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import commitlog
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.replica_mark import load_mark
 from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import StageFailed
 from commitlog.reading.queue_bounds import QueueBounds
 from commitlog.reading.view import LaneLimits, StoreView
+from commitlog.shm.layout import ALL_STAGES
+from tests.crash.scene import kill, pid_of
 from tests.serving.asking import Certificates
 from tests.waiting import wait_until
 
@@ -115,6 +120,14 @@ class ReplicaCommand:
         """Waits for its end by itself, and returns what it has said."""
         self.process.wait(60)
         return self.said()
+
+
+def kill_all(store: commitlog.Store) -> None:
+    """kill -9 of the supervisor and of all stages, as when a machine goes down."""
+    for name in ("", *ALL_STAGES):
+        kill(pid_of(store.path, name))
+    with pytest.raises(StageFailed):
+        store.close()
 
 
 def limits_of(path: Path) -> dict[int, LaneLimits]:
