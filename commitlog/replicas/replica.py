@@ -88,7 +88,7 @@ class Replica:
         self._stop_event = threading.Event()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._wake_lock = threading.RLock()
-        """Is held to write to `_wake` and to close it. A signal handler may come while it is held."""
+        """Is held to write to `_wake` and to close it. A signal handler may come then."""
         self._lock = -1
         self._index_lock = threading.Lock()
         """Held by either thread for files that both write, and for what the other one uses."""
