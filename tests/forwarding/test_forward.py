@@ -232,7 +232,7 @@ def test_a_store_with_less_than_was_forwarded_is_refused(tmp_path: Path, kafka: 
 
 
 def test_a_rocketmq_store_root_is_forwarded(tmp_path: Path, kafka: Broker) -> None:
-    """Queue ids are partitions, and nothing is written into the root."""
+    """Queue ids are partitions, properties are headers, and nothing is written into the root."""
     root = vector_store.load("transactions").unpack(tmp_path / "root")
     before = sorted(root.rglob("*"))
     topics = sorted({message.topic for message in commitlog.Reader(root)})
@@ -240,10 +240,16 @@ def test_a_rocketmq_store_root_is_forwarded(tmp_path: Path, kafka: Broker) -> No
     for _ in range(2):
         forward(root, kafka.url, topic_map=[f"{ours}={theirs}" for ours, theirs in names.items()])
     for topic, name in names.items():
-        wanted: dict[int, list[bytes]] = {}
+        wanted: dict[int, list[object]] = {}
         for message in commitlog.Reader(root, topic=topic):
-            wanted.setdefault(message.partition, []).append(message.value)
-        assert kafka.values(name) == wanted
+            headers = {key: text.encode() for key, text in message.properties.items()}
+            wanted.setdefault(message.partition, []).append((message.value, headers.pop("KEYS", None), headers))
+        found = {
+            number: [(one.value(), one.key(), dict(one.headers() or [])) for one in messages]
+            for number, messages in kafka.read(name).items()
+            if messages
+        }
+        assert found == wanted
     assert sorted(root.rglob("*")) == before
 
 
