@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import maven
+from tests.ports import free_ports
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 POM = Path(__file__).parents[2] / "scripts/benchmarks/kafka/broker.xml"
@@ -190,18 +191,6 @@ class Broker:
     def values(self, topic: str) -> dict[int, list[bytes]]:
         """The values that read_committed consumers see, in order, of each partition with any."""
         return {number: [one.value() for one in found] for number, found in self.read(topic).items() if found}
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 @contextmanager

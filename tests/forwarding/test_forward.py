@@ -26,8 +26,9 @@ from commitlog.forwarding import cluster
 from commitlog.reading.named_readers import NamedReaders
 from tests.builders import vector_store
 from tests.builders.hand_made import HandMadeStore, small_store
-from tests.forwarding.kafka import Broker, free_ports
+from tests.forwarding.kafka import Broker
 from tests.forwarding.running import forward
+from tests.ports import free_port
 
 POSITIONS = "commitlog-forward-kafka-{}"
 
@@ -287,7 +288,7 @@ def test_a_name_has_one_forwarder_and_no_other_reader(tmp_path: Path, kafka: Bro
 
 def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "CALL_SECONDS", 0.3)
-    (port,) = free_ports(1)
+    port = free_port()
     store = small_store(tmp_path / "store", rows=1)
     with pytest.raises(TargetUnavailable, match=rf"kafka://127.0.0.1:{port}: no broker answers .*refused.*--wait"):
         forward(store.path, f"kafka://127.0.0.1:{port}")

@@ -14,7 +14,8 @@ from commitlog.inspecting.verify import verify_store
 from commitlog.replicas.promotion import promote
 from commitlog.replicas.rejoining import rejoin
 from commitlog.replicas.tls import Credentials
-from tests.replicas.scene import Scene, await_copy, free_port
+from tests.ports import free_port
+from tests.replicas.scene import Scene, await_copy
 
 
 def values_of(path: Path) -> Counter[bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -23,16 +22,11 @@ from commitlog.reading.queue_bounds import QueueBounds
 from commitlog.reading.view import LaneLimits, StoreView
 from commitlog.shm.layout import ALL_STAGES
 from tests.crash.scene import kill, pid_of
+from tests.ports import free_port
 from tests.serving.asking import Certificates
 from tests.waiting import wait_until
 
 SEGMENT_BYTES = 1 << 16
-
-
-def free_port() -> int:
-    """A port that nobody has now. A store that starts again comes back to its own."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @dataclass
